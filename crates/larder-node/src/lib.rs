@@ -58,7 +58,9 @@ pub use handover::{
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};
-pub use origin::{ClientNoCache, HostHeader, OriginConfig, OriginTls, Signing, is_reserved};
+pub use origin::{
+    ClientNoCache, Failover, HostHeader, OriginConfig, OriginStanding, OriginTls, Signing, is_reserved,
+};
 pub use reloads::ReloadCounts;
 pub use report::{CpuScope, LoadCounters, Origin, ReportConfig};
 pub use server::{Drained, Handed};

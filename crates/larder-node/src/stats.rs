@@ -2,9 +2,11 @@
 
 use crate::machine::Usage;
 use crate::memory::MemoryStats;
+use crate::origin::OriginStanding;
 use crate::store::StoreStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -182,7 +184,7 @@ pub struct NodeStats {
 }
 
 /// How the limits of requests to an origin were met. All zero for a node without one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OriginStats {
     /// Slots that are taken now.
     pub origin_requests: u64,
@@ -198,11 +200,16 @@ pub struct OriginStats {
     pub origin_write_timeouts: u64,
     /// Replies that were broken off because the origin sent them too slowly.
     pub origin_slow_replies: u64,
+    /// Attempts at another origin after one had failed.
+    pub origin_failovers: u64,
+    /// How each of several origins stands; empty if there is one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<OriginStanding>,
 }
 
 impl OriginStats {
     /// The counters, each with its meaning.
-    fn counters(&self) -> [(&'static str, &'static str, u64); 5] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 6] {
         [
             ("origin_full", "Requests for which no slot of the origin came free", self.origin_full),
             (
@@ -213,7 +220,30 @@ impl OriginStats {
             ("origin_late_bodies", "Requests with a body that came too slowly", self.origin_late_bodies),
             ("origin_write_timeouts", "Requests that the origin took too slowly", self.origin_write_timeouts),
             ("origin_slow_replies", "Replies that the origin sent too slowly", self.origin_slow_replies),
+            ("origin_failovers", "Attempts at another origin after one had failed", self.origin_failovers),
         ]
+    }
+}
+
+impl OriginStats {
+    /// How each of several origins stands.
+    fn encode_standing(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        if self.origins.is_empty() {
+            return Ok(());
+        }
+        let (name, help) = ("origin_left", "1 while others are asked in place of an origin that has failed");
+        let mut left = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for origin in &self.origins {
+            let labels = [("origin", origin.url.as_str())];
+            ConstGauge::new(u64::from(origin.left)).encode(left.encode_family(&labels)?)?;
+        }
+        let (name, help) = ("origin_failures", "Attempts that have failed, by origin");
+        let mut failures = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for origin in &self.origins {
+            let labels = [("origin", origin.url.as_str())];
+            ConstCounter::new(origin.failures).encode(failures.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -397,6 +427,7 @@ impl Collector for NodeStats {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
+        self.origin.encode_standing(&mut encoder)?;
         Ok(())
     }
 }

@@ -4,16 +4,12 @@ use super::client_key::{Client, Prefixes};
 use super::config::{ClientNoCache, HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
-use super::interim::Hints;
 use super::log_gate::LogGate;
 use super::passed::PassedBefore;
-use super::patience::Patience;
 use super::place::{Counts, Place};
 use super::sign::SIGNATURE;
 use super::slots::{Refused, Sharing, Slots};
 use super::terms::Terms;
-use super::tls::TlsFault;
-use super::upload;
 use crate::entry::hop_fields_removed;
 use crate::handover::REQUESTS;
 use crate::http::cache_control::Directives;
@@ -22,17 +18,13 @@ use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::uri::Authority;
+use http::{HeaderMap, Response};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Error as LegacyError;
 use std::error::Error;
-use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use tokio::time::timeout;
+use std::time::{Duration, Instant};
 
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
@@ -48,15 +40,14 @@ pub(crate) struct Origin {
     /// What may change while the node runs.
     terms: ArcSwap<Terms>,
     host: HostHeader,
-    scheme: Scheme,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
     slots: Arc<Slots>,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
-    counts: Arc<Counts>,
+    pub(super) counts: Arc<Counts>,
     /// For lines about connections that fail.
-    failures: LogGate,
+    pub(super) failures: LogGate,
 }
 
 /// Why the origin gave no reply.
@@ -110,6 +101,17 @@ impl OriginError {
         }
     }
 
+    /// Whether the origin has failed, or cannot be reached: another may serve the request.
+    pub(super) const fn is_of_origin(self) -> bool {
+        self.is_before_request()
+            || matches!(self, Self::WriteTimeout | Self::HeadTimeout | Self::Closed | Self::BadReply)
+    }
+
+    /// Whether nothing of the request has been sent.
+    pub(super) const fn is_before_request(self) -> bool {
+        matches!(self, Self::Connect | Self::ConnectTimeout | Self::Tls | Self::TlsTimeout)
+    }
+
     /// The status a client gets, and the word for `Cache-Status`.
     pub(crate) const fn reply(self) -> (u16, &'static str) {
         match self {
@@ -145,7 +147,6 @@ impl Origin {
         // A URL without an authority does not pass the check.
         let authority = config.url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
         Self {
-            scheme: config.url.scheme().cloned().unwrap_or(Scheme::HTTP),
             authority,
             failures: LogGate::default(),
             via: HeaderValue::try_from(format!("1.1 {name}"))
@@ -263,116 +264,6 @@ impl Origin {
         }
     }
 
-    /// Sends a request. `headers` come from [`Self::outgoing`]; `hints` takes the interim replies.
-    pub(crate) async fn send(
-        &self,
-        place: Place,
-        method: &Method,
-        target: &PathAndQuery,
-        headers: HeaderMap,
-        body: Option<Outgoing>,
-        hints: Option<Hints>,
-    ) -> Result<Fetched, OriginError> {
-        // If a connection ends before the reply, nobody knows whether the origin has worked on the request. Only an idempotent
-        // request is sent once more (RFC 9110 section 9.2.2), and only if it has no body, which may be gone by then. So only such a
-        // request goes over a kept connection, which the origin may just be closing.
-        let repeatable = body.is_none() && method.is_idempotent();
-        let again = repeatable.then(|| headers.clone());
-        let (body, progress) = match body {
-            Some(body) => {
-                let patience = body_patience(&self.terms().config);
-                let (body, progress) = upload::timed(body, patience, &place);
-                (Some(body), Some(progress))
-            }
-            None => (None, None),
-        };
-        let pooled = repeatable;
-        let mut sent =
-            self.try_send(pooled, (method, target), headers, (body, progress), hints.clone()).await;
-        // A kept connection that the origin has closed meanwhile looks like this. Others may be closed too.
-        if let (Err(OriginError::Closed), Some(headers)) = (&sent, again) {
-            sent = self.try_send(false, (method, target), headers, (None, None), hints).await;
-        }
-        if let Err(error) = &sent {
-            if *error == OriginError::WriteTimeout {
-                self.counts.write_timeouts.add(1);
-            }
-            tracing::debug!(origin = %self.authority, %error, "the origin gave no reply");
-        }
-        sent.map(|reply| Fetched { reply, place })
-    }
-
-    async fn try_send(
-        &self,
-        pooled: bool,
-        (method, target): (&Method, &PathAndQuery),
-        headers: HeaderMap,
-        (body, progress): (Option<Outgoing>, Option<Arc<upload::Progress>>),
-        hints: Option<Hints>,
-    ) -> Result<Response<Incoming>, OriginError> {
-        let mut uri = http::uri::Parts::default();
-        uri.scheme = Some(self.scheme.clone());
-        uri.authority = Some(self.authority.clone());
-        uri.path_and_query = Some(target.clone());
-        let has_body = body.is_some();
-        let body = body.unwrap_or_else(|| Empty::new().map_err(|never| match never {}).boxed_unsync());
-        let mut request = Request::new(body);
-        *request.method_mut() = method.clone();
-        *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
-        *request.headers_mut() = headers;
-        if let Some(signing) = &self.terms().config.sign {
-            let signed = signing.sign((method, target), request.headers_mut(), has_body, SystemTime::now());
-            signed.map_err(|_| OriginError::Unsignable)?;
-        }
-        if !pooled {
-            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
-            // connections, and the node's ports are few.
-            request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        if let Some(hints) = hints {
-            hints.listen(&mut request);
-        }
-        let (asked, time, headers_max) = {
-            let terms = self.terms();
-            let client = if pooled { &terms.client } else { &terms.unpooled };
-            (client.request(request), reply_time(&terms.config), terms.config.headers_max)
-        };
-        let sent = match &progress {
-            Some(progress) => progress.reply_within(time, asked).await?,
-            None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
-        };
-        match sent {
-            // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
-            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
-            // HTTP/2 has no limit on their number.
-            Ok(reply) if reply.headers().len() > headers_max => Err(OriginError::BadReply),
-            Ok(reply) => Ok(reply),
-            Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
-            Err(error) => {
-                self.tell(&error);
-                Err(fault(&error))
-            }
-        }
-    }
-
-    /// Writes to the log that there is no connection, if it is time for a line.
-    fn tell(&self, error: &LegacyError) {
-        let fault = tls_fault(error);
-        if fault.is_none() && !error.is_connect() {
-            return;
-        }
-        let Some(suppressed) = self.failures.admit(Instant::now()) else { return };
-        let origin = &self.authority;
-        if let Some(fault) = fault {
-            let reason = fault.reason();
-            tracing::warn!(%origin, reason, error = %fault, suppressed, "origin: TLS failed");
-        } else {
-            let reason = if is_late(error) { "timeout" } else { "connect" };
-            let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%origin, reason, error = cause, suppressed, "origin: connection failed");
-        }
-    }
-
     /// Requests under way.
     pub(crate) fn asking(&self) -> usize {
         self.counts.asking()
@@ -389,22 +280,11 @@ impl Origin {
         let levels = OriginStats {
             origin_requests: taken as u64,
             origin_waiting: waiting as u64,
+            origins: self.terms().origins.standing(Instant::now()),
             ..OriginStats::default()
         };
         self.counts.add_to(levels)
     }
-}
-
-/// How long a request may take from its beginning to the head of its reply.
-fn reply_time(config: &OriginConfig) -> Duration {
-    let handshake = config.tls.as_ref().map_or(Duration::ZERO, |tls| tls.handshake_timeout);
-    config.connect_timeout + handshake + config.head_timeout
-}
-
-/// How long a client may take for a request's body.
-fn body_patience(config: &OriginConfig) -> Patience {
-    let silence = config.request_body_timeout;
-    Patience::new(silence, silence, config.body_rate_min)
 }
 
 fn sharing(config: &OriginConfig) -> Sharing {
@@ -419,42 +299,4 @@ fn sharing(config: &OriginConfig) -> Sharing {
 /// A host with or without a port, and no user.
 fn is_host(text: &str) -> bool {
     !text.contains('@') && text.parse::<Authority>().is_ok()
-}
-
-/// The causes of an error, the deepest last.
-fn sources(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
-    std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
-}
-
-fn is_late(error: &LegacyError) -> bool {
-    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    sources(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
-}
-
-/// Why TLS failed, if it did. With TLS 1.3 an origin can refuse the node's certificate after the handshake.
-fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
-    sources(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
-        Some(fault) => Some(fault.clone()),
-        None => {
-            let error = error.downcast_ref::<io::Error>()?.get_ref()?;
-            error.downcast_ref::<rustls::Error>().map(TlsFault::of_tls)
-        }
-    })
-}
-
-fn fault(error: &LegacyError) -> OriginError {
-    match tls_fault(error) {
-        Some(TlsFault::Timeout) => return OriginError::TlsTimeout,
-        Some(_) => return OriginError::Tls,
-        None => {}
-    }
-    let of_hyper = sources(error).find_map(|error| error.downcast_ref::<hyper::Error>());
-    let is_parse = of_hyper.is_some_and(hyper::Error::is_parse);
-    match (error.is_connect(), is_late(error)) {
-        (true, true) => OriginError::ConnectTimeout,
-        (true, false) => OriginError::Connect,
-        (false, true) => OriginError::WriteTimeout,
-        (false, false) if is_parse => OriginError::BadReply,
-        (false, false) => OriginError::Closed,
-    }
 }

@@ -1,11 +1,12 @@
 //! What is told about an HTTP origin.
 
+use super::failover::{BACKUPS_MAX, Failover};
 use super::fields::{CONDITIONS, HOP_BY_HOP};
 use super::sign::{SIGNATURE, Signing};
 use super::tls::OriginTls;
 use crate::config::{ConfigError, ensure};
 use http::header::{self, HeaderName};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use std::time::Duration;
 
 /// An HTTP origin that a node stands before.
@@ -15,6 +16,8 @@ pub struct OriginConfig {
     pub url: Uri,
     /// TLS to it, if and only if the URL says `https`.
     pub tls: Option<OriginTls>,
+    /// Origins with the same contents, for when it fails. Default `None`. What is stored is named by the first one.
+    pub failover: Option<Failover>,
     /// Which `Host` it is sent.
     pub host: HostHeader,
     /// Header fields that each request to it has; they replace those of clients. Not those of [`is_reserved`].
@@ -104,6 +107,7 @@ impl OriginConfig {
         Self {
             url,
             tls: None,
+            failover: None,
             host: HostHeader::Client,
             fields: HeaderMap::new(),
             sign: None,
@@ -139,15 +143,15 @@ impl OriginConfig {
         let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
         let timeout = |value: Duration, most: Duration| value >= Duration::from_millis(1) && value <= most;
         let url = &self.url;
-        let plain = url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
-            && url.path_and_query().is_none_or(|path| path == "/");
         let scheme = matches!(url.scheme_str(), Some("http" | "https"));
+        let plain = is_plain(url);
         ensure(
             scheme && plain,
             "origin.url",
             "\"http://host:port\" or \"https://host:port\", without a path",
         )?;
         self.check_tls()?;
+        self.check_failover()?;
         ensure(timeout(self.connect_timeout, hour), "origin.connect_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.head_timeout, hour), "origin.head_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.body_timeout, hour), "origin.body_timeout", "1 ms to 1 h")?;
@@ -182,6 +186,23 @@ impl OriginConfig {
         )
     }
 
+    fn check_failover(&self) -> Result<(), ConfigError> {
+        let Some(failover) = &self.failover else { return Ok(()) };
+        let alike = |url: &Uri| is_plain(url) && url.scheme() == self.url.scheme();
+        let urls = &failover.urls;
+        ensure(
+            (1..=BACKUPS_MAX).contains(&urls.len()) && urls.iter().all(alike),
+            "origin.failover.urls",
+            "1 to 16 URLs with the scheme of the origin's, without a path",
+        )?;
+        let errors = failover.statuses.iter().all(StatusCode::is_server_error);
+        ensure(errors, "origin.failover.statuses", "statuses 500 to 599")?;
+        let pause = Duration::from_millis(1)..=Duration::from_secs(3_600);
+        ensure(pause.contains(&failover.pause), "origin.failover.pause", "1 ms to 1 h")?;
+        let longest = failover.pause..=Duration::from_secs(86_400);
+        ensure(longest.contains(&failover.pause_max), "origin.failover.pause_max", "pause to 1 day")
+    }
+
     fn check_sharing(&self) -> Result<(), ConfigError> {
         ensure((1..=1_000_000).contains(&self.requests_max), "origin.requests_max", "1 to 1,000,000")?;
         ensure((1..=100).contains(&self.client_share), "origin.client_share", "1 to 100 percent")?;
@@ -191,6 +212,12 @@ impl OriginConfig {
         let wait = Duration::from_millis(1)..=Duration::from_secs(3_600);
         ensure(wait.contains(&self.queue_timeout), "origin.queue_timeout", "1 ms to 1 h")
     }
+}
+
+/// Whether a URL has a host, and neither a user nor a path.
+fn is_plain(url: &Uri) -> bool {
+    url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+        && url.path_and_query().is_none_or(|path| path == "/")
 }
 
 #[cfg(test)]

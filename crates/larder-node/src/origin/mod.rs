@@ -18,6 +18,7 @@ mod client;
 mod client_key;
 mod config;
 mod connector;
+mod failover;
 mod fetch;
 pub(crate) mod fields;
 mod filling;
@@ -29,6 +30,7 @@ mod patience;
 mod place;
 mod pull;
 mod range_fill;
+mod send;
 mod serve;
 mod sign;
 mod site;
@@ -39,6 +41,7 @@ mod tls;
 mod upload;
 
 pub use config::{ClientNoCache, HostHeader, OriginConfig, is_reserved};
+pub use failover::{Failover, OriginStanding};
 pub use sign::Signing;
 pub use tls::OriginTls;
 

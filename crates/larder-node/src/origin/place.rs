@@ -17,6 +17,7 @@ pub(super) struct Counts {
     pub(super) client_share: Count,
     pub(super) late_bodies: Count,
     pub(super) write_timeouts: Count,
+    pub(super) failovers: Count,
     slow_replies: Count,
 }
 
@@ -39,6 +40,7 @@ impl Counts {
             origin_late_bodies: self.late_bodies.read(),
             origin_write_timeouts: self.write_timeouts.read(),
             origin_slow_replies: self.slow_replies.read(),
+            origin_failovers: self.failovers.read(),
             ..stats
         }
     }

@@ -3,16 +3,20 @@
 use super::client::Outgoing;
 use super::config::OriginConfig;
 use super::connector::Connector;
+use super::failover::Standings;
 use super::patience::Patience;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What is in force.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) config: OriginConfig,
+    /// Where it is asked.
+    pub(super) origins: Arc<Standings>,
     /// Keeps connections. An origin may close one just when a request is sent on it, so the request must be one that may be
     /// repeated.
     pub(super) client: Client<Connector, Outgoing>,
@@ -23,7 +27,8 @@ pub(crate) struct Terms {
 impl Terms {
     /// The configuration has been checked.
     pub(super) fn new(config: OriginConfig) -> Self {
-        Self { client: client(&config, config.idle_max), unpooled: client(&config, 0), config }
+        let origins = Arc::new(Standings::new(&config.url, config.failover.as_ref()));
+        Self { origins, client: client(&config, config.idle_max), unpooled: client(&config, 0), config }
     }
 
     /// Those that follow. Kept connections are used on where they do not depend on what has changed; others end with their request.
@@ -43,10 +48,14 @@ impl Terms {
                 config.tls.clone(),
             )
         };
-        if of_connections(&self.config) == of_connections(&config) {
-            return Self { client: self.client.clone(), unpooled: self.unpooled.clone(), config };
+        let mut next = Self::new(config);
+        if self.config.failover == next.config.failover {
+            next.origins = Arc::clone(&self.origins);
         }
-        Self::new(config)
+        if of_connections(&self.config) == of_connections(&next.config) {
+            (next.client, next.unpooled) = (self.client.clone(), self.unpooled.clone());
+        }
+        next
     }
 }
 

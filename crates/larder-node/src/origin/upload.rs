@@ -26,6 +26,68 @@ struct Upload {
     place: Place,
 }
 
+/// A request's body that an attempt takes only when it sends it. An attempt without a connection leaves it to the next one.
+#[derive(Clone)]
+pub(super) struct Lender(Arc<Mutex<Option<Outgoing>>>);
+
+/// The body for one attempt.
+pub(super) struct Lent {
+    lender: Lender,
+    taken: Option<Outgoing>,
+}
+
+impl Lender {
+    pub(super) fn new(body: Outgoing) -> Self {
+        Self(Arc::new(Mutex::new(Some(body))))
+    }
+
+    pub(super) fn lend(&self) -> Lent {
+        Lent { lender: self.clone(), taken: None }
+    }
+
+    /// Whether no attempt has taken it.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Outgoing>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for Lent {
+    type Data = Bytes;
+    type Error = Fault;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        if self.taken.is_none() {
+            let body = self.lender.lock().take();
+            self.taken = body;
+        }
+        match &mut self.taken {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(Some(Err("another attempt has sent the body".into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.taken {
+            Some(body) => body.is_end_stream(),
+            None => self.lender.lock().as_ref().is_some_and(Body::is_end_stream),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.taken {
+            Some(body) => body.size_hint(),
+            None => self.lender.lock().as_ref().map_or_else(SizeHint::default, Body::size_hint),
+        }
+    }
+}
+
 /// How far a request's body has come.
 #[derive(Debug)]
 pub(super) struct Progress(Mutex<State>);
@@ -109,6 +171,11 @@ impl Progress {
                 }
             }
         }
+    }
+
+    /// An attempt begins.
+    pub(super) fn begin(&self) {
+        self.lock().moved = Instant::now();
     }
 
     pub(super) fn is_late(&self) -> bool {

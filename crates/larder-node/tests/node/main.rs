@@ -14,6 +14,7 @@ mod limits;
 mod origin;
 mod origin_abuse;
 mod origin_deadlines;
+mod origin_failover;
 mod origin_fields;
 mod origin_interim;
 mod origin_isolation;

@@ -67,7 +67,7 @@ async fn one_address_holds_at_most_its_share_whatever_it_asks_for() {
         let share = SHARE as u64;
         // A share is at the origin, a share waits, and the rest is refused.
         let is_settled = |stats: &NodeStats| {
-            let origin = stats.origin;
+            let origin = &stats.origin;
             origin.origin_requests == share
                 && origin.origin_waiting == share
                 && origin.origin_client_share == share

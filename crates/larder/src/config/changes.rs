@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 51] = [
+pub(crate) const TAKEN: [&str; 52] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -20,6 +20,7 @@ pub(crate) const TAKEN: [&str; 51] = [
     "node.origin.client_no_cache",
     "node.origin.client_share",
     "node.origin.connect_timeout",
+    "node.origin.failover",
     "node.origin.head_max",
     "node.origin.head_timeout",
     "node.origin.headers",
@@ -180,7 +181,7 @@ mod tests {
             let is_table = resolve(&found).get("properties").is_some();
             assert_eq!(
                 is_table,
-                ["node.limits", "node.origin.sign", "node.origin.tls"].contains(&key),
+                ["node.limits", "node.origin.failover", "node.origin.sign", "node.origin.tls"].contains(&key),
                 "{key}"
             );
         }

@@ -23,6 +23,7 @@ mod raw_handoff;
 mod raw_node;
 mod raw_node_tls;
 mod raw_origin;
+mod raw_origin_failover;
 mod raw_origin_field;
 mod raw_origin_sign;
 mod raw_origin_tls;

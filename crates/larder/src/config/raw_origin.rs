@@ -8,6 +8,7 @@ use larder_node::OriginConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_origin_failover::RawOriginFailover;
 use super::raw_origin_field::RawOriginField;
 use super::raw_origin_sign::RawOriginSign;
 use super::raw_origin_tls::RawOriginTls;
@@ -78,6 +79,9 @@ pub(crate) struct RawOrigin {
     pub(crate) negative: Span,
     /// Time a stale reply may stand in for an origin that fails, where the reply states none. At most 30d.
     pub(crate) stale_if_error: Span,
+    /// Origins that stand in for this one when it fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failover: Option<RawOriginFailover>,
     /// Signatures for a private bucket (AWS Signature Version 4). A client's signature is replaced, so whoever reaches the node has
     /// the rights of these keys.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,6 +123,7 @@ impl Default for RawOrigin {
             variants_max: origin.variants_max,
             negative: Span(origin.negative),
             stale_if_error: Span(origin.stale_if_error),
+            failover: None,
             sign: None,
             tls: None,
         }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use larder_edge::{CertificateFault, OutboundTls, read_secret};
-use larder_node::{ClientNoCache, HostHeader, OriginConfig, OriginTls, is_reserved};
+use larder_node::{ClientNoCache, Failover, HostHeader, OriginConfig, OriginTls, is_reserved};
 
 use super::error::Fault;
 use super::explain::suggest;
 use super::raw_origin::RawOrigin;
+use super::raw_origin_failover::RawOriginFailover;
 use super::raw_origin_field::{InFile, RawOriginField};
 use super::raw_origin_tls::RawOriginTls;
 use super::valid_origin_sign::signing;
@@ -40,6 +41,7 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
     let origin = OriginConfig {
         url,
         tls,
+        failover: raw.failover.as_ref().map(failover).transpose()?,
         host,
         fields,
         sign: raw.sign.as_ref().map(signing).transpose()?,
@@ -74,6 +76,27 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
         }
     })?;
     Ok(origin)
+}
+
+fn failover(raw: &RawOriginFailover) -> Result<Failover, Fault> {
+    const AT: &str = "node.origin.failover";
+    let urls = raw.urls.0.iter().enumerate().map(|(nth, text)| {
+        text.parse::<Uri>().map_err(|_| {
+            Fault::new(format!("{AT}.urls[{nth}]"), format!("'{}' is no URL", text.escape_debug()))
+                .hint("write urls = [\"http://10.0.0.2:8000\"]")
+        })
+    });
+    let statuses = raw.statuses.iter().enumerate().map(|(nth, status)| {
+        StatusCode::from_u16(*status).map_err(|_| {
+            Fault::new(format!("{AT}.statuses[{nth}]"), format!("{status} is no status")).hint("500 to 599")
+        })
+    });
+    Ok(Failover {
+        urls: urls.collect::<Result<_, _>>()?,
+        statuses: statuses.collect::<Result<_, _>>()?,
+        pause: raw.pause.0,
+        pause_max: raw.pause_max.0,
+    })
 }
 
 /// The fields that requests to the origin are given, those in files read.
@@ -192,43 +215,74 @@ mod tests {
         }
     }
 
+    /// `line` stands in `[node.origin]` below this url.
+    fn refused((url, line): (&str, &str), (key, word): (&str, &str)) {
+        let text = format!("{HEAD}url = \"{url}\"\n{line}\n");
+        let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();
+        assert_eq!(
+            (error.line, error.key.as_str()),
+            (Some(5), format!("node.origin.{key}").as_str()),
+            "{text}\n{error}"
+        );
+        assert!(error.to_string().contains(word), "{text}\n{error}");
+    }
+
+    #[test]
+    fn each_mistake_in_tls_is_named() {
+        refused(("http://app", "tls = { ca = \"/x\" }"), ("tls", "https"));
+        for (line, key, word) in [
+            ("tls = { ca = \"/no/such\" }", "tls.ca", "/no/such: cannot be read"),
+            ("tls = { key = \"/no/such\" }", "tls.key", "certificate"),
+            ("tls = { certificate = \"/no/such\" }", "tls.certificate", "/no/such"),
+            ("tls = { name = \"a b\" }", "tls.name", "not a name"),
+            ("tls = { http2 = true }", "tls.http2", "host = \"origin\""),
+            ("tls = { handshake_timeout = \"0s\" }", "tls.handshake_timeout", "1 ms"),
+            ("tls = { verify = false }", "tls.verify", "known here: ca"),
+        ] {
+            refused(("https://app", line), (key, word));
+        }
+    }
+
+    #[test]
+    fn each_mistake_in_fields_is_named() {
+        for (line, key, word) in [
+            ("headers = { Range = \"bytes=0-\" }", "headers.Range", "the node's own"),
+            ("headers = { Host = \"a\" }", "headers.Host", "host = \"origin\""),
+            ("headers = { Content-Length = \"1\" }", "headers.Content-Length", "own"),
+            ("headers = { Connection = \"x\" }", "headers.Connection", "own"),
+            ("headers = { \"a b\" = \"x\" }", "headers.a b", "name"),
+            ("headers = { X-A = \"x\\r\\nY: z\" }", "headers.X-A", "line end"),
+            ("headers = { X-A = { file = \"/no/such\" } }", "headers.X-A", "/no/such: cannot be read"),
+            ("headers = { X-A = 1 }", "headers.X-A", "{ file = \"FILE\" }"),
+            ("headers = { X-A = \"1\", x-a = \"2\" }", "headers.x-a", "twice"),
+        ] {
+            refused(("http://app", line), (key, word));
+        }
+    }
+
+    #[test]
+    fn each_mistake_in_failover_is_named() {
+        for (line, key, word) in [
+            ("failover = {}", "failover.urls", "1 to 16"),
+            ("failover = { urls = \"https://b\" }", "failover.urls", "scheme"),
+            ("failover = { urls = [\"http://b\", \"b c\"] }", "failover.urls[1]", "no URL"),
+            ("failover = { urls = \"http://b\", statuses = [404] }", "failover.statuses", "500"),
+            ("failover = { urls = \"http://b\", pause = \"0s\" }", "failover.pause", "1 ms"),
+            ("failover = { urls = \"http://b\", pause = \"2m\" }", "failover.pause_max", "pause to"),
+        ] {
+            refused(("http://app", line), (key, word));
+        }
+    }
+
     #[test]
     fn each_mistake_is_named_with_its_line() {
         let with = |rest: &str| format!("{HEAD}url = \"http://app:8000\"\n{rest}");
-        let secure = |rest: &str| format!("{HEAD}url = \"https://app\"\n{rest}");
         let cases = [
             (HEAD.to_owned(), 3, "node.origin.url", "http://"),
             (format!("{HEAD}url = \"app 8000\"\n"), 4, "node.origin.url", "http://"),
             (format!("{HEAD}url = \"ftp://app\"\n"), 4, "node.origin.url", "https://host:port"),
-            (with("tls = { ca = \"/x\" }\n"), 5, "node.origin.tls", "https"),
-            (secure("tls = { ca = \"/no/such\" }\n"), 5, "node.origin.tls.ca", "/no/such: cannot be read"),
-            (secure("tls = { key = \"/no/such\" }\n"), 5, "node.origin.tls.key", "certificate"),
-            (secure("tls = { certificate = \"/no/such\" }\n"), 5, "node.origin.tls.certificate", "/no/such"),
-            (secure("tls = { name = \"a b\" }\n"), 5, "node.origin.tls.name", "not a name"),
-            (secure("tls = { http2 = true }\n"), 5, "node.origin.tls.http2", "host = \"origin\""),
-            (
-                secure("tls = { handshake_timeout = \"0s\" }\n"),
-                5,
-                "node.origin.tls.handshake_timeout",
-                "1 ms",
-            ),
-            (secure("tls = { verify = false }\n"), 5, "node.origin.tls.verify", "known here: ca"),
             (format!("{HEAD}url = \"http://app/path\"\n"), 4, "node.origin.url", "without a path"),
             (with("host = \"cliant\"\n"), 5, "node.origin.host", "did you mean 'client'"),
-            (with("headers = { Range = \"bytes=0-\" }\n"), 5, "node.origin.headers.Range", "the node's own"),
-            (with("headers = { Host = \"a\" }\n"), 5, "node.origin.headers.Host", "host = \"origin\""),
-            (with("headers = { Content-Length = \"1\" }\n"), 5, "node.origin.headers.Content-Length", "own"),
-            (with("headers = { Connection = \"x\" }\n"), 5, "node.origin.headers.Connection", "own"),
-            (with("headers = { \"a b\" = \"x\" }\n"), 5, "node.origin.headers.a b", "name"),
-            (with("headers = { X-A = \"x\\r\\nY: z\" }\n"), 5, "node.origin.headers.X-A", "line end"),
-            (
-                with("headers = { X-A = { file = \"/no/such\" } }\n"),
-                5,
-                "node.origin.headers.X-A",
-                "/no/such: cannot be read",
-            ),
-            (with("headers = { X-A = 1 }\n"), 5, "node.origin.headers.X-A", "{ file = \"FILE\" }"),
-            (with("headers = { X-A = \"1\", x-a = \"2\" }\n"), 5, "node.origin.headers.x-a", "twice"),
             (with("head_timeout = \"0s\"\n"), 5, "node.origin.head_timeout", "1 ms"),
             (with("client_share = 0\n"), 5, "node.origin.client_share", "1 to 100 percent"),
             (

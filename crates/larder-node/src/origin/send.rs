@@ -1,0 +1,224 @@
+//! Sending of a request: over a kept connection or its own, to one origin after another, and what can go wrong.
+//!
+//! | the attempt | the next attempt |
+//! |---|---|
+//! | gets no connection | any request, at the next origin |
+//! | loses a kept connection | an idempotent request without a body, once more at the same origin |
+//! | gets no reply, or one that tells of a failed origin | an idempotent request without a body, at the next origin |
+//!
+//! Whatever the number of origins, all attempts together take at most twice the time of one.
+
+use super::client::{Fetched, Origin, OriginError, Outgoing};
+use super::config::OriginConfig;
+use super::failover::Standing;
+use super::interim::Hints;
+use super::patience::Patience;
+use super::place::Place;
+use super::tls::TlsFault;
+use super::upload::{self, Lender, Lent};
+use http::header::{self, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Error as LegacyError;
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::time::timeout;
+
+impl Origin {
+    /// Sends a request. `headers` come from [`Self::outgoing`]; `hints` takes the interim replies.
+    pub(crate) async fn send(
+        &self,
+        place: Place,
+        method: &Method,
+        target: &PathAndQuery,
+        headers: HeaderMap,
+        body: Option<Outgoing>,
+        hints: Option<Hints>,
+    ) -> Result<Fetched, OriginError> {
+        let (origins, patience, time) = {
+            let terms = self.terms();
+            (Arc::clone(&terms.origins), body_patience(&terms.config), reply_time(&terms.config))
+        };
+        // If a connection ends before the reply, nobody knows whether the origin has worked on the request. Only an idempotent
+        // request is sent once more (RFC 9110 section 9.2.2), and only if it has no body, which may be gone by then. So only such a
+        // request goes over a kept connection, which the origin may just be closing.
+        let repeatable = body.is_none() && method.is_idempotent();
+        let (lent, progress) = body.map(|body| upload::timed(body, patience, &place)).unzip();
+        let lent = lent.map(Lender::new);
+        let deadline = Instant::now() + 2 * time;
+        let plan = origins.plan(Instant::now());
+        let mut sent = Err(OriginError::Abandoned);
+        for (nth, candidate) in plan.iter().enumerate() {
+            let time = time.min(deadline.saturating_duration_since(Instant::now()));
+            let body = || (lent.as_ref().map(Lender::lend), progress.clone());
+            let ask = (method, target);
+            let origin = &candidate.origin;
+            sent =
+                self.try_send((origin, repeatable, time), ask, headers.clone(), body(), hints.clone()).await;
+            // A kept connection that the origin has closed meanwhile looks like this. Others may be closed too.
+            if repeatable && matches!(sent, Err(OriginError::Closed)) {
+                let time = time.min(deadline.saturating_duration_since(Instant::now()));
+                sent =
+                    self.try_send((origin, false, time), ask, headers.clone(), body(), hints.clone()).await;
+            }
+            match &sent {
+                Ok(reply) if !origins.tells_failure(reply.status()) => {
+                    origins.succeeded(candidate);
+                    break;
+                }
+                Err(error) if !error.is_of_origin() => break,
+                _ => origins.failed(candidate, Instant::now()),
+            }
+            let unsent = matches!(&sent, Err(error) if error.is_before_request())
+                && lent.as_ref().is_none_or(Lender::is_untouched);
+            let next = nth + 1 < plan.len() && Instant::now() < deadline && (repeatable || unsent);
+            if !next {
+                break;
+            }
+            self.counts.failovers.add(1);
+            if let Some(progress) = &progress {
+                progress.begin();
+            }
+        }
+        if let Err(error) = &sent {
+            if *error == OriginError::WriteTimeout {
+                self.counts.write_timeouts.add(1);
+            }
+            tracing::debug!(origin = %self.authority, %error, "origin: no reply");
+        }
+        sent.map(|reply| Fetched { reply, place })
+    }
+
+    async fn try_send(
+        &self,
+        (origin, pooled, time): (&Standing, bool, Duration),
+        (method, target): (&Method, &PathAndQuery),
+        headers: HeaderMap,
+        (body, progress): (Option<Lent>, Option<Arc<upload::Progress>>),
+        hints: Option<Hints>,
+    ) -> Result<Response<Incoming>, OriginError> {
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(origin.scheme.clone());
+        uri.authority = Some(origin.authority.clone());
+        uri.path_and_query = Some(target.clone());
+        let has_body = body.is_some();
+        let body = match body {
+            Some(body) => body.boxed_unsync(),
+            None => Empty::new().map_err(|never| match never {}).boxed_unsync(),
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
+        *request.headers_mut() = headers;
+        if !self.sends_host_of_client()
+            && let Ok(host) = HeaderValue::from_str(origin.authority.as_str())
+        {
+            request.headers_mut().insert(header::HOST, host);
+        }
+        if let Some(signing) = &self.terms().config.sign {
+            let signed = signing.sign((method, target), request.headers_mut(), has_body, SystemTime::now());
+            signed.map_err(|_| OriginError::Unsignable)?;
+        }
+        if !pooled {
+            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
+            // connections, and the node's ports are few.
+            request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(hints) = hints {
+            hints.listen(&mut request);
+        }
+        let (asked, headers_max) = {
+            let terms = self.terms();
+            let client = if pooled { &terms.client } else { &terms.unpooled };
+            (client.request(request), terms.config.headers_max)
+        };
+        let sent = match &progress {
+            Some(progress) => progress.reply_within(time, asked).await?,
+            None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
+        };
+        match sent {
+            // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
+            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
+            // HTTP/2 has no limit on their number.
+            Ok(reply) if reply.headers().len() > headers_max => Err(OriginError::BadReply),
+            Ok(reply) => Ok(reply),
+            Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
+            Err(error) => {
+                self.tell(origin, &error);
+                Err(fault(&error))
+            }
+        }
+    }
+
+    /// Writes to the log that there is no connection, if it is time for a line.
+    fn tell(&self, origin: &Standing, error: &LegacyError) {
+        let fault = tls_fault(error);
+        if fault.is_none() && !error.is_connect() {
+            return;
+        }
+        let Some(suppressed) = self.failures.admit(Instant::now()) else { return };
+        let origin = &origin.authority;
+        if let Some(fault) = fault {
+            let reason = fault.reason();
+            tracing::warn!(%origin, reason, error = %fault, suppressed, "origin: TLS failed");
+        } else {
+            let reason = if is_late(error) { "timeout" } else { "connect" };
+            let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%origin, reason, error = cause, suppressed, "origin: connection failed");
+        }
+    }
+}
+
+/// How long a request may take from its beginning to the head of its reply.
+fn reply_time(config: &OriginConfig) -> Duration {
+    let handshake = config.tls.as_ref().map_or(Duration::ZERO, |tls| tls.handshake_timeout);
+    config.connect_timeout + handshake + config.head_timeout
+}
+
+/// How long a client may take for a request's body.
+fn body_patience(config: &OriginConfig) -> Patience {
+    let silence = config.request_body_timeout;
+    Patience::new(silence, silence, config.body_rate_min)
+}
+
+/// The causes of an error, the deepest last.
+fn sources(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
+}
+
+fn is_late(error: &LegacyError) -> bool {
+    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    sources(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
+}
+
+/// Why TLS failed, if it did. With TLS 1.3 an origin can refuse the node's certificate after the handshake.
+fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
+    sources(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
+        Some(fault) => Some(fault.clone()),
+        None => {
+            let error = error.downcast_ref::<io::Error>()?.get_ref()?;
+            error.downcast_ref::<rustls::Error>().map(TlsFault::of_tls)
+        }
+    })
+}
+
+fn fault(error: &LegacyError) -> OriginError {
+    match tls_fault(error) {
+        Some(TlsFault::Timeout) => return OriginError::TlsTimeout,
+        Some(_) => return OriginError::Tls,
+        None => {}
+    }
+    let of_hyper = sources(error).find_map(|error| error.downcast_ref::<hyper::Error>());
+    let is_parse = of_hyper.is_some_and(hyper::Error::is_parse);
+    match (error.is_connect(), is_late(error)) {
+        (true, true) => OriginError::ConnectTimeout,
+        (true, false) => OriginError::Connect,
+        (false, true) => OriginError::WriteTimeout,
+        (false, false) if is_parse => OriginError::BadReply,
+        (false, false) => OriginError::Closed,
+    }
+}

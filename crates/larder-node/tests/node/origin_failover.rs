@@ -1,0 +1,141 @@
+//! A node before several origins, some of which fail.
+
+use super::stub::{Answer, Framing, Stub};
+use super::*;
+use larder_node::{Failover, OriginConfig};
+
+const NOT_KEPT: &str = "Cache-Control: no-store\r\n";
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(600);
+
+async fn works(name: &'static str) -> Stub {
+    Stub::start(move |asked| Answer::new(200, NOT_KEPT, [name.as_bytes(), &asked.body].concat())).await
+}
+
+/// An address at which nobody listens.
+fn nobody() -> http::Uri {
+    format!("http://127.0.0.1:{}", larder_testkit::free_port()).parse().unwrap()
+}
+
+async fn before(urls: &[http::Uri], set: impl FnOnce(&mut OriginConfig, &mut Failover)) -> Running {
+    let mut origin = OriginConfig::new(urls[0].clone());
+    let mut failover = Failover { pause: LONG, pause_max: LONG, ..Failover::new(urls[1..].to_vec()) };
+    set(&mut origin, &mut failover);
+    origin.failover = Some(failover);
+    let config = NodeConfig::new("n", StoreConfig::Origin(Box::new(origin)));
+    Running::start(config, tempfile::tempdir().unwrap()).await
+}
+
+#[tokio::test]
+async fn any_request_goes_to_the_next_origin_if_there_is_no_connection() {
+    let backup = works("b").await;
+    for request in
+        ["GET /x HTTP/1.1\r\nHost: n\r\n\r\n", "POST /x HTTP/1.1\r\nHost: n\r\nContent-Length: 2\r\n\r\nab"]
+    {
+        let node = before(&[nobody(), backup.url()], |_, _| {}).await;
+        let mut client = node.client().await;
+        for _ in 0..3 {
+            client.send(request.as_bytes()).await;
+            let reply = client.reply(false).await;
+            let body = request.split("\r\n\r\n").nth(1).unwrap();
+            assert_eq!((reply.status, reply.body), (200, format!("b{body}").into_bytes()));
+        }
+        let stats = node.node.stats().origin;
+        assert_eq!((stats.origin_failovers, stats.origins[0].failures), (1, 1), "it is left after the first");
+        assert_eq!((stats.origins[0].left, stats.origins[1].left), (true, false));
+        let (text, left) = (node.node.metrics_text(), &stats.origins[0].url);
+        let line = |line: &str| {
+            line.starts_with("larder_node_origin_left{")
+                && line.contains(left.as_str())
+                && line.ends_with(" 1")
+        };
+        assert!(text.lines().any(line), "{text}");
+        assert!(text.contains("larder_node_origin_failures_total{"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_may_have_been_sent_goes_on_only_if_it_may_be_repeated() {
+    let failing = [
+        ("503", Stub::start(|_| Answer::new(503, NOT_KEPT, "a fails")).await),
+        ("closed", Stub::start(|_| Answer::new(200, "", "").framed(Framing::Silent)).await),
+    ];
+    for (how, primary) in &failing {
+        let backup = works("b").await;
+        let node = before(&[primary.url(), backup.url()], |_, _| {}).await;
+        let posted = node.client().await.request("POST", "/x", "Content-Length: 0\r\n").await;
+        assert_eq!(posted.status, if *how == "503" { 503 } else { 502 }, "{how}");
+        assert!(backup.asked().is_empty());
+        let node = before(&[primary.url(), backup.url()], |_, _| {}).await;
+        for method in ["GET", "DELETE"] {
+            let reply = node.client().await.request(method, "/x", "").await;
+            assert_eq!((reply.status, &reply.body[..]), (200, &b"b"[..]), "{how}");
+        }
+        assert_eq!(node.node.stats().origin.origin_failovers, 1);
+    }
+    let (how, primary) = &failing[0];
+    let backup = works("b").await;
+    let node = before(&[primary.url(), backup.url()], |_, failover| failover.statuses.clear()).await;
+    assert_eq!(node.client().await.get("/x").await.body, b"a fails", "{how} is no failure here");
+}
+
+#[tokio::test]
+async fn a_silent_origin_costs_its_time_once_and_all_of_them_a_bounded_time() {
+    let gate = super::stub::gate();
+    let hold = Arc::clone(&gate);
+    let silent = Stub::start(move |_| Answer::new(200, NOT_KEPT, "late").after(&hold)).await;
+    let backup = works("b").await;
+    let quick = |origin: &mut OriginConfig, _: &mut Failover| {
+        origin.head_timeout = Duration::from_millis(100);
+        origin.connect_timeout = Duration::from_millis(100);
+    };
+    let node = before(&[silent.url(), backup.url()], quick).await;
+    for _ in 0..2 {
+        assert_eq!(node.client().await.get("/x").await.body, b"b");
+    }
+    assert_eq!(silent.asked().len(), 1);
+    let node = before(&vec![silent.url(); 8], quick).await;
+    let reply = node.client().await.get("/x").await;
+    assert_eq!(reply.status, 504);
+    // Two attempts take all the time there is; a third may begin just at its end.
+    assert!((2..=3).contains(&(silent.asked().len() - 1)), "{}", silent.asked().len());
+    gate.add_permits(100);
+}
+
+#[tokio::test]
+async fn a_failed_origin_is_tried_again_and_used_again() {
+    let fails = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let failing = Arc::clone(&fails);
+    let primary = Stub::start(move |_| match failing.load(std::sync::atomic::Ordering::Relaxed) {
+        true => Answer::new(503, NOT_KEPT, "a fails"),
+        false => Answer::new(200, NOT_KEPT, "a"),
+    })
+    .await;
+    let backup = works("b").await;
+    let node = before(&[primary.url(), backup.url()], |_, failover| {
+        (failover.pause, failover.pause_max) = (Duration::from_millis(1), Duration::from_millis(1));
+    })
+    .await;
+    let mut client = node.client().await;
+    assert_eq!(client.get("/x").await.body, b"b");
+    fails.store(false, std::sync::atomic::Ordering::Relaxed);
+    // Whoever comes after the pause tries it.
+    while client.get("/x").await.body != b"a" {}
+    assert_eq!(client.get("/x").await.body, b"a");
+    assert!(!node.node.stats().origin.origins[0].left);
+}
+
+#[tokio::test]
+async fn what_is_stored_is_one_for_all_origins_and_each_is_sent_its_own_host() {
+    let primary = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\n", "a")).await;
+    let backup = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\n", "b")).await;
+    let urls = [nobody(), backup.url()];
+    let own_host =
+        |origin: &mut OriginConfig, _: &mut Failover| origin.host = larder_node::HostHeader::Origin;
+    let node = before(&urls, own_host).await;
+    assert_eq!(node.client().await.get("/x").await.body, b"b");
+    node.until(|stats| stats.cache_objects == 1).await;
+    assert!(node.client().await.get("/x").await.cache_status().starts_with("n; hit"));
+    assert_eq!(backup.asked()[0].header("host"), backup.address.to_string());
+    drop(primary);
+}
