@@ -69,7 +69,7 @@ impl Node {
             && let Store::Origin(origin) = &self.store
         {
             dropped += self.identify((&terms, origin), shared, &mut parts.headers);
-            origin.remove_replaced(&mut parts.headers);
+            origin.remove_replaced(parts);
         }
         if dropped > 0 {
             self.counters.fields_dropped.add(dropped);

@@ -6,8 +6,8 @@ use super::fields;
 use super::flight::Flights;
 use super::log_gate::LogGate;
 use super::passed::PassedBefore;
+use super::permit;
 use super::place::{Counts, Place};
-use super::sign::SIGNATURE;
 use super::slots::{Refused, Sharing, Slots};
 use super::terms::Terms;
 use crate::entry::hop_fields_removed;
@@ -73,6 +73,9 @@ pub(crate) enum OriginError {
     Tls,
     #[error("no TLS with the origin in time")]
     TlsTimeout,
+    /// The origin may have had the request.
+    #[error("TLS with the origin failed after the handshake")]
+    TlsBroken,
     #[error("no reply from the origin in time")]
     HeadTimeout,
     #[error("the origin closed the connection")]
@@ -97,14 +100,17 @@ impl OriginError {
             | Self::TlsTimeout
             | Self::Abandoned => true,
             Self::ClientShare | Self::LateBody | Self::WriteTimeout | Self::Unsignable => false,
-            Self::HeadTimeout | Self::Closed | Self::BadReply => false,
+            Self::HeadTimeout | Self::TlsBroken | Self::Closed | Self::BadReply => false,
         }
     }
 
     /// Whether the origin has failed, or cannot be reached: another may serve the request.
     pub(super) const fn is_of_origin(self) -> bool {
         self.is_before_request()
-            || matches!(self, Self::WriteTimeout | Self::HeadTimeout | Self::Closed | Self::BadReply)
+            || matches!(
+                self,
+                Self::WriteTimeout | Self::HeadTimeout | Self::TlsBroken | Self::Closed | Self::BadReply
+            )
     }
 
     /// Whether nothing of the request has been sent.
@@ -121,7 +127,7 @@ impl OriginError {
             Self::WriteTimeout => (504, "origin-write-timeout"),
             Self::Connect => (502, "origin-connect"),
             Self::ConnectTimeout => (504, "origin-connect-timeout"),
-            Self::Tls => (502, "origin-tls"),
+            Self::Tls | Self::TlsBroken => (502, "origin-tls"),
             Self::TlsTimeout => (504, "origin-tls-timeout"),
             Self::HeadTimeout => (504, "origin-timeout"),
             Self::Closed => (502, "origin-closed"),
@@ -195,11 +201,13 @@ impl Origin {
 
     /// Removes from a request that enters the fields that the node replaces. They do not reach the origin, so they say nothing
     /// about its reply: not whether it may be stored, nor for whom it is.
-    pub(crate) fn remove_replaced(&self, client: &mut HeaderMap) {
+    pub(crate) fn remove_replaced(&self, client: &mut Parts) {
         let config = &self.terms().config;
-        let of_signature = SIGNATURE.iter().filter(|_| config.sign.is_some());
-        for name in config.fields.keys().chain(of_signature) {
-            client.remove(name);
+        for name in config.fields.keys() {
+            client.headers.remove(name);
+        }
+        if config.sign.is_some() {
+            permit::remove_unsignable(&client.method, &mut client.headers);
         }
     }
 

@@ -22,7 +22,8 @@ pub struct OriginConfig {
     pub host: HostHeader,
     /// Header fields that each request to it has; they replace those of clients. Not those of [`is_reserved`].
     pub fields: HeaderMap,
-    /// Keys that requests to it are signed with; a client's signature is replaced. Not beside a field `Authorization`. Default `None`.
+    /// Keys that requests to it are signed with; a client's signature is replaced. Not beside a field `Authorization`, and only with
+    /// its own `Host`. Default `None`.
     pub sign: Option<Signing>,
     /// Time to a connection; 504 after it. 1 ms to 1 h, default 5 s.
     pub connect_timeout: Duration,
@@ -162,6 +163,12 @@ impl OriginConfig {
         ensure(!self.fields.keys().any(is_reserved), "origin.headers", "fields that a request may be given")?;
         let twice = self.sign.is_some() && SIGNATURE.iter().any(|name| self.fields.contains_key(name));
         ensure(!twice, "origin.headers", "not the fields of a signature, which origin.sign makes")?;
+        // A store finds the bucket by Host.
+        ensure(
+            self.sign.is_none() || self.host == HostHeader::Origin,
+            "origin.sign",
+            "host = \"origin\" beside it: clients must not choose the host of signed requests",
+        )?;
         self.check_sharing()?;
         ensure(self.idle_max <= 10_000, "origin.idle_max", "at most 10,000")?;
         ensure(timeout(self.idle_timeout, day), "origin.idle_timeout", "1 ms to 1 day")?;

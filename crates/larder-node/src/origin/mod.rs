@@ -27,6 +27,7 @@ mod interim;
 mod log_gate;
 mod passed;
 mod patience;
+mod permit;
 mod place;
 mod pull;
 mod range_fill;

@@ -61,6 +61,9 @@ impl Node {
         if parts.method == Method::CONNECT {
             return self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
         }
+        if let Some(refusal) = self.forbids(&pull) {
+            return refusal;
+        }
         if matches!(parts.method, Method::OPTIONS | Method::TRACE) && fields::hops(&parts.headers) == Some(0)
         {
             return self.last_hop(&parts.method);

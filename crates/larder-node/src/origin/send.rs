@@ -209,7 +209,9 @@ fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
 fn fault(error: &LegacyError) -> OriginError {
     match tls_fault(error) {
         Some(TlsFault::Timeout) => return OriginError::TlsTimeout,
-        Some(_) => return OriginError::Tls,
+        Some(_) if error.is_connect() => return OriginError::Tls,
+        // The request has been sent: with TLS 1.3 an origin refuses the node's certificate that late, and others break off.
+        Some(_) => return OriginError::TlsBroken,
         None => {}
     }
     let of_hyper = sources(error).find_map(|error| error.downcast_ref::<hyper::Error>());

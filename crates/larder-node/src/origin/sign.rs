@@ -38,6 +38,8 @@ pub struct Signing {
     credentials: Credentials,
     region: String,
     service: String,
+    /// Methods of requests that are signed; others are refused.
+    methods: Vec<Method>,
 }
 
 /// A request cannot be signed.
@@ -45,7 +47,7 @@ pub struct Signing {
 pub(super) struct Unsignable;
 
 impl Signing {
-    /// For a service in a region; S3 is "s3".
+    /// For a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS: whoever reaches the node has the rights of the keys.
     pub fn new(
         (access_key, secret_key): (&str, &str),
         session_token: Option<String>,
@@ -53,7 +55,23 @@ impl Signing {
         service: &str,
     ) -> Self {
         let credentials = Credentials::new(access_key, secret_key, session_token, None, "larder");
-        Self { credentials, region: region.to_owned(), service: service.to_owned() }
+        let methods = vec![Method::GET, Method::HEAD, Method::OPTIONS];
+        Self { credentials, region: region.to_owned(), service: service.to_owned(), methods }
+    }
+
+    /// Signs requests with these methods alone.
+    #[must_use]
+    pub fn with_methods(self, methods: Vec<Method>) -> Self {
+        Self { methods, ..self }
+    }
+
+    pub(super) fn permits(&self, method: &Method) -> bool {
+        self.methods.contains(method)
+    }
+
+    /// The permitted methods as a list, such as for `Allow`.
+    pub(super) fn allowed(&self) -> String {
+        self.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// Signs a request whose header is complete. A request whose URL is signed (`X-Amz-Signature`) stays as it is: stores refuse
@@ -98,7 +116,7 @@ impl Signing {
         Ok(())
     }
 
-    fn is_s3(&self) -> bool {
+    pub(super) fn is_s3(&self) -> bool {
         self.service.starts_with("s3")
     }
 
@@ -132,10 +150,19 @@ fn is_signed(name: &HeaderName) -> bool {
 }
 
 /// Whether a URL has a signature of its own, of version 4 or 2.
-fn is_presigned(query: &str) -> bool {
+pub(super) fn is_presigned(query: &str) -> bool {
     query.split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
         name.eq_ignore_ascii_case("X-Amz-Signature") || name == "Signature"
+    })
+}
+
+/// Whether a query has the store set header fields of its reply (`response-content-type` and the like), which S3 does for signed
+/// requests alone.
+pub(super) fn sets_fields_of_reply(query: &str) -> bool {
+    query.split('&').any(|pair| {
+        let name = decoded(pair.split('=').next().unwrap_or_default().as_bytes());
+        name.to_ascii_lowercase().starts_with(b"response-")
     })
 }
 
@@ -272,6 +299,20 @@ mod tests {
         assert!(authorization(&headers).contains("x-amz-security-token"));
         let shown = format!("{signing:?} {headers:?}");
         assert!(!shown.contains("wJalr") && !shown.contains("session"), "{shown}");
+    }
+
+    #[test]
+    fn a_query_that_sets_fields_of_the_reply_is_seen_in_any_writing() {
+        for (query, expected) in [
+            ("response-content-type=text%2Fhtml", true),
+            ("versionId=1&Response-Cache-Control=x", true),
+            ("a=b&response%2Dexpires", true),
+            ("%72esponse-content-disposition=x", true),
+            ("prefix=response-content-type", false),
+            ("", false),
+        ] {
+            assert_eq!(sets_fields_of_reply(query), expected, "{query}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::stub::{Answer, Framing, Stub};
 use super::*;
-use larder_node::HostHeader;
+use larder_node::{HostHeader, OriginConfig};
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 /// Fresh for a minute, a minute ago.
@@ -422,6 +422,42 @@ async fn a_range_that_misses_fetches_nothing_that_would_not_be_stored() {
     assert_eq!(off.client().await.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
     off.until(|stats| stats.store_reading == 0).await;
     assert_eq!(whole(&stub), 1);
+}
+
+/// An origin that says a small length in its reply to a range, and sends without end.
+#[tokio::test]
+async fn a_whole_that_has_no_end_is_broken_off() {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (ended, end) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut ended = Some(ended);
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut stream = BufReader::new(stream);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
+            let part = "HTTP/1.1 206 X\r\nContent-Range: bytes 0-0/10\r\nContent-Length: 1\r\nConnection: close\r\n\r\n0";
+            let whole = format!("HTTP/1.1 200 X\r\n{KEPT}Transfer-Encoding: chunked\r\n\r\n");
+            if head.to_lowercase().contains("range:") {
+                stream.write_all(part.as_bytes()).await.unwrap();
+                continue;
+            }
+            stream.write_all(whole.as_bytes()).await.unwrap();
+            let chunk = [&b"1000\r\n"[..], &[b'x'; 4096], b"\r\n"].concat();
+            let mut sent = 0;
+            while stream.write_all(&chunk).await.is_ok() {
+                sent += 4096_u64;
+            }
+            let _ = ended.take().map(|ended| ended.send(sent));
+        }
+    });
+    let mut config = NodeConfig::new("n", StoreConfig::Origin(Box::new(OriginConfig::new(url))));
+    config.cache.bytes = Bytes(100_000);
+    let node = Running::start(config, tempfile::tempdir().unwrap()).await;
+    assert_eq!(node.client().await.get_with("/x", "Range: bytes=0-0\r\n").await.status, 206);
+    tokio::time::timeout(PATIENCE, end).await.expect("the node breaks it off").unwrap();
+    assert_eq!(node.until(|stats| stats.store_reading == 0).await.cache_objects, 0);
 }
 
 /// A range that is on its way while the whole arrives does not have it fetched once more.

@@ -54,3 +54,14 @@ async fn a_reload_takes_other_fields() {
     assert_eq!(tokens, ["Bearer old", "Bearer new"]);
     assert_eq!(asked[1].earlier, 1, "connections are used on");
 }
+
+/// The origin sends a TRACE back, with the fields that only the origin may see.
+#[tokio::test]
+async fn a_trace_does_not_show_the_fields() {
+    let stub = Stub::start(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.head.clone())).await;
+    let node = stub.node(|origin, _| origin.fields = fields("Bearer secret")).await;
+    let reply = node.client().await.request("TRACE", "/x", "").await;
+    assert_eq!((reply.status, stub.asked().len()), (405, 0));
+    let node = stub.node(|_, _| {}).await;
+    assert_eq!(node.client().await.request("TRACE", "/x", "").await.status, 200);
+}

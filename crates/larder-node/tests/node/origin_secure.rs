@@ -225,3 +225,34 @@ async fn requests_that_must_not_be_repeated_use_http1() {
     let versions: Vec<_> = seen.lock().unwrap().iter().map(|(version, ..)| *version).collect();
     assert_eq!(versions, [http::Version::HTTP_2, http::Version::HTTP_11]);
 }
+
+/// TLS can break when the origin has already worked on the request.
+#[tokio::test]
+async fn a_post_is_not_repeated_if_tls_breaks_after_the_handshake() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let authority = Authority::new();
+    let tls = acceptor(&authority.leaf("store.test", false), None, HTTP1);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let breaking = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (accepting, asked) = (tls.clone(), Arc::new(Mutex::new(0)));
+    let counted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut stream = accepting.accept(stream).await.unwrap();
+            let mut head = [0; 4];
+            stream.read_exact(&mut head).await.unwrap();
+            *counted.lock().unwrap() += 1;
+            // No record of TLS.
+            let _ = stream.get_mut().0.write_all(&[0xff; 64]).await;
+        }
+    });
+    let backup = Stub::start_with(Some(tls), |_| Answer::new(200, NOT_KEPT, "b")).await;
+    let node = before(breaking, by(&authority, "store.test", |_| {}), |origin| {
+        origin.failover = Some(larder_node::Failover::new(vec![backup.url()]));
+    })
+    .await;
+    let reply = node.client().await.request("POST", "/x", "Content-Length: 0\r\n").await;
+    assert_eq!(reply.status, 502);
+    assert!(reply.cache_status().ends_with("detail=origin-tls"), "{}", reply.cache_status());
+    assert_eq!((*asked.lock().unwrap(), backup.asked().len()), (1, 0));
+}

@@ -3,11 +3,19 @@
 use super::signature::{ACCESS_KEY, SECRET_KEY, verify};
 use super::stub::{Answer, Asked, Stub};
 use super::*;
+use http::Method;
 use larder_node::{HostHeader, OriginConfig, Signing};
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
+/// Signs whatever a client asks for.
 fn signing() -> Signing {
+    let all = [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::POST, Method::DELETE];
+    reading().with_methods(all.to_vec())
+}
+
+/// The default.
+fn reading() -> Signing {
     Signing::new((ACCESS_KEY, SECRET_KEY), None, "us-east-1", "s3")
 }
 
@@ -112,6 +120,51 @@ async fn what_cannot_be_signed_is_refused_and_a_signed_url_is_passed_on() {
     assert!(stub.asked().is_empty());
     assert_eq!(client.get("/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=00").await.status, 200);
     assert_eq!(stub.asked()[0].header("authorization"), "");
+}
+
+/// Whoever reaches the node has the rights of its keys, so the node lends as few of them as it can.
+#[tokio::test]
+async fn a_client_cannot_use_the_keys_for_more_than_reading() {
+    let stub = store(|asked| Answer::new(200, KEPT, asked.head.clone())).await;
+    let node = before(&stub, |origin| origin.sign = Some(reading())).await;
+    let mut client = node.client().await;
+    for method in ["PUT", "POST", "DELETE", "PATCH", "TRACE", "LOCK"] {
+        let reply = client.request(method, "/b/k", "Content-Length: 0\r\n").await;
+        assert_eq!(reply.status, 405, "{method}");
+        assert!(reply.cache_status().ends_with("detail=method"), "{}", reply.cache_status());
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        if method == "TRACE" {
+            assert!(text.contains("TRACE would show"), "{text}");
+        } else {
+            assert_eq!(reply.header("allow"), "GET, HEAD, OPTIONS");
+            assert!(text.contains("node.origin.sign.methods"), "{text}");
+        }
+    }
+    for query in ["response-content-type=text/html", "a=b&response%2Dcache-control=max-age%3D1"] {
+        let reply = client.get(&format!("/b/k?{query}")).await;
+        assert_eq!(reply.status, 403, "{query}");
+        assert!(reply.cache_status().ends_with("detail=sign-query"), "{}", reply.cache_status());
+    }
+    assert!(stub.asked().is_empty());
+    // The client chooses neither the bucket nor who pays, nor has it a reply stored that only its key opens.
+    let own = "Host: other-bucket\r\nX-Amz-Request-Payer: requester\r\nX-Amz-Checksum-Mode: ENABLED\r\n\
+               X-Amz-Server-Side-Encryption-Customer-Key: a2V5\r\n";
+    client.send(format!("GET /b/k HTTP/1.1\r\n{own}\r\n").as_bytes()).await;
+    assert_eq!(client.reply(false).await.status, 200);
+    assert_eq!(client.request("OPTIONS", "/b/k", "Origin: http://a\r\n").await.status, 200);
+    let asked = stub.asked();
+    assert_eq!(asked[0].header("host"), stub.address.to_string());
+    let fields = ["x-amz-checksum-mode", "x-amz-request-payer", "x-amz-server-side-encryption-customer-key"];
+    assert_eq!(fields.map(|name| asked[0].header(name)), ["ENABLED", "", ""]);
+}
+
+#[test]
+fn signatures_for_the_host_of_the_client_are_refused() {
+    let mut origin = OriginConfig::new(http::Uri::from_static("http://store"));
+    origin.sign = Some(reading());
+    assert_eq!(origin.check().map_err(|error| error.field), Err("origin.sign"));
+    origin.host = HostHeader::Origin;
+    assert_eq!(origin.check(), Ok(()));
 }
 
 /// Each attempt has a signature of its own.

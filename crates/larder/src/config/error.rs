@@ -187,7 +187,7 @@ impl<'a> Source<'a> {
             key_at(table.get_ref(), at)
         });
         let key = key.unwrap_or_default();
-        let (what, hint) = explain(error.message(), &key);
+        let (what, hint) = explain(&without_secret(error.message(), &key), &key);
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
         let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
@@ -200,6 +200,15 @@ impl<'a> Source<'a> {
     fn column(&self, offset: usize) -> u32 {
         let before = self.text.get(..offset).unwrap_or_default();
         from_one(before.rsplit('\n').next().unwrap_or_default().chars().count())
+    }
+}
+
+/// The deserialiser's words without the value that it quotes, if the key's values may be secrets.
+fn without_secret(message: &str, key: &str) -> String {
+    let (found, wanted) = message.rsplit_once(", expected ").unwrap_or((message, ""));
+    match found.split_once('"').filter(|_| key.contains(".headers")) {
+        Some((kind, _)) => format!("{kind}(not shown), expected {wanted}"),
+        None => message.to_owned(),
     }
 }
 

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::text::Texts;
+
 /// `[node.origin.sign]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -25,6 +27,9 @@ pub(crate) struct RawOriginSign {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "/etc/larder/store-session-token")]
     pub(crate) session_token_file: Option<String>,
+    /// Methods of requests that are signed; others get 405. Whoever reaches the node has the rights of the keys: with PUT, POST or
+    /// DELETE in the list, anyone can write.
+    pub(crate) methods: Texts,
 }
 
 impl Default for RawOriginSign {
@@ -35,6 +40,7 @@ impl Default for RawOriginSign {
             access_key: None,
             secret_key_file: None,
             session_token_file: None,
+            methods: Texts(["GET", "HEAD", "OPTIONS"].map(str::to_owned).to_vec()),
         }
     }
 }

@@ -37,6 +37,10 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
                 .hint(suggest(other, &["honour", "ignore"])));
         }
     };
+    if raw.sign.is_some() && host == HostHeader::Client {
+        let what = "'client' lets clients choose the host of signed requests, and by it any bucket that the keys reach";
+        return Err(Fault::new("node.origin.host", what).hint("write host = \"origin\""));
+    }
     let (tls, fields) = (tls(&url, raw.tls.as_ref())?, fields(&raw.headers)?);
     let origin = OriginConfig {
         url,
@@ -212,6 +216,22 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains(word) && text.contains("headers.Authorization"), "{text}");
             assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_not_told() {
+        for line in [
+            "headers = \"Bearer s3cret\"",
+            "headers = [\"Bearer s3cret\"]",
+            "headers = { Authorization = [\"Bearer s3cret\"] }",
+            "headers = { Authorization = { file = [\"s3cret\"] } }",
+            "headers = { Authorization = \"Bearer s3cret }",
+            "headers = { Authorization = Bearer s3cret }",
+        ] {
+            let text = format!("{HEAD}url = \"http://a\"\n{line}\n");
+            let error = Written::parse("f", &text).unwrap_err().to_string();
+            assert!(!error.contains("s3cret"), "{error}");
         }
     }
 

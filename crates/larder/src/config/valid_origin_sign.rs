@@ -6,7 +6,9 @@ use std::path::Path;
 use larder_edge::read_secret;
 use larder_node::Signing;
 
-use super::error::Fault;
+use http::Method;
+
+use super::error::{Fault, suggest};
 use super::raw_origin_sign::RawOriginSign;
 
 const AT: &str = "node.origin.sign";
@@ -56,7 +58,25 @@ fn signing_with(raw: &RawOriginSign, variable: impl Fn(&str) -> Option<String>) 
             return Err(Fault::new(key(name), what).hint("one line, as the store has given it"));
         }
     }
-    Ok(Signing::new((&access_key, &secret_key), token, &raw.region, &raw.service))
+    let signing = Signing::new((&access_key, &secret_key), token, &raw.region, &raw.service);
+    Ok(signing.with_methods(methods(raw)?))
+}
+
+/// The methods of requests that are signed.
+fn methods(raw: &RawOriginSign) -> Result<Vec<Method>, Fault> {
+    const KNOWN: [&str; 7] = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"];
+    if raw.methods.0.is_empty() {
+        let fault = Fault::new(format!("{AT}.methods"), "empty: no request would be answered");
+        return Err(fault.hint("write methods = [\"GET\", \"HEAD\"], or leave it out"));
+    }
+    let method = |(nth, name): (usize, &String)| {
+        let known = KNOWN.contains(&name.as_str()).then(|| name.parse().ok()).flatten();
+        known.ok_or_else(|| {
+            let what = format!("'{}' is no method that can be signed", name.escape_debug());
+            Fault::new(format!("{AT}.methods[{nth}]"), what).hint(suggest(name, &KNOWN))
+        })
+    };
+    raw.methods.0.iter().enumerate().map(method).collect()
 }
 
 #[cfg(test)]
@@ -107,7 +127,10 @@ mod tests {
             ..RawOriginSign::default()
         };
         type Spoil<'a> = Box<dyn Fn(&mut RawOriginSign) + 'a>;
-        let cases: [(&str, &str, Spoil<'_>); 7] = [
+        let cases: [(&str, &str, Spoil<'_>); 10] = [
+            ("methods", "empty", Box::new(|raw| raw.methods.0.clear())),
+            ("methods[0]", "known here: GET", Box::new(|raw| raw.methods.0[0] = "GETS".to_owned())),
+            ("methods[1]", "no method", Box::new(|raw| raw.methods.0[1] = "TRACE".to_owned())),
             ("region", "region", Box::new(|raw| raw.region.clear())),
             ("service", "service", Box::new(|raw| raw.service = "a b".to_owned())),
             ("access_key", "AWS_ACCESS_KEY_ID", Box::new(|raw| raw.access_key = None)),

@@ -1,0 +1,109 @@
+//! Requests that a node does not send to its origin, because the node would add rights to them that their clients do not have.
+//!
+//! A node with a signature or with header fields for its origin lends its rights to whoever reaches it. So it refuses what would
+//! change the store or turn the node's rights against other clients:
+//!
+//! | request | why | reply |
+//! |---|---|---|
+//! | a method that is not in `origin.sign.methods` | it could write or delete with the node's keys | 405 |
+//! | TRACE | the origin would show the client the node's fields | 405 |
+//! | `response-*` in the query (S3) | it has signed replies call themselves HTML, or be stored for longer | 403 |
+//!
+//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, but for [`KEPT`]. They would have the node's owner
+//! pay (`x-amz-request-payer`), or make the reply one for this client alone (`x-amz-server-side-encryption-customer-key`), and
+//! nothing that is stored depends on them.
+
+use super::pull::Pull;
+use super::sign::{self, SIGNATURE, Signing};
+use crate::body::Body;
+use crate::http::cache_status::Outcome;
+use crate::node::Node;
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method, Response, StatusCode};
+
+/// Fields of Amazon that a client may set on any request: they ask for digests, or say the body's.
+const KEPT: [&str; 2] = ["x-amz-checksum-mode", "x-amz-content-sha256"];
+
+/// Removes from a request that enters the fields that its signature replaces, and those that it must not be made for.
+pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
+    let foreign = |name: &str| method.is_safe() && name.starts_with("x-amz-") && !KEPT.contains(&name);
+    let names: Vec<_> =
+        client.keys().filter(|name| SIGNATURE.contains(name) || foreign(name.as_str())).cloned().collect();
+    for name in names {
+        client.remove(name);
+    }
+}
+
+impl Node {
+    /// The reply to a request that the node must not send with its own rights.
+    pub(super) fn forbids(&self, pull: &Pull<'_>) -> Option<Response<Body>> {
+        let terms = pull.origin.terms();
+        let (config, method) = (&terms.config, &pull.parts.method);
+        if *method == Method::TRACE && (config.sign.is_some() || !config.fields.is_empty()) {
+            let text = "TRACE would show the header fields that this node adds to requests for its origin.\n";
+            return Some(self.method_refused(text.to_owned(), None));
+        }
+        let signing = config.sign.as_ref()?;
+        if !signing.permits(method) {
+            let text = format!(
+                "This node signs requests to its origin and permits {} only (node.origin.sign.methods).\n",
+                signing.allowed()
+            );
+            return Some(self.method_refused(text, Some(signing)));
+        }
+        let query = pull.parts.uri.query().unwrap_or_default();
+        if signing.is_s3() && !sign::is_presigned(query) && sign::sets_fields_of_reply(query) {
+            let text =
+                "This node does not sign requests that set header fields of their reply (response-...).";
+            return Some(self.plain(StatusCode::FORBIDDEN, Outcome::Local("sign-query"), text));
+        }
+        None
+    }
+
+    fn method_refused(&self, text: String, signing: Option<&Signing>) -> Response<Body> {
+        let (status, outcome) = (StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"));
+        let mut reply = self.text(status, outcome, "text/plain; charset=utf-8", Bytes::from(text));
+        let allowed = signing.map_or_else(
+            || Some(HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")),
+            |signing| HeaderValue::try_from(signing.allowed()).ok(),
+        );
+        if let Some(allowed) = allowed {
+            reply.headers_mut().insert(header::ALLOW, allowed);
+        }
+        reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_amazon_are_removed_from_safe_requests_but_for_those_about_digests() {
+        let all = [
+            "authorization",
+            "x-amz-date",
+            "x-amz-security-token",
+            "x-amz-request-payer",
+            "x-amz-server-side-encryption-customer-key",
+            "x-amz-object-attributes",
+            "x-amz-checksum-mode",
+            "x-amz-content-sha256",
+            "range",
+        ];
+        let written: HeaderMap =
+            all.iter().map(|name| (name.parse().unwrap(), HeaderValue::from_static("x"))).collect();
+        for (method, removed) in [
+            (Method::GET, &all[..6]),
+            (Method::HEAD, &all[..6]),
+            (Method::OPTIONS, &all[..6]),
+            (Method::PUT, &all[..3]),
+        ] {
+            let mut headers = written.clone();
+            remove_unsignable(&method, &mut headers);
+            let gone: Vec<_> = all.into_iter().filter(|name| !headers.contains_key(*name)).collect();
+            assert_eq!(gone, removed, "{method}");
+        }
+    }
+}
