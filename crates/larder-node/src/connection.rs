@@ -14,6 +14,7 @@ use crate::guarded::Guarded;
 use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::hints;
 use crate::lateral::Later;
+use crate::origin::tunnel::Opened;
 use crate::server::Arrived;
 use crate::stats::Counters;
 use crate::traced::Traced;
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     life: Mutex<Option<Life>>,
     departure: Mutex<Option<Departure>>,
     departs: Notify,
+    /// Where it becomes a tunnel to the origin.
+    pub(crate) tunnel: Opened,
 }
 
 /// What is settled of a connection's next request.
@@ -115,6 +118,7 @@ impl Shared {
             life: Mutex::new(life),
             departure: Mutex::default(),
             departs: Notify::new(),
+            tunnel: Opened::default(),
             busy: AtomicBool::new(false),
             used: AtomicBool::new(used),
             finishing: AtomicU64::new(0),

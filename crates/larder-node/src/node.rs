@@ -17,6 +17,7 @@ use crate::http::path::{self, PathError};
 use crate::lateral::{Elsewhere, Later};
 use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
+use crate::origin::tunnel;
 use crate::reloads::ReloadCounts;
 use crate::reply::Ask;
 use crate::report::{self, Report};
@@ -239,6 +240,7 @@ impl Node {
         let mut in_flight = shared.begin();
         let (mut parts, body) = request.into_parts();
         let head = parts.method == Method::HEAD;
+        let websocket = tunnel::is_asked(&parts);
         let Ok(admitted) = self.admit(&shared, &mut parts) else {
             self.counters.requests.add(1);
             let reply = self.plain(StatusCode::BAD_REQUEST, Outcome::Local("connection-options"), "");
@@ -259,16 +261,20 @@ impl Node {
             in_flight.trace_reply(&reply);
             return reply.map(|body| body.with(in_flight));
         }
+        let tunnels = websocket && !own && self.opens_tunnels();
         if matches!(self.store, Store::Origin(_))
             && let Some(line) = HintLine::of_request(&shared, &parts)
         {
             parts.extensions.insert(line);
         }
+        if tunnels {
+            parts.extensions.insert(tunnel::Line(Arc::clone(&shared)));
+        }
         let later = in_flight.later().filter(|_| !own);
         if later.is_some() {
             self.counters.later.add(1);
         }
-        let cooperation = self.cooperation.get().filter(|_| later.is_none());
+        let cooperation = self.cooperation.get().filter(|_| later.is_none() && !tunnels);
         let reply = match (admitted, cooperation) {
             (Admitted::Own(own), _) => Box::pin(self.answer_own(own, &parts)).await,
             (Admitted::Denied, _) => self.denied(),
@@ -280,6 +286,11 @@ impl Node {
         shared.hints.end();
         in_flight.trace_reply(&reply);
         reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
+    }
+
+    /// Whether a request for a WebSocket goes to the origin as such.
+    fn opens_tunnels(&self) -> bool {
+        matches!(&self.store, Store::Origin(origin) if origin.opens_tunnels())
     }
 
     /// The reply to a request that is to be made again with TLS.

@@ -8,6 +8,7 @@ use crate::edge::{Entered, Entry, Listeners};
 use crate::handover::{Departure, Handover, Life, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
+use crate::origin::tunnel::Tunnel;
 use crate::stats::Counters;
 use crate::terms::Terms;
 use bytes::Bytes;
@@ -267,7 +268,7 @@ impl Node {
             biased;
             // Errors are the client's: what it sent is no HTTP, or it went away. Deadlines are counted where they
             // pass.
-            _ = &mut connection => true,
+            ended = &mut connection => Some(ended.is_ok()),
             departure = shared.departing() => {
                 let Parts { io, read_buf, .. } = connection.into_parts();
                 return match io.into_resting(read_buf, handed) {
@@ -275,11 +276,14 @@ impl Node {
                     None => After::Ended,
                 };
             }
-            _ = phase.wait_for(|phase| *phase != Phase::Serving) => false,
-            () = released => false,
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
+            () = released => None,
         };
+        if let Some(tunnel) = shared.tunnel.take().filter(|_| ended == Some(true)) {
+            return Box::pin(self.carry(tunnel, connection.into_parts(), phase)).await;
+        }
         // hyper closes a connection between two requests, and would wait for the first one of a new connection.
-        if ended || shared.is_unused() {
+        if ended.is_some() || shared.is_unused() {
             return After::Ended;
         }
         let rests = can_give && shared.rests();
@@ -295,6 +299,23 @@ impl Node {
         tokio::select! {
             biased;
             _ = &mut connection => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
+        }
+        After::Ended
+    }
+
+    /// Serves a connection that has become a tunnel to its end, or to that of the node.
+    async fn carry<S>(
+        &self,
+        tunnel: Tunnel,
+        Parts { io, read_buf, .. }: Parts<Socket, S>,
+        phase: &mut watch::Receiver<Phase>,
+    ) -> After {
+        let Some(Arrived { stream, first, .. }) = io.into_resting(read_buf, None) else {
+            return After::Ended;
+        };
+        tokio::select! {
+            () = tunnel.run(stream, first, Arc::clone(&self.counters)) => {}
             _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
         }
         After::Ended

@@ -125,7 +125,7 @@ pub struct NodeStats {
     pub aborted: u64,
     /// Bytes of reply bodies handed to the network.
     pub bytes_out: u64,
-    /// Requests whose last reply byte has not been handed to the kernel: the node's load.
+    /// Requests whose last reply byte has not been handed to the kernel, and WebSocket connections: the node's load.
     pub in_flight: u64,
     /// Open client connections.
     pub connections: u64,
@@ -202,6 +202,18 @@ pub struct OriginStats {
     pub origin_slow_replies: u64,
     /// Attempts at another origin after one had failed.
     pub origin_failovers: u64,
+    /// WebSocket connections through the node now.
+    pub origin_tunnels: u64,
+    /// WebSocket connections that were opened.
+    pub origin_tunnels_opened: u64,
+    /// Requests for a WebSocket beyond the limit (`tunnels-full`).
+    pub origin_tunnels_full: u64,
+    /// WebSocket connections that were closed for their silence.
+    pub origin_tunnels_idle: u64,
+    /// Bytes of clients on WebSocket connections.
+    pub origin_tunnel_received_bytes: u64,
+    /// Bytes of the origin on WebSocket connections.
+    pub origin_tunnel_sent_bytes: u64,
     /// How each of several origins stands; empty if there is one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<OriginStanding>,
@@ -209,7 +221,7 @@ pub struct OriginStats {
 
 impl OriginStats {
     /// The counters, each with its meaning.
-    fn counters(&self) -> [(&'static str, &'static str, u64); 6] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 11] {
         [
             ("origin_full", "Requests for which no slot of the origin came free", self.origin_full),
             (
@@ -221,6 +233,23 @@ impl OriginStats {
             ("origin_write_timeouts", "Requests that the origin took too slowly", self.origin_write_timeouts),
             ("origin_slow_replies", "Replies that the origin sent too slowly", self.origin_slow_replies),
             ("origin_failovers", "Attempts at another origin after one had failed", self.origin_failovers),
+            ("origin_tunnels_opened", "WebSocket connections opened", self.origin_tunnels_opened),
+            ("origin_tunnels_full", "Requests for a WebSocket beyond the limit", self.origin_tunnels_full),
+            (
+                "origin_tunnels_idle",
+                "WebSocket connections closed for their silence",
+                self.origin_tunnels_idle,
+            ),
+            (
+                "origin_tunnel_received_bytes",
+                "Bytes of clients on WebSocket connections",
+                self.origin_tunnel_received_bytes,
+            ),
+            (
+                "origin_tunnel_sent_bytes",
+                "Bytes of the origin on WebSocket connections",
+                self.origin_tunnel_sent_bytes,
+            ),
         ]
     }
 }
@@ -416,6 +445,7 @@ impl Collector for NodeStats {
             ("cache_objects", "Objects and chunks in the cache", self.cache_objects),
             ("store_reading", "Reads under way or waiting", self.store_reading),
             ("origin_requests", "Slots of the origin that are taken", self.origin.origin_requests),
+            ("origin_tunnels", "WebSocket connections through the node", self.origin.origin_tunnels),
             ("origin_waiting", "Requests that wait for a slot of the origin", self.origin.origin_waiting),
             ("cpu_queue", "Jobs at the processors or waiting", u64::from(self.usage.cpu_queue)),
             ("disk_queue", "Reads at the disks or waiting", u64::from(self.usage.disk_queue)),

@@ -43,6 +43,8 @@ pub(crate) struct Origin {
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
     slots: Arc<Slots>,
+    /// Of tunnels; nothing waits for one.
+    pub(super) tunnels: Arc<Slots>,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     pub(super) counts: Arc<Counts>,
@@ -59,6 +61,9 @@ pub(crate) enum OriginError {
     /// The client has its share of the slots. Fault of the client, which may retry once its other requests have ended.
     #[error("too many requests of this client to the origin")]
     ClientShare,
+    /// Fault of this node: another may have room.
+    #[error("too many tunnels")]
+    TunnelsFull,
     /// Fault of the client.
     #[error("the client sent the request's body too slowly")]
     LateBody,
@@ -94,6 +99,7 @@ impl OriginError {
     pub(crate) const fn is_own(self) -> bool {
         match self {
             Self::Full
+            | Self::TunnelsFull
             | Self::Connect
             | Self::ConnectTimeout
             | Self::Tls
@@ -122,6 +128,7 @@ impl OriginError {
     pub(crate) const fn reply(self) -> (u16, &'static str) {
         match self {
             Self::Full => (503, "origin-full"),
+            Self::TunnelsFull => (503, "tunnels-full"),
             Self::ClientShare => (429, "client-share"),
             Self::LateBody => (408, "request-body-timeout"),
             Self::WriteTimeout => (504, "origin-write-timeout"),
@@ -158,6 +165,7 @@ impl Origin {
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
             slots: Slots::new(sharing(&config)),
+            tunnels: Slots::new(tunnel_sharing(&config)),
             flights: Arc::default(),
             passed: PassedBefore::new(),
             counts: Arc::default(),
@@ -174,6 +182,7 @@ impl Origin {
     /// It is asked so from now on. Where it is, and which `Host` it is sent, stays: what is kept was said there, to that.
     pub(crate) fn change(&self, config: OriginConfig) {
         self.slots.set(sharing(&config));
+        self.tunnels.set(tunnel_sharing(&config));
         let next = self.terms.load().successor(config);
         self.terms.store(Arc::new(next));
     }
@@ -288,6 +297,7 @@ impl Origin {
         let levels = OriginStats {
             origin_requests: taken as u64,
             origin_waiting: waiting as u64,
+            origin_tunnels: self.tunnels.levels().0 as u64,
             origins: self.terms().origins.standing(Instant::now()),
             ..OriginStats::default()
         };
@@ -302,6 +312,10 @@ fn sharing(config: &OriginConfig) -> Sharing {
         queue_max: config.queue_max,
         queue_timeout: config.queue_timeout,
     }
+}
+
+fn tunnel_sharing(config: &OriginConfig) -> Sharing {
+    Sharing { slots_max: config.tunnels_max, queue_max: 0, ..sharing(config) }
 }
 
 /// A host with or without a port, and no user.

@@ -54,6 +54,11 @@ pub struct OriginConfig {
     pub queue_max: usize,
     /// Time that a request waits for a slot; then as for `queue_max`. 1 ms to 1 h, default 1 s.
     pub queue_timeout: Duration,
+    /// WebSocket connections through the node; 503 beyond, or 429 for a client beyond its share of them. Up to 1,000,000, default
+    /// 8,000; 0: none, and `Upgrade` is removed.
+    pub tunnels_max: usize,
+    /// Time without a byte on such a connection, after which it is closed. 1 ms to 7 days, default 1 h.
+    pub tunnel_idle_timeout: Duration,
     /// Whether clients can have the origin asked although a fresh reply is stored. Default [`ClientNoCache::Honour`].
     pub client_no_cache: ClientNoCache,
     /// Idle connections kept to it. Up to 10,000, default 128.
@@ -124,6 +129,8 @@ impl OriginConfig {
             prefix_v6: 64,
             queue_max: 1_024,
             queue_timeout: Duration::from_secs(1),
+            tunnels_max: 8_000,
+            tunnel_idle_timeout: Duration::from_secs(3_600),
             client_no_cache: ClientNoCache::Honour,
             idle_max: 128,
             idle_timeout: Duration::from_secs(30),
@@ -217,7 +224,10 @@ impl OriginConfig {
         ensure((16..=128).contains(&self.prefix_v6), "origin.prefix_v6", "16 to 128")?;
         ensure(self.queue_max <= 1_000_000, "origin.queue_max", "at most 1,000,000")?;
         let wait = Duration::from_millis(1)..=Duration::from_secs(3_600);
-        ensure(wait.contains(&self.queue_timeout), "origin.queue_timeout", "1 ms to 1 h")
+        ensure(wait.contains(&self.queue_timeout), "origin.queue_timeout", "1 ms to 1 h")?;
+        ensure(self.tunnels_max <= 1_000_000, "origin.tunnels_max", "at most 1,000,000")?;
+        let idle = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
+        ensure(idle.contains(&self.tunnel_idle_timeout), "origin.tunnel_idle_timeout", "1 ms to 7 days")
     }
 }
 
@@ -234,7 +244,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Spoil = fn(&mut OriginConfig);
-        let cases: [(&str, Spoil); 12] = [
+        let cases: [(&str, Spoil); 14] = [
             ("origin.tls", |c| c.url = Uri::from_static("https://a")),
             ("origin.url", |c| c.url = Uri::from_static("ftp://a")),
             ("origin.url", |c| c.url = Uri::from_static("http://a/b")),
@@ -245,6 +255,8 @@ mod tests {
             ("origin.client_share", |c| c.client_share = 0),
             ("origin.prefix_v6", |c| c.prefix_v6 = 129),
             ("origin.queue_timeout", |c| c.queue_timeout = Duration::ZERO),
+            ("origin.tunnels_max", |c| c.tunnels_max = 1_000_001),
+            ("origin.tunnel_idle_timeout", |c| c.tunnel_idle_timeout = Duration::ZERO),
             ("origin.stream_timeout", |c| c.stream_timeout = Duration::from_secs(59)),
             ("origin.head_bytes_max", |c| c.head_bytes_max = 1),
         ];

@@ -11,7 +11,7 @@
 //! kept, and the whole is fetched beside it. Preconditions of clients are held against what is kept; what is fetched to be kept is fetched without them.
 //! A client that goes away does not end a fetch that fills the cache. Other methods are passed on, and a reply that
 //! is no error then drops what is kept of the target, and of its `Location` and `Content-Location` on the same host.
-//! `Upgrade` is not: it is taken off, so that no connection turns into a tunnel.
+//! A request for a WebSocket opens a tunnel ([`tunnel`]). Any other `Upgrade` is taken off.
 
 mod body;
 mod client;
@@ -39,6 +39,7 @@ mod slots;
 mod stored;
 mod terms;
 mod tls;
+pub(crate) mod tunnel;
 mod upload;
 
 pub use config::{ClientNoCache, HostHeader, OriginConfig, is_reserved};

@@ -18,6 +18,11 @@ pub(super) struct Counts {
     pub(super) late_bodies: Count,
     pub(super) write_timeouts: Count,
     pub(super) failovers: Count,
+    pub(super) tunnels_opened: Count,
+    pub(super) tunnels_full: Count,
+    pub(super) tunnels_idle: Count,
+    pub(super) tunnel_received: Count,
+    pub(super) tunnel_sent: Count,
     slow_replies: Count,
 }
 
@@ -41,6 +46,11 @@ impl Counts {
             origin_write_timeouts: self.write_timeouts.read(),
             origin_slow_replies: self.slow_replies.read(),
             origin_failovers: self.failovers.read(),
+            origin_tunnels_opened: self.tunnels_opened.read(),
+            origin_tunnels_full: self.tunnels_full.read(),
+            origin_tunnels_idle: self.tunnels_idle.read(),
+            origin_tunnel_received_bytes: self.tunnel_received.read(),
+            origin_tunnel_sent_bytes: self.tunnel_sent.read(),
             ..stats
         }
     }

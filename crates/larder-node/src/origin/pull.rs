@@ -9,6 +9,7 @@ use super::interim::{Hints, passing_hints};
 use super::place::Place;
 use super::site::Site;
 use super::stored::{Page, Variant};
+use super::tunnel::Line;
 use crate::body::Body;
 use crate::http::cache_control::Directives;
 use crate::http::cache_status::{Outcome, Why};
@@ -36,7 +37,7 @@ pub(super) struct Pull<'a> {
     pub(super) hash: u64,
     pub(super) asked: Directives,
     /// The client whose share of the origin's slots it takes.
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl Node {
@@ -58,15 +59,11 @@ impl Node {
                 "no host, or no path",
             );
         };
-        if parts.method == Method::CONNECT {
-            return self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
+        if let Some(reply) = self.goes_no_further(&pull) {
+            return reply;
         }
-        if let Some(refusal) = self.forbids(&pull) {
-            return refusal;
-        }
-        if matches!(parts.method, Method::OPTIONS | Method::TRACE) && fields::hops(&parts.headers) == Some(0)
-        {
-            return self.last_hop(&parts.method);
+        if let Some(line) = parts.extensions.get::<Line>() {
+            return Box::pin(self.open_tunnel(&pull, line)).await;
         }
         let bodied = !body.is_end_stream();
         let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
@@ -125,7 +122,17 @@ impl Node {
         }
     }
 
-    /// The answer to a request that may go no further.
+    /// The reply to a request that may go no further, by its method or its query.
+    fn goes_no_further(&self, pull: &Pull<'_>) -> Option<Response<Body>> {
+        let Parts { method, headers, .. } = pull.parts;
+        if *method == Method::CONNECT {
+            return Some(self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), ""));
+        }
+        let last_hop = matches!(*method, Method::OPTIONS | Method::TRACE) && fields::hops(headers) == Some(0);
+        self.forbids(pull).or_else(|| last_hop.then(|| self.last_hop(method)))
+    }
+
+    /// The answer to a request whose `Max-Forwards` is used up.
     fn last_hop(&self, method: &Method) -> Response<Body> {
         let status = if *method == Method::OPTIONS { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED };
         let mut reply = self.plain(status, Outcome::Local("max-forwards"), "");
@@ -365,6 +372,15 @@ impl Node {
 }
 
 impl Pull<'_> {
+    /// The host that the origin is asked for.
+    pub(super) fn host(&self) -> &str {
+        self.site.host()
+    }
+
+    pub(super) fn target(&self) -> &PathAndQuery {
+        &self.target
+    }
+
     /// Whether the request says who sends it.
     fn signed(&self) -> bool {
         self.parts.headers.contains_key(header::AUTHORIZATION)

@@ -29,7 +29,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 impl Origin {
-    /// Sends a request. `headers` come from [`Self::outgoing`]; `hints` takes the interim replies.
+    /// Sends a request. `headers` come from [`Self::outgoing`], with `Upgrade` if the connection may become a tunnel; `hints` takes
+    /// the interim replies.
     pub(crate) async fn send(
         &self,
         place: Place,
@@ -123,7 +124,11 @@ impl Origin {
             let signed = signing.sign((method, target), request.headers_mut(), has_body, SystemTime::now());
             signed.map_err(|_| OriginError::Unsignable)?;
         }
-        if !pooled {
+        let upgrades = request.headers().contains_key(header::UPGRADE);
+        let pooled = pooled && !upgrades;
+        if upgrades {
+            request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        } else if !pooled {
             // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
             // connections, and the node's ports are few.
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -141,8 +146,10 @@ impl Origin {
             None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
         };
         match sent {
-            // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
-            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
+            // Nobody has asked for another protocol (RFC 9110 section 15.2.2).
+            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrades => {
+                Err(OriginError::BadReply)
+            }
             // HTTP/2 has no limit on their number.
             Ok(reply) if reply.headers().len() > headers_max => Err(OriginError::BadReply),
             Ok(reply) => Ok(reply),

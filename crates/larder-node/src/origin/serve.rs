@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// A reply with the origin's headers and this node's.
-    fn merged(
+    pub(super) fn merged(
         &self,
         origin: &Origin,
         status: StatusCode,

@@ -23,6 +23,7 @@ mod origin_secure;
 mod origin_shares;
 mod origin_sharing;
 mod origin_signed;
+mod origin_tunnel;
 mod preload;
 mod replies;
 mod report;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 52] = [
+pub(crate) const TAKEN: [&str; 54] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -39,6 +39,8 @@ pub(crate) const TAKEN: [&str; 52] = [
     "node.origin.stale_if_error",
     "node.origin.stream_timeout",
     "node.origin.tls",
+    "node.origin.tunnel_idle_timeout",
+    "node.origin.tunnels_max",
     "node.origin.variants_max",
     "node.peers.secret",
     "node.proxy_protocol_from",

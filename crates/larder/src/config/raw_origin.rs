@@ -58,6 +58,11 @@ pub(crate) struct RawOrigin {
     pub(crate) queue_max: usize,
     /// Time that a request waits for a slot; 503 after it, or 429 if only its client has no slot left. 1ms to 1h.
     pub(crate) queue_timeout: Span,
+    /// WebSocket connections through the node; 503 beyond, or 429 for a client that has client_share percent of them. At most
+    /// 1000000; 0: none, and Upgrade is removed.
+    pub(crate) tunnels_max: usize,
+    /// Time without a byte on a WebSocket connection, after which it is closed. 1ms to 7d.
+    pub(crate) tunnel_idle_timeout: Span,
     /// Whether no-cache, no-store, max-age, min-fresh and Pragma of clients have the origin asked for what is stored and fresh:
     /// "honour" or "ignore".
     #[schemars(extend("enum" = ["honour", "ignore"]))]
@@ -114,6 +119,8 @@ impl Default for RawOrigin {
             prefix_v6: origin.prefix_v6,
             queue_max: origin.queue_max,
             queue_timeout: Span(origin.queue_timeout),
+            tunnels_max: origin.tunnels_max,
+            tunnel_idle_timeout: Span(origin.tunnel_idle_timeout),
             client_no_cache: "honour".to_owned(),
             idle_max: origin.idle_max,
             idle_timeout: Span(origin.idle_timeout),

@@ -61,6 +61,8 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
         prefix_v6: raw.prefix_v6,
         queue_max: raw.queue_max,
         queue_timeout: raw.queue_timeout.0,
+        tunnels_max: raw.tunnels_max,
+        tunnel_idle_timeout: raw.tunnel_idle_timeout.0,
         client_no_cache,
         idle_max: raw.idle_max,
         idle_timeout: raw.idle_timeout.0,

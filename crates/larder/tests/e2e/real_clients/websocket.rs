@@ -1,6 +1,4 @@
-//! WebSocket by the Python library websockets, its server behind a switch and its client before it.
-//!
-//! A node is not on the way: before an origin it removes `Upgrade`.
+//! WebSocket by the Python library websockets: its server behind a switch, or behind a node, and its client before it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,25 +7,51 @@ use std::process::Command;
 use larder_testkit::skip;
 
 use super::{Chain, HOST, Server, client, run};
+use crate::http::get;
 use crate::peers::free_port;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/real_clients/websocket.py");
 /// The Python that Debian's packages of libraries are for, whatever other one is in `PATH`.
 const PYTHON: &str = "/usr/bin/python3";
 
-#[test]
-fn the_websockets_library_exchanges_messages_of_every_kind_through_a_switch() {
-    let python = Path::new(PYTHON);
-    let imported = Command::new(python).args(["-c", "import websockets"]).output();
+/// A server of the library, if the library is installed.
+fn server() -> Option<(Server, SocketAddr)> {
+    let imported = Command::new(PYTHON).args(["-c", "import websockets"]).output();
     if !imported.is_ok_and(|output| output.status.success()) {
         skip("needs the Python library websockets (apt-get install python3-websockets)");
-        return;
+        return None;
     }
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let _server =
-        Server::start(Command::new(python).args([SCRIPT, "serve", &address.port().to_string()]), address);
+    let mut command = Command::new(PYTHON);
+    Some((Server::start(command.args([SCRIPT, "serve", &address.port().to_string()]), address), address))
+}
+
+/// Has the library's client try everything with the server that is behind this address.
+fn try_at(address: SocketAddr, ca: Option<&Path>) {
+    let url = match ca {
+        Some(_) => format!("wss://{HOST}:{}/", address.port()),
+        None => format!("ws://{address}/"),
+    };
+    run(client(Path::new(PYTHON)).args([SCRIPT, "try", &url]).args(ca));
+}
+
+#[test]
+fn the_websockets_library_exchanges_messages_of_every_kind_through_a_switch() {
+    let Some((_server, address)) = server() else { return };
     let chain = Chain::before_server(&format!("\"{address}\""));
-    run(client(python).args([SCRIPT, "try", &format!("ws://{}/", chain.switch.address)]));
-    let secure = format!("wss://{HOST}:{}/", chain.tls_port());
-    run(client(python).args([SCRIPT, "try", &secure]).arg(chain.ca()));
+    try_at(chain.switch.address, None);
+    try_at(chain.switch.further[0], Some(&chain.ca()));
+}
+
+#[test]
+fn the_websockets_library_exchanges_messages_of_every_kind_through_switch_and_node() {
+    let Some((_server, address)) = server() else { return };
+    let chain = Chain::before_node(&format!("origin = {{ url = \"http://{address}\" }}"));
+    for before in [&chain.switch, chain.node()] {
+        try_at(before.address, None);
+        try_at(before.further[0], Some(&chain.ca()));
+    }
+    let stats = get(chain.node().admin.unwrap(), "/stats").json();
+    let opened = stats["origin_tunnels_opened"].as_u64().unwrap();
+    assert!(opened >= 4, "the node was on the way: {stats}");
 }

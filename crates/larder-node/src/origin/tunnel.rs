@@ -1,0 +1,319 @@
+//! Tunnels: WebSocket connections of clients to the origin (RFC 9110 section 7.8, RFC 6455).
+//!
+//! ```text
+//! client --GET, Upgrade: websocket--> node --the same on a connection of its own--> origin
+//! client <----------101-------------- node <-----------------101------------------- origin
+//! client <==========bytes============ node ================bytes==================> origin
+//! ```
+//! A reply other than 101 is passed on, and the client's connection goes on as HTTP. `websocket` is the only protocol: with
+//! another one, such as h2c, a client could send requests past the node's rules. A node that signs opens no tunnels.
+//!
+//! | limit | outcome |
+//! |---|---|
+//! | `tunnels_max` tunnels | 503 (`tunnels-full`) |
+//! | `client_share` percent of them for one client | 429 (`client-share`) |
+//! | `tunnel_idle_timeout` without a byte | both connections are closed |
+//! | [`CLOSING`] without a byte after one side has ended | both connections are closed |
+//! | the origin takes no bytes for `body_timeout` | both connections are closed |
+//! | `drain_timeout` after the node was told to end | both connections are closed |
+//!
+//! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
+
+use super::client::{Fetched, Origin, OriginError};
+use super::fields;
+use super::interim::passing_hints;
+use super::place::Counts;
+use super::pull::Pull;
+use super::slots::{Refused, Slot};
+use crate::body::Body;
+use crate::connection::Shared;
+use crate::http::cache_control::Items;
+use crate::http::cache_status::{Outcome, Why};
+use crate::node::Node;
+use crate::stats::{Count, Counters};
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode, Version};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use larder_edge::ClientIo;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::time::{Instant, sleep_until};
+
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
+/// Time that the second side of a tunnel may be silent once the first one has ended.
+const CLOSING: Duration = Duration::from_secs(10);
+/// Bytes that are read at one time.
+const PIECE: usize = 16 << 10;
+
+/// Whether a request asks for a WebSocket. Only looks at a header as it came.
+pub(crate) fn is_asked(parts: &Parts) -> bool {
+    let headers = &parts.headers;
+    let options = headers.get_all(header::CONNECTION).iter();
+    is_websocket(headers)
+        && parts.method == Method::GET
+        && parts.version == Version::HTTP_11
+        && options
+            .flat_map(|value| Items(value.as_bytes()))
+            .any(|option| option.eq_ignore_ascii_case(b"upgrade"))
+        && !headers.contains_key(header::CONTENT_LENGTH)
+        && !headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+/// Whether `Upgrade` names WebSocket alone.
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(header::UPGRADE).iter();
+    let first =
+        protocols.next().is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()));
+    first && protocols.next().is_none()
+}
+
+/// The connection of a request that asks for a tunnel: an extension of the request.
+#[derive(Clone, Debug)]
+pub(crate) struct Line(pub(crate) Arc<Shared>);
+
+/// A client's connection may become this tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Opened(Mutex<Option<Tunnel>>);
+
+impl Opened {
+    fn put(&self, tunnel: Tunnel) {
+        *lock(&self.0) = Some(tunnel);
+    }
+
+    /// The tunnel, once the client has its 101.
+    pub(crate) fn take(&self) -> Option<Tunnel> {
+        lock(&self.0).take()
+    }
+}
+
+/// A tunnel whose connection to the origin is open.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    origin: TokioIo<Upgraded>,
+    seat: Seat,
+    idle_timeout: Duration,
+}
+
+/// A place among the tunnels of a node.
+#[derive(Debug)]
+struct Seat {
+    _slot: Slot,
+    counts: Arc<Counts>,
+}
+
+/// Counts a tunnel as load of the node until dropped.
+struct Load(Arc<Counters>);
+
+impl Load {
+    fn new(counters: &Arc<Counters>) -> Self {
+        counters.in_flight.rise();
+        Self(Arc::clone(counters))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.in_flight.fall(1);
+    }
+}
+
+impl Origin {
+    /// Whether a request that asks for a WebSocket gets one. Otherwise it is a request like any other.
+    pub(crate) fn opens_tunnels(&self) -> bool {
+        let config = &self.terms().config;
+        config.tunnels_max > 0 && config.sign.is_none()
+    }
+
+    /// A place for a tunnel, without waiting.
+    async fn seat(&self, pull: &Pull<'_>) -> Result<Seat, OriginError> {
+        match self.tunnels.take(pull.client).await {
+            Ok(slot) => Ok(Seat { _slot: slot, counts: Arc::clone(&self.counts) }),
+            Err(Refused::Full) => {
+                self.counts.tunnels_full.add(1);
+                Err(OriginError::TunnelsFull)
+            }
+            Err(Refused::Share) => {
+                self.counts.client_share.add(1);
+                Err(OriginError::ClientShare)
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Asks the origin for a tunnel, which the client's connection becomes after the reply if that is 101.
+    pub(super) async fn open_tunnel(&self, pull: &Pull<'_>, line: &Line) -> Response<Body> {
+        let Pull { origin, parts, .. } = pull;
+        match self.ask_for_tunnel(pull).await {
+            Err(error) => self.origin_failed(error, Why::Bypass),
+            Ok((fetched, _)) if fetched.reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
+                let outcome = outcome(fetched.reply.status());
+                self.pass(origin, parts, fetched, outcome)
+            }
+            Ok((Fetched { mut reply, .. }, seat)) => {
+                let upgraded =
+                    hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
+                let Some(upgraded) = upgraded else {
+                    return self.origin_failed(OriginError::BadReply, Why::Bypass);
+                };
+                let idle_timeout = origin.terms().config.tunnel_idle_timeout;
+                origin.counts.tunnels_opened.add(1);
+                line.0.tunnel.put(Tunnel { origin: TokioIo::new(upgraded), seat, idle_timeout });
+                let (head, _) = reply.into_parts();
+                let mut headers = head.headers;
+                fields::strip(&mut headers);
+                let mut reply =
+                    self.merged(origin, head.status, headers, outcome(head.status), Body::empty());
+                reply.headers_mut().insert(header::CONNECTION, UPGRADE);
+                reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
+                reply
+            }
+        }
+    }
+
+    async fn ask_for_tunnel(&self, pull: &Pull<'_>) -> Result<(Fetched, Seat), OriginError> {
+        let Pull { origin, parts, .. } = pull;
+        let seat = origin.seat(pull).await?;
+        let place = origin.place(pull.client).await?;
+        let mut headers = origin.outgoing(&parts.headers, pull.host());
+        headers.insert(header::UPGRADE, WEBSOCKET);
+        let send = |hints| origin.send(place, &parts.method, pull.target(), headers, None, hints);
+        Ok((passing_hints(parts, send).await?, seat))
+    }
+}
+
+fn outcome(status: StatusCode) -> Outcome {
+    let (status, detail) = (Some(status.as_u16()), Some("upgrade"));
+    Outcome::Pulled { why: Why::Bypass, status, stored: false, collapsed: false, detail }
+}
+
+impl Tunnel {
+    /// Carries bytes until both sides have ended, one of them fails, or the tunnel is silent too long. `first` are bytes of the
+    /// client that have been read.
+    pub(crate) async fn run(self, client: ClientIo, first: Bytes, counters: Arc<Counters>) {
+        let _load = Load::new(&counters);
+        let Self { origin, seat, idle_timeout } = self;
+        let counts = &seat.counts;
+        let pace = Pace::new(idle_timeout);
+        let ((from_client, to_client), (from_origin, mut to_origin)) = (split(client), split(origin));
+        let up = async {
+            counts.tunnel_received.add(first.len() as u64);
+            to_origin.write_all(&first).await?;
+            carry(from_client, to_origin, &pace, &counts.tunnel_received).await
+        };
+        let down = carry(from_origin, to_client, &pace, &counts.tunnel_sent);
+        tokio::select! {
+            _ = async { tokio::try_join!(up, down) } => {}
+            () = pace.silence() => counts.tunnels_idle.add(1),
+        }
+    }
+}
+
+/// Carries bytes one way until they end, and then ends the other side.
+async fn carry(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    pace: &Pace,
+    count: &Count,
+) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = from.read(&mut piece).await?;
+        pace.moves(len == 0);
+        if len == 0 {
+            return to.shutdown().await;
+        }
+        count.add(len as u64);
+        to.write_all(&piece[..len]).await?;
+        // TLS holds bytes back.
+        to.flush().await?;
+    }
+}
+
+/// When bytes have moved last, and how long none may.
+struct Pace(Mutex<(Instant, Duration)>);
+
+impl Pace {
+    fn new(patience: Duration) -> Self {
+        Self(Mutex::new((Instant::now(), patience)))
+    }
+
+    fn moves(&self, ends: bool) {
+        let (moved, patience) = &mut *lock(&self.0);
+        *moved = Instant::now();
+        if ends {
+            *patience = CLOSING.min(*patience);
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        let (moved, patience) = *lock(&self.0);
+        moved + patience
+    }
+
+    /// Waits until no bytes have moved for too long. An end that shortens the time is seen within a second.
+    async fn silence(&self) {
+        loop {
+            let deadline = self.deadline();
+            if deadline <= Instant::now() {
+                return;
+            }
+            sleep_until(deadline.min(Instant::now() + Duration::from_secs(1))).await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn only_a_request_for_a_websocket_asks_for_a_tunnel() {
+        let asks = |method: &str, version, fields: &[(&str, &str)]| {
+            let mut request = Request::builder().method(method).version(version).uri("/");
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            is_asked(&request.body(()).unwrap().into_parts().0)
+        };
+        let (upgrade, websocket) = (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"));
+        assert!(asks("GET", Version::HTTP_11, &[upgrade, websocket]));
+        for (method, version, fields) in [
+            ("POST", Version::HTTP_11, &[upgrade, websocket][..]),
+            ("GET", Version::HTTP_10, &[upgrade, websocket]),
+            ("GET", Version::HTTP_11, &[websocket]),
+            ("GET", Version::HTTP_11, &[upgrade]),
+            ("GET", Version::HTTP_11, &[upgrade, ("upgrade", "h2c")]),
+            ("GET", Version::HTTP_11, &[upgrade, ("upgrade", "websocket, h2c")]),
+            ("GET", Version::HTTP_11, &[upgrade, websocket, ("upgrade", "h2c")]),
+            ("GET", Version::HTTP_11, &[upgrade, websocket, ("content-length", "1")]),
+            ("GET", Version::HTTP_11, &[upgrade, websocket, ("transfer-encoding", "chunked")]),
+        ] {
+            assert!(!asks(method, version, fields), "{method} {version:?} {fields:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_is_silent_for_less_time_once_one_side_has_ended() {
+        let pace = Pace::new(Duration::from_secs(60));
+        let begun = Instant::now();
+        pace.silence().await;
+        assert_eq!(begun.elapsed().as_secs(), 60);
+        let pace = Pace::new(Duration::from_secs(60));
+        let begun = Instant::now();
+        pace.moves(true);
+        pace.silence().await;
+        assert_eq!(begun.elapsed().as_secs(), CLOSING.as_secs());
+    }
+}
