@@ -62,7 +62,7 @@ impl Config {
         let (mut warnings, mut absent) = (Vec::new(), Vec::new());
         let config = Self {
             switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings, &mut absent)).transpose()?,
-            node: raw.node.as_ref().map(node).transpose()?,
+            node: raw.node.as_ref().map(|raw| node(raw, &mut warnings)).transpose()?,
             agent: raw.agent.as_ref().map(agent).transpose()?,
             admin: admin(&raw.admin)?,
             log: raw.log.level.clone(),

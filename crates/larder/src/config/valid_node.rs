@@ -14,7 +14,7 @@ use super::valid::{addresses, in_range, node_name, word};
 use super::valid_agent::{HandoffRole, handoff};
 use super::valid_dynamic::dynamic;
 use super::valid_entry::entry;
-use super::valid_origin::origin;
+use super::valid_origin::{odd, origin};
 use super::valid_peers::{PeersRole, peers};
 use super::valid_report::report;
 use super::valid_tls::{node_tls, ranges};
@@ -36,10 +36,13 @@ pub(crate) struct NodeRole {
     pub(crate) peers: Option<PeersRole>,
 }
 
-pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
+pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole, Fault> {
     let listen = listen(raw)?;
     node_name("node.name", &raw.name)?;
     let store = store(raw)?;
+    if let StoreConfig::Origin(origin) = &store {
+        warnings.extend(odd(origin));
+    }
     let peers = raw
         .peers
         .as_ref()

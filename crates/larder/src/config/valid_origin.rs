@@ -42,10 +42,12 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
         return Err(Fault::new("node.origin.host", what).hint("write host = \"origin\""));
     }
     let (tls, fields) = (tls(&url, raw.tls.as_ref())?, fields(&raw.headers)?);
+    let failover = raw.failover.as_ref().map(failover).transpose()?;
+    certifiable(tls.as_ref(), failover.as_ref())?;
     let origin = OriginConfig {
         url,
         tls,
-        failover: raw.failover.as_ref().map(failover).transpose()?,
+        failover,
         host,
         fields,
         sign: raw.sign.as_ref().map(signing).transpose()?,
@@ -82,6 +84,32 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
         }
     })?;
     Ok(origin)
+}
+
+/// What is odd about an origin and works.
+pub(super) fn odd(origin: &OriginConfig) -> Option<Fault> {
+    if origin.tls.is_none() || origin.host == HostHeader::Origin {
+        return None;
+    }
+    let host = origin.url.host().unwrap_or_default();
+    let what = format!(
+        "'client' sends an https origin the host that clients name, while TLS is for {host}: most origins refuse \
+         such requests (421, 404)"
+    );
+    let hint = "write host = \"origin\", unless the origin serves the hosts of all clients";
+    Some(Fault::new("node.origin.host", what).hint(hint))
+}
+
+/// Whether a certificate can be for each origin that stands in for the first one.
+fn certifiable(tls: Option<&OriginTls>, failover: Option<&Failover>) -> Result<(), Fault> {
+    let urls = failover.into_iter().flat_map(|failover| &failover.urls).enumerate();
+    for (nth, url) in urls {
+        if let Some(Err(fault)) = tls.map(|tls| tls.files.server_name(url.host().unwrap_or_default())) {
+            let key = format!("node.origin.failover.urls[{nth}]");
+            return Err(Fault::new(key, fault.to_string()).hint("set name in [node.origin.tls]"));
+        }
+    }
+    Ok(())
 }
 
 fn failover(raw: &RawOriginFailover) -> Result<Failover, Fault> {
@@ -266,6 +294,24 @@ mod tests {
     }
 
     #[test]
+    fn an_https_origin_that_is_sent_the_hosts_of_clients_is_odd() {
+        for (url, line, odd) in [
+            ("https://store.test", "", true),
+            ("https://store.test", "host = \"client\"\n", true),
+            ("https://store.test", "host = \"origin\"\n", false),
+            ("http://store.test", "", false),
+        ] {
+            let written = Written::parse("f", &format!("{HEAD}url = \"{url}\"\n{line}")).unwrap();
+            let warnings = written.warnings(&written.validate().unwrap());
+            assert_eq!(warnings.len(), usize::from(odd), "{url} {line}");
+            assert!(
+                warnings.iter().all(|odd| odd.to_string().contains("TLS is for store.test")),
+                "{warnings:?}"
+            );
+        }
+    }
+
+    #[test]
     fn each_mistake_in_fields_is_named() {
         for (line, key, word) in [
             ("headers = { Range = \"bytes=0-\" }", "headers.Range", "the node's own"),
@@ -294,6 +340,12 @@ mod tests {
         ] {
             refused(("http://app", line), (key, word));
         }
+    }
+
+    #[test]
+    fn an_origin_that_no_certificate_can_be_for_is_named() {
+        let line = "failover = { urls = [\"https://b\", \"https://a..b\"] }";
+        refused(("https://app", line), ("failover.urls[1]", "set name in [node.origin.tls]"));
     }
 
     #[test]
