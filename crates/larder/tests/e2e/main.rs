@@ -32,6 +32,7 @@ mod node_content;
 mod node_edge;
 mod node_http2;
 mod node_reload;
+mod node_reload_origin;
 mod origin;
 mod packaging;
 mod page;

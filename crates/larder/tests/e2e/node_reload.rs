@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use crate::crowd::{Crowd, TARGETS, manifest};
 use crate::http::{Client, get, post};
-use crate::origin::Origin;
 use crate::peers::{Cluster, NAMES, status};
 use crate::process::{LARDER, Process, until};
 use crate::secured::{Authority, connect, shake, shown};
@@ -21,17 +20,17 @@ use crate::secured::{Authority, connect, shake, shown};
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
 
 /// A node as it is meant to run, with its folder.
-struct Node {
+pub struct Node {
     child: Child,
-    folder: tempfile::TempDir,
-    address: SocketAddr,
+    pub folder: tempfile::TempDir,
+    pub address: SocketAddr,
     secure: Option<SocketAddr>,
     admin: SocketAddr,
 }
 
 impl Node {
     /// With these lines in `[node]` and behind it, in a folder that `prepare` fills.
-    fn start(lines: impl FnOnce(&Path) -> String) -> Self {
+    pub fn start(lines: impl FnOnce(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &lines(folder.path()));
         let mut child = Command::new(LARDER)
@@ -54,43 +53,43 @@ impl Node {
     }
 
     /// One whose modelled store has the crowd's targets.
-    fn of_targets(lines: &str) -> Self {
+    pub fn of_targets(lines: &str) -> Self {
         Self::start(|folder| format!("{}{lines}", model(&manifest(folder))))
     }
 
     /// The lines of one, to be written anew with others.
-    fn model(&self) -> String {
+    pub fn model(&self) -> String {
         model(&self.folder.path().join("manifest.tsv"))
     }
 
-    fn write(&self, lines: &str) {
+    pub fn write(&self, lines: &str) {
         write(self.folder.path(), lines);
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// What it has said so far.
-    fn talk(&self) -> String {
+    pub fn talk(&self) -> String {
         fs::read_to_string(self.folder.path().join("talk")).unwrap()
     }
 
-    fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         get(self.admin, "/reload").json()
     }
 
-    fn stats(&self, of: &str) -> u64 {
+    pub fn stats(&self, of: &str) -> u64 {
         get(self.admin, "/stats").json()[of].as_u64().unwrap()
     }
 
-    fn metric(&self, line: &str) -> bool {
+    pub fn metric(&self, line: &str) -> bool {
         let text = String::from_utf8(get(self.admin, "/metrics").body).unwrap();
         text.lines().any(|found| found == line)
     }
 
     /// Has it read these lines.
-    fn reload(&self, lines: &str) -> Value {
+    pub fn reload(&self, lines: &str) -> Value {
         self.write(lines);
         let reply = post(self.admin, "/reload");
         assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.talk());
@@ -100,18 +99,18 @@ impl Node {
     }
 
     /// Has it read these lines, which it does not take: why.
-    fn refuses(&self, lines: &str) -> String {
+    pub fn refuses(&self, lines: &str) -> String {
         self.write(lines);
         let reply = post(self.admin, "/reload");
         assert_eq!(reply.status, 409, "{}", String::from_utf8_lossy(&reply.body));
         reply.json()["error"].as_str().unwrap().to_owned()
     }
 
-    fn hits(&self, target: &str) -> bool {
+    pub fn hits(&self, target: &str) -> bool {
         get(self.address, target).node_and_hit().1
     }
 
-    fn terminate(mut self) -> ExitStatus {
+    pub fn terminate(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         until("the node ends", || self.child.try_wait().unwrap())
     }
@@ -426,39 +425,6 @@ fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
     fs::copy(third.leaf("a.test"), &renewed).unwrap();
     until("what is renewed is shown", || shown(secure, "a.test", &third.roots()).ok());
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
-}
-
-#[test]
-fn an_origin_is_asked_otherwise_and_what_it_has_said_stays() {
-    let origin = Origin::start("o", "Cache-Control: max-age=60\r\n");
-    let node = Node::start(|_| format!("origin = {{ url = \"http://{}\" }}\n", origin.address));
-    assert!(!node.hits("/a") && node.hits("/a"));
-    node.reload(&format!(
-        "origin = {{ url = \"http://{}\", idle_max = 1, headers_max = 8 }}\n",
-        origin.address
-    ));
-    assert!(node.hits("/a") && !node.hits("/b") && node.hits("/b"));
-    let error = node.refuses("origin = { url = \"http://127.0.0.1:1\" }\n");
-    assert!(error.contains("node.origin.url (line 6): restart"), "{error}");
-    assert!(node.hits("/a"));
-
-    // One that takes connections and says nothing.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("url = \"http://{}\"", silent.local_addr().unwrap());
-    let node = Node::start(|_| format!("origin = {{ {url}, head_timeout = \"1h\" }}\n"));
-    node.reload(&format!(
-        "origin = {{ {url}, connect_timeout = \"100ms\", head_timeout = \"100ms\", requests_max = 1 }}\n"
-    ));
-    let reply = get(node.address, "/a");
-    assert_eq!(reply.status, 504, "{}", reply.head);
-    node.reload(&format!("origin = {{ {url}, head_timeout = \"20s\", requests_max = 1 }}\n"));
-    let address = node.address;
-    let waits = std::thread::spawn(move || drop(Client::connect(address).unwrap().ask("GET", "/b", "")));
-    until("one asks", || (node.stats("store_reading") == 1).then_some(()));
-    let reply = get(node.address, "/c");
-    assert!(reply.header("cache-status").unwrap().contains("origin-full"), "{}", reply.head);
-    drop(silent);
-    waits.join().unwrap();
 }
 
 #[test]
