@@ -314,8 +314,9 @@ impl Node {
         let Some(Arrived { stream, first, .. }) = io.into_resting(read_buf, None) else {
             return After::Ended;
         };
+        let write_timeout = self.terms().limits.write_timeout;
         tokio::select! {
-            () = tunnel.run(stream, first, Arc::clone(&self.counters)) => {}
+            () = tunnel.run(stream, first, &self.counters, write_timeout) => {}
             _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
         }
         After::Ended

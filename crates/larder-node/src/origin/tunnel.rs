@@ -14,7 +14,8 @@
 //! | `client_share` percent of them for one client | 429 (`client-share`) |
 //! | `tunnel_idle_timeout` without a byte | both connections are closed |
 //! | [`CLOSING`] without a byte after one side has ended | both connections are closed |
-//! | the origin takes no bytes for `body_timeout` | both connections are closed |
+//! | the origin takes a piece of bytes no sooner than in `body_timeout` | both connections are closed |
+//! | the client takes a piece of bytes no sooner than in `limits.write_timeout` | both connections are closed |
 //! | `drain_timeout` after the node was told to end | both connections are closed |
 //!
 //! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
@@ -42,14 +43,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 /// Time that the second side of a tunnel may be silent once the first one has ended.
 const CLOSING: Duration = Duration::from_secs(10);
-/// Bytes that are read at one time.
-const PIECE: usize = 16 << 10;
+/// Bytes that are read at one time. A tunnel holds two such pieces.
+const PIECE: usize = 8 << 10;
 
 /// Whether a request asks for a WebSocket. Only looks at a header as it came.
 pub(crate) fn is_asked(parts: &Parts) -> bool {
@@ -98,6 +99,8 @@ pub(crate) struct Tunnel {
     origin: TokioIo<Upgraded>,
     seat: Seat,
     idle_timeout: Duration,
+    /// Time that the origin has to take bytes.
+    body_timeout: Duration,
 }
 
 /// A place among the tunnels of a node.
@@ -162,9 +165,17 @@ impl Node {
                 let Some(upgraded) = upgraded else {
                     return self.origin_failed(OriginError::BadReply, Why::Bypass);
                 };
-                let idle_timeout = origin.terms().config.tunnel_idle_timeout;
+                let (idle_timeout, body_timeout) = {
+                    let config = &origin.terms().config;
+                    (config.tunnel_idle_timeout, config.body_timeout)
+                };
                 origin.counts.tunnels_opened.add(1);
-                line.0.tunnel.put(Tunnel { origin: TokioIo::new(upgraded), seat, idle_timeout });
+                line.0.tunnel.put(Tunnel {
+                    origin: TokioIo::new(upgraded),
+                    seat,
+                    idle_timeout,
+                    body_timeout,
+                });
                 let (head, _) = reply.into_parts();
                 let mut headers = head.headers;
                 fields::strip(&mut headers);
@@ -196,18 +207,26 @@ fn outcome(status: StatusCode) -> Outcome {
 impl Tunnel {
     /// Carries bytes until both sides have ended, one of them fails, or the tunnel is silent too long. `first` are bytes of the
     /// client that have been read.
-    pub(crate) async fn run(self, client: ClientIo, first: Bytes, counters: Arc<Counters>) {
-        let _load = Load::new(&counters);
-        let Self { origin, seat, idle_timeout } = self;
+    pub(crate) async fn run(
+        self,
+        client: ClientIo,
+        first: Bytes,
+        counters: &Arc<Counters>,
+        write_timeout: Duration,
+    ) {
+        let _load = Load::new(counters);
+        let Self { origin, seat, idle_timeout, body_timeout } = self;
         let counts = &seat.counts;
         let pace = Pace::new(idle_timeout);
         let ((from_client, to_client), (from_origin, mut to_origin)) = (split(client), split(origin));
         let up = async {
             counts.tunnel_received.add(first.len() as u64);
-            to_origin.write_all(&first).await?;
-            carry(from_client, to_origin, &pace, &counts.tunnel_received).await
+            put(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
+            let patience = (body_timeout, &counts.write_timeouts);
+            carry(from_client, to_origin, &pace, &counts.tunnel_received, patience).await
         };
-        let down = carry(from_origin, to_client, &pace, &counts.tunnel_sent);
+        let patience = (write_timeout, &counters.write_timeouts);
+        let down = carry(from_origin, to_client, &pace, &counts.tunnel_sent, patience);
         tokio::select! {
             _ = async { tokio::try_join!(up, down) } => {}
             () = pace.silence() => counts.tunnels_idle.add(1),
@@ -221,6 +240,7 @@ async fn carry(
     mut to: impl AsyncWrite + Unpin,
     pace: &Pace,
     count: &Count,
+    patience: (Duration, &Count),
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
@@ -230,10 +250,27 @@ async fn carry(
             return to.shutdown().await;
         }
         count.add(len as u64);
-        to.write_all(&piece[..len]).await?;
-        // TLS holds bytes back.
-        to.flush().await?;
+        put(&mut to, &piece[..len], patience).await?;
     }
+}
+
+/// Writes bytes to a side that has so much time to take them, and counts the end of a side that does not.
+async fn put(
+    to: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    (time, late): (Duration, &Count),
+) -> io::Result<()> {
+    let writing = async {
+        to.write_all(bytes).await?;
+        // TLS holds bytes back.
+        to.flush().await
+    };
+    let written = timeout(time, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    // A connection to the origin has deadlines of its own.
+    if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        late.add(1);
+    }
+    written
 }
 
 /// When bytes have moved last, and how long none may.

@@ -233,6 +233,31 @@ async fn a_silent_tunnel_is_closed() {
 }
 
 #[tokio::test]
+async fn a_side_that_takes_no_bytes_ends_a_tunnel() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (short, long) = (Duration::from_millis(200), Duration::from_secs(60));
+    for client_stalls in [true, false] {
+        let mut origin = OriginConfig::new(url.clone());
+        origin.body_timeout = if client_stalls { long } else { short };
+        let mut config = NodeConfig::new("n", StoreConfig::Origin(Box::new(origin)));
+        config.limits.write_timeout = if client_stalls { short } else { long };
+        let node = Running::start(config, tempfile::tempdir().unwrap()).await;
+        let mut client = node.client().await;
+        client.send(format!("GET / HTTP/1.1\r\nHost: n\r\n{ASKS}\r\n").as_bytes()).await;
+        let (mut origin, _) = listener.accept().await.unwrap();
+        origin.write_all(ACCEPTED.as_bytes()).await.unwrap();
+        assert_eq!(client.reply(true).await.status, 101);
+        let sends = if client_stalls { &mut origin } else { client.stream.get_mut() };
+        let flood = async { while sends.write_all(&[b'x'; 4_096]).await.is_ok() {} };
+        tokio::time::timeout(PATIENCE, flood).await.expect("the node closes the connection");
+        let late = node.until(|stats| stats.origin.origin_tunnels == 0).await;
+        let counts = (late.write_timeouts, late.origin.origin_write_timeouts);
+        assert_eq!(counts, if client_stalls { (1, 0) } else { (0, 1) });
+    }
+}
+
+#[tokio::test]
 async fn only_websocket_reaches_the_origin_and_no_node_that_signs_opens_a_tunnel() {
     let stub = Stub::start(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.head.clone())).await;
     let asked = async |node: &Running, fields: &str| {
