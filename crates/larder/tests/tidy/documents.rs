@@ -42,6 +42,9 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
+/// The most words that README.md may have.
+const README_WORDS_MAX: usize = 700;
+
 /// Does `larder check` take this file?
 fn refused_config(path: &Path) -> Option<String> {
     let mut larder = Command::cargo_bin("larder").expect("larder is built");
@@ -69,7 +72,7 @@ fn the_changelog_has_room_for_the_next_change() {
 }
 
 #[test]
-fn the_readme_has_every_command_and_no_other() {
+fn the_documentation_has_every_command_and_no_other() {
     let help =
         Command::cargo_bin("larder").expect("larder is built").arg("--help").output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("text");
@@ -77,12 +80,37 @@ fn the_readme_has_every_command_and_no_other() {
     let names = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
     let mut commands: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
     commands.retain(|name| !["help", "version"].contains(name));
-    let readme = text("README.md");
-    let rows = readme.lines().filter_map(|line| line.strip_prefix("| `larder ")?.split_once('`'));
+    let document = text("docs/README.md");
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `larder ")?.split_once('`'));
     let mut rows: Vec<&str> = rows.map(|(name, _)| name).collect();
     commands.sort_unstable();
     rows.sort_unstable();
-    assert_eq!(rows, commands, "the table of commands in README.md");
+    assert_eq!(rows, commands, "the table of commands in docs/README.md");
+}
+
+#[test]
+fn the_readme_is_short() {
+    let words = text("README.md").split_whitespace().count();
+    assert!(
+        words <= README_WORDS_MAX,
+        "README.md has {words} words; move what is beyond {README_WORDS_MAX} to docs/"
+    );
+}
+
+/// Documents under docs/ that the list of documents does not link.
+fn unlisted(list: &str, paths: &[String]) -> Vec<String> {
+    let listed: Vec<String> = links(list).into_iter().map(|(_, target)| target).collect();
+    let documents = paths.iter().filter_map(|path| path.strip_prefix("docs/"));
+    let missing = documents.filter(|name| {
+        !name.contains('/') && *name != "README.md" && !listed.iter().any(|target| target == name)
+    });
+    missing.map(|name| format!("docs/README.md does not list {name}")).collect()
+}
+
+#[test]
+fn every_document_is_listed() {
+    let paths: Vec<String> = texts(".md").into_iter().map(|(path, _)| path).collect();
+    none(&unlisted(&text("docs/README.md"), &paths));
 }
 
 #[test]
@@ -182,4 +210,6 @@ fn bad_documents_are_noticed() {
     );
     assert_eq!(dead.len(), 2, "{dead:?}");
     assert!(refused_config(&root().join("README.md")).is_some());
+    let paths = ["docs/a.md", "docs/b.md", "docs/README.md", "docs/adr/c.md", "d.md"].map(str::to_owned);
+    assert_eq!(unlisted("# X\n[a](a.md)\n", &paths), ["docs/README.md does not list b.md"]);
 }
