@@ -182,6 +182,8 @@ mod tests {
             let hint = tls_remedy(&error.to_string());
             assert!(hint.contains(says), "{error}: {hint}");
         }
-        assert!(tls_remedy("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").contains("CA:FALSE"));
+        assert!(
+            tls_remedy("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").contains("CA:FALSE")
+        );
     }
 }

@@ -172,7 +172,8 @@ fn fields(raw: &BTreeMap<String, RawOriginField>) -> Result<HeaderMap, Fault> {
 /// A file with a secret that cannot be used. The error names the file and not the secret.
 fn in_file(key: &str) -> impl Fn(CertificateFault) -> Fault {
     move |fault| {
-        Fault::new(key, fault.to_string()).hint("a file with one line, which only its owner may read")
+        let hint = "a file with one line, which only its owner may read";
+        Fault::new(key, fault.to_string()).hint(hint).of_machine()
     }
 }
 
@@ -287,7 +288,7 @@ mod tests {
             ("tls = { name = \"a b\" }", "tls.name", "not a name"),
             ("tls = { http2 = true }", "tls.http2", "host = \"origin\""),
             ("tls = { handshake_timeout = \"0s\" }", "tls.handshake_timeout", "1 ms"),
-            ("tls = { verify = false }", "tls.verify", "known here: ca"),
+            ("tls = { verify = false }", "tls.verify", "is a key of [switch"),
         ] {
             refused(("https://app", line), (key, word));
         }

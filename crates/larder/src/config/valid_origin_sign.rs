@@ -8,7 +8,8 @@ use larder_node::Signing;
 
 use http::Method;
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_origin_sign::RawOriginSign;
 
 const AT: &str = "node.origin.sign";
@@ -33,12 +34,13 @@ fn signing_with(raw: &RawOriginSign, variable: impl Fn(&str) -> Option<String>) 
         given.or_else(|| variable(env)).filter(|value| !value.is_empty()).ok_or_else(|| {
             Fault::new(key(name), format!("missing, and the environment has no {env}"))
                 .hint(format!("write {name}, or set {env}"))
+                .of_machine()
         })
     };
     let in_file = |name: &str, file: &Option<String>| {
         let read = file.as_deref().map(Path::new).map(read_secret).transpose();
         let hint = "a file with one line, which only its owner may read";
-        read.map_err(|fault| Fault::new(key(name), fault.to_string()).hint(hint))
+        read.map_err(|fault| Fault::new(key(name), fault.to_string()).hint(hint).of_machine())
     };
     let access_key = from("access_key", raw.access_key.clone(), "AWS_ACCESS_KEY_ID")?;
     let secret_key = in_file("secret_key_file", &raw.secret_key_file)?;
@@ -129,7 +131,7 @@ mod tests {
         type Spoil<'a> = Box<dyn Fn(&mut RawOriginSign) + 'a>;
         let cases: [(&str, &str, Spoil<'_>); 10] = [
             ("methods", "empty", Box::new(|raw| raw.methods.0.clear())),
-            ("methods[0]", "known here: GET", Box::new(|raw| raw.methods.0[0] = "GETS".to_owned())),
+            ("methods[0]", "did you mean 'GET'", Box::new(|raw| raw.methods.0[0] = "GETS".to_owned())),
             ("methods[1]", "no method", Box::new(|raw| raw.methods.0[1] = "TRACE".to_owned())),
             ("region", "region", Box::new(|raw| raw.region.clear())),
             ("service", "service", Box::new(|raw| raw.service = "a b".to_owned())),

@@ -40,6 +40,7 @@ pub(super) fn outbound(at: &str, tls: &OutboundTls, role: &str) -> Result<Loaded
         } else {
             ("ca", "write ca = \"FILE\", with the certificate of the server's authority")
         };
-        Fault::new(key(name), fault.to_string()).hint(hint)
+        let fault = Fault::new(key(name), fault.to_string()).hint(hint);
+        if name == "name" { fault } else { fault.of_machine() }
     })
 }

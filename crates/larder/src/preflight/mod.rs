@@ -11,7 +11,7 @@ mod ports;
 use larder_handoff::probe::{Facts, Mechanism, State, Subject, judge};
 use rustix::thread::{CapabilitySet, capabilities};
 
-pub(crate) use self::needs::origin_of;
+pub(crate) use self::needs::{origin_of, origins};
 use crate::config::{Config, ConfigError, Fault, Written};
 
 /// Why the preflight is done.

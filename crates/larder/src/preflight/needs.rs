@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use larder_front::{AccessLogOutput, Forward, Setting};
 use larder_handoff::probe::{Mechanism, Role, Subject};
-use larder_node::StoreConfig;
+use larder_node::{OriginConfig, StoreConfig};
 
 use super::HandoffNeed;
 use super::files::{FileNeed, Use};
@@ -139,8 +139,10 @@ fn node(role: &NodeRole, needs: &mut Needs) {
         StoreConfig::Directory { root, .. } => needs.file("node.root", root, Use::Directory, None),
         StoreConfig::Model { manifest, .. } => needs.file("node.model.manifest", manifest, Use::Read, None),
         StoreConfig::Origin(origin) => {
-            if let Some(authority) = origin_of(&origin.url) {
-                needs.name("node.origin.url", authority, Without::Unreachable);
+            for (key, url) in origins(origin) {
+                if let Some(authority) = origin_of(url) {
+                    needs.name(key, authority, Without::Unreachable);
+                }
             }
         }
     }
@@ -162,6 +164,13 @@ fn node(role: &NodeRole, needs: &mut Needs) {
             table.for_each(|path| needs.file("node.peers.ward.table", path, Use::Read, None));
         }
     }
+}
+
+/// The URLs of an origin and of those that stand in for it, each with its key.
+pub(crate) fn origins(origin: &OriginConfig) -> impl Iterator<Item = (String, &http::Uri)> {
+    let others = origin.failover.iter().flat_map(|failover| &failover.urls).enumerate();
+    let others = others.map(|(nth, url)| (format!("node.origin.failover.urls[{nth}]"), url));
+    std::iter::once(("node.origin.url".to_owned(), &origin.url)).chain(others)
 }
 
 /// The host and port of an origin's URL.

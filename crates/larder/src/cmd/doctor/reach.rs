@@ -10,7 +10,7 @@ use larder_handoff::probe::{Finding, State};
 use larder_node::StoreConfig;
 
 use crate::config::Config;
-use crate::preflight::origin_of;
+use crate::preflight::{origin_of, origins};
 
 /// Time to connect, and time for the header of a reply.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -95,14 +95,16 @@ fn hosts(config: &Config) -> Vec<Host> {
             });
         }
     }
-    if let Some(StoreConfig::Origin(origin)) = config.node.as_ref().map(|role| &role.node.store)
-        && let Some(authority) = origin_of(&origin.url)
-    {
-        let question = match origin.url.scheme_str() {
-            Some("https") => Question::Connect,
-            _ => Question::Ping,
-        };
-        hosts.push(Host { what: "origin".to_owned(), authority, question });
+    if let Some(StoreConfig::Origin(origin)) = config.node.as_ref().map(|role| &role.node.store) {
+        for (nth, (_, url)) in origins(origin).enumerate() {
+            let Some(authority) = origin_of(url) else { continue };
+            let question = match url.scheme_str() {
+                Some("https") => Question::Connect,
+                _ => Question::Ping,
+            };
+            let what = if nth == 0 { "origin".to_owned() } else { format!("origin {authority}") };
+            hosts.push(Host { what, authority, question });
+        }
     }
     hosts
 }
@@ -175,7 +177,9 @@ fn failed(host: &Host, found: &str) -> Answer {
 
 fn finding(host: &Host, state: State, found: String, remedy: Option<&str>) -> Finding {
     let why = match host.what.as_str() {
-        "origin" => "content that is not in memory comes from the origin; without it requests get 502",
+        what if what.starts_with("origin") => {
+            "content that is not in memory comes from the origin; without it requests get 502"
+        }
         _ => "requests go to the nodes; a node that does not answer counts as down",
     };
     let remedy = remedy.map(str::to_owned);
