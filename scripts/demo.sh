@@ -6,5 +6,5 @@ cd "$LARDER_ROOT"
 scripts/setup.sh build
 select_toolchain
 say "building (the first time takes some minutes)"
-cargo build --release --locked -p larder
-exec "${CARGO_TARGET_DIR:-target}/release/larder" demo "$@"
+cargo build --profile demo --locked -p larder --no-default-features
+exec "${CARGO_TARGET_DIR:-target}/demo/larder" demo "$@"

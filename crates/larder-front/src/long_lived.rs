@@ -18,14 +18,13 @@ pub struct LongLivedConfig {
     /// Replies of `application/grpc` and its kinds, from the header on. Default true.
     pub grpc: bool,
     /// Any other reply once it has been under way for so long, from the request's start at the node; `None`: never. 1 s to
-    /// 1 h; default 10 s.
+    /// 1 h. Never by default.
     pub after: Option<Duration>,
 }
 
 impl Default for LongLivedConfig {
     fn default() -> Self {
-        let after = Some(Duration::from_secs(10));
-        Self { upgrades: true, event_streams: true, grpc: true, after }
+        Self { upgrades: true, event_streams: true, grpc: true, after: None }
     }
 }
 

@@ -6,7 +6,7 @@ impl Dispatcher {
     /// A request at `node` has turned out to be long-lived (an upgraded connection, a stream, a slow download): it gives its
     /// place among the admitted to one that waits, and goes on counting as load of its node. It ends with
     /// [`Dispatcher::end_long_lived`]. False, and nothing changes, if the node has
-    /// [`Settings::long_lived_max`] of them already.
+    /// [`crate::dispatch::Settings::long_lived_max`] of them already.
     pub fn become_long_lived(
         &self,
         now: Time,

@@ -566,14 +566,17 @@ impl Dispatcher {
     fn auto_limit(&self, group: GroupId) -> u32 {
         let routes = self.routes.iter().filter(|route| route.group == group);
         let by_threshold = routes.filter_map(|route| route.policy.thresholds()).max_by_key(|(_, high)| *high);
-        match by_threshold {
-            Some(thresholds) if self.nodes.open_in(group) > 1 => self.derived_limit(group, thresholds),
-            _ => {
-                let high = by_threshold.map_or(0, |(_, high)| high);
-                let total = u64::from(Admission::PER_NODE.max(high)) * self.nodes.weight_sum(group) / 1000;
-                u32::try_from(total).unwrap_or(u32::MAX).max(1)
+        let per_node = match by_threshold {
+            Some(thresholds) if self.nodes.open_in(group) > 1 => {
+                return self.derived_limit(group, thresholds);
             }
-        }
+            // The last node of several gets no more than it would carry beside the others.
+            Some((_, high)) if self.nodes.members_in(group) > 1 => high,
+            Some((_, high)) => Admission::PER_NODE.max(high),
+            None => Admission::PER_NODE,
+        };
+        let total = u64::from(per_node) * self.nodes.weight_sum(group) / 1000;
+        u32::try_from(total).unwrap_or(u32::MAX).max(1)
     }
 }
 

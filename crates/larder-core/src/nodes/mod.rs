@@ -284,6 +284,13 @@ impl Nodes {
         if group == GroupId::ALL { self.open_count() } else { self.view.load().pool(group).open }
     }
 
+    /// Number of a group's nodes, whether or not they take requests.
+    pub fn members_in(&self, group: GroupId) -> usize {
+        let view = self.view.load();
+        let member = |groups: Groups| group == GroupId::ALL || groups.contains(group);
+        view.rows.iter().filter(|row| row.state != NodeState::Removed && member(row.groups)).count()
+    }
+
     /// Whether `node` is in `group`.
     pub fn is_in(&self, node: NodeId, group: GroupId) -> bool {
         let bits = || self.groups.get(node.index()).map_or(0, |bits| bits.load(Ordering::Acquire));

@@ -19,6 +19,7 @@ use crate::Seldom;
 use crate::client_io::Counted;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
+use plain_http::Clear;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
@@ -101,6 +102,7 @@ pub struct Tls {
     /// Where certificates are issued by an authority.
     acme: Option<Acme>,
     log: Seldom,
+    clear_log: Seldom,
 }
 
 /// What came of a connection whose client kept to a protocol.
@@ -170,6 +172,7 @@ impl Tls {
             shaken,
             acme: config.acme.clone().map(Acme::new),
             log: Seldom::default(),
+            clear_log: Seldom::default(),
             config,
             provider,
             tickets,
@@ -210,7 +213,22 @@ impl Tls {
 
     /// Shakes hands.
     async fn shake(&self, tcp: TcpStream) -> io::Result<Outcome> {
-        if plain_http::is_spoken(&tcp).await? {
+        if let Some(clear) = plain_http::spoken(&tcp).await? {
+            if let Some(times) = self.clear_log.due() {
+                let client =
+                    tcp.peer_addr().map_or_else(|_| "unknown".to_owned(), |client| client.ip().to_string());
+                match clear {
+                    Clear::Http => {
+                        tracing::info!(client, times, "TLS: clients speak HTTP without TLS, and get 400");
+                    }
+                    Clear::Announcement => tracing::warn!(
+                        client,
+                        times,
+                        hint = "name the balancer's address in proxy_protocol_from",
+                        "TLS: a balancer announces clients (PROXY protocol) and is not trusted to, and gets 400"
+                    ),
+                }
+            }
             plain_http::refuse(tcp).await;
             return Ok(Outcome::PlainHttp);
         }

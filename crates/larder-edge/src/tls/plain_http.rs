@@ -15,11 +15,23 @@ const DRAINED_MAX: u64 = 64 * 1024;
 /// How long the client may take to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Whether the first byte is a letter, with which a request line begins (RFC 9112 section 3); TLS begins with the number of
-/// a record type (RFC 8446 section 5.1), 22.
-pub(super) async fn is_spoken(tcp: &TcpStream) -> io::Result<bool> {
-    let mut first = [0];
-    Ok(tcp.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase())
+/// What a client says in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clear {
+    Http,
+    /// A balancer announces its client by the PROXY protocol, version 1.
+    Announcement,
+}
+
+/// What a client says if it is not TLS. A request line begins with a letter (RFC 9112 section 3), TLS with the number of a
+/// record type (RFC 8446 section 5.1), 22.
+pub(super) async fn spoken(tcp: &TcpStream) -> io::Result<Option<Clear>> {
+    const ANNOUNCEMENT: &[u8] = b"PROXY ";
+    let mut first = [0; ANNOUNCEMENT.len()];
+    let length = tcp.peek(&mut first).await?;
+    let clear = first[..length].first().is_some_and(u8::is_ascii_uppercase);
+    let kind = if first == ANNOUNCEMENT { Clear::Announcement } else { Clear::Http };
+    Ok(clear.then_some(kind))
 }
 
 /// Answers with 400 and closes.
@@ -46,16 +58,19 @@ mod tests {
 
     #[tokio::test]
     async fn http_is_told_from_tls_by_its_first_byte() {
-        for (bytes, http) in
-            [(&b"GET / HTTP/1.1\r\n"[..], true), (b"PRI * HTTP/2.0", true), (b"\x16\x03\x01", false)]
-        {
+        for (bytes, clear) in [
+            (&b"GET / HTTP/1.1\r\n"[..], Some(Clear::Http)),
+            (b"PRI * HTTP/2.0", Some(Clear::Http)),
+            (b"PROXY TCP4 ", Some(Clear::Announcement)),
+            (b"\x16\x03\x01", None),
+        ] {
             let (mut client, server) = pair().await;
             client.write_all(bytes).await.expect("writes");
-            assert_eq!(is_spoken(&server).await.expect("peeks"), http, "{bytes:?}");
+            assert_eq!(spoken(&server).await.expect("peeks"), clear, "{bytes:?}");
         }
         let (client, server) = pair().await;
         drop(client);
-        assert!(!is_spoken(&server).await.expect("peeks"), "nothing was sent");
+        assert_eq!(spoken(&server).await.expect("peeks"), None, "nothing was sent");
     }
 
     #[tokio::test]

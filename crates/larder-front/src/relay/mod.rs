@@ -215,6 +215,7 @@ impl Relay {
             return Ok(before);
         }
         let decision = context.lease.retry(context.request);
+        context.long_lived = false;
         context.request.exclude = context.request.exclude.with(before.node);
         if decision.is_ok()
             && std::mem::take(&mut context.unanswered)

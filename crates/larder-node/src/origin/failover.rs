@@ -1,18 +1,24 @@
 //! Several origins with the same contents, in order: which one is asked.
 //!
 //! ```text
-//! asked --failure--> left for `pause` --time is up--> one request tries it --reply--> asked
+//! asked --failures--> left for `pause` --time is up--> one request tries it --reply--> asked
 //!                         ^-- twice as long, up to `pause_max` ---failure---|
 //! ```
-//! The first origin that is not left is asked. If all are left, all are tried, the one first whose time is up first: a request
+//! An origin is left if there is no connection or no TLS, or if three requests in a row fail otherwise: a single request may
+//! be at fault itself. The first origin that is not left is asked. If all are left, all are tried, the one first whose time is up first: a request
 //! that would fail anyway may find one that works again. An origin's state is known to this process alone.
 
 use http::uri::{Authority, Scheme};
 use http::{StatusCode, Uri};
+use larder_edge::Seldom;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Failures in a row after which an origin is left, if it was connected to.
+const FAILURES_IN_A_ROW: u32 = 3;
+/// Most origins that one request is sent to.
+const TRIES_MAX: usize = 3;
 /// Most origins besides the first.
 pub(super) const BACKUPS_MAX: usize = 16;
 
@@ -21,7 +27,7 @@ pub(super) const BACKUPS_MAX: usize = 16;
 pub struct Failover {
     /// Where they are, in order, as the first one's URL. At most 16.
     pub urls: Vec<Uri>,
-    /// Statuses by which an origin says that it has failed. Default 502, 503 and 504.
+    /// Statuses by which an origin says that it has failed. None by default.
     pub statuses: Vec<StatusCode>,
     /// Time for which an origin is left after a failure; doubles with each further one. 1 ms to 1 h, default 1 s.
     pub pause: Duration,
@@ -32,9 +38,7 @@ pub struct Failover {
 impl Failover {
     /// The defaults for these origins.
     pub fn new(urls: Vec<Uri>) -> Self {
-        let statuses =
-            vec![StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
-        Self { urls, statuses, pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) }
+        Self { urls, statuses: Vec::new(), pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) }
     }
 }
 
@@ -55,21 +59,47 @@ pub(super) struct Standing {
     pub(super) scheme: Scheme,
     pub(super) authority: Authority,
     state: Mutex<State>,
+    left_log: Seldom,
+    used_log: Seldom,
 }
 
 #[derive(Debug, Default)]
 struct State {
     failures: u64,
-    /// Until when it is left, and for how long it was, if it has failed last.
-    left: Option<(Instant, Duration)>,
+    /// Failures since the last success.
+    in_a_row: u32,
+    left: Option<Left>,
+    trials: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    until: Instant,
+    pause: Duration,
+    /// The number of the trial under way. Others go on without the origin until that one knows more.
+    trial: Option<u64>,
 }
 
 /// An origin that a request may be sent to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) origin: Arc<Standing>,
-    /// Its time is up, and this request tries it.
-    trial: bool,
+    /// The number of the trial, if the origin's time is up and this request tries it.
+    trial: Option<u64>,
+}
+
+impl Drop for Candidate {
+    /// A trial that came to nothing, because its client went, leaves the next one to another request.
+    fn drop(&mut self) {
+        if self.trial.is_none() {
+            return;
+        }
+        if let Some(left) = &mut self.origin.lock().left
+            && left.trial == self.trial
+        {
+            left.trial = None;
+        }
+    }
 }
 
 /// All origins, in order.
@@ -86,7 +116,8 @@ impl Standings {
             let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
             // A URL without an authority does not pass the check.
             let authority = url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
-            Arc::new(Standing { scheme, authority, state: Mutex::default() })
+            let (left_log, used_log) = (Seldom::default(), Seldom::default());
+            Arc::new(Standing { scheme, authority, state: Mutex::default(), left_log, used_log })
         };
         let backups = failover.iter().flat_map(|failover| &failover.urls);
         Self { all: std::iter::once(url).chain(backups).map(standing).collect(), failover: failover.cloned() }
@@ -102,52 +133,62 @@ impl Standings {
         let (mut plan, mut later, mut found) = (Vec::with_capacity(self.all.len()), Vec::new(), false);
         for origin in &self.all {
             let mut state = origin.lock();
+            let number = state.trials + 1;
             match &mut state.left {
                 None => {
                     found = true;
-                    plan.push(Candidate { origin: Arc::clone(origin), trial: false });
+                    plan.push(Candidate { origin: Arc::clone(origin), trial: None });
                 }
-                // Others go on without it until this request knows more.
-                Some((until, pause)) if *until <= now && !found => {
-                    *until = now + *pause;
-                    plan.push(Candidate { origin: Arc::clone(origin), trial: true });
+                Some(left) if left.until <= now && left.trial.is_none() && !found => {
+                    left.trial = Some(number);
+                    state.trials = number;
+                    plan.push(Candidate { origin: Arc::clone(origin), trial: Some(number) });
                 }
-                Some((until, _)) => later.push((*until, Arc::clone(origin))),
+                Some(left) => later.push((left.until, Arc::clone(origin))),
             }
         }
         later.sort_by_key(|(until, _)| *until);
-        plan.extend(later.into_iter().map(|(_, origin)| Candidate { origin, trial: false }));
+        plan.extend(later.into_iter().map(|(_, origin)| Candidate { origin, trial: None }));
+        plan.truncate(TRIES_MAX);
         plan
     }
 
-    /// An attempt has had a reply.
+    /// An attempt has had a reply. An origin that is left is used again only if the reply is that of a trial: what was under
+    /// way when it failed tells nothing.
     pub(super) fn succeeded(&self, candidate: &Candidate) {
-        if candidate.origin.lock().left.take().is_some() {
-            tracing::info!(origin = %candidate.origin.authority, "origin: used again");
+        let origin = &candidate.origin;
+        let mut state = origin.lock();
+        state.in_a_row = 0;
+        if candidate.trial.is_some() && state.left.take().is_some() && origin.used_log.due().is_some() {
+            tracing::info!(origin = %origin.authority, "origin: used again");
         }
     }
 
-    /// An attempt has failed. The only origin is never left.
-    pub(super) fn failed(&self, candidate: &Candidate, now: Instant) {
-        let mut state = candidate.origin.lock();
+    /// An attempt has failed; `unreachable` if there was no connection or no TLS. The only origin is never left.
+    pub(super) fn failed(&self, candidate: &Candidate, unreachable: bool, now: Instant) {
+        let origin = &candidate.origin;
+        let mut state = origin.lock();
         state.failures += 1;
+        state.in_a_row = state.in_a_row.saturating_add(1);
         let Some(failover) = self.failover.as_ref().filter(|_| self.all.len() > 1) else { return };
         let pause = match state.left {
-            None => failover.pause,
+            None if unreachable || state.in_a_row >= FAILURES_IN_A_ROW => failover.pause,
+            Some(Left { pause, .. }) if candidate.trial.is_some() => (pause * 2).min(failover.pause_max),
             // Requests that were under way fail with it.
-            Some((until, _)) if until > now && !candidate.trial => return,
-            Some((_, pause)) => (pause * 2).min(failover.pause_max),
+            None | Some(_) => return,
         };
-        state.left = Some((now + pause, pause));
-        let pause_s = pause.as_secs_f64();
-        tracing::warn!(origin = %candidate.origin.authority, pause_s, "origin: failed, others are asked");
+        state.left = Some(Left { until: now + pause, pause, trial: None });
+        if let Some(times) = origin.left_log.due() {
+            let pause_s = pause.as_secs_f64();
+            tracing::warn!(origin = %origin.authority, pause_s, times, "origin: failed, others are asked");
+        }
     }
 
     /// How each origin stands; none if there is only one.
     pub(super) fn standing(&self, now: Instant) -> Vec<OriginStanding> {
         let standing = |origin: &Arc<Standing>| {
             let state = origin.lock();
-            let left = state.left.is_some_and(|(until, _)| until > now);
+            let left = state.left.is_some_and(|left| left.until > now || left.trial.is_some());
             let url = format!("{}://{}", origin.scheme, origin.authority);
             OriginStanding { url, left, failures: state.failures }
         };
@@ -185,14 +226,20 @@ mod tests {
         let pauses = [(); 4].map(|()| {
             let plan = origins.plan(now);
             assert_eq!(names(&plan), "abc");
-            origins.failed(&plan[0], now);
-            // Another request that was under way does not make it longer.
-            origins.failed(&Candidate { trial: false, ..plan[0].clone() }, now);
+            origins.failed(&plan[0], true, now);
+            // Another request that was under way does not make it longer, and does not end it.
+            let under_way = Candidate { origin: Arc::clone(&plan[0].origin), trial: None };
+            origins.failed(&under_way, true, now);
+            origins.succeeded(&under_way);
             assert_eq!(names(&origins.plan(now)), "bca");
             let until = (0..).find(|s| names(&origins.plan(now + *s * S)) == "abc").unwrap();
-            // This was the trial, which has come to nothing; the next comes as much later.
-            assert_eq!(names(&origins.plan(now + until * S)), "bca");
-            now += until * S + until * S;
+            now += until * S;
+            // While one request tries it, however long that takes, others go on without it.
+            let trial = origins.plan(now);
+            assert_eq!(names(&trial), "abc");
+            assert_eq!(names(&origins.plan(now + 100 * S)), "bca");
+            // A trial that comes to nothing is left to the next request.
+            drop(trial);
             until
         });
         let plan = origins.plan(now);
@@ -212,18 +259,36 @@ mod tests {
         let (origins, now) = (three(), Instant::now());
         let plan = origins.plan(now);
         for (nth, candidate) in plan.iter().enumerate() {
-            origins.failed(candidate, now + u32::try_from(2 - nth).unwrap() * S);
+            origins.failed(candidate, true, now + u32::try_from(2 - nth).unwrap() * S);
         }
         assert_eq!(names(&origins.plan(now)), "cba", "the first whose time is up first");
-        origins.succeeded(&plan[0]);
+        let trial = origins.plan(now + 10 * S);
+        assert_eq!(names(&trial), "abc", "all are tried");
+        origins.succeeded(&trial[0]);
+        drop(trial);
         assert_eq!(names(&origins.plan(now + 10 * S)), "acb", "a works: nobody has to try others");
+    }
+
+    #[test]
+    fn an_origin_that_replies_to_others_is_not_left_for_requests_that_fail() {
+        let (origins, now) = (three(), Instant::now());
+        for _ in 0..10 {
+            let plan = origins.plan(now);
+            assert_eq!(names(&plan), "abc");
+            origins.failed(&plan[0], false, now);
+            origins.failed(&plan[0], false, now);
+            origins.succeeded(&plan[0]);
+        }
+        let plan = origins.plan(now);
+        (0..3).for_each(|_| origins.failed(&plan[0], false, now));
+        assert_eq!(names(&origins.plan(now)), "bca");
     }
 
     #[test]
     fn the_only_origin_is_never_left() {
         let (origins, now) = (Standings::new(&Uri::from_static("http://a"), None), Instant::now());
         let plan = origins.plan(now);
-        origins.failed(&plan[0], now);
+        origins.failed(&plan[0], true, now);
         assert_eq!(names(&origins.plan(now)), "a");
         assert!(origins.standing(now).is_empty() && !origins.tells_failure(StatusCode::BAD_GATEWAY));
     }

@@ -72,7 +72,10 @@ impl Origin {
                     break;
                 }
                 Err(error) if !error.is_of_origin() => break,
-                _ => origins.failed(candidate, Instant::now()),
+                outcome => {
+                    let unreachable = matches!(outcome, Err(error) if error.is_before_request());
+                    origins.failed(candidate, unreachable, Instant::now());
+                }
             }
             let unsent = matches!(&sent, Err(error) if error.is_before_request())
                 && lent.as_ref().is_none_or(Lender::is_untouched);

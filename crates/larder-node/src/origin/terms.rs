@@ -60,7 +60,7 @@ impl Terms {
 }
 
 /// Bytes of a reply of HTTP/2 that the origin may send before they are read.
-const STREAM_WINDOW: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 1 << 18;
 /// The largest window there is, so that replies that nobody reads hold up no other reply of their connection.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// How often a connection of HTTP/2 with requests under way is asked whether it still works, and how long its answer may take.

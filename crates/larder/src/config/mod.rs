@@ -195,6 +195,11 @@ impl Written {
         config.warnings.iter().map(|fault| self.place(fault.clone())).collect()
     }
 
+    /// The file; a path that leads nowhere if it was no file.
+    pub(crate) fn path(&self) -> &Path {
+        Path::new(&self.origin)
+    }
+
     /// The fault with its place in the file.
     pub(crate) fn place(&self, fault: Fault) -> ConfigError {
         self.source().locate(fault)

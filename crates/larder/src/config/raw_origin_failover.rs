@@ -13,7 +13,7 @@ pub(crate) struct RawOriginFailover {
     /// Origins with the same contents as the one in url, for when it fails, in order: URLs with the same scheme. Required; at most 16.
     #[schemars(example = ["http://10.0.0.2:8000", "http://10.0.0.3:8000"])]
     pub(crate) urls: Texts,
-    /// Statuses of a reply that tell that its origin has failed; [] for none.
+    /// Statuses of a reply that tell that its origin has failed, such as [502, 503, 504].
     pub(crate) statuses: Vec<u16>,
     /// Time for which a failed origin is left; doubles with each further failure. 1ms to 1h.
     pub(crate) pause: Span,

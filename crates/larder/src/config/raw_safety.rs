@@ -16,7 +16,7 @@ pub(crate) struct RawLongLived {
     /// work for the node as long as they last, such as the event streams of a language model.
     pub(crate) kinds: Vec<LongLivedKind>,
     /// Any other request leaves the admission limit after this time at its node, while its reply is being sent. 1s to 1h; 0s:
-    /// never.
+    /// never. Policies that place by content do not see such requests: leave it off where downloads are what loads nodes.
     pub(crate) after: Span,
     /// Long-lived requests that a node may have. Further ones stay within the admission limit. 0 to 1000000.
     pub(crate) max_per_node: u32,

@@ -153,6 +153,11 @@ fn place(at: &str, raw: &RawDiscover) -> Result<Place, Fault> {
         return Ok(Place::Service(name(&format!("{at}.srv"), text)?));
     }
     if let Some(text) = &raw.kubernetes {
+        if !cfg!(feature = "kubernetes") {
+            let what = "this build of larder has no support for Kubernetes";
+            let hint = "build it with the feature kubernetes, as cargo build --release -p larder does";
+            return Err(Fault::new(format!("{at}.kubernetes"), what).hint(hint));
+        }
         return slices(at, text, raw.kubeconfig.as_deref()).map(Place::Slices);
     }
     let path = raw.file.as_deref().unwrap_or_default();

@@ -79,7 +79,7 @@ fn lines(errors: &[ConfigError]) -> String {
 pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> Vec<(Severity, ConfigError)> {
     let needs = needs::of(config);
     let mut found: Vec<Finding> = config.absent().cloned().map(Finding::error).collect();
-    found.extend(needs.addresses.iter().filter_map(|address| ports::check(address, purpose)));
+    found.extend(ports::check(&needs.addresses, written.path(), purpose));
     let absent: Vec<&str> = config.absent().map(Fault::key).collect();
     let files = needs.files.iter().filter(|file| !absent.contains(&file.key.as_str()));
     found.extend(files.filter_map(files::check));

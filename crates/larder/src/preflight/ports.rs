@@ -1,8 +1,11 @@
 //! Whether the addresses of a config can be bound, and by whom they are held.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
@@ -53,22 +56,45 @@ enum Holder {
     Unknown,
 }
 
-/// The finding on an address; `None` if it can be bound.
-pub(super) fn check(need: &AddressNeed, purpose: Purpose) -> Option<Finding> {
-    need.transports.iter().find_map(|transport| {
-        let error = try_bind(need.address, *transport).err()?;
-        Some(finding(need, *transport, &error, purpose))
-    })
+/// The finding on each address that cannot be bound; `config` is the file that the addresses are from.
+pub(super) fn check(needs: &[AddressNeed], config: &Path, purpose: Purpose) -> Vec<Finding> {
+    let finding = |(i, need): (usize, &AddressNeed)| {
+        needs[..i].iter().find_map(|earlier| twice(earlier, need)).or_else(|| {
+            need.transports.iter().find_map(|transport| {
+                let error = try_bind(need.address, *transport).err()?;
+                Some(finding(need, *transport, &error, config, purpose))
+            })
+        })
+    };
+    needs.iter().enumerate().filter_map(finding).collect()
 }
 
-fn finding(need: &AddressNeed, transport: Transport, error: &io::Error, purpose: Purpose) -> Finding {
+/// The finding on two addresses of a config of which only one can be bound.
+fn twice(earlier: &AddressNeed, need: &AddressNeed) -> Option<Finding> {
+    let (a, b) = (earlier.address, need.address);
+    let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    let same = a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && same_ip;
+    if !same || !earlier.transports.iter().any(|transport| need.transports.contains(transport)) {
+        return None;
+    }
+    let what = format!("{b} cannot be bound: {} binds {a}", earlier.key);
+    Some(Finding::error(Fault::new(&need.key, what).hint("write another port")))
+}
+
+fn finding(
+    need: &AddressNeed,
+    transport: Transport,
+    error: &io::Error,
+    config: &Path,
+    purpose: Purpose,
+) -> Finding {
     let address = need.address;
     let place = match transport {
         Transport::Tcp => address.to_string(),
         Transport::Udp => format!("{address} ({})", transport.name()),
     };
     if error.kind() == ErrorKind::AddrInUse {
-        return in_use(need, &place, &holder(address, transport), purpose);
+        return in_use(need, &place, &holder(address, transport), config, purpose);
     }
     let (why, hint) = match error.kind() {
         ErrorKind::PermissionDenied => (
@@ -89,13 +115,18 @@ fn finding(need: &AddressNeed, transport: Transport, error: &io::Error, purpose:
     Finding::error(Fault::new(&need.key, format!("cannot bind {place}: {why}")).hint(hint))
 }
 
-fn in_use(need: &AddressNeed, place: &str, holder: &Holder, purpose: Purpose) -> Finding {
+fn in_use(need: &AddressNeed, place: &str, holder: &Holder, config: &Path, purpose: Purpose) -> Finding {
     let fault = |what: String, hint: &str| Fault::new(&need.key, what).hint(hint);
     match holder {
         Holder::Process { name, pid } if name == "larder" => {
             let what = format!("{place} is in use by larder, process {pid}");
-            if purpose == Purpose::Check {
+            if purpose == Purpose::Check && was_started_with(*pid, config) {
                 return Finding::note(fault(what, "a reload of that process keeps the address"));
+            }
+            if purpose == Purpose::Check {
+                let what = format!("{what}, which was not started with this file: a start fails");
+                let hint = "write another address, unless the file takes the place of that process's config";
+                return Finding::warning(fault(what, hint));
             }
             Finding::error(fault(what, "stop that process or reload it (SIGHUP), or write another address"))
         }
@@ -131,6 +162,17 @@ fn try_bind(address: SocketAddr, transport: Transport) -> io::Result<()> {
         }
         Transport::Udp => UdpSocket::bind(address).map(drop),
     }
+}
+
+/// Whether a process was started with this file as an argument.
+fn was_started_with(pid: u32, file: &Path) -> bool {
+    let Ok(file) = file.canonicalize() else { return false };
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let folder = Path::new("/proc").join(pid.to_string()).join("cwd");
+    arguments.split(|byte| *byte == 0).any(|argument| {
+        let argument = argument.strip_prefix(b"--config=").unwrap_or(argument);
+        folder.join(OsStr::from_bytes(argument)).canonicalize().is_ok_and(|named| named == file)
+    })
 }
 
 /// The lowest port that needs no capability.
@@ -224,30 +266,59 @@ mod tests {
         AddressNeed { key: "switch.listen".to_owned(), address, transports: &[Transport::Tcp] }
     }
 
+    fn one(need: &AddressNeed, purpose: Purpose) -> Option<Finding> {
+        check(std::slice::from_ref(need), Path::new("/nowhere"), purpose).pop()
+    }
+
+    #[test]
+    fn addresses_of_which_only_one_can_be_bound_are_found() {
+        let port = larder_testkit::free_port();
+        let at = |text: &str, transports| AddressNeed {
+            key: text.to_owned(),
+            address: format!("{text}:{port}").parse().unwrap(),
+            transports,
+        };
+        let (tcp, udp): (&[Transport], &[Transport]) = (&[Transport::Tcp], &[Transport::Udp]);
+        let found = |a, b| check(&[a, b], Path::new("/nowhere"), Purpose::Check).len();
+        assert_eq!(found(at("127.0.0.1", tcp), at("127.0.0.1", tcp)), 1);
+        assert_eq!(found(at("127.0.0.1", tcp), at("0.0.0.0", tcp)), 1);
+        assert_eq!(found(at("127.0.0.1", tcp), at("127.0.0.2", tcp)), 0);
+        assert_eq!(found(at("127.0.0.1", tcp), at("127.0.0.1", udp)), 0);
+        assert_eq!(found(at("127.0.0.1", tcp), at("[::1]", tcp)), 0);
+    }
+
     #[test]
     fn an_address_in_use_is_reported_with_its_holder() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         for purpose in [Purpose::Check, Purpose::Start] {
-            let found = check(&need(address), purpose).unwrap();
+            let found = one(&need(address), purpose).unwrap();
             assert_eq!(found.severity.name(), "error");
             let (said, own) = (format!("{:?}", found.fault), std::process::id());
             assert!(said.contains("in use by") && said.contains(&format!("process {own}")), "{said}");
         }
         // All addresses of the machine include it.
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
-        assert!(check(&need(any), Purpose::Check).is_some());
+        assert!(one(&need(any), Purpose::Check).is_some());
         drop(listener);
-        assert_eq!(check(&need(address), Purpose::Check), None);
+        assert_eq!(one(&need(address), Purpose::Check), None);
     }
 
     #[test]
     fn a_running_larder_is_a_note_for_a_check_and_an_error_for_a_start() {
         let larder = Holder::Process { name: "larder".to_owned(), pid: 7 };
         let of = |holder: &Holder, purpose| {
-            in_use(&need("127.0.0.1:80".parse().unwrap()), "127.0.0.1:80", holder, purpose).severity.name()
+            in_use(
+                &need("127.0.0.1:80".parse().unwrap()),
+                "127.0.0.1:80",
+                holder,
+                Path::new("/nowhere"),
+                purpose,
+            )
+            .severity
+            .name()
         };
-        assert_eq!((of(&larder, Purpose::Check), of(&larder, Purpose::Start)), ("note", "error"));
+        assert_eq!((of(&larder, Purpose::Check), of(&larder, Purpose::Start)), ("warning", "error"));
         let hidden = Holder::OfUser(33);
         assert_eq!((of(&hidden, Purpose::Check), of(&hidden, Purpose::Start)), ("warning", "error"));
         assert_eq!(of(&Holder::Unknown, Purpose::Check), "error");
@@ -256,7 +327,7 @@ mod tests {
     #[test]
     fn an_address_of_another_machine_is_an_error() {
         // TEST-NET-1 is nobody's.
-        let found = check(&need("192.0.2.1:80".parse().unwrap()), Purpose::Check).unwrap();
+        let found = one(&need("192.0.2.1:80".parse().unwrap()), Purpose::Check).unwrap();
         assert_eq!(found.severity.name(), "error");
         assert!(
             format!("{:?}", found.fault).contains("no interface of this machine has the address 192.0.2.1")

@@ -10,6 +10,7 @@ mod file;
 mod follow;
 mod handed;
 mod keep;
+#[cfg_attr(not(feature = "kubernetes"), path = "without_kubernetes.rs")]
 mod kubernetes;
 
 pub(crate) use handed::Handed;
