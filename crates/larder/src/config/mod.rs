@@ -88,9 +88,11 @@ pub(crate) use reference::{defaults, schema};
 pub(crate) use text::{Size, Span, Texts};
 pub(crate) use valid::{AdminListen, Config, Role};
 pub(crate) use valid_agent::{AgentRole, HandoffRole};
+#[cfg(feature = "kubernetes")]
+pub(crate) use valid_discover::ServicePort;
 #[cfg(test)]
 pub(crate) use valid_discover::discover_of;
-pub(crate) use valid_discover::{Discover, Place, ServicePort, ServiceSlices, nodes_in};
+pub(crate) use valid_discover::{Discover, Place, ServiceSlices, nodes_in};
 pub(crate) use valid_node::NodeRole;
 pub(crate) use valid_peers::PeersRole;
 pub(crate) use valid_peers_handoff::PeersHandoffRole;
