@@ -1,4 +1,4 @@
-//! What the operator is told when a limit of admission is reached: which one, how high it is, and the key that sets it.
+//! Warnings when a limit of admission is reached, with the limit and the key that sets it.
 
 use crate::switch::Shared;
 use larder_core::{NodeId, Refusal, RouteId};

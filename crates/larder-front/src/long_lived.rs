@@ -1,6 +1,6 @@
 //! Which requests are long-lived, and so leave the admission limit for one of their own.
 //!
-//! What a client asks for decides nothing, since it could escape admission with a header field. The node's reply decides: 101
+//! A client's request decides nothing, since it could escape admission with a header field. The node's reply decides: 101
 //! and a tunnel of CONNECT, a stream by its media type, or any reply that takes long to send.
 
 use http::{Method, StatusCode};

@@ -98,7 +98,7 @@ pub(crate) struct Node {
     pub(crate) handoff: Option<NodeHandoff>,
     /// Since when it drains, nanoseconds of the switch's clock; 0 if it does not.
     drains_since_ns: AtomicU64,
-    /// What the operator is told of its failures.
+    /// The log lines about its failures.
     pub(crate) log: Arc<NodeLog>,
     standing: Mutex<Standing>,
 }

@@ -1,4 +1,4 @@
-//! What the operator is told when requests fail at a node: which node, why, and what to change.
+//! Log lines for requests that fail at a node: the node, the cause and the remedy.
 
 use crate::failure::Failure;
 use larder_edge::Seldom;
@@ -24,7 +24,7 @@ pub(crate) struct NodeLog {
 }
 
 impl NodeLog {
-    /// That of a node, which is asked by HTTP/2 or not.
+    /// Makes the log of a node; `http2` says whether it is asked by HTTP/2.
     pub(crate) fn new(node: &Arc<str>, http2: bool) -> Self {
         Self { node: node.clone(), http2, lines: Default::default() }
     }
@@ -72,7 +72,7 @@ pub(crate) fn root(mut error: &(dyn StdError + 'static)) -> String {
     error.to_string()
 }
 
-/// What the operator can do about a failure.
+/// The remedy for a failure.
 fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
     match failure {
         Failure::BadReply if http2 => {
@@ -95,7 +95,7 @@ fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
     }
 }
 
-/// What the operator can do if a TLS handshake with a node fails. The words are those of rustls.
+/// The remedy if a TLS handshake with a node fails, by the words of rustls.
 fn tls_remedy(error: &str) -> &'static str {
     const HINTS: [(&[&str], &str); 8] = [
         (

@@ -226,7 +226,7 @@ fn pool_nodes(config: &SwitchConfig) -> usize {
     config.nodes.len().max(AT_LEAST.min(usize::from(config.settings.nodes_max)))
 }
 
-/// What the dispatcher of a config is made of.
+/// The settings, routes and nodes of the dispatcher that a config describes.
 fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header, SwitchError> {
     let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
     let nodes = config.nodes.iter().map(spec).collect::<Result<Vec<NodeSpec>, _>>()?;

@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     life: Mutex<Option<Life>>,
     departure: Mutex<Option<Departure>>,
     departs: Notify,
-    /// Where it becomes a tunnel to the origin.
+    /// The place where it becomes a tunnel to the origin.
     pub(crate) tunnel: Opened,
 }
 

@@ -20,10 +20,10 @@ pub enum Admission {
     /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4): while no node is below T_low, at least two are below
     /// T_high. Applies to every policy, so that policies are compared at equal concurrency.
     Derived,
-    /// What suits a live switch. If a policy of the group's routes has thresholds and the group has at least two nodes: S as
+    /// The limit for a live switch. If a policy of the group's routes has thresholds and the group has at least two nodes: S as
     /// in [`Admission::Derived`], from the largest thresholds of these routes, because such a policy places well only while
     /// some node is below T_high. Otherwise [`Admission::PER_NODE`] or T_high, whichever is larger, for each node, scaled by
-    /// its weight: there the limit only protects the nodes.
+    /// its weight: there the limit only protects the nodes. The last open node of several gets T_high with such a policy.
     Auto,
     /// A fixed number, at least 1.
     Fixed(u32),

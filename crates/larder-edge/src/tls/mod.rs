@@ -105,7 +105,7 @@ pub struct Tls {
     clear_log: Seldom,
 }
 
-/// What came of a connection whose client kept to a protocol.
+/// The outcome of a connection whose client kept to a protocol.
 enum Outcome {
     Secured(Box<TlsStream<Counted>>),
     Challenge,

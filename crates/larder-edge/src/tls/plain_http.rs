@@ -15,7 +15,7 @@ const DRAINED_MAX: u64 = 64 * 1024;
 /// How long the client may take to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What a client says in clear.
+/// A message that a client sends without TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clear {
     Http,
@@ -23,7 +23,7 @@ pub(super) enum Clear {
     Announcement,
 }
 
-/// What a client says if it is not TLS. A request line begins with a letter (RFC 9112 section 3), TLS with the number of a
+/// Returns the kind of the client's first bytes, or `None` if they may be TLS. A request line begins with a letter (RFC 9112 section 3), TLS with the number of a
 /// record type (RFC 8446 section 5.1), 22.
 pub(super) async fn spoken(tcp: &TcpStream) -> io::Result<Option<Clear>> {
     const ANNOUNCEMENT: &[u8] = b"PROXY ";

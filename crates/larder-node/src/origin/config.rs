@@ -12,7 +12,7 @@ use std::time::Duration;
 /// An HTTP origin that a node stands before.
 #[derive(Clone, Debug)]
 pub struct OriginConfig {
-    /// Where it is: `http://host`, `https://host` or either with a port, without a path.
+    /// The origin's address: `http://host`, `https://host` or either with a port, without a path.
     pub url: Uri,
     /// TLS to it, if and only if the URL says `https`.
     pub tls: Option<OriginTls>,

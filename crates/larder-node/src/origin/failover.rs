@@ -25,7 +25,7 @@ pub(super) const BACKUPS_MAX: usize = 16;
 /// Origins that stand in for the first one, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failover {
-    /// Where they are, in order, as the first one's URL. At most 16.
+    /// Their URLs, in order, of the same form as the first one's. At most 16.
     pub urls: Vec<Uri>,
     /// Statuses by which an origin says that it has failed. None by default.
     pub statuses: Vec<StatusCode>,
@@ -110,7 +110,7 @@ pub(super) struct Standings {
 }
 
 impl Standings {
-    /// Those of a checked configuration.
+    /// Makes the origins of a checked configuration.
     pub(super) fn new(url: &Uri, failover: Option<&Failover>) -> Self {
         let standing = |url: &Uri| {
             let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);

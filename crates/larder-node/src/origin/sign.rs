@@ -166,7 +166,7 @@ pub(super) fn sets_fields_of_reply(query: &str) -> bool {
     })
 }
 
-/// What is signed of a body, of which the client may have said a digest.
+/// The digest of a body that is signed; the client may have given one.
 fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, Unsignable> {
     let said = said.map(|value| value.to_str().unwrap_or("?"));
     match said {

@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) config: OriginConfig,
-    /// Where it is asked.
+    /// The origins, and how each stands.
     pub(super) origins: Arc<Standings>,
     /// Keeps connections. An origin may close one just when a request is sent on it, so the request must be one that may be
     /// repeated.

@@ -273,7 +273,7 @@ async fn put(
     written
 }
 
-/// When bytes have moved last, and how long none may.
+/// The time of the last byte, and the longest time without one.
 struct Pace(Mutex<(Instant, Duration)>);
 
 impl Pace {

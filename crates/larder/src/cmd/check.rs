@@ -198,7 +198,7 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
     role.wards.iter().try_for_each(|ward| ward_summary(ward, out))
 }
 
-/// Where peers connect, and which address they are told if it is another one.
+/// The address at which peers connect, and the one that they are told if it differs.
 fn shown_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
     match advertise.filter(|told| *told != listen) {
         Some(told) => format!("{listen} (advertised as {told})"),
@@ -326,7 +326,7 @@ fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<(
     Ok(())
 }
 
-/// How many requests are admitted at once. To find out builds the dispatcher, which proves the settings as the switch would.
+/// Writes the admission limits. Building the dispatcher for them proves the settings as the switch would.
 fn admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let settings = &switch.settings;
     for AdmissionLimit { group, requests } in switch.admission_limits()? {

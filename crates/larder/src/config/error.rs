@@ -212,7 +212,7 @@ fn without_secret(message: &str, key: &str) -> String {
     }
 }
 
-/// What a reader counts from 1. A file is far shorter than the largest number.
+/// Adds 1, since people count lines and columns from 1. A file is far shorter than the largest number.
 fn from_one(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1)
 }

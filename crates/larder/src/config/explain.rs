@@ -13,7 +13,7 @@ const LISTED_MAX: usize = 12;
 const SHORT_LIST: usize = 6;
 /// Names that a hint may suggest.
 const SUGGESTED_MAX: usize = 3;
-/// Where all keys are described.
+/// The place where all keys are described.
 const REFERENCE: &str =
     "every key is described in examples/larder.toml, which `larder check --defaults` prints";
 
@@ -43,13 +43,13 @@ const FOREIGN: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// What another program's name is called here.
+/// larder's name for a thing that has another name in another program.
 pub(super) fn foreign(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     FOREIGN.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, here)| *here)
 }
 
-/// What the reader refuses at `key`, and the remedy.
+/// The reason why the reader refuses the value of `key`, and the remedy.
 pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
     let message = message.trim_end();
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -114,7 +114,7 @@ fn seconds(key: &str, wanted: &str, found: &str) -> Option<String> {
     (!number.starts_with('-')).then(|| format!("write {name} = \"{number}s\" for seconds, or \"{number}ms\""))
 }
 
-/// How a value of this kind is written, for keys without an example.
+/// An example of a value of this kind, for keys without one of their own.
 fn written(key: &str, wanted: &str) -> Option<String> {
     let name = key.rsplit('.').next().unwrap_or(key);
     let value = match wanted {

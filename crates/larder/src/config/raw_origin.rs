@@ -18,7 +18,7 @@ use super::text::{Size, Span};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawOrigin {
-    /// Where it is: "http://host:port" or "https://host:port".
+    /// The origin's address: "http://host:port" or "https://host:port".
     #[schemars(example = "http://127.0.0.1:8000")]
     pub(crate) url: String,
     /// Which Host it is sent: "client", the one that the client named (hosts are then cached apart), or "origin",

@@ -107,7 +107,8 @@ pub(crate) struct RawSwitch {
     /// Nodes the cluster may grow to. 1 to 65534.
     pub(crate) nodes_max: u16,
     /// Requests admitted at once; the rest wait. "auto": S = (n-1) t_high + t_low - 1 for n > 1 nodes if a policy of theirs
-    /// goes by t_low and t_high (lard, lard-r), else 1000 per node, or t_high if that is more. "derived": S in any case.
+    /// goes by t_low and t_high (lard, lard-r), and t_high for the last of several; else 1000 per node, or t_high if that is
+    /// more. "derived": S in any case.
     /// "unlimited", or a number. Long-lived requests do not count, see [switch.long_lived].
     pub(crate) admission: RawAdmission,
     /// Requests that may wait for admission; the next one gets 503 with Retry-After. 0 to 1000000.

@@ -86,7 +86,7 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
     Ok(origin)
 }
 
-/// What is odd about an origin and works.
+/// The warning about an origin that works and is odd, if there is one.
 pub(super) fn odd(origin: &OriginConfig) -> Option<Fault> {
     if origin.tls.is_none() || origin.host == HostHeader::Origin {
         return None;

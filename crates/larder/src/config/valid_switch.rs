@@ -134,7 +134,7 @@ pub(super) fn switch(
     Ok(SwitchRole { switch, threads, discover, follow, wards, report_secret, beside, run_as, acme })
 }
 
-/// What keeps nodes, clients and the switch itself from harm.
+/// Checks the settings that protect nodes, clients and the switch itself.
 fn safety(raw: &RawSwitch, switch: &mut SwitchConfig) -> Result<(), Fault> {
     switch.health = health(&raw.health)?;
     (switch.timeouts, switch.limits) = (timeouts(&raw.timeouts), limits(&raw.limits));

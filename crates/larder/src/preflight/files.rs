@@ -11,7 +11,7 @@ use rustix::fs::Access;
 use super::Finding;
 use crate::config::{self, Fault, RunAs, may};
 
-/// What a role does with a file.
+/// The use that a role makes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// Serves the files below it.
@@ -53,7 +53,7 @@ pub(super) fn check(need: &FileNeed) -> Option<Finding> {
     found.err().map(|(what, hint)| Finding::error(Fault::new(key, what).hint(hint)))
 }
 
-/// What is wrong, and the remedy.
+/// The fault and its remedy.
 type Wrong = (String, String);
 
 fn directory(path: &Path) -> Result<(), Wrong> {

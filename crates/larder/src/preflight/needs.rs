@@ -45,7 +45,7 @@ impl Needs {
     }
 }
 
-/// What the roles of a config need.
+/// Everything that the roles of a config need.
 pub(super) fn of(config: &Config) -> Needs {
     let mut needs = Needs::default();
     if let Some(role) = &config.switch {

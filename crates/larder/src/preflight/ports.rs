@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use super::{Finding, Purpose};
 use crate::config::Fault;
 
-/// What listens on an address.
+/// The kind of socket on an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Tcp,

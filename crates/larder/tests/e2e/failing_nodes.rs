@@ -1,4 +1,4 @@
-//! What the log of a switch says of requests that fail.
+//! The log lines of a switch about requests that fail.
 
 use std::fs;
 use std::io::{Read, Write as _};

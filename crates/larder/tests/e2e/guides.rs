@@ -95,7 +95,7 @@ fn rows(text: &str) -> Vec<Row> {
     found
 }
 
-/// What the schema says of `node`, with references, alternatives and items of lists followed.
+/// The schemas of `node`, with references, alternatives and items of lists followed.
 fn alternatives<'a>(schema: &'a Value, node: &'a Value, found: &mut Vec<&'a Value>) {
     found.push(node);
     if let Some(definition) = node["$ref"].as_str().and_then(|name| schema.pointer(name.strip_prefix('#')?)) {
@@ -120,7 +120,7 @@ fn described<'a>(schema: &'a Value, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// What larder's column of a row writes and asks for.
+/// The code spans in larder's column of a row.
 struct Uses {
     /// The configs that the row gives, one for each alternative value.
     configs: Vec<Table>,

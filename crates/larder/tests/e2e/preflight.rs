@@ -1,4 +1,4 @@
-//! What a start needs of the machine: `larder check` and the start say the same, all at once, each at its key.
+//! The needs of a start: `larder check` and the start report the same faults, all at once, each at its key.
 
 use std::fs;
 use std::net::TcpListener;

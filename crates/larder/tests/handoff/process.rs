@@ -40,7 +40,7 @@ impl Process {
         started
     }
 
-    /// What it has written to stderr.
+    /// The text that it has written to stderr.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

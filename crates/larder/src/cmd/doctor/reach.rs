@@ -32,7 +32,7 @@ struct Host {
     question: Question,
 }
 
-/// What a host is asked.
+/// The question to a host.
 #[derive(Clone, Debug)]
 enum Question {
     /// Only a connection is opened: the host does not speak HTTP/1.1 in clear.
