@@ -78,10 +78,10 @@ mod tests {
     #[test]
     fn what_runs_uses_time() {
         let (before, since) = (with_children(std::process::id()), Instant::now());
-        while since.elapsed() < Duration::from_millis(30) {
-            std::hint::spin_loop();
+        // To look is what uses time. The kernel counts it in steps of 10 ms, and other processes may run meanwhile.
+        while with_children(std::process::id()) <= before {
+            assert!(since.elapsed() < Duration::from_secs(20), "no time is counted");
         }
-        assert!(with_children(std::process::id()) > before);
         assert_eq!(with_children(u32::MAX), Duration::ZERO);
     }
 }
