@@ -4,7 +4,6 @@ use super::client_key::{Client, Prefixes};
 use super::config::{ClientNoCache, HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
-use super::log_gate::LogGate;
 use super::passed::PassedBefore;
 use super::permit;
 use super::place::{Counts, Place};
@@ -48,8 +47,6 @@ pub(crate) struct Origin {
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     pub(super) counts: Arc<Counts>,
-    /// For lines about connections that fail.
-    pub(super) failures: LogGate,
 }
 
 /// Why the origin gave no reply.
@@ -95,6 +92,9 @@ pub(crate) enum OriginError {
 }
 
 impl OriginError {
+    /// The number of errors.
+    pub(super) const COUNT: usize = Self::Abandoned as usize + 1;
+
     /// Whether it is this node's, and another might do better.
     pub(crate) const fn is_own(self) -> bool {
         match self {
@@ -161,7 +161,6 @@ impl Origin {
         let authority = config.url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
         Self {
             authority,
-            failures: LogGate::default(),
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
             slots: Slots::new(sharing(&config)),

@@ -8,6 +8,7 @@
 //! be at fault itself. The first origin that is not left is asked. If all are left, all are tried, the one first whose time is up first: a request
 //! that would fail anyway may find one that works again. An origin's state is known to this process alone.
 
+use super::client::OriginError;
 use http::uri::{Authority, Scheme};
 use http::{StatusCode, Uri};
 use larder_edge::Seldom;
@@ -61,6 +62,9 @@ pub(super) struct Standing {
     state: Mutex<State>,
     left_log: Seldom,
     used_log: Seldom,
+    error_logs: [Seldom; OriginError::COUNT],
+    /// For signed requests that the origin refuses.
+    pub(super) refused_log: Seldom,
 }
 
 #[derive(Debug, Default)]
@@ -116,8 +120,15 @@ impl Standings {
             let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
             // A URL without an authority does not pass the check.
             let authority = url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
-            let (left_log, used_log) = (Seldom::default(), Seldom::default());
-            Arc::new(Standing { scheme, authority, state: Mutex::default(), left_log, used_log })
+            Arc::new(Standing {
+                scheme,
+                authority,
+                state: Mutex::default(),
+                left_log: Seldom::default(),
+                used_log: Seldom::default(),
+                error_logs: Default::default(),
+                refused_log: Seldom::default(),
+            })
         };
         let backups = failover.iter().flat_map(|failover| &failover.urls);
         Self { all: std::iter::once(url).chain(backups).map(standing).collect(), failover: failover.cloned() }
@@ -198,6 +209,11 @@ impl Standings {
 }
 
 impl Standing {
+    /// The limit for log lines about an error at this origin.
+    pub(super) const fn log(&self, error: OriginError) -> &Seldom {
+        &self.error_logs[error as usize]
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

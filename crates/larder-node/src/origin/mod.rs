@@ -24,7 +24,6 @@ pub(crate) mod fields;
 mod filling;
 mod flight;
 mod interim;
-mod log_gate;
 mod passed;
 mod patience;
 mod permit;

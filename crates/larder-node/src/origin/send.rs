@@ -69,10 +69,12 @@ impl Origin {
             match &sent {
                 Ok(reply) if !origins.tells_failure(reply.status()) => {
                     origins.succeeded(candidate);
+                    self.log_refused(origin, reply.status());
                     break;
                 }
                 Err(error) if !error.is_of_origin() => break,
                 outcome => {
+                    log_no_reply(origin, outcome.as_ref().err().copied());
                     let unreachable = matches!(outcome, Err(error) if error.is_before_request());
                     origins.failed(candidate, unreachable, Instant::now());
                 }
@@ -158,28 +160,54 @@ impl Origin {
             Ok(reply) => Ok(reply),
             Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
             Err(error) => {
-                self.tell(origin, &error);
-                Err(fault(&error))
+                let fault = fault(&error);
+                log_no_connection(origin, fault, &error);
+                Err(fault)
             }
         }
     }
 
-    /// Writes to the log that there is no connection, if it is time for a line.
-    fn tell(&self, origin: &Standing, error: &LegacyError) {
-        let fault = tls_fault(error);
-        if fault.is_none() && !error.is_connect() {
-            return;
+    /// Logs that the origin refuses requests that the node has signed.
+    fn log_refused(&self, origin: &Standing, status: StatusCode) {
+        let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        if refused
+            && self.terms().config.sign.is_some()
+            && let Some(times) = origin.refused_log.due()
+        {
+            let hint = "if it refuses all: check the keys of node.origin.sign, their rights and this machine's clock";
+            let (origin, status) = (&origin.authority, status.as_u16());
+            tracing::info!(%origin, status, times, hint, "origin: signed requests are refused");
         }
-        let Some(suppressed) = self.failures.admit(Instant::now()) else { return };
-        let origin = &origin.authority;
-        if let Some(fault) = fault {
-            let reason = fault.reason();
-            tracing::warn!(%origin, reason, error = %fault, suppressed, "origin: TLS failed");
-        } else {
-            let reason = if is_late(error) { "timeout" } else { "connect" };
-            let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%origin, reason, error = cause, suppressed, "origin: connection failed");
-        }
+    }
+}
+
+/// Logs that there is no connection.
+fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) {
+    let fault = tls_fault(error);
+    if fault.is_none() && !error.is_connect() {
+        return;
+    }
+    let Some(times) = origin.log(kind).due() else { return };
+    let origin = &origin.authority;
+    if let Some(fault) = fault {
+        let reason = fault.reason();
+        tracing::warn!(%origin, reason, error = %fault, times, "origin: TLS failed");
+    } else {
+        let reason = if is_late(error) { "timeout" } else { "connect" };
+        let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(%origin, reason, error = cause, times, "origin: connection failed");
+    }
+}
+
+/// Logs that a request which was sent has had no reply. A failed connection has a line of its own.
+fn log_no_reply(origin: &Standing, error: Option<OriginError>) {
+    let Some(error) = error.filter(|error| !error.is_before_request() && *error != OriginError::TlsBroken)
+    else {
+        return;
+    };
+    if let Some(times) = origin.log(error).due() {
+        let (origin, reason) = (&origin.authority, error.reply().1);
+        tracing::warn!(%origin, reason, %error, times, "origin: requests fail");
     }
 }
 

@@ -65,6 +65,30 @@ fn the_log_says_once_why_requests_fail_at_a_node_and_what_to_change() {
 }
 
 #[test]
+fn the_log_of_a_node_says_once_why_requests_fail_at_its_origin() {
+    let folder = tempfile::tempdir().unwrap();
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (origin, line) in [
+        (speaks_no_tls(), "origin: requests fail origin=127.0.0.1"),
+        (dead, "origin: connection failed origin=127.0.0.1"),
+    ] {
+        let text = format!(
+            "[node]\nname = \"n\"\nlisten = \"127.0.0.1:0\"\n[node.origin]\nurl = \"http://{origin}\"\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\n"
+        );
+        let (config, log) = (folder.path().join("larder.toml"), folder.path().join("log"));
+        fs::write(&config, text).unwrap();
+        let node = Process::start_with_log(&["node", "--config", config.to_str().unwrap()], &log);
+        for _ in 0..3 {
+            assert_eq!(get(node.address, "/x").status, 502);
+        }
+        assert!(node.terminate().success());
+        let log = fs::read_to_string(&log).unwrap();
+        assert_eq!(log.lines().filter(|said| said.contains(line)).count(), 1, "{line}\n{log}");
+    }
+}
+
+#[test]
 fn plain_http_at_an_address_for_tls_is_answered_with_400() {
     let folder = tempfile::tempdir().unwrap();
     let leaf = Authority::new(folder.path(), "root").leaf("a.test");
