@@ -41,6 +41,8 @@ enum flow_state {
                            * after the end, clears it and is told (EVENT_WOKE) */
 #define FLOW_ACKED 128    /* the client has acknowledged something of the reply: last_ack is past first_ack */
 #define FLOW_MOVED 256    /* user space has given the connection to another node or slot: its timestamps name the former one */
+#define FLOW_LISTED 512   /* entered from a node's list, which may be older than a new connection on the same addresses: the entry
+                           * counts for packets for which this host's stack has no socket, and the first of them clears the flag */
 
 struct flow {
     __u8 state; /* enum flow_state */

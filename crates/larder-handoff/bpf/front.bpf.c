@@ -9,6 +9,7 @@
  *   IP options, extension headers, fragment    of a flow NODE: its node; of HOLD, RESET: dropped; else stack
  *   lengths that contradict each other         dropped
  *   SYN                                        noted in a flow that is there; [cookie, open] SYN-ACK, else stack
+ *   flow from a node's list, the stack has it  as for no flow
  *   flow, packet proves a newer connection     the flow ends, then as for no flow
  *   flow NODE / HOLD / RESET / LOCAL           its node, or the one whose tag is echoed / ring, up to a number / RST / stack
  *   no flow, [cookie] valid: RST               dropped
@@ -114,7 +115,7 @@ IN int front(void *ctx, int xdp) {
     struct flow *flow = bpf_map_lookup_elem(&flows, &key);
     if (p.flags & TCP_SYN && !(p.flags & TCP_ACK))
         return on_syn(ctx, xdp, &p, service, flow);
-    if (flow) {
+    if (flow && !flow_is_outdated(ctx, flow, &p)) {
         /* So a client ends a handshake whose SYN-ACK came too late for it: its next SYN is answered then. */
         if (p.flags & TCP_RST && flow->flags & FLOW_ANSWERED && p.seq == flow->answer_ack)
             return pass(xdp);
@@ -177,7 +178,7 @@ int front_egress(struct __sk_buff *ctx) {
         }
         return TC_ACT_UNSPEC;
     }
-    if (flow->state != FLOW_NODE || asks(flow, &p))
+    if (flow->state != FLOW_NODE || flow->flags & FLOW_LISTED || asks(flow, &p))
         return TC_ACT_UNSPEC;
     count(COUNT_EGRESS_DROPPED);
     return TC_ACT_SHOT;
@@ -219,8 +220,10 @@ int front_set_flow(struct flow_change *change) {
         /* The node before the state: a packet in between must not go to the wrong one. */
         if (change->node != NO_NODE)
             *(volatile __u16 *)&flow->node = change->node;
-        if (change->state)
+        if (change->state) {
             *(volatile __u8 *)&flow->state = change->state;
+            flow_unmark(flow, FLOW_LISTED);
+        }
         /* After the client's end only what it acknowledges from here on says that it goes on. */
         if (change->flags & FLOW_IDLE && flow->flags & FLOW_CLIENT_FIN)
             flow->asked_ack = flow->last_ack;

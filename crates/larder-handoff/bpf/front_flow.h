@@ -488,6 +488,18 @@ IN __u32 stack_state(void *ctx, const struct packet *p) {
     return state;
 }
 
+/* 1 if the entry comes from a node's list and this host's stack has the connection. The list was made some milliseconds before it
+ * was read: since then the client may have ended that connection and begun a new one on the same addresses here. */
+IN int flow_is_outdated(void *ctx, struct flow *flow, const struct packet *p) {
+    if (!(flow->flags & FLOW_LISTED))
+        return 0;
+    __u32 state = stack_state(ctx, p);
+    if (state && state != STATE_TIME_WAIT)
+        return 1;
+    flow_unmark(flow, FLOW_LISTED);
+    return 0;
+}
+
 /* An unknown packet that opens nothing; `verdict` on its cookie. */
 IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, int verdict,
                     const struct flow_key *key, const struct service *service) {

@@ -50,6 +50,10 @@ pub mod flow_flag {
     pub const IDLE: u8 = 64;
     /// The client has acknowledged something of the reply.
     pub const ACKED: u8 = 128;
+    /// In [`Flow::flags_rest`]: entered from a node's list, and no packet has come since for which this host's stack has no socket.
+    ///
+    /// [`Flow::flags_rest`]: super::Flow::flags_rest
+    pub const LISTED: [u8; 3] = [2, 0, 0];
 }
 
 /// Bits of [`Service::flags`].

@@ -4,7 +4,7 @@ use super::link::Link;
 use super::{Plane, PlaneError, PlaneEvent, events};
 use crate::abi::{
     COUNTERS_MAX, ExpiredKeys, Flow, Keys, NO_NODE, NODES_MAX, NodeLink, RawFlowKey, SERVICES_MAX, Service,
-    ServiceKey, Target, flow_state, link_kind, service_flag,
+    ServiceKey, Target, flow_flag, flow_state, link_kind, service_flag,
 };
 use crate::flow::mapped;
 use crate::listing::each_entry;
@@ -361,14 +361,22 @@ impl Plane {
         self.change_flow(FlowChange { seq, ack, frozen: 1, ..FlowChange::none(key) })
     }
 
-    /// Sends a connection's packets to a node unless it is known already, in whatever state. Says whether it was not.
+    /// Sends a connection's packets to a node that has listed it, unless it is known already, in whatever state, or this host's
+    /// stack has it: the list may be older than a new connection on the same addresses. Says whether it was not known.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
     pub fn add_flow(&self, key: FlowKey, node: u16) -> Result<bool, PlaneError> {
         let now = now_ns();
-        let flow = Flow { state: flow_state::NODE, node, seen_ns: now, opened_ns: now, ..Flow::default() };
+        let flow = Flow {
+            state: flow_state::NODE,
+            node,
+            flags_rest: flow_flag::LISTED,
+            seen_ns: now,
+            opened_ns: now,
+            ..Flow::default()
+        };
         let added = self.flows.update(RawFlowKey::from(key).as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST);
         match added {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),

@@ -384,6 +384,39 @@ fn unknown_connections_go_by_their_tag() {
     });
 }
 
+/// The plane enters the connections of a node's list. Meanwhile a client has ended one of them, and begun a new one on the same
+/// addresses with this host's stack.
+#[test]
+fn a_nodes_list_takes_no_connection_from_the_stack() {
+    for spec in [all_on(), ServiceSpec { cookie: false, grace: false, ..all_on() }] {
+        everywhere(spec, |bench| {
+            let here =
+                TcpListener::bind(if bench.v6 { "[::1]:0" } else { "127.0.0.1:0" }).expect("a listener");
+            let server = here.local_addr().expect("an address");
+            bench.plane.set_service(5, server, spec).expect("a service");
+            let stream = TcpStream::connect(server).expect("connected");
+            let client = stream.local_addr().expect("an address");
+            let key = FlowKey::new(client, 5);
+            assert!(bench.plane.add_flow(key, 7).expect("room"));
+            let packet = Packet::new(client, server).flags(ACK).payload(b"x");
+            let answer = Packet::new(server, client).flags(ACK);
+            for _ in 0..2 {
+                assert_eq!(bench.run(&packet.frame()), Fate::Passed);
+                assert_eq!(bench.run_egress(&answer.frame()), Fate::Passed);
+            }
+            // It moves to a node: what is left of it here is frozen.
+            bench.plane.put_flow(key, FlowTo::Node(7)).expect("a flow");
+            is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
+            assert_eq!(bench.run_egress(&answer.frame()), Fate::Dropped);
+            // One that the stack does not have is the node's from its first packet on.
+            assert!(bench.plane.add_flow(bench.key(), 7).expect("room"));
+            is_forwarded(&bench.run(&bench.packet().flags(ACK).frame()).sent(), &bench.packet().flags(ACK));
+            let flow = bench.plane.flow(bench.key()).expect("the flow");
+            assert_eq!((flow.state, flow.flags_rest), (flow_state::NODE, [0; 3]));
+        });
+    }
+}
+
 /// A connection that the stack has answered with a cookie of its own, as under a flood of SYNs, has no socket until the handshake
 /// is over.
 #[test]
