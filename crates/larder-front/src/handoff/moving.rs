@@ -59,6 +59,8 @@ impl Edge {
                 return Moved::Lost;
             }
         };
+        // The plane may have told of the end of the connection before on these addresses, and nobody have read it yet.
+        self.drain(shared);
         // From here on it is known by this number: its addresses may be another connection's by the time of the answer.
         let (id, arrived) = self.peers.begin_move(node, key);
         let mut waiting = Some((started, text));

@@ -82,6 +82,8 @@ enum Tale {
     /// The same, a minute ago.
     Stale(FlowKey),
     Opened(FlowKey, Reusable),
+    /// By the client's reset.
+    Ended(FlowKey),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -239,6 +241,7 @@ impl Fabric for Paper {
                     visit(Told::Punt { key, first: true, head: None, packet: &packet, age });
                 }
                 Tale::Opened(key, reused) => visit(Told::Opened { key, reused, age: Duration::ZERO }),
+                Tale::Ended(key) => visit(ended(key, flow_flag::CLIENT_RST)),
             }
         }
         let mut notes = lock(&self.0);

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::handoff::edge::Started;
+use crate::handoff::moving::Moved;
 use crate::handoff::peers::Arrived;
+use crate::handoff::table::End;
 use crate::lease::Lease;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
@@ -91,18 +93,49 @@ impl Bench {
     /// A connection whose state is on its way.
     fn forwarded(&self, key: FlowKey) -> u64 {
         let (id, _) = self.edge.peers.begin_move(NodeId(0), key);
+        assert!(self.edge.forward_to(&self.shared, (key, id), self.started(), None).is_ok());
+        id
+    }
+
+    fn started(&self) -> Started {
         let request = larder_core::Request::new(larder_core::TargetId(1));
         let mut lease = Lease::new(self.shared.clone());
         let decision = lease.arrive(self.shared.clock.now(), request).expect("room").expect("room");
-        let started = Started { lease, request, decision };
-        assert!(self.edge.forward_to(&self.shared, (key, id), started, None).is_ok());
-        id
+        Started { lease, request, decision }
     }
 }
 
 fn socket() -> OwnedFd {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     std::net::TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection").into()
+}
+
+/// A client resets a connection that has moved, and begins another one from the same port. The plane has told of the reset, which
+/// wakes nobody: the event must not end the other connection.
+#[tokio::test]
+async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
+    if !larder_handoff::netns::root_or_skip("CAP_NET_ADMIN") {
+        return;
+    }
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.forwarded(key(1));
+    bench.notes(|notes| notes.to_tell.push_back(Tale::Ended(key(1))));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let _client = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let (tcp, _) = listener.accept().await.expect("the connection");
+    let (edge, shared, started) = (bench.edge.clone(), bench.shared.clone(), bench.started());
+    let moving = tokio::spawn(async move { edge.move_socket(&shared, key(1), tcp, started, None).await });
+    let id = node.state().await.id;
+    // The switch reads all events then.
+    node.say(FromNode::Closed(Vec::new())).await;
+    node.say(FromNode::Restored { ids: vec![id] }).await;
+    assert!(matches!(moving.await.expect("it ends"), Moved::Gone));
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    let ends: Vec<End> =
+        bench.edge.counts.ends().filter(|(_, count)| *count > 0).map(|(end, _)| end).collect();
+    assert_eq!(ends, [End::ClientReset]);
 }
 
 /// A node answers, or does not, once another connection has the addresses: it stays as it is, whether the table or only the
