@@ -6,13 +6,16 @@ use larder_testkit::{eventually_async, take_time, within};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::NodeSpec;
-use larder_front::{HandoffConfig, Handshake, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig};
+use larder_front::{
+    HandoffConfig, Handshake, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig, SwitchHandle,
+};
 use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
@@ -297,12 +300,28 @@ fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
     }
 }
 
-fn fails(server: SocketAddr, manner: Manner, gap: Duration) -> bool {
+fn fails(server: SocketAddr, manner: Manner, gap: Duration, explain: impl Fn()) -> bool {
     let asked = ask(server, manner, gap);
     if let Err(error) = &asked {
         println!("{manner:?} after {gap:?}: {error}");
+        explain();
     }
     asked.is_err()
+}
+
+/// Prints the sockets of all hosts and the counters of the switch's forwarding plane.
+fn explain(topology: &Topology, switch: &SwitchHandle) {
+    for host in topology.hosts() {
+        let sockets = host.namespace.output(Command::new("ss").arg("-tinmo"));
+        let sockets = sockets.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        println!("{}: {}", host.port, sockets.unwrap_or_else(|error| error.to_string()));
+    }
+    let of_interest = ["larder_switch_plane_total", "larder_switch_handoff", "larder_switch_deliveries"];
+    for line in switch.metrics_text().lines().filter(|line| !line.ends_with(" 0")) {
+        if of_interest.iter().any(|name| line.starts_with(name)) {
+            println!("{line}");
+        }
+    }
 }
 
 /// Connections of this manner through a switch with these mends to a node that is so slow: how many went wrong, of how
@@ -371,19 +390,26 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
         let watching = async {
             let up = || handle.nodes().iter().any(|node| node.handoff.as_ref().is_some_and(|h| h.repair));
             eventually_async("the node can take connections", || up().then_some(())).await;
-            let _ = ready.send(());
+            let _ = ready.send(handle);
             let _ = stopped.await;
         };
         switch.run(watching).await.unwrap();
     });
-    is_ready.recv_timeout(PATIENCE).unwrap();
+    let handle = is_ready.recv_timeout(PATIENCE).unwrap();
+    let explained = Once::new();
+    // Without a mend faults are expected.
+    let explain = || {
+        if mends == Mends::default() {
+            explained.call_once(|| explain(&topology, &handle));
+        }
+    };
     let client = &topology.client().namespace;
     let clients = || {
         thread::scope(|scope| {
             let one = |number: usize| {
                 let mut random = Random(number as u64);
                 let some = (0..count / THREADS).map(move |_| Duration::from_micros(random.next() % 300));
-                scope.spawn(move || some.filter(|gap| fails(service, manner, *gap)).count())
+                scope.spawn(move || some.filter(|gap| fails(service, manner, *gap, explain)).count())
             };
             let threads: Vec<_> = (0..THREADS).map(one).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
