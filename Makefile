@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test static oracle hostile audit cache-tests handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test release static oracle hostile audit cache-tests handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -12,6 +12,9 @@ demo: ## a whole cluster on this machine, policies side by side (ARGS="--log acc
 
 test: ## the gate: formatting, lints, tests, tidy, documentation
 	@scripts/test.sh
+
+release: ## everything that a release has, into target/dist: static binary, deb, rpm, wheel, checksums, bill of materials (minutes)
+	@scripts/release.sh target/dist
 
 static: ## one binary without shared libraries, for packages and containers (minutes)
 	@scripts/static.sh

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build    a C compiler, cmake, libelf and zlib, CA certificates, cargo and rustc
 #   scripts/setup.sh test     the same, with rustfmt and clippy; in CI, with the servers and tools that tests run
+#   scripts/setup.sh release  the first, with what makes and opens the packages of a release
 #   scripts/setup.sh fuzz     the first, with a C++ compiler for libFuzzer
 #
 # Rust comes from what is installed, else from rustup, else from Debian's packages. LARDER_NO_RUSTUP=1 leaves
@@ -17,6 +18,7 @@ RUSTUP_SECONDS_MAX=900
 APT_UPDATED=
 PEBBLE_VERSION=v2.10.1
 GRPC_VERSION=v1.84.0
+ACTIONLINT_VERSION=v1.7.12
 
 # as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
@@ -69,6 +71,20 @@ install_system_packages() {
     apt_install "${lacking[@]}"
 }
 
+# Programs that make the packages of a release and open them again (scripts/release.sh).
+install_release_tools() {
+    local lacking=()
+    command -v strip >/dev/null 2>&1 || lacking+=(binutils)
+    command -v rpmbuild >/dev/null 2>&1 || lacking+=(rpm)
+    command -v rpm2cpio >/dev/null 2>&1 || lacking+=(rpm2cpio)
+    command -v cpio >/dev/null 2>&1 || lacking+=(cpio)
+    /usr/bin/python3 -c "import wheel" >/dev/null 2>&1 || lacking+=(python3-wheel)
+    /usr/bin/python3 -c "import pip" >/dev/null 2>&1 || lacking+=(python3-pip)
+    [ ${#lacking[@]} -eq 0 ] && return 0
+    command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
+    apt_install "${lacking[@]}"
+}
+
 # Programs that tests run. Without them these tests skip; in CI they must be installed.
 install_test_tools() {
     local lacking=()
@@ -97,6 +113,8 @@ install_test_tools() {
         github.com/letsencrypt/pebble/v2/cmd/pebble github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv
     install_go_programs grpc-interop "$GRPC_VERSION" "the test of gRPC" \
         google.golang.org/grpc/interop/client google.golang.org/grpc/interop/server
+    install_go_programs actionlint "$ACTIONLINT_VERSION" "the release workflow" \
+        github.com/rhysd/actionlint/cmd/actionlint
 }
 
 # go_command: a Go that fetches the one that a module asks for, which 1.21 was the first to do.
@@ -232,6 +250,7 @@ install_components() {
 }
 
 install_system_packages
+[ "$PURPOSE" != release ] || install_release_tools
 [ "$PURPOSE" != test ] || install_test_tools
 if ! select_toolchain; then
     say "there is no Rust $LARDER_MSRV or newer here"

@@ -3,7 +3,7 @@
 # with what failed and the sum of all tests.
 #
 #   scripts/test.sh           all steps
-#   scripts/test.sh clippy    the named ones: fmt clippy test doc fuzz
+#   scripts/test.sh clippy    the named ones: fmt clippy test doc release
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/toolchain.sh"
 cd "$LARDER_ROOT"
@@ -59,6 +59,18 @@ step_doc() {
     RUSTDOCFLAGS="${DENY[*]} -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps --document-private-items
 }
 
+# Rehearses a release with the binary of the tests: every package is made, opened and asked for its version.
+step_release() {
+    local linter=${LARDER_TOOLS:-$HOME/.cache/larder/bin}/actionlint dist
+    [ -x "$linter" ] || { without actionlint; return; }
+    [ "${CI:-}" = true ] || command -v rpmbuild >/dev/null 2>&1 || { without rpmbuild; return; }
+    "$linter" .github/workflows/*.yml
+    cargo build --locked -p larder
+    dist=$(mktemp -d)
+    scripts/release.sh --binary "${CARGO_TARGET_DIR:-target}/debug/larder" "$dist" || return
+    rm -r "$dist"
+}
+
 run_step() {
     local name=$1 started=$SECONDS status=0 verdict
     printf '\n== %s\n' "$name"
@@ -77,7 +89,7 @@ run_step() {
 }
 
 STEPS=("$@")
-[ ${#STEPS[@]} -gt 0 ] || STEPS=(fmt clippy test doc)
+[ ${#STEPS[@]} -gt 0 ] || STEPS=(fmt clippy test doc release)
 for name in "${STEPS[@]}"; do
     declare -F "step_$name" >/dev/null || die "there is no step '$name'"
     run_step "$name"
