@@ -6,6 +6,7 @@ use crate::budget::RetryConfig;
 use crate::clients::ClientLimits;
 use crate::dial::{AnnounceOf, Reach, TlsOf};
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
+use crate::guard::Guard;
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::health::OutlierConfig;
 use crate::hedge::Hedge;
@@ -94,6 +95,8 @@ pub struct SwitchConfig {
     pub split_by: SplitBy,
     /// What the default route compresses; nothing by default.
     pub compress: Option<Compression>,
+    /// Which of the default route's requests are refused; none by default.
+    pub guard: Option<Guard>,
     /// When the default route's requests are hedged; never by default.
     pub hedge: Option<Hedge>,
     /// Sticky sessions of the default route; none by default.
@@ -158,6 +161,7 @@ impl SwitchConfig {
             reply_fields: FieldRules::default(),
             split_by: SplitBy::default(),
             compress: None,
+            guard: None,
             hedge: None,
             sticky: None,
             request_id: None,
@@ -206,6 +210,9 @@ impl SwitchConfig {
         range("threads", self.threads, 1, 1024)?;
         range("census_targets_max", self.census_targets_max, 1, 100_000_000)?;
         routes::validate(self)?;
+        if let Some(guard) = &self.guard {
+            guard.validate(routes::DEFAULT_ROUTE)?;
+        }
         if let Some(hedge) = &self.hedge {
             hedge.validate(routes::DEFAULT_ROUTE)?;
         }

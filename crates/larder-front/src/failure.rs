@@ -26,6 +26,12 @@ pub enum Failure {
     BodyTimeout,
     /// The client went away, or stopped reading. Fault of the client; nothing can be answered.
     ClientGone,
+    /// The request has a larger body than its route takes. Fault of the client.
+    BodyTooLarge,
+    /// The request's route asks for a name and a password, and the request has none or wrong ones. Fault of the client.
+    Unauthorized,
+    /// The client's network may not make requests of this route. Fault of the client.
+    Denied,
     /// The client asks for more than it may. A later try will succeed.
     RateLimited,
     /// The client has as many connections as it may. A later try may succeed.
@@ -63,7 +69,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::BadRequest,
         Self::BadAnnouncement,
         Self::UriTooLong,
@@ -71,6 +77,9 @@ impl Failure {
         Self::HeaderTimeout,
         Self::BodyTimeout,
         Self::ClientGone,
+        Self::BodyTooLarge,
+        Self::Unauthorized,
+        Self::Denied,
         Self::RateLimited,
         Self::ClientConnectionsFull,
         Self::ConnectionsFull,
@@ -98,6 +107,9 @@ impl Failure {
             Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",
             Self::ClientGone => "client_gone",
+            Self::BodyTooLarge => "body_too_large",
+            Self::Unauthorized => "unauthorized",
+            Self::Denied => "denied",
             Self::RateLimited => "rate_limited",
             Self::ClientConnectionsFull => "client_connections_full",
             Self::ConnectionsFull => "connections_full",
@@ -121,6 +133,9 @@ impl Failure {
         match self {
             Self::BadRequest | Self::BadAnnouncement | Self::Http2Flood => 400,
             Self::HeaderTimeout | Self::BodyTimeout => 408,
+            Self::Unauthorized => 401,
+            Self::Denied => 403,
+            Self::BodyTooLarge => 413,
             Self::UriTooLong => 414,
             Self::RateLimited | Self::ClientConnectionsFull => 429,
             Self::HeaderTooLarge => 431,

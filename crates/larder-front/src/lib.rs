@@ -24,6 +24,7 @@ mod dial;
 mod edits;
 mod explain;
 mod failure;
+mod guard;
 mod handle;
 mod handoff;
 mod health;
@@ -65,6 +66,7 @@ pub use edits::{
 };
 pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
+pub use guard::{Guard, Users, UsersError};
 pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
 pub use handoff::{
     Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Handshake, Mechanism, NodeHandoff,

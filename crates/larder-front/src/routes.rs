@@ -141,6 +141,9 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
         if let Some(hedge) = &route.edits.hedge {
             hedge.validate(&route.name)?;
         }
+        if let Some(guard) = &route.edits.guard {
+            guard.validate(&route.name)?;
+        }
         if route.matchers.is_empty() && route.share_of.is_none() && route.mirror_of.is_none() {
             let what = "none, so that it takes no request: give at least one".to_owned();
             return Err(wrong(&route.name, "matchers", what));

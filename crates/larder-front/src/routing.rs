@@ -118,8 +118,13 @@ impl Routing {
             share_of: None,
             hedging: config.hedge.as_ref().map(Hedging::new),
             tokens: config.sticky.as_ref().and_then(tokens),
-            edited: all || config.sticky.is_some() || config.compress.is_some() || config.hedge.is_some(),
+            edited: all
+                || config.guard.is_some()
+                || config.sticky.is_some()
+                || config.compress.is_some()
+                || config.hedge.is_some(),
             edits: Edits {
+                guard: config.guard.clone(),
                 sticky: config.sticky.clone(),
                 compress: config.compress.clone(),
                 hedge: config.hedge.clone(),

@@ -140,6 +140,12 @@ pub enum Fault {
         "'?' begins the query, which a path does not hold: leave out what follows; a key template chooses parameters"
     )]
     PathQuery,
+    /// A regular expression that is none, or too large.
+    #[error("no regular expression that can be used: {0}: the syntax is that of https://docs.rs/regex")]
+    Regex(String),
+    /// A regular expression with nginx's mark for one without case.
+    #[error("'~*' is nginx's: write '~(?i){0}' for an expression that ignores case")]
+    RegexCase(String),
     /// A scheme or path in a host.
     #[error("a host is a name or address alone: write '{0}'")]
     HostAlone(String),

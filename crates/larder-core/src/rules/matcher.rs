@@ -3,6 +3,7 @@
 use super::error::{Everything, Fault, Part, RuleError, check_length, fault};
 use super::glob::Glob;
 use super::head::{Head, split_port};
+use super::path::PathPattern;
 use super::{ALTERNATIVES_MAX, RULES_MAX};
 use core::fmt;
 
@@ -21,7 +22,7 @@ use core::fmt;
 pub struct Matcher {
     methods: Vec<Box<str>>,
     hosts: Vec<HostPattern>,
-    paths: Vec<Glob>,
+    paths: Vec<PathPattern>,
     extensions: Vec<Box<str>>,
     headers: Vec<Field>,
 }
@@ -77,21 +78,14 @@ impl Matcher {
     }
 
     /// And of a path of this pattern ([`Glob`]), or of another one that is given. The whole path is compared, as it
-    /// was sent, without the query: `/a` is `/a` alone, `/a*` all that begins so.
+    /// was sent, without the query: `/a` is `/a` alone, `/a*` all that begins so. A pattern that begins with `~` is a regular
+    /// expression of the crate `regex` over bytes: `~\.png$` is any path that ends so.
     ///
     /// # Errors
-    /// No path can match: it begins with neither `/` nor `*`, or holds a `?`, space or control character.
+    /// No path can match: it begins with neither `/` nor `*`, or holds a `?`, space or control character. The expression is not
+    /// valid, or takes more than 1 MiB once compiled.
     pub fn path(mut self, path: &str) -> Result<Self, RuleError> {
-        check_length(Part::Path, path)?;
-        check_sent(Part::Path, path)?;
-        if let Some(at) = path.find('?') {
-            return Err(fault(Part::Path, path, at, Fault::PathQuery));
-        }
-        if !path.starts_with(['/', '*']) {
-            let text = super::error::shortened(path);
-            return Err(fault(Part::Path, path, 0, Fault::PathStart(text)));
-        }
-        self.paths.push(Glob::new(path));
+        self.paths.push(PathPattern::read(path)?);
         counted(Part::Path, self.paths.len())?;
         Ok(self)
     }
@@ -179,7 +173,7 @@ impl fmt::Display for Matcher {
         let kinds = [
             ("method", join(self.methods.iter().map(|text| &**text).collect())),
             ("host", hosts.join("|")),
-            ("path", join(self.paths.iter().map(Glob::as_str).collect())),
+            ("path", join(self.paths.iter().map(PathPattern::as_str).collect())),
             ("extension", join(self.extensions.iter().map(|text| &**text).collect())),
         ];
         let mut given: Vec<String> = Vec::new();
@@ -265,7 +259,7 @@ fn check_token(part: Part, text: &str) -> Result<(), RuleError> {
 }
 
 /// Refuses what a request line cannot hold.
-fn check_sent(part: Part, text: &str) -> Result<(), RuleError> {
+pub(super) fn check_sent(part: Part, text: &str) -> Result<(), RuleError> {
     match text.char_indices().find(|(_, c)| *c == ' ' || c.is_control()) {
         Some((at, c)) => Err(fault(part, text, at, Fault::NeverSent(c))),
         None => Ok(()),

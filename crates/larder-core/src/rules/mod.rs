@@ -18,7 +18,7 @@
 //!
 //! # Cost
 //! [`RouteRules::find`], [`ClassRules::classify`] and [`KeyTemplate::id`] allocate nothing. A rule costs time linear
-//! in the text it looks at, whatever the pattern ([`Glob`]); a list costs the sum of the rules up to the first that
+//! in the text it looks at, whatever the pattern ([`Glob`], or a regular expression, which has scratch space for each thread); a list costs the sum of the rules up to the first that
 //! holds. `cargo bench -p larder-core --bench rules` measures them.
 //!
 //! # Limits
@@ -34,6 +34,7 @@ mod head;
 mod key;
 mod key_text;
 mod matcher;
+mod path;
 mod route;
 
 pub use class::ClassRules;

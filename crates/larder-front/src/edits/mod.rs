@@ -6,7 +6,7 @@
 //! client has put into it cannot end a field or begin another, and is bounded.
 //!
 //! The order, for a request: the route is found and its target is made of what the client sent (unless
-//! [`PathRewrite::decides`]); an [`Answer`] ends it; else the switch adds its own fields, the path is rewritten, the
+//! [`PathRewrite::decides`]); a [`Guard`] may refuse it; an [`Answer`] ends it; else the switch adds its own fields, the path is rewritten, the
 //! rules for all routes run, then the route's. For a reply: the switch's own fields, the rules for all routes, the
 //! route's. Among the rules of one place: remove, set, add.
 //!
@@ -35,6 +35,7 @@ pub(crate) use sticky::{Tokens, cookie, cookie_of, other_cookies, rendezvous};
 pub(crate) use template::pieces;
 pub use template::{Stage, Template};
 
+use crate::guard::Guard;
 use crate::hedge::Hedge;
 
 /// What a client asks for in `Accept-Encoding` and says in `Cookie`: a coding is chosen that the route has and the client
@@ -79,6 +80,8 @@ pub struct Edits {
     pub request_fields: FieldRules,
     /// Rules for the header of replies to clients, after those for all routes.
     pub reply_fields: FieldRules,
+    /// Which requests are refused.
+    pub guard: Option<Guard>,
     /// The switch answers by itself.
     pub answer: Option<Answer>,
     /// Nodes are asked for another path than the client asks for.

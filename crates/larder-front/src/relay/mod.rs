@@ -12,6 +12,7 @@ mod copy;
 mod correct;
 mod edit;
 mod enter;
+mod guarded;
 mod headers;
 mod hedged;
 mod record;
@@ -181,7 +182,7 @@ impl Relay {
         outcome
     }
 
-    /// A piece of the request's body has come: whether all of it has come quickly enough.
+    /// A piece of the request's body has come: whether all of it has come quickly enough, and is no larger than its route takes.
     fn come(
         &self,
         session: &Session,
@@ -190,10 +191,11 @@ impl Relay {
         context: &mut Context,
     ) -> Result<(), Failure> {
         let (rate, base) = (self.shared.limits.body_rate_min, self.shared.timeouts.client_read);
+        context.body_bytes += piece.map_or(0, <[u8]>::len) as u64;
+        self.bound_body(session, context)?;
         if rate == 0 || end {
             return Ok(());
         }
-        context.body_bytes += piece.map_or(0, <[u8]>::len) as u64;
         let allowed =
             base.saturating_add(Duration::from_millis(context.body_bytes.saturating_mul(1000) / rate));
         let late = self.shared.clock.now() - context.tried > allowed && !retry::tunnel_is_open(session);
@@ -264,6 +266,7 @@ impl ProxyHttp for Relay {
             || self.ends_here(session, context).await?
             || self.challenged(session, context).await?
             || self.sent_to_https(session, context).await?
+            || self.guarded(session, context).await?
             || self.answered(session, context).await?
         {
             return Ok(true);

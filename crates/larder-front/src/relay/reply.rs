@@ -5,7 +5,9 @@ use super::{Context, Relay, headers, link, refuse, stream};
 use crate::edits::{Answer, location};
 use crate::failure::{ERROR_HEADER, Failure};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, UPGRADE};
+use http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE,
+};
 use http::{HeaderValue, Method, StatusCode};
 use pingora_error::Result;
 use pingora_http::ResponseHeader;
@@ -25,7 +27,8 @@ impl Relay {
             return NOTHING;
         }
         // A client at fault may not mean what it sends next; and once a node was asked the engine closes.
-        let keep = (failure.status() >= 500 || failure == Failure::RateLimited) && context.tries == 0;
+        let may_go_on = matches!(failure, Failure::RateLimited | Failure::Unauthorized | Failure::Denied);
+        let keep = (failure.status() >= 500 || may_go_on) && context.tries == 0;
         if !keep {
             session.set_keepalive(None);
             // A stream of HTTP/2 ends by itself, and its connection goes on.
@@ -132,6 +135,11 @@ impl Relay {
             .insert_header(HeaderName::from_static(ERROR_HEADER), HeaderValue::from_static(failure.name()))?;
         if let Some(seconds) = context.retry_after_s.or(failure.retry_after_s()) {
             reply.insert_header(RETRY_AFTER, HeaderValue::from(seconds))?;
+        }
+        if failure == Failure::Unauthorized
+            && let Some(guard) = &self.shared.routing.of(context.request.route).edits.guard
+        {
+            reply.insert_header(WWW_AUTHENTICATE, guard.challenge())?;
         }
         self.write_own(session, context, reply, body).await
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::raw_edits::{
     RawCompress, RawHeaders, RawHedge, RawMirror, RawRedirect, RawRespond, RawRewrite, RawSticky,
 };
+use super::raw_guard::RawGuard;
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
@@ -28,7 +29,7 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "Texts::is_empty")]
     #[schemars(example = ["app.example.com", "*.api.example.com"])]
     pub(crate) host: Texts,
-    /// Patterns of the path, as sent and without the query; "*" is any run of bytes.
+    /// Patterns of the path, as sent and without the query; "*" is any run of bytes. "~" begins a regular expression.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     #[schemars(example = "/cgi-bin/*")]
     pub(crate) path: Texts,
@@ -77,6 +78,10 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"relay")]
     pub(crate) mechanism: Option<String>,
+    /// As [switch.guard], as a whole; {} for none. Unset: that of [switch].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-reference" = "elsewhere"))]
+    pub(crate) guard: Option<RawGuard>,
     /// The switch answers with a redirect, and asks no node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redirect: Option<RawRedirect>,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::raw_discover::RawDiscover;
 use super::raw_edits::{RawCompress, RawHeaders, RawHedge, RawRequestId, RawSticky};
+use super::raw_guard::RawGuard;
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
@@ -159,6 +160,10 @@ pub(crate) struct RawSwitch {
     pub(crate) reply_headers: RawHeaders,
     /// Where routes take shares (`of = "default"`) of the requests that no route matches, by what: as split_by of a route.
     pub(crate) split_by: String,
+    /// Requests that are refused: by the client's network, without a password, with too large a body. On the default route, and on
+    /// routes that say nothing else. Such requests are relayed. Unset: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) guard: Option<RawGuard>,
     /// Clients come back to the node that served them: on the default route, and on routes that say nothing else. A node at T_high,
     /// or one that is down, gives way. Unset: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -496,6 +501,7 @@ impl Default for RawSwitch {
             request_headers: RawHeaders::default(),
             reply_headers: RawHeaders::default(),
             split_by: "client".to_owned(),
+            guard: None,
             sticky: None,
             compress: None,
             hedge: None,

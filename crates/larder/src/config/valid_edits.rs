@@ -13,6 +13,7 @@ use super::explain::suggest;
 use super::raw_edits::{RawCompress, RawHeaders, RawHedge, RawRedirect, RawRequestId, RawRewrite, RawSticky};
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;
+use super::valid_guard::{guard, guard_of_route};
 use super::valid_rule::key as key_template;
 
 /// Thousandths of a percent, in which shares are counted.
@@ -208,6 +209,7 @@ pub(super) fn edits_of_all(raw: &RawSwitch, switch: &mut SwitchConfig) -> Result
     switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
     switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
     switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
+    switch.guard = raw.guard.as_ref().map_or(Ok(None), |raw| guard("switch.guard", raw))?;
     switch.hedge = raw.hedge.as_ref().map_or(Ok(None), |raw| hedge("switch.hedge", raw))?;
     hedge_or_stick("switch", switch.hedge.is_some(), switch.sticky.is_some())?;
     switch.request_id = request_id(&raw.request_id)?;
@@ -240,6 +242,7 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
     let mut edits = Edits {
         request_fields: headers(&of("request_headers"), &raw.request_headers, Side::Request)?,
         reply_fields: headers(&of("reply_headers"), &raw.reply_headers, Side::Reply)?,
+        guard: guard_of_route(at, raw, standard)?,
         answer,
         rewrite: raw.rewrite.as_ref().map(|raw| rewrite(&of("rewrite"), raw)).transpose()?,
         compress: match (&raw.compress, &standard.compress) {
@@ -289,6 +292,7 @@ pub(super) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
         ("request_id", switch.request_id.is_some()),
         ("request_headers", !switch.request_fields.is_empty()),
         ("reply_headers", !switch.reply_fields.is_empty()),
+        ("guard", switch.guard.is_some()),
         ("sticky", switch.sticky.is_some()),
         ("compress", switch.compress.is_some()),
         ("hedge", switch.hedge.is_some()),

@@ -23,6 +23,7 @@ use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
 use super::valid_edits::{against_mechanism, edits_of_all};
 use super::valid_entry::entry;
+use super::valid_guard::warn_of_bypasses;
 use super::valid_habits::habits;
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
@@ -107,6 +108,7 @@ pub(super) fn switch(
     switch.entry = entry("switch", &raw.trusted_relays, &raw.forwarded, kept)?;
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     against_mechanism(&switch, warnings)?;
+    warn_of_bypasses(raw, warnings);
     reach(raw, &mut switch, warnings)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;

@@ -38,7 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["larder-testkit"];
 
 /// What the core may link: none of these reads a clock, opens a file or starts a thread.
-const CORE_MAY_LINK: &[&str] = &["arc-swap", "hashbrown", "thiserror", "xxhash-rust"];
+const CORE_MAY_LINK: &[&str] = &["arc-swap", "hashbrown", "regex", "thiserror", "xxhash-rust"];
 
 /// Licences that ask no more than Apache-2.0 of whoever passes the binary on, as cargo spells them.
 const LICENCES: &[&str] = &[

@@ -1,0 +1,289 @@
+//! Accounts for HTTP basic authentication (RFC 7617), read from a file of `name:hash` lines as `htpasswd` writes it.
+//!
+//! A hash is slow to compute on purpose: bcrypt of cost 10 takes some 50 ms of processor time. So an account remembers a keyed digest
+//! of the password that was right, and requests with that password are admitted without another hash. All others are hashed by a few
+//! threads, and [`WAITING_MAX`] requests at most wait for these; further ones are refused with 429. So wrong passwords take no time
+//! from requests of those who have been admitted before.
+
+use crate::failure::Failure;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha_crypt::{PasswordVerifier as _, ShaCrypt};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, OnceLock};
+use tokio::sync::Semaphore;
+
+/// The most accounts of a file.
+const ACCOUNTS_MAX: usize = 65_536;
+/// The most bytes of a name and its password together, with the colon.
+const CREDENTIALS_BYTES_MAX: usize = 1_024;
+/// Requests that wait for their passwords to be checked, in the whole process.
+const WAITING_MAX: usize = 256;
+/// The costs of bcrypt that are accepted. A cost of 15 takes more than a second.
+const COSTS: std::ops::RangeInclusive<u32> = 4..=15;
+
+/// Threads that check passwords: half of the processors, so that requests are served beside them.
+static CHECKING: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Semaphore::new((processors / 2).max(1))
+});
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// A line of a file of accounts that cannot be used. Fault of the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct UsersError {
+    /// The line's number, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// A password's hash, in the form of crypt(3).
+#[derive(Clone, PartialEq, Eq)]
+enum Hash {
+    /// `$2a$`, `$2b$`, `$2y$`.
+    Bcrypt(String),
+    /// `$5$` and `$6$`.
+    ShaCrypt(String),
+}
+
+impl Hash {
+    fn parse(text: &str) -> Result<Self, String> {
+        let advice = "write the account with htpasswd -B, or its hash with openssl passwd -6";
+        if ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) {
+            let parts: bcrypt::HashParts =
+                text.parse().map_err(|_| format!("no hash of bcrypt: {advice}"))?;
+            return match COSTS.contains(&parts.get_cost()) {
+                true => Ok(Self::Bcrypt(text.to_owned())),
+                false => Err(format!("a cost of {} is out of range: 4 to 15", parts.get_cost())),
+            };
+        }
+        if text.starts_with("$5$") || text.starts_with("$6$") {
+            // $id$[rounds=N$]salt$hash, the hash in the 64 characters of crypt(3).
+            let mut parts = text.rsplit('$');
+            let hash = parts.next().unwrap_or("").as_bytes();
+            let length = if text.starts_with("$5$") { 43 } else { 86 };
+            let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"./".contains(byte);
+            let whole = hash.len() == length && hash.iter().all(fits) && (3..=4).contains(&parts.count());
+            return match whole {
+                true => Ok(Self::ShaCrypt(text.to_owned())),
+                false => Err(format!("no hash of SHA-crypt: {advice}")),
+            };
+        }
+        let kind = match text {
+            "" => "there is no hash",
+            text if text.starts_with("$apr1$") || text.starts_with("$1$") => "a hash of MD5 is too weak",
+            text if text.starts_with("{SHA}") => "a hash of SHA-1 without salt is too weak",
+            _ => "unknown kind of hash",
+        };
+        Err(format!("{kind}: {advice}"))
+    }
+
+    fn is_of(&self, password: &[u8]) -> bool {
+        match self {
+            Self::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
+            Self::ShaCrypt(text) => ShaCrypt::default().verify_password(password, text.as_str()).is_ok(),
+        }
+    }
+}
+
+struct Account {
+    hash: Hash,
+    /// The digest of the password, once it has been right.
+    right: OnceLock<[u64; 2]>,
+}
+
+/// Accounts with their passwords' hashes.
+pub struct Users {
+    accounts: BTreeMap<Box<[u8]>, Arc<Account>>,
+    /// Keys of the digests. They are random and never leave the process.
+    keys: [RandomState; 2],
+}
+
+impl Users {
+    /// Reads `name:hash` lines. Empty lines and lines that begin with `#` are skipped.
+    ///
+    /// # Errors
+    /// A line has no colon, an empty name, a name that stands before, or a hash that is not of bcrypt or SHA-crypt; there are no
+    /// accounts, or more than 65,536.
+    pub fn parse(text: &str) -> Result<Self, UsersError> {
+        let mut accounts = BTreeMap::new();
+        for (at, line) in text.lines().enumerate() {
+            let fault = |what: String| UsersError { line: at + 1, what };
+            let line = line.trim_end();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, hash) =
+                line.split_once(':').ok_or_else(|| fault("no colon: write NAME:HASH".to_owned()))?;
+            if name.is_empty() {
+                return Err(fault("the name is empty: write NAME:HASH".to_owned()));
+            }
+            let account = Account { hash: Hash::parse(hash).map_err(fault)?, right: OnceLock::new() };
+            if accounts.insert(Box::from(name.as_bytes()), Arc::new(account)).is_some() {
+                return Err(fault(format!("the name '{}' stands twice", name.escape_debug())));
+            }
+            if accounts.len() > ACCOUNTS_MAX {
+                return Err(fault(format!("more than {ACCOUNTS_MAX} accounts")));
+            }
+        }
+        if accounts.is_empty() {
+            return Err(UsersError { line: 1, what: "no accounts: write one with htpasswd -B".to_owned() });
+        }
+        Ok(Self { accounts, keys: [RandomState::new(), RandomState::new()] })
+    }
+
+    /// Checks the value of `Authorization`.
+    ///
+    /// # Errors
+    /// [`Failure::Unauthorized`] if it is not an account's name with its password, [`Failure::RateLimited`] if too many wait.
+    pub(crate) async fn check(&self, value: &[u8]) -> Result<(), Failure> {
+        let credentials = credentials(value).ok_or(Failure::Unauthorized)?;
+        let colon = credentials.iter().position(|byte| *byte == b':').ok_or(Failure::Unauthorized)?;
+        let (name, password) = (&credentials[..colon], &credentials[colon + 1..]);
+        let digest = [self.keys[0].hash_one(password), self.keys[1].hash_one(password)];
+        let account = self.accounts.get(name);
+        if account.is_some_and(|account| account.right.get() == Some(&digest)) {
+            return Ok(());
+        }
+        // A name that is unknown takes as long as a wrong password, so that names cannot be guessed one by one.
+        let Some(hashed) = account.or_else(|| self.accounts.values().next()).cloned() else {
+            return Err(Failure::Unauthorized);
+        };
+        let right = hash_in_turn(hashed, password.to_vec()).await?;
+        match account {
+            Some(account) if right => {
+                let _ = account.right.set(digest);
+                Ok(())
+            }
+            _ => Err(Failure::Unauthorized),
+        }
+    }
+}
+
+/// Hashes a password when a thread is free for it, and compares the hash with the account's.
+async fn hash_in_turn(account: Arc<Account>, password: Vec<u8>) -> Result<bool, Failure> {
+    /// A place among those who wait; dropped also if the client leaves.
+    struct Place;
+    impl Drop for Place {
+        fn drop(&mut self) {
+            WAITING.fetch_sub(1, Relaxed);
+        }
+    }
+    let before = WAITING.fetch_add(1, Relaxed);
+    let place = Place;
+    if before >= WAITING_MAX {
+        return Err(Failure::RateLimited);
+    }
+    let permit = CHECKING.acquire().await.map_err(|_| Failure::Internal)?;
+    drop(place);
+    // The permit goes along: a client that leaves does not free a thread that still works.
+    let work = move || {
+        let right = account.hash.is_of(&password);
+        drop(permit);
+        right
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| Failure::Internal)
+}
+
+/// The credentials in a value of `Authorization` of the scheme Basic.
+fn credentials(value: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, rest) = value.split_at_checked(6)?;
+    let text = rest.trim_ascii();
+    if !scheme.eq_ignore_ascii_case(b"basic ") || text.len() > CREDENTIALS_BYTES_MAX.div_ceil(3) * 4 {
+        return None;
+    }
+    STANDARD.decode(text).ok()
+}
+
+impl PartialEq for Users {
+    fn eq(&self, other: &Self) -> bool {
+        let own = self.accounts.iter().map(|(name, account)| (name, &account.hash));
+        own.eq(other.accounts.iter().map(|(name, account)| (name, &account.hash)))
+    }
+}
+
+impl Eq for Users {}
+
+impl fmt::Debug for Users {
+    /// Without names and hashes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users({})", self.accounts.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // All of the password "secret"; bcrypt at the lowest cost.
+    const BCRYPT: &str = "$2b$04$LTVb4mz/W8m1LohxOb.JXufIEZwn1x1Iqx35gVqS4.4TVgsSK35nW";
+    const SHA256: &str = "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA";
+    const SHA512: &str =
+        "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1";
+
+    fn basic(credentials: &str) -> Vec<u8> {
+        [b"Basic ", STANDARD.encode(credentials).as_bytes()].concat()
+    }
+
+    #[test]
+    fn lines_that_cannot_be_used_are_named() {
+        for (text, line, what) in [
+            ("", 1, "no accounts"),
+            ("# only words\n\n", 1, "no accounts"),
+            ("a\n", 1, "no colon"),
+            (&format!("a:{BCRYPT}\n:x\n"), 2, "the name is empty"),
+            ("a:\n", 1, "there is no hash"),
+            ("a:secret\n", 1, "unknown kind of hash"),
+            ("a:$apr1$abcdefgh$0123456789012345678901\n", 1, "a hash of MD5 is too weak"),
+            ("a:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n", 1, "a hash of SHA-1 without salt"),
+            ("a:$2y$04$short\n", 1, "no hash of bcrypt"),
+            ("a:$6$\n", 1, "no hash of SHA-crypt"),
+            (&format!("a:{}\n", BCRYPT.replace("$04$", "$20$")), 1, "a cost of 20 is out of range"),
+            (&format!("a:{BCRYPT}\n\na:{BCRYPT}\n"), 3, "the name 'a' stands twice"),
+        ] {
+            let error = Users::parse(text).expect_err(text);
+            assert!(error.line == line && error.what.starts_with(what), "{text}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_right_password_is_admitted_and_no_other() {
+        let text = format!("a:{BCRYPT}\nb:{SHA256}\n# words\n\nc:{SHA512}\n");
+        let users = Users::parse(&text).expect("accounts");
+        for (credentials, right) in [
+            ("a:secret", true),
+            ("b:secret", true),
+            ("c:secret", true),
+            // Again, by the digest.
+            ("a:secret", true),
+            ("a:Secret", false),
+            ("a:", false),
+            ("a", false),
+            ("d:secret", false),
+            (":secret", false),
+            ("b:secret:", false),
+            ("c:secret", true),
+        ] {
+            let checked = users.check(&basic(credentials)).await;
+            assert_eq!(checked.is_ok(), right, "{credentials}: {checked:?}");
+        }
+        assert_eq!(format!("{users:?}"), "Users(3)");
+        assert_eq!(users, Users::parse(&text).expect("accounts"));
+        assert_ne!(users, Users::parse(&text.replace("c:", "d:")).expect("accounts"));
+    }
+
+    #[test]
+    fn a_value_of_another_scheme_or_form_holds_no_credentials() {
+        assert_eq!(credentials(b"basic YTpi").as_deref(), Some(&b"a:b"[..]));
+        assert_eq!(credentials(b"Basic   YTpi ").as_deref(), Some(&b"a:b"[..]));
+        for value in ["", "Basic", "Bearer YTpi", "Basic YTp", "Basic \u{e9}", "BasicYTpi"] {
+            assert_eq!(credentials(value.as_bytes()), None, "{value}");
+        }
+        assert_eq!(credentials(&basic(&"x".repeat(2_000))), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Guards, checked and turned into what the front is told.
+
+use std::sync::Arc;
+
+use larder_front::{Guard, Users};
+
+use super::error::Fault;
+use super::raw_guard::RawGuard;
+use super::raw_route::RawRoute;
+use super::raw_switch::RawSwitch;
+use super::valid_tls::ranges;
+
+/// The largest file of accounts. Bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The accounts in a file.
+fn users(key: &str, path: &str) -> Result<Arc<Users>, Fault> {
+    use std::io::Read as _;
+    let hint = "make it: htpasswd -Bc FILE NAME";
+    let read = || {
+        let mut text = String::new();
+        let file = std::fs::File::open(path)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|error: std::io::Error| {
+        let what = format!("cannot read '{}': {error}", path.escape_debug());
+        Fault::new(key, what).hint(hint).of_machine()
+    })?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(Fault::new(key, format!("'{}' is larger than 16 MiB", path.escape_debug())).of_machine());
+    }
+    let parsed = Users::parse(&text)
+        .map_err(|error| Fault::new(key, format!("'{}', {error}", path.escape_debug())).of_machine())?;
+    Ok(Arc::new(parsed))
+}
+
+/// The guard at `at`; none if it demands nothing.
+pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<Guard>, Fault> {
+    let of = |key: &str| format!("{at}.{key}");
+    let fits = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if raw.realm.len() > 256 || !raw.realm.bytes().all(fits) {
+        let what = format!("'{}' cannot stand in a header field", raw.realm.escape_debug());
+        let hint = "at most 256 bytes of printable ASCII, without quotes and backslashes";
+        return Err(Fault::new(of("realm"), what).hint(hint));
+    }
+    let guard = Guard {
+        allow: ranges(&of("allow"), &raw.allow)?,
+        deny: ranges(&of("deny"), &raw.deny)?,
+        users: raw.users.as_ref().map(|path| users(&of("users"), path)).transpose()?,
+        realm: raw.realm.clone(),
+        pass_authorization: raw.pass_authorization,
+        body_bytes_max: raw.body_max.map(|max| max.0.get()),
+    };
+    if guard.users.is_none() && raw.pass_authorization {
+        let what = "has nothing to do: no password is asked for";
+        return Err(Fault::new(of("pass_authorization"), what).hint("give users, or leave it out"));
+    }
+    let demands = !guard.allow.is_empty()
+        || !guard.deny.is_empty()
+        || guard.users.is_some()
+        || guard.body_bytes_max.is_some();
+    Ok(demands.then_some(guard))
+}
+
+/// The guard of a route: its own, or that of `[switch]`.
+pub(super) fn guard_of_route(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Option<Guard>, Fault> {
+    match (&raw.guard, &standard.guard) {
+        (Some(own), _) => guard(&format!("{at}.guard"), own),
+        (None, Some(standard)) => guard("switch.guard", standard),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Warns of guards that a client passes by writing the path or the host in another way.
+pub(super) fn warn_of_bypasses(raw: &RawSwitch, warnings: &mut Vec<Fault>) {
+    let keeps_out =
+        |guard: &RawGuard| !guard.allow.is_empty() || !guard.deny.is_empty() || guard.users.is_some();
+    if raw.guard.as_ref().is_some_and(keeps_out) {
+        return;
+    }
+    for (i, route) in raw.routes.iter().enumerate() {
+        let by_text = !route.path.is_empty() || !route.extension.is_empty();
+        if by_text && route.guard.as_ref().is_some_and(keeps_out) {
+            let what = format!(
+                "protects route '{}' only while the path is written as the route has it: '/%61dmin' is another path to the \
+                 switch and may be '/admin' to a server",
+                route.name
+            );
+            let hint = "put the guard under [switch], and write guard = {} in routes that are open to all";
+            warnings.push(Fault::new(format!("switch.routes[{i}].guard"), what).hint(hint));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Written;
+
+    fn check(text: &str) -> Result<Vec<String>, String> {
+        let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"127.0.0.1:1\"]\n";
+        let written = Written::parse("f", &format!("{head}{text}")).map_err(|error| error.to_string())?;
+        let config = written.validate().map_err(|error| error.to_string())?;
+        Ok(written.warnings(&config).iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn each_fault_names_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("users");
+        std::fs::write(&file, "a:plain\n").unwrap();
+        for (text, says) in [
+            ("guard = { allow = [\"10.0.0.0/40\"] }\n", "switch.guard.allow"),
+            ("guard = { deny = \"x\" }\n", "switch.guard.deny"),
+            ("guard = { users = \"/nowhere/at/all\" }\n", "cannot read '/nowhere/at/all'"),
+            (&format!("guard = {{ users = {file:?} }}\n"), "line 1: unknown kind of hash"),
+            ("guard = { realm = 'a\"b' }\n", "switch.guard.realm"),
+            ("guard = { pass_authorization = true }\n", "switch.guard.pass_authorization"),
+            ("guard = { body_max = \"x\" }\n", "body_max"),
+        ] {
+            let error = check(text).expect_err(text);
+            assert!(error.contains(says), "{error}\n{says}");
+        }
+    }
+
+    #[test]
+    fn a_guard_by_path_alone_is_warned_of() {
+        let route =
+            "[[switch.routes]]\nname = \"admin\"\npath = \"/admin*\"\nguard = { allow = \"10.0.0.0/8\" }\n";
+        let warned = |text: &str| check(text).unwrap().iter().any(|warning| warning.contains("'/%61dmin'"));
+        assert!(warned(route));
+        assert!(!warned(&format!("guard = {{ allow = \"10.0.0.0/8\" }}\n{route}")));
+        assert!(!warned(&route.replace("allow = \"10.0.0.0/8\"", "body_max = \"1MiB\"")));
+        assert!(!warned(&route.replace("path = \"/admin*\"", "host = \"admin.example\"")));
+    }
+}
