@@ -141,7 +141,7 @@ pub enum Fault {
     )]
     PathQuery,
     /// A regular expression that is none, or too large.
-    #[error("no regular expression that can be used: {0}: the syntax is that of https://docs.rs/regex")]
+    #[error("no valid regular expression ({0}): see https://docs.rs/regex for the syntax")]
     Regex(String),
     /// A regular expression with nginx's mark for one without case.
     #[error("'~*' is nginx's: write '~(?i){0}' for an expression that ignores case")]

@@ -1,6 +1,7 @@
 //! Certificates and keys in files, and which of them a client is shown.
 
 use super::acme::AcmeStore;
+use super::staple::Staple;
 use crate::secret_file::refuse_exposed;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
@@ -68,6 +69,7 @@ pub(super) struct Entry {
     pub(super) not_before: i64,
     pub(super) not_after: i64,
     pub(super) key: Arc<CertifiedKey>,
+    staple: Staple,
     /// Of what was read.
     digest: u64,
 }
@@ -85,7 +87,8 @@ impl PartialEq for Certificates {
     fn eq(&self, other: &Self) -> bool {
         let told =
             |all: &Self| -> Vec<_> { all.entries.iter().map(|e| (e.file.clone(), e.digest)).collect() };
-        told(self) == told(other)
+        let staples = self.entries.iter().map(|entry| &entry.staple);
+        told(self) == told(other) && staples.eq(other.entries.iter().map(|entry| &entry.staple))
     }
 }
 
@@ -169,8 +172,11 @@ impl Certificates {
 
     /// Says which have ended, or will soon.
     pub(super) fn warn(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let now = now_s() as i64;
         for entry in &self.entries {
+            if let Staple::Unusable { file, why } = &entry.staple {
+                tracing::warn!(file = %file.display(), error = why, "TLS: the OCSP response is not stapled");
+            }
             let (file, left_s) = (entry.file.display(), entry.not_after - now);
             if left_s < 0 {
                 tracing::warn!(%file, "the certificate has ended: clients will refuse it");
@@ -327,7 +333,9 @@ pub(super) fn entry(
     let signing =
         provider.key_provider.load_private_key(key).map_err(|error| wrong(format!("its key: {error}")))?;
     let Described { names, not_before, not_after } = described(&chain[0]).map_err(wrong)?;
-    let key = CertifiedKey::new(chain, signing);
+    let staple = Staple::read(path, &chain[0], now_s());
+    let mut key = CertifiedKey::new(chain, signing);
+    key.ocsp = staple.response().map(<[u8]>::to_vec);
     key.keys_match().map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => wrong("its key is that of another certificate".to_owned()),
         // Such as one of version 1, which has no extensions.
@@ -335,7 +343,12 @@ pub(super) fn entry(
     })?;
     let digest = xxhash_rust::xxh3::xxh3_64(&file.text);
     let (file, key) = (path.to_owned(), Arc::new(key));
-    Ok(Some(Entry { file, acme: false, names, not_before, not_after, key, digest }))
+    Ok(Some(Entry { file, acme: false, names, not_before, not_after, key, staple, digest }))
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The hosts a certificate is for, in lower case, and its times, seconds since 1970.

@@ -9,6 +9,7 @@ pub mod certificates;
 mod config;
 mod outbound;
 mod plain_http;
+mod staple;
 
 pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use certificates::{CertificateFault, CertificateStatus};
