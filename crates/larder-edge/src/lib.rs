@@ -1,12 +1,13 @@
 //! A client's connection: the announcement of a balancer and TLS before its first request, and the limits on HTTP/2 ([`http2`]).
 //!
 //! Switch and node use it alike. It parses no requests, but it knows the header fields of a request that depend on its connection
-//! ([`client_cert`], [`under_https`], [`EntryRules`]).
+//! ([`client_cert`], [`under_https`], [`EntryRules`]), and it writes the access log ([`access`]).
 //!
 //! ```text
 //! accepted -> [`read_announcement`], where a balancer is trusted -> [`Tls::accept`], where there is TLS -> [`ClientIo`]
 //! ```
 
+pub mod access;
 mod client_io;
 mod entry;
 mod fields;
@@ -14,6 +15,7 @@ pub mod http2;
 mod proxy_protocol;
 mod secret_file;
 mod seldom;
+pub mod template;
 mod tls;
 
 pub use client_io::{ClientIo, Counted};

@@ -1,6 +1,5 @@
 //! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
 
-use crate::access::AccessLogConfig;
 use crate::beside::SwitchesConfig;
 use crate::budget::RetryConfig;
 use crate::clients::ClientLimits;
@@ -18,6 +17,7 @@ use crate::signals::SignalsConfig;
 use crate::split::SplitBy;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
+use larder_edge::access::AccessLogConfig;
 use larder_edge::{AddressRange, EntryRules, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault};
 use larder_spans::TracerConfig;
 use std::net::SocketAddr;

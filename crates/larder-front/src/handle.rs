@@ -1,6 +1,5 @@
 //! What an admin interface asks of a running switch.
 
-use crate::access::AccessLog;
 use crate::config::{ConfigError, NodeEntry};
 use crate::handoff::HandoffStatus;
 use crate::metrics::render;
@@ -11,6 +10,7 @@ use crate::signals::ReportStatus;
 use crate::switch::{Shared, SwitchError};
 use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
+use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, CertificateStatus};
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@
 //! the field `error` and the metrics in the label `error`.
 
 mod accept;
-mod access;
+mod access_fields;
 mod admission_log;
 mod beside;
 mod budget;
@@ -52,7 +52,7 @@ mod target;
 mod waiting;
 mod wish;
 
-pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput, LineFormat};
+pub use access_fields::ACCESS_FIELDS;
 pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};
 pub use budget::RetryConfig;
 pub use cache_status::{CacheOutcome, cache_outcome};

@@ -1,7 +1,6 @@
 //! The switch as a whole: bound, run, drained.
 
 use crate::accept::{Entry, Front};
-use crate::access::AccessLog;
 use crate::admission_log::AdmissionLog;
 use crate::beside::{self, Beside};
 use crate::budget::RetryBudget;
@@ -31,6 +30,7 @@ use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
 use larder_core::{Dispatcher, GroupId, NodeId, NodeSpec};
+use larder_edge::access::AccessLog;
 use larder_edge::{Announcers, CertificateFault, EntryRules, Tls};
 use larder_spans::Tracer;
 use pingora_core::apps::HttpServerApp;
@@ -176,7 +176,8 @@ impl Shared {
         let shadow =
             config.shadow.as_ref().map(|shadow| Feed::new(shadow, &config.settings, &specs)).transpose()?;
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
-        let access = config.access_log.as_ref().map(AccessLog::open).transpose();
+        let opened = |log| AccessLog::open(log, Arc::default());
+        let access = config.access_log.as_ref().map(opened).transpose();
         let beside = |others| Beside::new(others, clock.now(), &routing, &dispatcher);
         let beside = config.switches.map(beside).transpose()?;
         Ok(Self {

@@ -2,7 +2,8 @@
 
 mod support;
 
-use larder_front::{AccessFormat, AccessLogConfig, LineFormat};
+use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
+use larder_front::ACCESS_FIELDS;
 use std::time::Duration;
 use support::{Act, Node, PATIENCE, Running, config, eventually, ok};
 
@@ -58,7 +59,8 @@ async fn requests_are_written_down() {
     let dir = std::env::temp_dir().join(format!("larder-drain-test-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
     let own =
-        LineFormat::parse("{client} {target} {reply:content-length} {header:user-agent}").expect("a format");
+        LineFormat::parse("{client} {target} {reply:content-length} {header:user-agent}", &ACCESS_FIELDS)
+            .expect("a format");
     for (format, name) in
         [(AccessFormat::Combined, "combined"), (AccessFormat::Json, "json"), (AccessFormat::Own(own), "own")]
     {

@@ -124,6 +124,27 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
+        let frame = ready!(self.poll_content(cx));
+        if let Some((Err(error), in_flight)) = frame.as_ref().zip(self.in_flight.as_mut()) {
+            in_flight.breaks_off(Some(error.detail()));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.left {
+            UNKNOWN => SizeHint::default(),
+            _ => SizeHint::with_exact(self.left),
+        }
+    }
+}
+
+impl Body {
+    fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
         if self.left == 0 {
             return Poll::Ready(None);
         }
@@ -173,20 +194,9 @@ impl http_body::Body for Body {
             serviced.sent(bytes.len());
         }
         if let Some(in_flight) = &self.in_flight {
-            in_flight.counters().bytes_out.add(bytes.len() as u64);
+            in_flight.sent(bytes.len() as u64);
         }
         Poll::Ready(Some(Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self.left {
-            UNKNOWN => SizeHint::default(),
-            _ => SizeHint::with_exact(self.left),
-        }
     }
 }
 
@@ -194,8 +204,9 @@ impl Drop for Body {
     fn drop(&mut self) {
         // Leaving is how a stream of events ends.
         let whole = self.left == 0 || self.is_endless();
-        if let Some(in_flight) = self.in_flight.as_ref().filter(|_| !whole) {
+        if let Some(in_flight) = self.in_flight.as_mut().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
+            in_flight.breaks_off(None);
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::cost::CostError;
+use larder_edge::access::AccessLogConfig;
 use larder_edge::{AddressRange, EntryRules, TlsConfig, TlsConfigFault};
 use larder_spans::TracerConfig;
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ pub struct NodeConfig {
     pub report: ReportConfig,
     /// Where spans of traced requests go. Default `None`: requests are not traced.
     pub traces: Option<TracerConfig>,
+    /// Where a line for each request of a client goes. Default `None`: nowhere.
+    pub access_log: Option<AccessLogConfig>,
     /// TLS for clients. Default `None`: there is none.
     pub tls: Option<TlsConfig>,
     /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
@@ -172,6 +175,7 @@ impl NodeConfig {
             stats_path: None,
             report: ReportConfig::default(),
             traces: None,
+            access_log: None,
             tls: None,
             announcers: Vec::new(),
             entry: EntryRules::default(),

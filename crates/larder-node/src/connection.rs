@@ -8,6 +8,10 @@
 //! gone. hyper drops a reply's body when it has taken the last piece into its own buffer, and asks for a flush only
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
+mod in_flight;
+
+pub(crate) use in_flight::InFlight;
+
 use crate::config::Limits;
 use crate::edge::Entered;
 use crate::guarded::Guarded;
@@ -17,14 +21,12 @@ use crate::lateral::Later;
 use crate::origin::tunnel::Opened;
 use crate::server::Arrived;
 use crate::stats::Counters;
-use crate::traced::Traced;
 use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use larder_edge::ClientIo;
 use larder_edge::http2::{Blocked, Flood, WriteDeadline};
 use larder_handoff::FlowKey;
-use larder_spans::Tracer;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -70,6 +72,8 @@ pub(crate) struct Shared {
     life: Mutex<Option<Life>>,
     departure: Mutex<Option<Departure>>,
     departs: Notify,
+    /// It leaves, with the request that is being handled.
+    departed: AtomicBool,
     /// The place where it becomes a tunnel to the origin.
     pub(crate) tunnel: Opened,
 }
@@ -118,6 +122,7 @@ impl Shared {
             life: Mutex::new(life),
             departure: Mutex::default(),
             departs: Notify::new(),
+            departed: AtomicBool::new(false),
             tunnel: Opened::default(),
             busy: AtomicBool::new(false),
             used: AtomicBool::new(used),
@@ -194,6 +199,7 @@ impl Shared {
             self.departs.notified().await;
             let departure = lock(&self.departure).take();
             if let Some(departure) = departure {
+                self.departed.store(true, Relaxed);
                 return departure;
             }
         }
@@ -209,7 +215,7 @@ impl Shared {
         self.busy.store(true, Relaxed);
         let later = self.used.swap(true, Relaxed);
         self.counters.in_flight.rise();
-        InFlight { shared: Arc::clone(self), since: Some(std::time::Instant::now()), later, traced: None }
+        InFlight::new(Arc::clone(self), later)
     }
 
     fn flushed(&self) -> bool {
@@ -220,65 +226,6 @@ impl Shared {
         self.counters.in_flight.fall(finished);
         self.busy.store(false, Relaxed);
         finished > 0
-    }
-}
-
-/// A request in flight. Dropped when its reply is all in hyper's buffer, or will never be.
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    shared: Arc<Shared>,
-    /// When its head had been read; `None` for one that the node answers for itself, which is no part of its work.
-    since: Option<std::time::Instant>,
-    /// It is not its connection's first.
-    later: bool,
-    traced: Option<Box<Traced>>,
-}
-
-impl InFlight {
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.shared.counters
-    }
-
-    /// What is done about it, if it is a later request of a connection that was handed over.
-    pub(crate) fn later(&self) -> Option<Later> {
-        self.shared.handed.clone().filter(|_| self.later)
-    }
-
-    /// It is traced, if whoever sends it says so or the lot falls on it.
-    pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, parts: &mut http::request::Parts) {
-        let client = self.shared.entered().and_then(Entered::client);
-        self.traced = Traced::begin(tracer, parts, client);
-    }
-
-    /// This is what it is answered with.
-    pub(crate) fn trace_reply<B>(&mut self, reply: &http::Response<B>) {
-        if let Some(traced) = &mut self.traced {
-            traced.answers(reply);
-        }
-    }
-
-    /// It asks for one of the node's own paths.
-    pub(crate) fn set_own(&mut self) {
-        if self.since.take().is_some() {
-            self.counters().own.rise();
-        }
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        match self.since {
-            Some(since) => self.counters().ended(since.elapsed()),
-            None => self.counters().own.fall(1),
-        }
-        if let Some(traced) = self.traced.take() {
-            traced.end();
-        }
-        self.shared.finishing.fetch_add(1, Relaxed);
-        if self.shared.frames {
-            // Its last piece is written, and no flush need follow.
-            self.shared.flushed();
-        }
     }
 }
 

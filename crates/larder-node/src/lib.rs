@@ -16,6 +16,7 @@
 //! replies that the HTTP parser itself sends (400 for what is no HTTP, 414 and 431 beyond its limits) carry no
 //! `Cache-Status`, since no cache saw the request.
 
+mod access;
 mod body;
 mod bound;
 mod config;
@@ -46,6 +47,7 @@ mod store;
 mod terms;
 mod traced;
 
+pub use access::ACCESS_FIELDS;
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, Preload, StoreConfig};
 pub use cooperate::{
     Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,

@@ -1,5 +1,6 @@
 //! A content node: its parts, and what it does with one request.
 
+use crate::access::Access;
 use crate::body::{Body, streams_max};
 use crate::bound::Bound;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
@@ -59,6 +60,9 @@ pub enum NodeError {
     /// The thread that sends spans cannot be started.
     #[error("cannot trace requests: {0}")]
     Traces(#[source] std::io::Error),
+    /// The access log's file cannot be opened.
+    #[error("cannot open the access log: {0}")]
+    AccessLog(#[source] std::io::Error),
     /// The listening socket is not one any more. Retrying does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
@@ -93,6 +97,7 @@ pub struct Node {
     pub(crate) streams: Bound,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
+    pub(crate) access: Arc<Access>,
     /// Where requests are traced.
     tracer: Option<Arc<Tracer>>,
     /// Set once, where there are peers.
@@ -113,7 +118,7 @@ impl Node {
         config.check()?;
         let edge = Edge::new(config.tls.clone(), Announcers(config.announcers.clone()))?;
         let terms = Terms::new(&config, edge);
-        let NodeConfig { name, cache, store, dynamic, limits, report, traces, .. } = config;
+        let NodeConfig { name, cache, store, dynamic, limits, report, traces, access_log, .. } = config;
         let tracer = traces.map(Tracer::start).transpose().map_err(NodeError::Traces)?.map(Arc::new);
         let report = Report::new(report.cpu, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
@@ -122,8 +127,10 @@ impl Node {
             _ => Preload::Nothing,
         };
         let store = machine.store(&store, &name, limits.reads_at_once)?;
+        let speller = Speller::new(&name);
         let node = Arc::new(Self {
-            speller: Speller::new(&name),
+            access: Access::new(&name, speller.name(), access_log.as_ref())?,
+            speller,
             name,
             terms: ArcSwap::from_pointee(terms),
             changing: Mutex::default(),
@@ -187,6 +194,7 @@ impl Node {
             store: self.store.stats(),
             origin: limits,
             usage: self.usage(),
+            access_log_dropped: self.access.dropped(),
         })
     }
 
@@ -221,6 +229,11 @@ impl Node {
         self.draining.load(Relaxed)
     }
 
+    /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
+    pub fn reopen_access_log(&self) {
+        self.access.reopen();
+    }
+
     /// Milliseconds since the node was made.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -239,17 +252,22 @@ impl Node {
     {
         let mut in_flight = shared.begin();
         let (mut parts, body) = request.into_parts();
+        in_flight.log(&self.access, &self.terms(), &parts);
         let head = parts.method == Method::HEAD;
         let websocket = tunnel::is_asked(&parts);
         let Ok(admitted) = self.admit(&shared, &mut parts) else {
             self.counters.requests.add(1);
             let reply = self.plain(StatusCode::BAD_REQUEST, Outcome::Local("connection-options"), "");
+            in_flight.answers(&reply);
             return reply.map(|body| body.with(in_flight));
         };
         if !shared.is_taken() {
             parts.headers.remove(REQUESTS);
         }
         let own = !admitted.is_contents();
+        if matches!(admitted, Admitted::Own(_)) {
+            in_flight.leaves_no_line();
+        }
         if own {
             in_flight.set_own();
         } else if let Some(tracer) = &self.tracer {
@@ -258,7 +276,7 @@ impl Node {
         let location = shared.entered().filter(|_| !own).and_then(|entered| entered.sends_on(&parts));
         if let Some(location) = location {
             let reply = self.sent_on(location);
-            in_flight.trace_reply(&reply);
+            in_flight.answers(&reply);
             return reply.map(|body| body.with(in_flight));
         }
         let tunnels = websocket && !own && self.opens_tunnels();
@@ -284,7 +302,10 @@ impl Node {
             (Admitted::Contents, None) => self.reply(&parts, body, later.as_ref()).await,
         };
         shared.hints.end();
-        in_flight.trace_reply(&reply);
+        in_flight.answers(&reply);
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            in_flight.becomes_tunnel();
+        }
         reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
     }
 

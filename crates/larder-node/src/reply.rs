@@ -95,20 +95,10 @@ impl Node {
 
     /// The reply for a store's error.
     pub(crate) fn answer_error(&self, error: &StoreError, path: &str, why: Why) -> Response<Body> {
-        let (status, detail) = match error {
-            StoreError::NotFound => (StatusCode::NOT_FOUND, "not-found"),
-            StoreError::IsDirectory => return self.redirect(path),
-            StoreError::Denied => (StatusCode::FORBIDDEN, "denied"),
-            StoreError::Changed => (StatusCode::SERVICE_UNAVAILABLE, "changed"),
-            StoreError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "reads-full"),
-            StoreError::StreamsFull => (StatusCode::SERVICE_UNAVAILABLE, "streams-full"),
-            StoreError::OriginBroke => (StatusCode::BAD_GATEWAY, "origin-broke"),
-            StoreError::PeerBroke => (StatusCode::BAD_GATEWAY, "peer-broke"),
-            StoreError::Slow => (StatusCode::SERVICE_UNAVAILABLE, "slow"),
-            StoreError::Abandoned => (StatusCode::SERVICE_UNAVAILABLE, "abandoned"),
-            StoreError::Io(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store-error"),
-            StoreError::TooLong => (StatusCode::INTERNAL_SERVER_ERROR, "too-long"),
-        };
+        if matches!(error, StoreError::IsDirectory) {
+            return self.redirect(path);
+        }
+        let (status, detail) = (error.status(), error.detail());
         if let StoreError::Io(error) = error {
             tracing::warn!(%path, %error, "the store cannot be read");
         }

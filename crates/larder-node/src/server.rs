@@ -102,13 +102,14 @@ impl Node {
         self.end_events();
         phase.send_replace(Phase::Draining);
         let drain_timeout = self.terms().limits.drain_timeout;
-        if timeout(drain_timeout, places.acquire_many(connections_max)).await.is_ok() {
-            return Ok(Drained { aborted: 0 });
+        let mut aborted = 0;
+        if timeout(drain_timeout, places.acquire_many(connections_max)).await.is_err() {
+            aborted = usize::try_from(self.counters.connections.read()).unwrap_or(usize::MAX);
+            phase.send_replace(Phase::Aborting);
+            // A connection is dropped when its task is next polled, which the change of phase brings about.
+            let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;
         }
-        let aborted = usize::try_from(self.counters.connections.read()).unwrap_or(usize::MAX);
-        phase.send_replace(Phase::Aborting);
-        // A connection is dropped when its task is next polled, which the change of phase brings about.
-        let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;
+        self.access.close();
         Ok(Drained { aborted })
     }
 

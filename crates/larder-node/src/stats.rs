@@ -153,6 +153,8 @@ pub struct NodeStats {
     pub header_fields_dropped: u64,
     /// Requests for the node's own paths, answered 404 because the sender may not ask.
     pub own_paths_denied: u64,
+    /// Lines of the access log that were not written because the writer could not keep up or failed.
+    pub access_log_dropped: u64,
     /// Bytes the cache counts.
     pub cache_bytes: u64,
     /// Most bytes the cache may count.
@@ -285,6 +287,7 @@ pub(crate) struct Rest {
     pub(crate) store: StoreStats,
     pub(crate) origin: OriginStats,
     pub(crate) usage: Usage,
+    pub(crate) access_log_dropped: u64,
 }
 
 impl Counters {
@@ -295,7 +298,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
-        let Rest { name, kind, draining, memory, store, origin, usage } = rest;
+        let Rest { name, kind, draining, memory, store, origin, usage, access_log_dropped } = rest;
         let [fetched, unknown, failed] =
             [&self.later_fetched, &self.later_unknown, &self.later_failed].map(Count::read);
         NodeStats {
@@ -331,6 +334,7 @@ impl Counters {
             announcements_refused: self.announcements_refused.read(),
             header_fields_dropped: self.fields_dropped.read(),
             own_paths_denied: self.own_denied.read(),
+            access_log_dropped,
             cache_bytes: memory.used,
             cache_bytes_max: memory.capacity,
             cache_objects: memory.objects as u64,
@@ -407,6 +411,11 @@ impl NodeStats {
                 self.header_fields_dropped,
             ),
             ("own_paths_denied", "Requests for own paths by senders that may not ask", self.own_paths_denied),
+            (
+                "access_log_dropped",
+                "Access log lines not written because the writer could not keep up or failed",
+                self.access_log_dropped,
+            ),
             ("cache_insertions", "Objects and chunks put into the cache", self.cache_insertions),
             ("cache_evictions", "Objects and chunks that left to make room", self.cache_evictions),
             ("cache_evicted_bytes", "Bytes of objects that left to make room", self.cache_evicted_bytes),

@@ -85,18 +85,19 @@ impl Node {
     }
 
     /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
-    /// TLS and who announces clients, the node's own paths and reports, and how an origin is asked. All else is to be as it was, and
+    /// TLS and who announces clients, the node's own paths and reports, the access log, and how an origin is asked. All else is to be as it was, and
     /// is not looked at. Connections and requests that have begun go on as they were. `peers`: what nodes that cooperate go by.
     ///
     /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called
     /// within the runtime.
     ///
     /// # Errors
-    /// If a value is out of range, a certificate cannot be used, or the node ends: then nothing has changed.
+    /// If a value is out of range, a certificate or the access log cannot be used, or the node ends: then nothing has changed.
     pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
         config.check()?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.terms.load_full();
+        let access = self.access.prepare(config.access_log.as_ref())?;
         let edge = before.edge.successor(config.tls.clone(), Announcers(config.announcers.clone()))?;
         let limits = &config.limits;
         {
@@ -108,6 +109,7 @@ impl Node {
             self.terms.store(Arc::new(Terms::new(config, edge)));
             self.places.set(limits.connections_max as usize);
         }
+        self.access.change(access);
         self.changed.notify_one();
         self.stats_at_once.set(limits.reads_max);
         self.memory.set_reads_max(limits.reads_max);

@@ -32,11 +32,11 @@ pub(crate) use request_id::RequestIds;
 pub use rewrite::PathRewrite;
 pub use sticky::{SameSite, Sticky, StickyBy, StickyCookie, StickyKey};
 pub(crate) use sticky::{Tokens, cookie, cookie_of, other_cookies, rendezvous};
-pub(crate) use template::pieces;
 pub use template::{Stage, Template};
 
 use crate::guard::Guard;
 use crate::hedge::Hedge;
+use larder_edge::template::FormatError;
 
 /// What a client asks for in `Accept-Encoding` and says in `Cookie`: a coding is chosen that the route has and the client
 /// names, and a cookie that is taken out is gone.
@@ -70,6 +70,12 @@ pub struct EditError {
 impl EditError {
     pub(crate) fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
         Self { what: what.into(), right: right.into() }
+    }
+}
+
+impl From<FormatError> for EditError {
+    fn from(error: FormatError) -> Self {
+        Self { what: error.what, right: error.right }
     }
 }
 

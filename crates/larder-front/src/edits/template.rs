@@ -17,11 +17,9 @@
 
 use super::{EditError, Known};
 use larder_core::rules::KeyTemplate;
+use larder_edge::template::pieces;
 use std::fmt;
 use std::io::Write as _;
-
-/// The longest template. Bytes.
-const TEMPLATE_BYTES_MAX: usize = 1024;
 
 /// The longest value that comes of one; a longer one counts as empty. Bytes.
 const VALUE_BYTES_MAX: usize = 8192;
@@ -151,45 +149,6 @@ impl fmt::Display for Template {
     }
 }
 
-/// Takes a text apart: what stands between braces is read as a part, by its name and with its braces, and the rest is literal.
-pub(crate) fn pieces<P>(
-    text: &str,
-    literal: impl Fn(Box<[u8]>) -> P,
-    part: impl Fn(&str, &str) -> Result<P, EditError>,
-) -> Result<Vec<P>, EditError> {
-    if text.len() > TEMPLATE_BYTES_MAX {
-        let right = format!("at most {TEMPLATE_BYTES_MAX} bytes");
-        return Err(EditError::new(format!("{} bytes are too many", text.len()), right));
-    }
-    let (mut pieces, mut plain, mut rest) = (Vec::new(), Vec::new(), text);
-    while let Some(at) = rest.find(['{', '}']) {
-        plain.extend_from_slice(&rest.as_bytes()[..at]);
-        let brace = &rest[at..];
-        if brace.starts_with("{{") || brace.starts_with("}}") {
-            plain.push(brace.as_bytes()[0]);
-            rest = &brace[2..];
-            continue;
-        }
-        if brace.starts_with('}') {
-            return Err(EditError::new("a '}' closes nothing", "write '}}' for the character itself"));
-        }
-        let Some(end) = brace.find('}') else {
-            let right = "write '}' behind the name, or '{{' for the character itself";
-            return Err(EditError::new("a '{' is not closed", right));
-        };
-        if !plain.is_empty() {
-            pieces.push(literal(std::mem::take(&mut plain).into()));
-        }
-        pieces.push(part(&brace[1..end], &brace[..=end])?);
-        rest = &brace[end + 1..];
-    }
-    plain.extend_from_slice(rest.as_bytes());
-    if !plain.is_empty() {
-        pieces.push(literal(plain.into()));
-    }
-    Ok(pieces)
-}
-
 fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {
     if let Some((_, part, from)) = PARTS.iter().find(|(known, ..)| *known == name) {
         return match stage >= *from {
@@ -252,6 +211,7 @@ fn put(part: Part, known: &Known<'_>, out: &mut Vec<u8>) {
 mod tests {
     use super::super::known::sample;
     use super::*;
+    use larder_edge::template::TEMPLATE_BYTES_MAX;
 
     fn rendered(text: &str) -> String {
         let template = Template::parse(text, Stage::Reply).expect(text);

@@ -2,8 +2,9 @@
 
 use super::edge::Edge;
 use super::table::Handed;
-use crate::access::Record;
+use crate::access_fields::AccessFields;
 use crate::switch::Shared;
+use larder_edge::access::Record;
 use larder_handoff::FlowKey;
 use std::time::Duration;
 
@@ -20,16 +21,7 @@ impl Edge {
         let Some(log) = &shared.access else { return };
         let node = shared.nodes.get(handed.decision.node);
         let text = handed.text.as_deref();
-        log.write(&Record {
-            client: Some(key.client.ip()),
-            method: text.map_or("-", |text| &text.method),
-            target: text.map_or(b"-", |text| text.target.as_bytes()),
-            version: if text.is_some_and(|text| text.http10) { "HTTP/1.0" } else { "HTTP/1.1" },
-            host: text.map_or(b"", |text| &text.host),
-            status: None,
-            body_bytes: bytes.unwrap_or(0),
-            referer: None,
-            user_agent: None,
+        let fields = AccessFields {
             node: node.as_ref().map(|node| &*node.name),
             reason: Some(handed.decision.reason.name()),
             error: None,
@@ -44,6 +36,18 @@ impl Edge {
             mechanism: handed.delivery.mechanism.name(),
             why: handed.delivery.why.name(),
             request_id: None,
+        };
+        log.write(&Record {
+            client: Some(key.client.ip()),
+            method: text.map_or("-", |text| &text.method),
+            target: text.map_or(b"-", |text| text.target.as_bytes()),
+            version: if text.is_some_and(|text| text.http10) { "HTTP/1.0" } else { "HTTP/1.1" },
+            host: text.map_or(b"", |text| &text.host),
+            status: None,
+            body_bytes: bytes.unwrap_or(0),
+            referer: None,
+            user_agent: None,
+            fields: &fields.named(),
             request: None,
             reply: None,
         });

@@ -9,12 +9,12 @@ use super::{
     TRANSITIONS,
 };
 use super::{Failure, QUEUE_WAIT, Reason};
-use crate::access::AccessLog;
 use crate::cache_status::CacheOutcome;
 use crate::handle::Sums;
 use crate::hedge::Hedging;
 use crate::switch::Shared;
 use larder_core::{NodeId, NodeRow, ServiceClass};
+use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, Shaken};
 use larder_spans::Tracer;
 use prometheus_client::collector::Collector;

@@ -2,7 +2,7 @@
 
 use super::retry::reply_begun;
 use super::{Context, Relay, link};
-use crate::access::Record;
+use crate::access_fields::AccessFields;
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
 use crate::handoff::Delivery;
@@ -12,6 +12,7 @@ use crate::switch::Shared;
 use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 use larder_core::Time;
+use larder_edge::access::Record;
 use pingora_error::Error;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
@@ -132,6 +133,22 @@ fn write(shared: &Shared, ended: &Ended, facts: &Facts<'_>) {
     let node = ended.node.and_then(|node| shared.nodes.get(node));
     let request = facts.request;
     let field = |name| request.headers.get(name).map(HeaderValue::as_bytes);
+    let fields = AccessFields {
+        node: node.as_ref().map(|node| &*node.name),
+        reason: ended.reason.map(larder_core::Reason::name).or(facts.answered_by),
+        error: ended.failure.map(Failure::name),
+        tries: facts.tries,
+        cache: ended.cache.map(CacheOutcome::name),
+        queue: ended.queued,
+        connect: facts.connect,
+        first_byte: ended.first_byte,
+        total: ended.total,
+        route: &shared.routing.of(ended.route).name,
+        class: ended.class.name(),
+        mechanism: facts.delivery.mechanism.name(),
+        why: facts.delivery.why.name(),
+        request_id: facts.request_id.map(HeaderValue::as_bytes),
+    };
     log.write(&Record {
         client: facts.client.map(|client| client.to_canonical()),
         method: request.method.as_str(),
@@ -147,20 +164,7 @@ fn write(shared: &Shared, ended: &Ended, facts: &Facts<'_>) {
         body_bytes: ended.body_bytes,
         referer: field(REFERER),
         user_agent: field(USER_AGENT),
-        node: node.as_ref().map(|node| &*node.name),
-        reason: ended.reason.map(larder_core::Reason::name).or(facts.answered_by),
-        error: ended.failure.map(Failure::name),
-        tries: facts.tries,
-        cache: ended.cache.map(CacheOutcome::name),
-        queue: ended.queued,
-        connect: facts.connect,
-        first_byte: ended.first_byte,
-        total: ended.total,
-        route: &shared.routing.of(ended.route).name,
-        class: ended.class.name(),
-        mechanism: facts.delivery.mechanism.name(),
-        why: facts.delivery.why.name(),
-        request_id: facts.request_id.map(HeaderValue::as_bytes),
+        fields: &fields.named(),
         request: Some(&request.headers),
         reply: facts.reply,
     });

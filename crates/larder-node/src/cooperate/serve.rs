@@ -11,7 +11,7 @@ use crate::entry::hop_fields_removed;
 use crate::handover::{Departure, REQUESTS};
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
-use crate::origin::fields;
+use crate::origin::{Asked, fields};
 use crate::report::TARGET;
 use crate::store::{Store, StoreError};
 use bytes::Bytes;
@@ -219,7 +219,8 @@ impl Node {
                 Ok(reply) => {
                     cooperation.answered(node);
                     let counted = Counted { target, missed: false, bytes: 0 };
-                    let reply = self.relay(parts, reply);
+                    let mut reply = self.relay(parts, reply);
+                    reply.extensions_mut().insert(Asked::Peer(name));
                     return Self::counting(parts, reply, serviced, counted);
                 }
                 Err(error) => {

@@ -27,6 +27,7 @@ use crate::server::{Arrived, Phase, peer_of};
 use crate::terms::Terms;
 use delivery::{Paced, Place, Streams, Turn, UnderWay, pace_of_task};
 use http::header::{self, HeaderValue};
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -138,30 +139,52 @@ impl Node {
         mut turn: Turn,
         headers_max: usize,
     ) -> Response<Paced> {
+        let begun = std::time::Instant::now();
         let pace = pace_of_task(&shared.blocked);
         let (mut parts, body) = request.into_parts();
         let head = parts.method == Method::HEAD;
         let place = turn.place(PLACE_PATIENCE, || self.place_beside()).await;
-        let reply = if place.is_err() {
+        let refused = if place.is_err() {
             self.counters.connections_refused.add(1);
             let mut reply = self.refused_stream(StatusCode::SERVICE_UNAVAILABLE, "connections-full");
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            reply
-        } else if request::as_http1(&mut parts, body.is_end_stream()).is_none() {
-            turn.refuse();
-            self.refused_stream(StatusCode::BAD_REQUEST, "request")
-        } else if parts.headers.len() > headers_max {
-            turn.refuse();
-            self.refused_stream(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers")
-        } else if parts.headers.contains_key(header::EXPECT) && !body.is_end_stream() {
-            // Nobody would say 100, and the client may wait for it (RFC 9110 section 10.1.1).
-            self.refused_stream(StatusCode::EXPECTATION_FAILED, "expect")
+            Some(reply)
         } else {
-            self.handle(shared, Request::from_parts(parts, body)).await
+            self.refuses(&mut parts, body.is_end_stream(), &mut turn, headers_max)
+        };
+        let reply = match refused {
+            Some(reply) => {
+                let line = self.access.line(&self.terms(), &shared, &parts, begun);
+                line.into_iter().for_each(|mut line| line.answers(&reply));
+                reply
+            }
+            None => self.handle(shared, Request::from_parts(parts, body)).await,
         };
         // Whoever is refused needs none.
         let place = place.unwrap_or(Place::Ending);
         reply.map(|body| Paced::new(if head { body.of_head() } else { body }, pace, turn, place))
+    }
+
+    /// Gives a request the form that it has in HTTP/1, or says why it is refused; `empty`: whether it has no body.
+    fn refuses(
+        &self,
+        parts: &mut Parts,
+        empty: bool,
+        turn: &mut Turn,
+        headers_max: usize,
+    ) -> Option<Response<Body>> {
+        if request::as_http1(parts, empty).is_none() {
+            turn.refuse();
+            Some(self.refused_stream(StatusCode::BAD_REQUEST, "request"))
+        } else if parts.headers.len() > headers_max {
+            turn.refuse();
+            Some(self.refused_stream(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers"))
+        } else if parts.headers.contains_key(header::EXPECT) && !empty {
+            // Nobody would say 100, and the client may wait for it (RFC 9110 section 10.1.1).
+            Some(self.refused_stream(StatusCode::EXPECTATION_FAILED, "expect"))
+        } else {
+            None
+        }
     }
 
     /// A place for a request beside others, unless nearly all are taken: those are for connections.

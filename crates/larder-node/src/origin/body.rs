@@ -36,7 +36,7 @@ impl Pulled {
 
     /// The body of a reply for one client, and its length if that is known.
     pub(crate) fn passed(fetched: Fetched, patience: Patience) -> (http::response::Parts, Self, Option<u64>) {
-        let Fetched { reply, place } = fetched;
+        let Fetched { reply, place, .. } = fetched;
         let (parts, body) = reply.into_parts();
         let len = body.size_hint().exact();
         (parts, Self::Passed { body, place, waiter: Waiter::new(patience) }, len)

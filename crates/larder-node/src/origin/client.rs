@@ -150,6 +150,8 @@ impl OriginError {
 pub(crate) struct Fetched {
     pub(crate) reply: Response<Incoming>,
     pub(crate) place: Place,
+    /// The origin that sent it.
+    pub(crate) origin: Authority,
 }
 
 impl Origin {

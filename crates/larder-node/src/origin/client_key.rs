@@ -27,10 +27,10 @@ pub(crate) enum Client {
 impl Client {
     /// The client that a request comes from. Requests whose last address is none count as one client's.
     pub(crate) fn of(headers: &HeaderMap, prefixes: Prefixes) -> Self {
-        let Some(value) = headers.get_all(X_FORWARDED_FOR).iter().next_back() else { return Self::Unknown };
-        let last = value.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-        let address = std::str::from_utf8(last.trim_ascii()).ok().and_then(address);
-        Self::at(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
+        if !headers.contains_key(X_FORWARDED_FOR) {
+            return Self::Unknown;
+        }
+        Self::at(forwarded_client(headers).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
     }
 
     fn at(address: IpAddr, prefixes: Prefixes) -> Self {
@@ -43,6 +43,13 @@ impl Client {
             }
         }
     }
+}
+
+/// The last address in `X-Forwarded-For`; `None` if there is none, or if it is no address.
+pub(crate) fn forwarded_client(headers: &HeaderMap) -> Option<IpAddr> {
+    let value = headers.get_all(X_FORWARDED_FOR).iter().next_back()?;
+    let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?;
+    std::str::from_utf8(last.trim_ascii()).ok().and_then(address)
 }
 
 /// An address, with or without a port.

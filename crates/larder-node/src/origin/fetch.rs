@@ -19,7 +19,7 @@ use crate::memory::Reservation;
 use crate::node::Node;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -109,9 +109,9 @@ impl Node {
             (Ok(fetched), Some(stale))
                 if validating && fetched.reply.status() == StatusCode::NOT_MODIFIED =>
             {
-                let new = fetched.reply.headers().clone();
-                drop(fetched);
-                self.renew(&origin, &want, stale, (new, received), (&landing, led));
+                let Fetched { reply, origin: asked, .. } = fetched;
+                let new = reply.into_parts().0.headers;
+                self.renew((&origin, asked), &want, stale, (new, received), (&landing, led));
             }
             (Ok(fetched), _) => self.fill(&origin, &want, (fetched, received), landing, led).await,
         }
@@ -169,7 +169,7 @@ impl Node {
     /// The origin has validated what is stored.
     fn renew(
         &self,
-        origin: &Origin,
+        (origin, asked): (&Origin, Authority),
         want: &Want,
         stale: &Variant,
         (new, received): (HeaderMap, Received),
@@ -196,10 +196,10 @@ impl Node {
             && self.memory.put_page((want.hash, &want.name), self.memory.reservation(), |earlier| {
                 Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
             });
-        let how = How { status: Some(304), stored, detail };
+        let how = How { status: Some(304), stored, detail, origin: Some(asked) };
         if detail.is_none() && variant.freshness.is_fresh(received.now_ms) {
             origin.passed.forget(want.passed);
-            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how });
+            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how: how.clone() });
         } else {
             landing.announce(Joint::Alone);
         }
@@ -244,11 +244,11 @@ impl Node {
             }
         };
         let status = Some(fetched.reply.status().as_u16());
-        let how = How { status, stored: true, detail: None };
+        let how = How { status, stored: true, detail: None, origin: Some(fetched.origin.clone()) };
         let (filling, variant) = (Arc::clone(&kept.filling), Arc::clone(&kept.variant));
         if variant.freshness.is_fresh(received.now_ms) {
             origin.passed.forget(want.passed);
-            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how });
+            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how: how.clone() });
         } else {
             // It is stored to be validated before each use.
             origin.passed.note(want.passed, received.now_ms);
@@ -318,7 +318,7 @@ impl Node {
         /// What a piece and the page count besides their contents, at least.
         const EACH: u64 = 64;
         let Kept { filling, variant, room } = kept;
-        let Fetched { reply, place } = fetched;
+        let Fetched { reply, place, .. } = fetched;
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());

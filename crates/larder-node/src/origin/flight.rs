@@ -7,6 +7,7 @@
 use super::client::OriginError;
 use super::stored::Variant;
 use http::StatusCode;
+use http::uri::Authority;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
@@ -34,19 +35,21 @@ impl Joint {
 }
 
 /// How a reply for all came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct How {
     /// The status the origin sent; none if it failed.
     pub(crate) status: Option<u16>,
     pub(crate) stored: bool,
     pub(crate) detail: Option<&'static str>,
+    /// The origin that sent the reply; none if it failed.
+    pub(crate) origin: Option<Authority>,
 }
 
 impl How {
     /// What was kept stands in for an origin that sent this status, or nothing.
     pub(crate) fn standing_in(status: Option<StatusCode>) -> Self {
         let status = status.map(|status| status.as_u16());
-        Self { status, stored: false, detail: Some("stale-if-error") }
+        Self { status, stored: false, detail: Some("stale-if-error"), origin: None }
     }
 }
 

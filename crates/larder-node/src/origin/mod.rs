@@ -13,6 +13,7 @@
 //! is no error then drops what is kept of the target, and of its `Location` and `Content-Location` on the same host.
 //! A request for a WebSocket opens a tunnel ([`tunnel`]). Any other `Upgrade` is taken off.
 
+mod asked;
 mod body;
 mod client;
 mod client_key;
@@ -46,7 +47,8 @@ pub use failover::{Failover, OriginStanding};
 pub use sign::Signing;
 pub use tls::OriginTls;
 
+pub(crate) use asked::Asked;
 pub(crate) use body::Pulled;
 pub(crate) use client::{Fetched, Origin};
-pub(crate) use client_key::Client;
+pub(crate) use client_key::{Client, forwarded_client};
 pub(crate) use stored::Page;

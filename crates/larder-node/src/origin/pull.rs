@@ -1,5 +1,6 @@
 //! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
 
+use super::asked::Asked;
 use super::client::{Fault, Origin, Outgoing};
 use super::client_key::Client;
 use super::fetch::{Led, Want, has_failed};
@@ -231,12 +232,13 @@ impl Node {
         });
         match led.await {
             Ok(Led::Shared { variant, how, reader }) => {
-                self.serve_kept(pull.origin, pull.parts, &variant, pulled(why, how, false), reader)
+                let outcome = pulled(why, &how, false);
+                Asked::mark(self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader), how.origin)
             }
             Ok(Led::Own { fetched, detail }) => {
                 let status = Some(fetched.reply.status().as_u16());
-                let how = How { status, stored: false, detail: Some(detail) };
-                self.pass(pull.origin, pull.parts, fetched, pulled(why, how, false))
+                let how = How { status, stored: false, detail: Some(detail), origin: None };
+                self.pass(pull.origin, pull.parts, fetched, pulled(why, &how, false))
             }
             Ok(Led::Failed(error)) => self.origin_failed(error, why),
             Err(_) => self.origin_failed(super::client::OriginError::Abandoned, why),
@@ -258,7 +260,7 @@ impl Node {
             Ok(place) => place,
             Err(error) => {
                 let stored = kept.filter(|kept| kept.freshness.stands_in(self.now_ms(), &pull.asked));
-                let outcome = pulled(why, How::standing_in(None), false);
+                let outcome = pulled(why, &How::standing_in(None), false);
                 return ControlFlow::Break(match stored {
                     Some(stored) => self.serve_kept(pull.origin, pull.parts, stored, outcome, None),
                     None => self.origin_failed(error, why),
@@ -289,8 +291,9 @@ impl Node {
                 if variant.may_be_shared(&pull.parts.headers, &pull.asked, self.now_ms())
                     && let Ok(reader) = reader
                 {
-                    let outcome = pulled(why, how, true);
-                    return self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader);
+                    let outcome = pulled(why, &how, true);
+                    let reply = self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader);
+                    return Asked::mark(reply, how.origin);
                 }
                 let why = if variant.suits(&pull.parts.headers) { why } else { Why::Vary };
                 self.pass_on(pull, kept, (why, "not-joined"), None).await
@@ -298,7 +301,7 @@ impl Node {
             Joint::Alone => self.pass_on(pull, kept, (why, "not-shared"), None).await,
             Joint::Unreachable(error) => match kept.filter(|kept| self.stands_in(kept, pull)) {
                 Some(kept) => {
-                    let outcome = pulled(why, How::standing_in(None), true);
+                    let outcome = pulled(why, &How::standing_in(None), true);
                     self.serve_kept(pull.origin, pull.parts, kept, outcome, None)
                 }
                 None => self.origin_failed(error, why),
@@ -335,7 +338,7 @@ impl Node {
         };
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         if let Some(kept) = kept.filter(|kept| has_failed(status) && self.stands_in(kept, pull)) {
-            return self.serve_kept(origin, parts, kept, pulled(why, How::standing_in(status), false), None);
+            return self.serve_kept(origin, parts, kept, pulled(why, &How::standing_in(status), false), None);
         }
         match sent {
             Err(error) => self.origin_failed(error, why),
@@ -347,8 +350,9 @@ impl Node {
                 if detail == "range" {
                     self.fill_after_range(pull, &fetched.reply);
                 }
-                let how = How { status: Some(status.as_u16()), stored: false, detail: Some(detail) };
-                self.pass(origin, parts, fetched, pulled(why, how, false))
+                let status = Some(status.as_u16());
+                let how = How { status, stored: false, detail: Some(detail), origin: None };
+                self.pass(origin, parts, fetched, pulled(why, &how, false))
             }
         }
     }
@@ -427,7 +431,7 @@ fn same_host(reply: &http::HeaderMap, name: &HeaderName, host: &str) -> Option<S
     (same && target.starts_with('/')).then(|| target.to_owned())
 }
 
-const fn pulled(why: Why, how: How, collapsed: bool) -> Outcome {
-    let How { status, stored, detail } = how;
+const fn pulled(why: Why, how: &How, collapsed: bool) -> Outcome {
+    let How { status, stored, detail, .. } = *how;
     Outcome::Pulled { why, status, stored, collapsed, detail }
 }

@@ -52,12 +52,13 @@ impl Origin {
         let lent = lent.map(Lender::new);
         let deadline = Instant::now() + 2 * time;
         let plan = origins.plan(Instant::now());
-        let mut sent = Err(OriginError::Abandoned);
+        let (mut sent, mut asked) = (Err(OriginError::Abandoned), &self.authority);
         for (nth, candidate) in plan.iter().enumerate() {
             let time = time.min(deadline.saturating_duration_since(Instant::now()));
             let body = || (lent.as_ref().map(Lender::lend), progress.clone());
             let ask = (method, target);
             let origin = &candidate.origin;
+            asked = &origin.authority;
             sent =
                 self.try_send((origin, repeatable, time), ask, headers.clone(), body(), hints.clone()).await;
             // A kept connection that the origin has closed meanwhile looks like this. Others may be closed too.
@@ -96,7 +97,7 @@ impl Origin {
             }
             tracing::debug!(origin = %self.authority, %error, "origin: no reply");
         }
-        sent.map(|reply| Fetched { reply, place })
+        sent.map(|reply| Fetched { reply, place, origin: asked.clone() })
     }
 
     async fn try_send(

@@ -1,5 +1,6 @@
 //! Replies made of what is kept, and replies passed on.
 
+use super::asked::Asked;
 use super::body::Pulled;
 use super::client::{Fetched, Origin, OriginError};
 use super::fields;
@@ -127,6 +128,7 @@ impl Node {
             let config = &origin.terms().config;
             Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
         };
+        let asked = fetched.origin.clone();
         let (head, body, len) = Pulled::passed(fetched, patience);
         let mut headers = head.headers;
         fields::strip(&mut headers);
@@ -134,7 +136,7 @@ impl Node {
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || len == Some(0);
         let body = if empty { Body::empty() } else { Body::pulled(body, len) };
-        self.merged(origin, head.status, headers, outcome, body)
+        Asked::mark(self.merged(origin, head.status, headers, outcome, body), Some(asked))
     }
 
     /// A reply with the origin's headers and this node's.

@@ -20,12 +20,14 @@
 //!
 //! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
 
+use super::asked::Asked;
 use super::client::{Fetched, Origin, OriginError};
 use super::fields;
 use super::interim::passing_hints;
 use super::place::Counts;
 use super::pull::Pull;
 use super::slots::{Refused, Slot};
+use crate::access;
 use crate::body::Body;
 use crate::connection::Shared;
 use crate::http::cache_control::Items;
@@ -87,6 +89,13 @@ impl Opened {
         *lock(&self.0) = Some(tunnel);
     }
 
+    /// The line of the tunnel's request in the access log is written at its end.
+    pub(crate) fn logs(&self, line: Option<Box<access::Line>>) {
+        if let Some(tunnel) = &mut *lock(&self.0) {
+            tunnel.line = line;
+        }
+    }
+
     /// The tunnel, once the client has its 101.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         lock(&self.0).take()
@@ -101,6 +110,8 @@ pub(crate) struct Tunnel {
     idle_timeout: Duration,
     /// Time that the origin has to take bytes.
     body_timeout: Duration,
+    /// The line of its request in the access log, if there is one.
+    line: Option<Box<access::Line>>,
 }
 
 /// A place among the tunnels of a node.
@@ -159,7 +170,7 @@ impl Node {
                 let outcome = outcome(fetched.reply.status());
                 self.pass(origin, parts, fetched, outcome)
             }
-            Ok((Fetched { mut reply, .. }, seat)) => {
+            Ok((Fetched { mut reply, origin: asked, .. }, seat)) => {
                 let upgraded =
                     hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
                 let Some(upgraded) = upgraded else {
@@ -175,6 +186,7 @@ impl Node {
                     seat,
                     idle_timeout,
                     body_timeout,
+                    line: None,
                 });
                 let (head, _) = reply.into_parts();
                 let mut headers = head.headers;
@@ -183,7 +195,7 @@ impl Node {
                     self.merged(origin, head.status, headers, outcome(head.status), Body::empty());
                 reply.headers_mut().insert(header::CONNECTION, UPGRADE);
                 reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
-                reply
+                Asked::mark(reply, Some(asked))
             }
         }
     }
@@ -215,7 +227,8 @@ impl Tunnel {
         write_timeout: Duration,
     ) {
         let _load = Load::new(counters);
-        let Self { origin, seat, idle_timeout, body_timeout } = self;
+        let Self { origin, seat, idle_timeout, body_timeout, line } = self;
+        let logged = line.as_ref().map(|line| line.sent());
         let counts = &seat.counts;
         let pace = Pace::new(idle_timeout);
         let ((from_client, to_client), (from_origin, mut to_origin)) = (split(client), split(origin));
@@ -223,10 +236,10 @@ impl Tunnel {
             counts.tunnel_received.add(first.len() as u64);
             put(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
             let patience = (body_timeout, &counts.write_timeouts);
-            carry(from_client, to_origin, &pace, &counts.tunnel_received, patience).await
+            carry(from_client, to_origin, &pace, (&counts.tunnel_received, None), patience).await
         };
         let patience = (write_timeout, &counters.write_timeouts);
-        let down = carry(from_origin, to_client, &pace, &counts.tunnel_sent, patience);
+        let down = carry(from_origin, to_client, &pace, (&counts.tunnel_sent, logged), patience);
         tokio::select! {
             _ = async { tokio::try_join!(up, down) } => {}
             () = pace.silence() => counts.tunnels_idle.add(1),
@@ -239,7 +252,7 @@ async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     pace: &Pace,
-    count: &Count,
+    (count, logged): (&Count, Option<&Count>),
     patience: (Duration, &Count),
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
@@ -249,7 +262,9 @@ async fn carry(
         if len == 0 {
             return to.shutdown().await;
         }
-        count.add(len as u64);
+        for count in std::iter::once(count).chain(logged) {
+            count.add(len as u64);
+        }
         put(&mut to, &piece[..len], patience).await?;
     }
 }

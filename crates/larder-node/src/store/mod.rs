@@ -19,6 +19,7 @@ pub(crate) use model::{Model, contents};
 
 use crate::origin::Origin;
 use bytes::Bytes;
+use http::StatusCode;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +84,40 @@ pub(crate) enum StoreError {
     /// The reading task ended without an answer: the program is ending, or has a fault of ours.
     #[error("the read was abandoned")]
     Abandoned,
+}
+
+impl StoreError {
+    /// The status a client gets.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::IsDirectory => StatusCode::MOVED_PERMANENTLY,
+            Self::Denied => StatusCode::FORBIDDEN,
+            Self::OriginBroke | Self::PeerBroke => StatusCode::BAD_GATEWAY,
+            Self::Changed | Self::Busy | Self::StreamsFull | Self::Slow | Self::Abandoned => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Io(_) | Self::TooLong => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The word for `Cache-Status` and the access log.
+    pub(crate) fn detail(&self) -> &'static str {
+        match self {
+            Self::NotFound => "not-found",
+            Self::IsDirectory => "directory",
+            Self::Denied => "denied",
+            Self::Changed => "changed",
+            Self::Busy => "reads-full",
+            Self::StreamsFull => "streams-full",
+            Self::OriginBroke => "origin-broke",
+            Self::PeerBroke => "peer-broke",
+            Self::Slow => "slow",
+            Self::Abandoned => "abandoned",
+            Self::Io(_) => "store-error",
+            Self::TooLong => "too-long",
+        }
+    }
 }
 
 /// Counts of a store since its start.

@@ -39,7 +39,7 @@ async fn until(event: &str, wanted: impl Fn() -> bool) {
 }
 
 /// Makes them peers, `a` and `b`, and waits until they know each other.
-async fn introduce(a: &Running, b: &Running) {
+pub(crate) async fn introduce(a: &Running, b: &Running) {
     let address = join(a, "a", &[], ALWAYS).await;
     join(b, "b", &[address], ALWAYS).await;
     until("they know each other", || {

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failing helper fails its test")]
 
+mod access_log;
 mod client;
 mod cooperate;
 mod dynamic;

@@ -4,7 +4,8 @@ use super::client::Client;
 use super::stub::{Answer, Stub};
 use super::*;
 use larder_edge::OutboundTls;
-use larder_node::{HostHeader, OriginConfig, OriginTls, Signing};
+use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
+use larder_node::{ACCESS_FIELDS, HostHeader, OriginConfig, OriginTls, Signing};
 use larder_testkit::{Authority, acceptor};
 use std::sync::Mutex;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -312,4 +313,26 @@ async fn a_node_that_ends_waits_for_its_tunnels_and_then_cuts_them() {
         }
         echo.until_ended(1).await;
     }
+}
+
+#[tokio::test]
+async fn a_tunnel_has_its_line_at_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log");
+    let format =
+        LineFormat::parse("{target} {status} {body_bytes} {detail} {origin} {error}", &ACCESS_FIELDS);
+    let format = AccessFormat::Own(format.unwrap());
+    let echo = Echo::start(None, ACCEPTED).await;
+    let log = AccessLogConfig { format, ..AccessLogConfig::file(&file) };
+    let mut node = echo.node(|_, config| config.access_log = Some(log)).await;
+    let mut client = open(&node).await;
+    is_echoed(&mut client, &pattern(10_000)).await;
+    assert_eq!(node.client().await.get("/.larder/health").await.status, 200);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "", "it is open still");
+    drop(client);
+    node.until(|stats| stats.connections == 0).await;
+    node.shut_down();
+    node.ended().await;
+    let line = format!("/chat 101 10000 upgrade {} -\n", echo.address);
+    assert_eq!(fs::read_to_string(&file).unwrap(), line);
 }

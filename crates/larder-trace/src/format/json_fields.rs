@@ -50,7 +50,7 @@ pub(crate) const ENVOY: Table = &[
     (Field::Client, "downstream_remote_address_without_port"),
 ];
 
-/// The access log of `larder switch`.
+/// The access log of `larder switch` or `larder node`.
 pub(crate) const LARDER: Table = &[
     (Field::Time, "time"),
     (Field::Method, "method"),

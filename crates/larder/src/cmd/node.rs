@@ -44,7 +44,7 @@ const LAST_ONES: Duration = Duration::from_millis(500);
 ///
 /// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT end the node when the replies in flight are
 /// finished. SIGHUP, and POST /reload on the admin interface, read the config file again and keep the memory. Keys that need a
-/// restart are named in the log.
+/// restart are named in the log. Both open the access log's file anew, for log rotation.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
     /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
@@ -80,6 +80,9 @@ pub(crate) struct NodeArgs {
     /// Model the processor too, and how many times faster than one of 1998 it is.
     #[arg(long, value_name = "FACTOR", requires = "manifest")]
     processor_speed: Option<f64>,
+    /// File to append the access log to, or "-" for stdout.
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<String>,
     #[command(flatten)]
     serve: ServeArgs,
 }
@@ -304,6 +307,9 @@ impl NodeArgs {
             raw.cache.kind.clone_from(kind);
         }
         raw.bypass_page_cache |= self.bypass_page_cache;
+        if let Some(file) = &self.access_log {
+            raw.access_log = Some(file.clone());
+        }
         if let Some(threads) = self.serve.threads {
             raw.threads = threads;
         }

@@ -7,8 +7,10 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 54] = [
+pub(crate) const TAKEN: [&str; 56] = [
     "log.level",
+    "node.access_log",
+    "node.access_log_format",
     "node.cache.object_max",
     "node.cache.size",
     "node.forwarded",

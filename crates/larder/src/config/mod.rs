@@ -45,6 +45,7 @@ mod raw_traces;
 mod reference;
 mod text;
 mod valid;
+mod valid_access_log;
 mod valid_acme;
 mod valid_agent;
 mod valid_discover;

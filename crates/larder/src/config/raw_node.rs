@@ -62,6 +62,14 @@ pub(crate) struct RawNode {
     pub(crate) health_path: String,
     /// Worker threads; 0 takes one for each core.
     pub(crate) threads: usize,
+    /// File the access log is appended to (Combined Log Format with cache status, origin and times), or "-" for stdout.
+    /// Unset: no access log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/var/log/larder/access.log")]
+    pub(crate) access_log: Option<String>,
+    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
+    /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/operating.md lists them.
+    pub(crate) access_log_format: String,
     /// The memory cache.
     pub(crate) cache: RawCache,
     /// What the node accepts, and how long it waits.
@@ -215,6 +223,8 @@ impl Default for RawNode {
             revalidate: Span(node.revalidate),
             health_path: node.health_path.unwrap_or_default(),
             threads: 0,
+            access_log: None,
+            access_log_format: "combined".to_owned(),
             cache: RawCache::default(),
             limits: RawNodeLimits::default(),
             report: RawReport::default(),

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, Preload, ProcessorModel, StoreConfig};
+use larder_node::{
+    ACCESS_FIELDS, CacheConfig, DiskModel, Limits, NodeConfig, Preload, ProcessorModel, StoreConfig,
+};
 
 use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
 use super::text::Size;
 use super::valid::{addresses, in_range, node_name, word};
+use super::valid_access_log::access_log;
 use super::valid_agent::{HandoffRole, handoff};
 use super::valid_dynamic::dynamic;
 use super::valid_entry::entry;
@@ -74,6 +77,7 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
             &raw.forwarded,
             (raw.underscores_in_headers, raw.url_fields_in_headers),
         )?,
+        access_log: access_log("node", raw.access_log.as_deref(), &raw.access_log_format, &ACCESS_FIELDS)?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
     node.check().map_err(|error| {

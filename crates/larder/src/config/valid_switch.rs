@@ -8,17 +8,16 @@ use larder_core::dispatch::Admission;
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, NodeSpec, Settings, Weight};
 use larder_front::{
-    AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, LineFormat,
-    NodeEntry, RecordConfig, SwitchConfig, Timeouts,
+    ACCESS_FIELDS, Check, ConfigError, HealthConfig, Limits, NodeEntry, RecordConfig, SwitchConfig, Timeouts,
 };
 
 use super::error::{ConfigError as ConfigFault, Fault, Source};
-use super::explain::suggest;
 use super::raw_switch::{
     AdmissionWord, RawAdmission, RawHealth, RawPeer, RawSwitch, RawSwitchLimits, RawTimeouts,
 };
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
+use super::valid_access_log::access_log;
 use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
 use super::valid_edits::{against_mechanism, edits_of_all};
@@ -113,7 +112,8 @@ pub(super) fn switch(
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     safety(raw, &mut switch)?;
-    switch.access_log = access_log(raw)?;
+    switch.access_log =
+        access_log("switch", raw.access_log.as_deref(), &raw.access_log_format, &ACCESS_FIELDS)?;
     switch.record = record(raw)?;
     switch.via.clone_from(&raw.via);
     if threads > 0 {
@@ -238,36 +238,6 @@ fn timeouts(raw: &RawTimeouts) -> Timeouts {
         node_idle: raw.node_idle.0,
         drain: raw.drain.0,
     }
-}
-
-fn access_log(raw: &RawSwitch) -> Result<Option<AccessLogConfig>, Fault> {
-    let format = match raw.access_log_format.as_str() {
-        "combined" => AccessFormat::Combined,
-        "json" => AccessFormat::Json,
-        text if text.contains('{') => AccessFormat::Own(
-            LineFormat::parse(text)
-                .map_err(|error| Fault::new("switch.access_log_format", error.what).hint(error.right))?,
-        ),
-        other => {
-            let hint = format!(
-                "{}, or parts such as \"{{client}} {{target}} {{status}}\"",
-                suggest(other, &["combined", "json"])
-            );
-            let what = format!("unknown value '{}'", other.escape_debug());
-            return Err(Fault::new("switch.access_log_format", what).hint(hint));
-        }
-    };
-    let log = match raw.access_log.as_deref() {
-        None => None,
-        Some("") => {
-            return Err(
-                Fault::new("switch.access_log", "names no file").hint("a path, \"-\", or leave it out")
-            );
-        }
-        Some("-") => Some(AccessLogConfig { output: AccessLogOutput::Stdout, ..AccessLogConfig::file("-") }),
-        Some(path) => Some(AccessLogConfig::file(path)),
-    };
-    Ok(log.map(|log| AccessLogConfig { format, ..log }))
 }
 
 fn record(raw: &RawSwitch) -> Result<Option<RecordConfig>, Fault> {

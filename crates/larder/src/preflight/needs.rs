@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use larder_front::{AccessLogOutput, Forward, Setting};
+use larder_edge::access::{AccessLogConfig, AccessLogOutput};
+use larder_front::{Forward, Setting};
 use larder_handoff::probe::{Mechanism, Role, Subject};
 use larder_node::{OriginConfig, StoreConfig};
 
@@ -43,6 +44,12 @@ impl Needs {
     fn file(&mut self, key: impl Into<String>, path: impl Into<PathBuf>, used: Use, run_as: Option<RunAs>) {
         self.files.push(FileNeed { key: key.into(), path: path.into(), used, run_as });
     }
+
+    fn access_log(&mut self, key: &str, log: Option<&AccessLogConfig>, run_as: Option<RunAs>) {
+        if let Some(AccessLogConfig { output: AccessLogOutput::File(path), .. }) = log {
+            self.file(key, path, Use::Append, run_as);
+        }
+    }
 }
 
 /// Everything that the roles of a config need.
@@ -79,11 +86,7 @@ fn switch(role: &SwitchRole, needs: &mut Needs) {
     for (i, source) in role.discover.iter().enumerate() {
         discover(&format!("switch.discover[{i}]"), source, run_as, needs);
     }
-    if let Some(log) = &config.access_log
-        && let AccessLogOutput::File(path) = &log.output
-    {
-        needs.file("switch.access_log", path, Use::Append, run_as);
-    }
+    needs.access_log("switch.access_log", config.access_log.as_ref(), run_as);
     if let Some(record) = &config.record {
         needs.file("switch.record", &record.file, Use::Append, run_as);
         record.log.iter().for_each(|log| needs.file("switch.record_log", log, Use::Append, run_as));
@@ -146,6 +149,7 @@ fn node(role: &NodeRole, needs: &mut Needs) {
             }
         }
     }
+    needs.access_log("node.access_log", role.node.access_log.as_ref(), None);
     if let Some(path) = &role.report_secret {
         needs.file("node.report.secret", path, Use::Secrets, None);
     }

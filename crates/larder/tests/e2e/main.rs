@@ -28,6 +28,7 @@ mod load;
 mod load_users;
 mod mirror;
 mod mistakes;
+mod node_access_log;
 mod node_content;
 mod node_edge;
 mod node_http2;

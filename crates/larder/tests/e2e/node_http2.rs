@@ -143,7 +143,7 @@ pub fn with(path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
 }
 
 /// A node with TLS at its first address; `node` are keys of `[node]`, `more` what follows `[node.tls]`.
-fn node(folder: &Path, authority: &Authority<'_>, node: &str, more: &str) -> Process {
+pub fn node(folder: &Path, authority: &Authority<'_>, node: &str, more: &str) -> Process {
     let text = format!(
         "[node]\nname = \"n\"\n{node}\n[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {:?}\n{more}\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n",

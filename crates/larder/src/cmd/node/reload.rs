@@ -100,6 +100,8 @@ impl Reloader {
     /// # Errors
     /// There is no config file, or the node does not serve yet. What is wrong with one that there is, is told by the status.
     pub(crate) fn reload(&self, by: By) -> Result<NodeReloads, Unread> {
+        // Whatever becomes of the reload: a file that was moved away is to be left.
+        self.node.reopen_access_log();
         if self.args.serve.config.is_none() {
             tracing::warn!(%by, "{}", Unread::NoFile);
             return Err(Unread::NoFile);

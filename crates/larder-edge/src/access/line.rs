@@ -7,39 +7,53 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What is known of a request once it has ended.
+/// A request that has ended, as its line shows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<'a> {
-    pub(crate) client: Option<IpAddr>,
-    pub(crate) method: &'a str,
-    /// As sent.
-    pub(crate) target: &'a [u8],
-    pub(crate) version: &'a str,
-    pub(crate) host: &'a [u8],
-    /// `None` where a node has answered the client directly.
-    pub(crate) status: Option<u16>,
-    pub(crate) body_bytes: u64,
-    pub(crate) referer: Option<&'a [u8]>,
-    pub(crate) user_agent: Option<&'a [u8]>,
-    pub(crate) node: Option<&'a str>,
-    pub(crate) reason: Option<&'a str>,
-    pub(crate) error: Option<&'a str>,
-    pub(crate) tries: u8,
-    pub(crate) cache: Option<&'a str>,
-    pub(crate) queue: Option<Duration>,
-    pub(crate) connect: Option<Duration>,
-    pub(crate) first_byte: Option<Duration>,
-    pub(crate) total: Duration,
-    pub(crate) route: &'a str,
-    pub(crate) class: &'a str,
-    /// How it was delivered, and why so.
-    pub(crate) mechanism: &'a str,
-    pub(crate) why: &'a str,
-    /// `None` where requests have none.
-    pub(crate) request_id: Option<&'a [u8]>,
-    /// The header of the request, and of the reply.
-    pub(crate) request: Option<&'a HeaderMap>,
-    pub(crate) reply: Option<&'a HeaderMap>,
+pub struct Record<'a> {
+    /// The client's address.
+    pub client: Option<IpAddr>,
+    /// The request's method.
+    pub method: &'a str,
+    /// Path and query as sent.
+    pub target: &'a [u8],
+    /// The version of HTTP, such as `HTTP/1.1`.
+    pub version: &'a str,
+    /// The host that the request names.
+    pub host: &'a [u8],
+    /// The reply's status; `None` if it is unknown.
+    pub status: Option<u16>,
+    /// Bytes of the reply's body that were sent.
+    pub body_bytes: u64,
+    /// The request's `Referer`.
+    pub referer: Option<&'a [u8]>,
+    /// The request's `User-Agent`.
+    pub user_agent: Option<&'a [u8]>,
+    /// The fields that the log's owner adds, in the order that [`LineFormat::parse`](super::LineFormat::parse) was told.
+    pub fields: &'a [(&'static str, Value<'a>)],
+    /// The header of the request, if it is known.
+    pub request: Option<&'a HeaderMap>,
+    /// The header of the reply, if there was one.
+    pub reply: Option<&'a HeaderMap>,
+}
+
+/// The value of a field; `None` if it is unknown.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// A name or a word.
+    Text(Option<&'a [u8]>),
+    /// A text that not all logs have: the Combined format leaves the field out if it is unknown.
+    Optional(Option<&'a [u8]>),
+    /// A number, which is always known.
+    Number(u64),
+    /// A duration, written in microseconds.
+    Micros(Option<Duration>),
+}
+
+impl<'a> Value<'a> {
+    /// A word.
+    pub fn word(word: Option<&'a str>) -> Self {
+        Self::Text(word.map(str::as_bytes))
+    }
 }
 
 impl Record<'_> {
@@ -76,30 +90,26 @@ impl Record<'_> {
         escape(line, self.referer.unwrap_or(b"-"));
         line.extend_from_slice(b"\" \"");
         escape(line, self.user_agent.unwrap_or(b"-"));
-        line.extend_from_slice(b"\" node=");
-        word(line, self.node);
-        for (key, value) in [(" reason=", self.reason), (" error=", self.error)] {
-            line.extend_from_slice(key.as_bytes());
-            line.extend_from_slice(value.unwrap_or("-").as_bytes());
-        }
-        let _ = write!(line, " tries={} cache={}", self.tries, self.cache.unwrap_or("-"));
-        for (key, span) in self.spans() {
-            let _ = match span {
-                Some(span) => write!(line, " {key}={}", span.as_micros()),
-                None => write!(line, " {key}=-"),
+        line.push(b'"');
+        for (key, value) in self.fields {
+            if matches!(value, Value::Optional(None)) {
+                continue;
+            }
+            let _ = write!(line, " {key}=");
+            let _ = match value {
+                Value::Text(text) | Value::Optional(text) => {
+                    word(line, *text);
+                    Ok(())
+                }
+                Value::Number(number) => write!(line, "{number}"),
+                Value::Micros(Some(span)) => write!(line, "{}", span.as_micros()),
+                Value::Micros(None) => write!(line, "-"),
             };
-        }
-        // A route's name is a word.
-        let _ = write!(line, " route={} class={}", self.route, self.class);
-        let _ = write!(line, " mechanism={} why={}", self.mechanism, self.why);
-        if let Some(id) = self.request_id {
-            // An id holds nothing that would end the field.
-            line.extend_from_slice(b" request_id=");
-            line.extend_from_slice(id);
         }
         line.push(b'\n');
     }
 
+    /// Texts first, then numbers, then durations.
     fn json(&self, line: &mut Vec<u8>) {
         with_now(|second, ms| write!(line, "{{\"time\":\"{}.{ms:03}Z\"", second.iso)).unwrap_or_default();
         if let Some(client) = self.client {
@@ -112,55 +122,51 @@ impl Record<'_> {
             ("version", Some(self.version.as_bytes())),
             ("referer", self.referer),
             ("user_agent", self.user_agent),
-            ("node", self.node.map(str::as_bytes)),
-            ("reason", self.reason.map(str::as_bytes)),
-            ("error", self.error.map(str::as_bytes)),
-            ("cache", self.cache.map(str::as_bytes)),
-            ("route", Some(self.route.as_bytes())),
-            ("class", Some(self.class.as_bytes())),
-            ("mechanism", Some(self.mechanism.as_bytes())),
-            ("why", Some(self.why.as_bytes())),
-            ("request_id", self.request_id),
         ];
         for (key, value) in texts {
-            if let Some(value) = value {
-                let _ = write!(line, ",\"{key}\":\"");
-                escape_json(line, value);
-                line.push(b'"');
+            json_text(line, key, value);
+        }
+        for (key, value) in self.fields {
+            if let Value::Text(value) | Value::Optional(value) = value {
+                json_text(line, key, *value);
             }
         }
         if let Some(status) = self.status {
             let _ = write!(line, ",\"status\":{status}");
         }
-        let _ = write!(line, ",\"body_bytes\":{},\"tries\":{}", self.body_bytes, self.tries);
-        for (key, span) in self.spans() {
-            if let Some(span) = span {
+        let _ = write!(line, ",\"body_bytes\":{}", self.body_bytes);
+        for (key, value) in self.fields {
+            if let Value::Number(number) = value {
+                let _ = write!(line, ",\"{key}\":{number}");
+            }
+        }
+        for (key, value) in self.fields {
+            if let Value::Micros(Some(span)) = value {
                 let _ = write!(line, ",\"{key}\":{}", span.as_micros());
             }
         }
         line.extend_from_slice(b"}\n");
     }
+}
 
-    fn spans(&self) -> [(&'static str, Option<Duration>); 4] {
-        [
-            ("queue_us", self.queue),
-            ("connect_us", self.connect),
-            ("first_byte_us", self.first_byte),
-            ("total_us", Some(self.total)),
-        ]
+fn json_text(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
+    if let Some(value) = value {
+        let _ = write!(line, ",\"{key}\":\"");
+        escape_json(line, value);
+        line.push(b'"');
     }
 }
 
 /// A name in a `key=value` field: quoted where it holds anything that would end the field.
-fn word(line: &mut Vec<u8>, name: Option<&str>) {
+fn word(line: &mut Vec<u8>, name: Option<&[u8]>) {
     let Some(name) = name else { return line.push(b'-') };
     let plain =
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
+        !name.is_empty() && name.iter().all(|&byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
     if plain {
-        line.extend_from_slice(name.as_bytes());
+        line.extend_from_slice(name);
     } else {
         line.push(b'"');
-        escape(line, name.as_bytes());
+        escape(line, name);
         line.push(b'"');
     }
 }
@@ -194,6 +200,18 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Fields of every kind.
+    pub(in super::super) const FIELDS: [(&str, Value<'static>); 8] = [
+        ("node", Value::Text(Some(b"n 1"))),
+        ("error", Value::Text(None)),
+        ("tries", Value::Number(1)),
+        ("cache", Value::Text(Some(b"hit"))),
+        ("queue_us", Value::Micros(None)),
+        ("first_byte_us", Value::Micros(Some(Duration::from_micros(512)))),
+        ("request_id", Value::Optional(Some(b"id"))),
+        ("trace", Value::Optional(None)),
+    ];
+
     pub(in super::super) fn record<'a>(target: &'a [u8], agent: &'a [u8]) -> Record<'a> {
         Record {
             client: Some([192, 0, 2, 7].into()),
@@ -205,20 +223,7 @@ pub(super) mod tests {
             body_bytes: 1024,
             referer: None,
             user_agent: Some(agent),
-            node: Some("n1"),
-            reason: Some("first"),
-            error: None,
-            tries: 1,
-            cache: Some("hit"),
-            queue: None,
-            connect: None,
-            first_byte: Some(Duration::from_micros(512)),
-            total: Duration::from_micros(640),
-            route: "default",
-            class: "n",
-            mechanism: "relay",
-            why: "configured",
-            request_id: None,
+            fields: &FIELDS,
             request: None,
             reply: None,
         }
@@ -233,9 +238,8 @@ pub(super) mod tests {
         assert_eq!(start, "192.0.2.7");
         assert_eq!(
             rest,
-            "\"GET /a?\\x22 HTTP/1.1\" 200 1024 \"-\" \"curl\\x00\" node=n1 reason=first error=- tries=1 cache=hit \
-             queue_us=- connect_us=- first_byte_us=512 total_us=640 route=default class=n mechanism=relay \
-             why=configured\n"
+            "\"GET /a?\\x22 HTTP/1.1\" 200 1024 \"-\" \"curl\\x00\" node=\"n 1\" error=- tries=1 cache=hit queue_us=- \
+             first_byte_us=512 request_id=id\n"
         );
     }
 
@@ -243,9 +247,11 @@ pub(super) mod tests {
     fn a_json_line_leaves_out_what_is_unknown() {
         let line = record(b"/a", b"x").format(&AccessFormat::Json);
         let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
-        assert_eq!(value["first_byte_us"], 512);
-        assert_eq!(value["node"], "n1");
-        assert!(value.get("queue_us").is_none() && value.get("referer").is_none());
+        assert_eq!((&value["first_byte_us"], &value["tries"]), (&512.into(), &1.into()));
+        assert_eq!((&value["node"], &value["request_id"]), (&"n 1".into(), &"id".into()));
+        for unknown in ["queue_us", "referer", "error", "trace"] {
+            assert!(value.get(unknown).is_none(), "{unknown}");
+        }
     }
 
     proptest! {
@@ -253,7 +259,7 @@ pub(super) mod tests {
         fn foreign_bytes_stay_inside_their_field(target in prop::collection::vec(any::<u8>(), 0..60),
                                                  agent in prop::collection::vec(any::<u8>(), 0..60)) {
             let line = record(&target, &agent).format(&AccessFormat::Combined);
-            prop_assert_eq!(line.iter().filter(|&&byte| byte == b'"').count(), 6);
+            prop_assert_eq!(line.iter().filter(|&&byte| byte == b'"').count(), 8);
             prop_assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
             let json = record(&target, &agent).format(&AccessFormat::Json);
             let value: serde_json::Value = serde_json::from_slice(&json).expect("JSON");

@@ -1,20 +1,18 @@
 //! Lines of an operator's own format: text with parts of what is known of a request that has ended.
 
 use super::date::with_now;
-use super::line::{Record, escape};
-use crate::edits::{EditError, pieces};
+use super::line::{Record, Value, escape};
+use crate::template::{FormatError, pieces};
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The format of a line: text in which `{part}` stands for what is known; `{{` and `}}` for the braces.
 ///
-/// The parts are the fields of the other formats (`client`, `method`, `host`, `target`, `version`, `status`, `body_bytes`, `referer`,
-/// `user_agent`, `node`, `reason`, `error`, `tries`, `cache`, `queue_us`, `connect_us`, `first_byte_us`, `total_us`, `route`, `class`,
-/// `mechanism`, `why`, `request_id`), `time` as in the Combined format, `time_iso` (RFC 3339, milliseconds, UTC), `header:NAME` of
+/// The parts are those of every log (`client`, `method`, `host`, `target`, `version`, `status`, `body_bytes`, `referer`, `user_agent`),
+/// the fields that the log's owner adds, `time` as in the Combined format, `time_iso` (RFC 3339, milliseconds, UTC), `header:NAME` of
 /// the request and `reply:NAME` of the reply. What is unknown is `-`; quotes, backslashes and what is not printable become `\xHH`, and
 /// so do spaces in parts that do not stand between quotes of the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,23 +42,11 @@ enum Part {
     BodyBytes,
     Referer,
     UserAgent,
-    Node,
-    Reason,
-    Error,
-    Tries,
-    Cache,
-    Queue,
-    Connect,
-    FirstByte,
-    Total,
-    Route,
-    Class,
-    Mechanism,
-    Why,
-    RequestId,
+    /// A field of the log's owner, by its place.
+    Field(usize),
 }
 
-const PARTS: [(&str, Part); 25] = [
+const PARTS: [(&str, Part); 11] = [
     ("client", Part::Client),
     ("time", Part::Time),
     ("time_iso", Part::TimeIso),
@@ -72,35 +58,21 @@ const PARTS: [(&str, Part); 25] = [
     ("body_bytes", Part::BodyBytes),
     ("referer", Part::Referer),
     ("user_agent", Part::UserAgent),
-    ("node", Part::Node),
-    ("reason", Part::Reason),
-    ("error", Part::Error),
-    ("tries", Part::Tries),
-    ("cache", Part::Cache),
-    ("queue_us", Part::Queue),
-    ("connect_us", Part::Connect),
-    ("first_byte_us", Part::FirstByte),
-    ("total_us", Part::Total),
-    ("route", Part::Route),
-    ("class", Part::Class),
-    ("mechanism", Part::Mechanism),
-    ("why", Part::Why),
-    ("request_id", Part::RequestId),
 ];
 
 impl LineFormat {
-    /// Reads a format.
+    /// Reads a format. `fields` are the names of the fields that the log's owner adds, in the order of [`Record::fields`].
     ///
     /// # Errors
     /// It is longer than 1,024 bytes, its braces do not match, it names what there is not, holds a control character other than a
     /// tab, or holds no part.
-    pub fn parse(text: &str) -> Result<Self, EditError> {
+    pub fn parse(text: &str, fields: &[&str]) -> Result<Self, FormatError> {
         if text.chars().any(|c| c.is_control() && c != '\t') {
-            return Err(EditError::new("a control character would end the line", "leave it out"));
+            return Err(FormatError::new("a control character would end the line", "leave it out"));
         }
-        let pieces = pieces(text, Piece::Text, piece)?;
+        let pieces = pieces(text, Piece::Text, |name, braced| piece(name, braced, fields))?;
         if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
-            return Err(EditError::new("every line would be the same", "name a part, such as {target}"));
+            return Err(FormatError::new("every line would be the same", "name a part, such as {target}"));
         }
         let mut quoted = false;
         let pieces = pieces.into_iter().map(|piece| {
@@ -110,6 +82,12 @@ impl LineFormat {
             (piece, quoted)
         });
         Ok(Self { pieces: pieces.collect() })
+    }
+
+    /// Whether it names fields of the request's header, and of the reply's.
+    pub(super) fn names_headers(&self) -> (bool, bool) {
+        let names = |is: fn(&Piece) -> bool| self.pieces.iter().any(|(piece, _)| is(piece));
+        (names(|piece| matches!(piece, Piece::Request(_))), names(|piece| matches!(piece, Piece::Reply(_))))
     }
 
     /// Appends a line, without its end.
@@ -139,22 +117,26 @@ impl LineFormat {
     }
 }
 
-fn piece(name: &str, braced: &str) -> Result<Piece, EditError> {
+fn piece(name: &str, braced: &str, fields: &[&str]) -> Result<Piece, FormatError> {
     if let Some((_, part)) = PARTS.iter().find(|(known, _)| *known == name) {
         return Ok(Piece::Part(*part));
     }
+    if let Some(at) = fields.iter().position(|field| *field == name) {
+        return Ok(Piece::Part(Part::Field(at)));
+    }
     let known = || {
-        let names: Vec<String> = PARTS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+        let all = PARTS.iter().map(|(name, _)| name).chain(fields);
+        let names: Vec<String> = all.map(|name| format!("{{{name}}}")).collect();
         format!("use one of {}, {{header:name}}, {{reply:name}}", names.join(", "))
     };
     let (side, field) = match name.split_once(':') {
         Some(("header", field)) => (Piece::Request as fn(HeaderName) -> Piece, field),
         Some(("reply", field)) => (Piece::Reply as fn(HeaderName) -> Piece, field),
-        _ => return Err(EditError::new(format!("there is no part {braced}"), known())),
+        _ => return Err(FormatError::new(format!("there is no part {braced}"), known())),
     };
     let name = HeaderName::try_from(field);
     name.map(side).map_err(|_| {
-        EditError::new(format!("'{}' is no field's name", field.escape_debug()), "such as {header:x-user}")
+        FormatError::new(format!("'{}' is no field's name", field.escape_debug()), "such as {header:x-user}")
     })
 }
 
@@ -178,7 +160,6 @@ fn number(line: &mut Vec<u8>, value: Option<impl Display>) {
 }
 
 fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
-    let us = |span: Option<Duration>| span.map(|span| span.as_micros());
     match part {
         Part::Client => number(line, record.client),
         Part::Time => with_now(|second, _| line.extend_from_slice(second.clf.as_bytes())),
@@ -191,31 +172,23 @@ fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
         Part::BodyBytes => number(line, Some(record.body_bytes)),
         Part::Referer => text(line, record.referer),
         Part::UserAgent => text(line, record.user_agent),
-        Part::Node => text(line, record.node.map(str::as_bytes)),
-        Part::Reason => text(line, record.reason.map(str::as_bytes)),
-        Part::Error => text(line, record.error.map(str::as_bytes)),
-        Part::Tries => number(line, Some(record.tries)),
-        Part::Cache => text(line, record.cache.map(str::as_bytes)),
-        Part::Queue => number(line, us(record.queue)),
-        Part::Connect => number(line, us(record.connect)),
-        Part::FirstByte => number(line, us(record.first_byte)),
-        Part::Total => number(line, us(Some(record.total))),
-        Part::Route => text(line, Some(record.route.as_bytes())),
-        Part::Class => text(line, Some(record.class.as_bytes())),
-        Part::Mechanism => text(line, Some(record.mechanism.as_bytes())),
-        Part::Why => text(line, Some(record.why.as_bytes())),
-        Part::RequestId => text(line, record.request_id),
+        Part::Field(at) => match record.fields.get(at) {
+            Some((_, Value::Text(value) | Value::Optional(value))) => text(line, *value),
+            Some((_, Value::Number(value))) => number(line, Some(value)),
+            Some((_, Value::Micros(span))) => number(line, span.map(|span| span.as_micros())),
+            None => line.push(b'-'),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::tests::record;
+    use super::super::line::tests::{FIELDS, record};
     use super::*;
 
     fn line(format: &str, record: &Record<'_>) -> String {
         let mut line = Vec::new();
-        LineFormat::parse(format).expect(format).write(record, &mut line);
+        LineFormat::parse(format, &FIELDS.map(|(name, _)| name)).expect(format).write(record, &mut line);
         String::from_utf8(line).expect("text")
     }
 
@@ -226,12 +199,11 @@ mod tests {
         let known = Record { request: Some(&request), ..record(b"/a?\"", b"curl") };
         for (format, expected) in [
             ("{client} {method} {host}{target} {status}", "192.0.2.7 GET example.org/a?\\x22 200"),
-            ("{{{node}}}/{reason}/{error}/{cache}", "{n1}/first/-/hit"),
-            ("{queue_us}\t{first_byte_us}\t{total_us}", "-\t512\t640"),
+            ("{{{node}}}/{tries}/{error}/{cache}", "{n\\x201}/1/-/hit"),
+            ("{queue_us}\t{first_byte_us}\t{body_bytes}", "-\t512\t1024"),
             ("{header:X-User}|{header:x-none}|{reply:etag}", "a\\x20\\x22b\\x22|-|-"),
-            ("\"{header:x-user} {node}\" {header:x-user}", "\"a \\x22b\\x22 n1\" a\\x20\\x22b\\x22"),
-            ("{route} {class} {mechanism} {why} {tries} {body_bytes}", "default n relay configured 1 1024"),
-            ("{version} {referer} {user_agent} {request_id} {connect_us}", "HTTP/1.1 - curl - -"),
+            ("\"{header:x-user} {node}\" {header:x-user}", "\"a \\x22b\\x22 n 1\" a\\x20\\x22b\\x22"),
+            ("{version} {referer} {user_agent} {request_id} {trace}", "HTTP/1.1 - curl id -"),
         ] {
             assert_eq!(line(format, &known), expected);
         }
@@ -250,7 +222,7 @@ mod tests {
             ("nothing", "every line would be the same"),
             ("", "every line would be the same"),
         ] {
-            assert_eq!(LineFormat::parse(format).expect_err(format).what, what);
+            assert_eq!(LineFormat::parse(format, &["node"]).expect_err(format).what, what);
         }
     }
 }

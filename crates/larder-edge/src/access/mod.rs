@@ -8,7 +8,7 @@ mod line;
 mod own;
 mod writer;
 
-pub(crate) use line::Record;
+pub use line::{Record, Value};
 pub use own::LineFormat;
 
 use std::io;
@@ -25,8 +25,7 @@ use writer::{Message, Writer};
 /// How a line looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
-    /// The Combined Log Format, followed by `key=value` fields: `node reason error tries cache queue_us connect_us
-    /// first_byte_us total_us route class mechanism why`, and `request_id` where requests have ids. What is unknown is `-`.
+    /// The Combined Log Format, followed by the fields of the log's owner as `key=value`. What is unknown is `-`.
     #[default]
     Combined,
     /// One JSON object per line, with the same fields. What is unknown is left out.
@@ -68,8 +67,8 @@ impl AccessLogConfig {
 
 /// The log.
 #[derive(Debug)]
-pub(crate) struct AccessLog {
-    format: AccessFormat,
+pub struct AccessLog {
+    config: AccessLogConfig,
     queue: Option<SyncSender<Message>>,
     /// An order to reopen that found the queue full.
     reopen: Arc<AtomicBool>,
@@ -78,16 +77,18 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log and starts its writer.
-    pub(crate) fn open(config: &AccessLogConfig) -> io::Result<Self> {
-        let dropped = Arc::new(AtomicU64::new(0));
+    /// Opens the log and starts its writer. Lines that are not written are added to `dropped`.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be started.
+    pub fn open(config: &AccessLogConfig, dropped: Arc<AtomicU64>) -> io::Result<Self> {
         let reopen = Arc::new(AtomicBool::new(false));
         let (queue, messages) = sync_channel(config.queue_lines_max.max(1));
         let writer = Writer::open(config.output.clone(), dropped.clone(), reopen.clone())?;
         let thread = std::thread::Builder::new().name("access-log".to_owned());
         let thread = thread.spawn(move || writer.run(&messages))?;
         Ok(Self {
-            format: config.format.clone(),
+            config: config.clone(),
             queue: Some(queue),
             reopen,
             dropped,
@@ -95,14 +96,27 @@ impl AccessLog {
         })
     }
 
+    /// The configuration that the log was opened with.
+    pub fn config(&self) -> &AccessLogConfig {
+        &self.config
+    }
+
+    /// Whether lines show fields of the request's header, and of the reply's.
+    pub fn names_headers(&self) -> (bool, bool) {
+        match &self.config.format {
+            AccessFormat::Combined | AccessFormat::Json => (false, false),
+            AccessFormat::Own(format) => format.names_headers(),
+        }
+    }
+
     /// Writes a line, or drops and counts it.
-    pub(crate) fn write(&self, record: &Record<'_>) {
-        self.send(Message::Line(record.format(&self.format)));
+    pub fn write(&self, record: &Record<'_>) {
+        self.send(Message::Line(record.format(&self.config.format)));
     }
 
     /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one, save
     /// for some that wait in a full queue.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         let Some(queue) = &self.queue else { return };
         if let Err(TrySendError::Full(_)) = queue.try_send(Message::Reopen) {
             self.reopen.store(true, Release);
@@ -112,7 +126,7 @@ impl AccessLog {
     }
 
     /// Lines not written.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
@@ -143,7 +157,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("larder-access-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
         let (path, moved) = (dir.join("log"), dir.join("log.1"));
-        let log = AccessLog::open(&AccessLogConfig::file(&path)).expect("opens");
+        let log = AccessLog::open(&AccessLogConfig::file(&path), Arc::default()).expect("opens");
         log.send(Message::Line(b"one\n".to_vec()));
         log.send(Message::Flush);
         while std::fs::read(&path).expect("reads").is_empty() {
@@ -167,7 +181,7 @@ mod tests {
         let output = AccessLogOutput::File(path.clone());
         let writer = Writer::open(output, dropped.clone(), reopen.clone()).expect("opens");
         let log = AccessLog {
-            format: AccessFormat::Combined,
+            config: AccessLogConfig::file(&path),
             queue: Some(queue),
             reopen,
             dropped,
@@ -190,7 +204,7 @@ mod tests {
     fn lines_that_cannot_be_written_are_counted() {
         let output = AccessLogOutput::File("/dev/full".into());
         let config = AccessLogConfig { output, ..AccessLogConfig::file("") };
-        let log = AccessLog::open(&config).expect("opens");
+        let log = AccessLog::open(&config, Arc::default()).expect("opens");
         let dropped = log.dropped.clone();
         (0..3).for_each(|_| log.send(Message::Line(b"x\n".to_vec())));
         drop(log);

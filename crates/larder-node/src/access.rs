@@ -1,0 +1,310 @@
+//! The access log: a line for each request of a client, written when the last byte of its reply is handed on.
+//!
+//! | request | line |
+//! |---|---|
+//! | for one of the node's own paths, by a sender that may ask | none |
+//! | forwarded by a peer | none: the peer that has the client's connection writes it |
+//! | on a connection that leaves for a peer with it | the peer's |
+//! | for a WebSocket that is opened | at the end of the tunnel |
+//! | whose client leaves before the reply | status 499 |
+//! | that the HTTP parser refuses | none |
+
+use crate::connection::Shared;
+use crate::edge::Entered;
+use crate::node::NodeError;
+use crate::origin::{Asked, forwarded_client};
+use crate::stats::Count;
+use crate::terms::Terms;
+use arc_swap::ArcSwapOption;
+use http::header::{CACHE_STATUS, HOST, HeaderMap, HeaderValue, REFERER, USER_AGENT};
+use http::request::Parts;
+use http::{Method, Response, StatusCode, Uri, Version};
+use larder_edge::access::{AccessLog, AccessLogConfig, Record, Value};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// The names of the fields that the node adds to a line, in their order.
+pub const ACCESS_FIELDS: [&str; 8] =
+    ["node", "error", "cache", "fwd", "detail", "origin", "first_byte_us", "total_us"];
+
+/// The client left before the reply, or before its end.
+const CLIENT_GONE: &str = "client_gone";
+/// The status in the log of a request whose client got none.
+const NO_STATUS: u16 = 499;
+
+/// Where lines go, if anywhere. This may change while the node runs.
+#[derive(Debug)]
+pub(crate) struct Access {
+    node: Box<str>,
+    /// The node's name as it stands in `Cache-Status`.
+    member: Box<str>,
+    log: ArcSwapOption<AccessLog>,
+    /// Lines not written, by any log.
+    dropped: Arc<AtomicU64>,
+}
+
+impl Access {
+    /// The log of a node that is named so, in `Cache-Status` as `member`.
+    pub(crate) fn new(
+        node: &str,
+        member: &str,
+        config: Option<&AccessLogConfig>,
+    ) -> Result<Arc<Self>, NodeError> {
+        let dropped = Arc::<AtomicU64>::default();
+        let log = config.map(|config| open(config, &dropped)).transpose()?;
+        let log = ArcSwapOption::new(log);
+        Ok(Arc::new(Self { node: node.into(), member: member.into(), log, dropped }))
+    }
+
+    /// Opens the log that a configuration asks for, unless it is the one there is.
+    pub(crate) fn prepare(&self, config: Option<&AccessLogConfig>) -> Result<Prepared, NodeError> {
+        if self.log.load().as_ref().map(|log| log.config()) == config {
+            return Ok(Prepared(None));
+        }
+        Ok(Prepared(Some(config.map(|config| open(config, &self.dropped)).transpose()?)))
+    }
+
+    /// Lines go to a log that has been prepared. Waits until those of the log before are written.
+    pub(crate) fn change(&self, Prepared(log): Prepared) {
+        if let Some(log) = log {
+            drop(self.log.swap(log));
+        }
+    }
+
+    /// Opens the file anew by its name. Does not wait for it.
+    pub(crate) fn reopen(&self) {
+        if let Some(log) = &*self.log.load() {
+            log.reopen();
+        }
+    }
+
+    /// Writes no lines any more. Waits until those that were given are written.
+    pub(crate) fn close(&self) {
+        drop(self.log.swap(None));
+    }
+
+    /// Lines not written.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// The line of a request whose head has been read at `since`, if there is a log.
+    pub(crate) fn line(
+        self: &Arc<Self>,
+        terms: &Terms,
+        shared: &Shared,
+        parts: &Parts,
+        since: Instant,
+    ) -> Option<Box<Line>> {
+        let (request, reply) = self.log.load().as_ref()?.names_headers();
+        let field = |name| parts.headers.get(name).cloned();
+        Some(Box::new(Line {
+            access: Arc::clone(self),
+            client: client(terms, shared, &parts.headers),
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            version: parts.version,
+            host: field(HOST),
+            referer: field(REFERER),
+            user_agent: field(USER_AGENT),
+            request: request.then(|| parts.headers.clone()),
+            shows_reply: reply,
+            since,
+            answer: None,
+            sent: Count::default(),
+            error: None,
+            void: false,
+        }))
+    }
+}
+
+/// A log that is open, or that there is to be none; nothing if all stays as it is.
+#[derive(Debug)]
+pub(crate) struct Prepared(Option<Option<Arc<AccessLog>>>);
+
+fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> Result<Arc<AccessLog>, NodeError> {
+    AccessLog::open(config, Arc::clone(dropped)).map(Arc::new).map_err(NodeError::AccessLog)
+}
+
+/// The client of a request as it came: its sender, or the client that a trusted relay names last.
+fn client(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Option<IpAddr> {
+    let sender = shared.entered().and_then(Entered::client).or(shared.peer)?;
+    let told = terms.entry.trusted_relays.trusts(sender).then(|| forwarded_client(headers)).flatten();
+    Some(told.unwrap_or(sender).to_canonical())
+}
+
+/// The line of a request that is under way. It is written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Line {
+    access: Arc<Access>,
+    client: Option<IpAddr>,
+    method: Method,
+    uri: Uri,
+    version: Version,
+    host: Option<HeaderValue>,
+    referer: Option<HeaderValue>,
+    user_agent: Option<HeaderValue>,
+    /// The request's header, if lines show fields of it.
+    request: Option<HeaderMap>,
+    shows_reply: bool,
+    since: Instant,
+    /// `None` before the reply.
+    answer: Option<Answer>,
+    /// Bytes of the reply's body that were sent.
+    sent: Count,
+    error: Option<&'static str>,
+    /// Another node writes the line, or nobody.
+    void: bool,
+}
+
+/// The reply that a request is answered with.
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    /// The member of this node in `Cache-Status`.
+    cache: Option<HeaderValue>,
+    origin: Option<Asked>,
+    /// The reply's header, if lines show fields of it.
+    header: Option<HeaderMap>,
+    after: Duration,
+}
+
+impl Line {
+    /// Nothing is written.
+    pub(crate) fn void(&mut self) {
+        self.void = true;
+    }
+
+    /// The request is answered with this reply.
+    pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
+        self.answer = Some(Answer {
+            status: reply.status(),
+            // Those of caches nearer to the origin stand before it.
+            cache: reply.headers().get_all(CACHE_STATUS).iter().next_back().cloned(),
+            origin: reply.extensions().get::<Asked>().cloned(),
+            header: self.shows_reply.then(|| reply.headers().clone()),
+            after: self.since.elapsed(),
+        });
+    }
+
+    /// So many bytes more of the reply's body are sent.
+    pub(crate) fn sent(&self) -> &Count {
+        &self.sent
+    }
+
+    /// The reply ends before its last byte; the first reason counts.
+    pub(crate) fn fails(&mut self, error: Option<&'static str>) {
+        self.error.get_or_insert(error.unwrap_or(CLIENT_GONE));
+    }
+
+    fn write(&self, log: &AccessLog) {
+        let answer = self.answer.as_ref();
+        let cache = text(answer.and_then(|answer| answer.cache.as_ref()));
+        let Words { hit, fwd, detail } =
+            cache.map(|value| Words::of(value, self.access.member.as_bytes())).unwrap_or_default();
+        let (hit, miss) = (hit.then_some("hit"), fwd.map(|_| "miss"));
+        let error = self.error.or(answer.is_none().then_some(CLIENT_GONE));
+        let origin = answer.and_then(|answer| answer.origin.as_ref());
+        let values = [
+            Value::word(Some(&self.access.node)),
+            Value::word(error),
+            Value::word(hit.or(miss)),
+            Value::Text(fwd),
+            Value::Text(detail),
+            Value::word(origin.map(Asked::as_str)),
+            Value::Micros(answer.map(|answer| answer.after)),
+            Value::Micros(Some(self.since.elapsed())),
+        ];
+        let fields: [_; ACCESS_FIELDS.len()] = std::array::from_fn(|nth| (ACCESS_FIELDS[nth], values[nth]));
+        let named = self.uri.authority().map(|authority| authority.as_str().as_bytes());
+        log.write(&Record {
+            client: self.client,
+            method: self.method.as_str(),
+            target: self
+                .uri
+                .path_and_query()
+                .map_or(named.unwrap_or(b"-"), |target| target.as_str().as_bytes()),
+            version: match self.version {
+                Version::HTTP_10 => "HTTP/1.0",
+                Version::HTTP_2 => "HTTP/2.0",
+                _ => "HTTP/1.1",
+            },
+            host: named.or(text(self.host.as_ref())).unwrap_or_default(),
+            status: Some(answer.map_or(NO_STATUS, |answer| answer.status.as_u16())),
+            body_bytes: self.sent.read(),
+            referer: text(self.referer.as_ref()),
+            user_agent: text(self.user_agent.as_ref()),
+            fields: &fields,
+            request: self.request.as_ref(),
+            reply: answer.and_then(|answer| answer.header.as_ref()),
+        });
+    }
+}
+
+fn text(value: Option<&HeaderValue>) -> Option<&[u8]> {
+    value.map(HeaderValue::as_bytes)
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.void {
+            return;
+        }
+        if let Some(log) = &*self.access.log.load() {
+            self.write(log);
+        }
+    }
+}
+
+/// What a member of `Cache-Status` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Words<'a> {
+    hit: bool,
+    fwd: Option<&'a [u8]>,
+    detail: Option<&'a [u8]>,
+}
+
+impl<'a> Words<'a> {
+    /// Those of the member of this name; none of another's.
+    fn of(value: &'a [u8], member: &[u8]) -> Self {
+        let mut words = Self::default();
+        let parameters =
+            value.strip_prefix(member).filter(|rest| rest.first().is_none_or(|byte| *byte == b';'));
+        for parameter in parameters.unwrap_or_default().split(|byte| *byte == b';').map(<[u8]>::trim_ascii) {
+            if parameter == b"hit" {
+                words.hit = true;
+            } else if let Some(fwd) = parameter.strip_prefix(b"fwd=") {
+                words.fwd = Some(fwd);
+            } else if let Some(detail) = parameter.strip_prefix(b"detail=") {
+                words.detail = Some(detail);
+            }
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_this_node_are_read() {
+        let words = |hit, fwd: &'static str, detail: &'static str| {
+            let word = |text: &'static str| (!text.is_empty()).then_some(text.as_bytes());
+            Words { hit, fwd: word(fwd), detail: word(detail) }
+        };
+        for (value, member, expected) in [
+            ("a; hit; ttl=30", "a", words(true, "", "")),
+            ("a; fwd=uri-miss; fwd-status=200; stored", "a", words(false, "uri-miss", "")),
+            ("\"a; hit\"; fwd=stale; detail=x", "\"a; hit\"", words(false, "stale", "x")),
+            ("a; detail=denied", "a", words(false, "", "denied")),
+            ("ab; hit", "a", words(false, "", "")),
+            ("b; hit", "a", words(false, "", "")),
+            ("a", "a", words(false, "", "")),
+        ] {
+            assert_eq!(Words::of(value.as_bytes(), member.as_bytes()), expected, "{value}");
+        }
+    }
+}
