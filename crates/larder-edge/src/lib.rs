@@ -13,15 +13,18 @@ mod entry;
 mod fields;
 pub mod http2;
 mod proxy_protocol;
+mod purge;
 mod secret_file;
 mod seldom;
 pub mod template;
 mod tls;
+mod token;
 
 pub use client_io::{ClientIo, Counted};
 pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
+pub use purge::{BadPurge, Location, PURGE_FIELD, PURGE_PATH, Purge};
 pub use secret_file::{read_secret, refuse_exposed};
 pub use seldom::Seldom;
 pub use tls::certificates;
@@ -30,6 +33,7 @@ pub use tls::{
     CertificateFault, CertificateStatus, ClientCertificates, LoadedTls, OutboundTls, OwnCertificate,
     RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls, TlsConfig, TlsConfigFault, TlsVersion,
 };
+pub use token::{Tokens, Unpermitted, permit};
 
 /// Entry points for the fuzz targets: parsers of what anybody says, with the checks that must hold for any input.
 #[doc(hidden)]

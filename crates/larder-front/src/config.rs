@@ -18,7 +18,7 @@ use crate::split::SplitBy;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
 use larder_edge::access::AccessLogConfig;
-use larder_edge::{AddressRange, EntryRules, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault};
+use larder_edge::{AddressRange, EntryRules, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, Tokens};
 use larder_spans::TracerConfig;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -114,6 +114,8 @@ pub struct SwitchConfig {
     pub limits: Limits,
     /// The access log; none by default.
     pub access_log: Option<AccessLogConfig>,
+    /// Tokens of those that may purge, of which nodes are shown the first. None by default: nobody may.
+    pub purge: Option<Tokens>,
     /// Which requests are long-lived, and so leave the admission limit.
     pub long_lived: LongLivedConfig,
     /// What one client may take; anything by default.
@@ -174,6 +176,7 @@ impl SwitchConfig {
             retries: RetryConfig::default(),
             outliers: OutlierConfig::default(),
             access_log: None,
+            purge: None,
             record: None,
             traces: None,
             shadow: None,

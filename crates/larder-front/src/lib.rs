@@ -38,6 +38,7 @@ mod metrics;
 mod node;
 mod node_log;
 mod nodes;
+mod purge;
 mod recorder;
 mod relay;
 mod reloads;
@@ -82,6 +83,7 @@ pub use larder_edge::{
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use long_lived::LongLivedConfig;
 pub use metrics::{METRICS, Metric, MetricKind};
+pub use purge::{NodePurge, PurgeReport};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use reloads::{NodeStanding, ReloadCounts, ShareStanding};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus, ShareRefused};

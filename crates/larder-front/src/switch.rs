@@ -18,6 +18,7 @@ use crate::long_lived::LongLivedConfig;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
+use crate::purge::Purges;
 use crate::recorder::{RecordStartError, Recorder};
 use crate::relay::Relay;
 use crate::reloads::ReloadCounts;
@@ -117,6 +118,7 @@ pub(crate) struct Shared {
     pub(crate) long_lived: LongLivedConfig,
     pub(crate) metrics: Metrics,
     pub(crate) access: Option<AccessLog>,
+    pub(crate) purges: Purges,
     pub(crate) hottest: HotList,
     /// Where requests are traced.
     pub(crate) tracer: Option<Tracer>,
@@ -194,6 +196,7 @@ impl Shared {
             admission_log: AdmissionLog::default(),
             long_lived: config.long_lived,
             access: access.map_err(SwitchError::AccessLog)?,
+            purges: Purges::new(config.purge),
             hottest: HotList::new(clock.now()),
             tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
             shadow,

@@ -11,7 +11,7 @@ use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::cost::CostError;
 use larder_edge::access::AccessLogConfig;
-use larder_edge::{AddressRange, EntryRules, TlsConfig, TlsConfigFault};
+use larder_edge::{AddressRange, EntryRules, TlsConfig, TlsConfigFault, Tokens};
 use larder_spans::TracerConfig;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct NodeConfig {
     pub report: ReportConfig,
     /// Where spans of traced requests go. Default `None`: requests are not traced.
     pub traces: Option<TracerConfig>,
+    /// Tokens of those that may purge. Default `None`: nobody may.
+    pub purge: Option<Tokens>,
     /// Where a line for each request of a client goes. Default `None`: nowhere.
     pub access_log: Option<AccessLogConfig>,
     /// TLS for clients. Default `None`: there is none.
@@ -176,6 +178,7 @@ impl NodeConfig {
             report: ReportConfig::default(),
             traces: None,
             access_log: None,
+            purge: None,
             tls: None,
             announcers: Vec::new(),
             entry: EntryRules::default(),

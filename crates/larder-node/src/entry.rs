@@ -6,6 +6,7 @@
 //! | own path | answered to |
 //! |---|---|
 //! | health | everybody, except on connections that a switch has handed over |
+//! | purge | senders that connect themselves and show a purge token |
 //! | stats, load, events | senders that connect themselves (not over a handed-over connection, not announced by a balancer, not relayed) and that prove `report.secret`; if there is none, from an address in `report.from` or `trusted_relays` |
 
 use crate::connection::Shared;
@@ -13,6 +14,7 @@ use crate::edge::Entered;
 use crate::node::Node;
 use crate::origin::Origin;
 use crate::origin::fields::HOP_BY_HOP;
+use crate::purge::authorization;
 use crate::report::{TARGET, is_relayed};
 use crate::store::Store;
 use crate::terms::{Own, Terms};
@@ -54,6 +56,7 @@ impl Node {
         let admitted = match asks {
             None => Admitted::Contents,
             Some(Own::Health) if shared.handed.is_none() => Admitted::Own(Own::Health),
+            Some(Own::Purge) => self.admit_purge(shared, &parts.headers),
             Some(own) if own != Own::Health && is_switch(&terms, shared, &parts.headers) => {
                 Admitted::Own(own)
             }
@@ -75,6 +78,13 @@ impl Node {
             self.counters.fields_dropped.add(dropped);
         }
         Ok(admitted)
+    }
+
+    /// A purge is for who has connected itself and shows the token.
+    fn admit_purge(&self, shared: &Shared, headers: &HeaderMap) -> Admitted {
+        let direct = !is_of_client(shared) && !is_relayed(headers);
+        let may = direct && self.may_purge(authorization(headers)).is_ok();
+        if may { Admitted::Own(Own::Purge) } else { Admitted::Denied }
     }
 
     /// Writes who the sender is. Returns the number of fields dropped.

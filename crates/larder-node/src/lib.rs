@@ -38,6 +38,7 @@ mod node;
 mod object;
 mod origin;
 mod preload;
+mod purge;
 mod reloads;
 mod reply;
 mod report;
@@ -59,6 +60,7 @@ pub use handover::{
 };
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
+pub use memory::Purged;
 pub use node::{Node, NodeError};
 pub use origin::{
     ClientNoCache, Failover, HostHeader, OriginConfig, OriginStanding, OriginTls, Signing, is_reserved,

@@ -11,20 +11,26 @@
 //! One read serves all who want the same thing meanwhile ([`Flight`]): the first leads, the others join. The read
 //! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
 
+mod purge;
 mod room;
 
+pub use purge::Purged;
+pub(crate) use purge::Selection;
 pub(crate) use room::Reservation;
 
 use crate::config::CacheConfig;
 use crate::object::Object;
 use crate::origin::Page;
 use crate::report::residents::{Resident, Residents, Subscription};
+use crate::stats::Count;
 use crate::store::StoreError;
 use bytes::Bytes;
 use larder_core::TargetId;
 use larder_core::cache::{ByteCache, CacheStats, Inserted};
+use purge::Purges;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
@@ -151,6 +157,8 @@ pub(crate) struct Lead {
     memory: Arc<Memory>,
     key: Key,
     flight: Arc<Flight>,
+    /// The purges that were done when the read began.
+    since: u64,
 }
 
 impl Lead {
@@ -167,7 +175,7 @@ impl Lead {
     /// Hands the result to all who wait, after keeping it if `keep`.
     pub(crate) fn land(self, result: Result<Entry, StoreError>, keep: bool) {
         let landed = result.map(|entry| {
-            let kept = keep && self.memory.keep(self.key, &entry);
+            let kept = keep && self.memory.keep(self.key, &entry, self.since);
             (entry, kept)
         });
         // Nobody else sets it: the drop below finds it set and leaves it.
@@ -188,6 +196,11 @@ impl Drop for Lead {
 pub(crate) struct Memory {
     seed: u64,
     inner: Mutex<Inner>,
+    /// Held by a purge.
+    purging: Mutex<()>,
+    purges_done: AtomicU64,
+    /// What was not kept because of a purge.
+    refused_by_purge: Count,
 }
 
 #[derive(Debug)]
@@ -198,6 +211,7 @@ struct Inner {
     reading: usize,
     reads_max: usize,
     residents: Residents,
+    purges: Purges,
     /// All the memory there is: for what is kept, and for what is on its way from an origin.
     total: u64,
     reserved: u64,
@@ -264,6 +278,8 @@ pub(crate) struct MemoryStats {
     pub(crate) capacity: u64,
     pub(crate) objects: usize,
     pub(crate) reading: usize,
+    /// Objects and chunks that were not kept because of a purge.
+    pub(crate) refused_by_purge: u64,
 }
 
 impl Memory {
@@ -276,10 +292,17 @@ impl Memory {
             reading: 0,
             reads_max,
             residents: Residents::default(),
+            purges: Purges::default(),
             total: config.bytes.0,
             reserved: 0,
         };
-        Self { seed: RandomState::new().hash_one(0), inner: Mutex::new(inner) }
+        Self {
+            seed: RandomState::new().hash_one(0),
+            inner: Mutex::new(inner),
+            purging: Mutex::default(),
+            purges_done: AtomicU64::new(0),
+            refused_by_purge: Count::default(),
+        }
     }
 
     /// From now on so many reads may be under way.
@@ -333,7 +356,8 @@ impl Memory {
         let flight = Arc::new(Flight::new(wanted));
         // An older version or a colliding name may be read under the key; that read keeps its place in the table.
         inner.flights.entry(key).or_insert_with(|| Arc::clone(&flight));
-        Found::Lead(Lead { memory: Arc::clone(self), key, flight })
+        let since = self.purges_done();
+        Found::Lead(Lead { memory: Arc::clone(self), key, flight, since })
     }
 
     /// Drops what is kept under a key.
@@ -374,6 +398,7 @@ impl Memory {
             capacity: inner.total,
             objects: inner.order.len(),
             reading: inner.reading,
+            refused_by_purge: self.refused_by_purge.read(),
         }
     }
 
@@ -382,13 +407,25 @@ impl Memory {
         u32::try_from(self.lock().reading).unwrap_or(u32::MAX)
     }
 
-    fn keep(&self, key: Key, entry: &Entry) -> Kept {
+    fn keep(&self, key: Key, entry: &Entry, since: u64) -> Kept {
         let mut evicted = Vec::new();
         // Contents are released after the lock: returning a large block to the system takes long.
         let mut released = Vec::new();
-        let kept = { self.lock().insert(key, entry.clone(), &mut evicted, &mut released) };
+        let mut inner = self.lock();
+        if self.is_refused(&inner, since, entry) {
+            return false;
+        }
+        let kept = inner.insert(key, entry.clone(), &mut evicted, &mut released);
+        drop(inner);
         drop(released);
         kept
+    }
+
+    /// Whether a purge refuses what began when `since` purges were done, which is counted.
+    fn is_refused(&self, inner: &Inner, since: u64, entry: &Entry) -> bool {
+        let refused = inner.purges.refuse(since, entry);
+        self.refused_by_purge.add(u64::from(refused));
+        refused
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -19,6 +19,7 @@ use crate::lateral::{Elsewhere, Later};
 use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
 use crate::origin::tunnel;
+use crate::purge::PURGES_MAX;
 use crate::reloads::ReloadCounts;
 use crate::reply::Ask;
 use crate::report::{self, Report};
@@ -98,6 +99,8 @@ pub struct Node {
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
     pub(crate) access: Arc<Access>,
+    /// For purges of switches.
+    pub(crate) purges: Arc<Semaphore>,
     /// Where requests are traced.
     tracer: Option<Arc<Tracer>>,
     /// Set once, where there are peers.
@@ -143,6 +146,7 @@ impl Node {
             machine,
             dynamic: dynamic.as_ref().map(Dynamic::new),
             stats_at_once: Bound::new(limits.reads_max),
+            purges: Arc::new(Semaphore::new(PURGES_MAX)),
             streams: Bound::new(streams_max(&cache)),
             counters: Arc::default(),
             report,
@@ -449,6 +453,7 @@ impl Node {
                 self.text(StatusCode::OK, Outcome::Local("stats"), "application/json", Bytes::from(json))
             }
             Own::Report => self.report(&parts.method, parts.uri.path()).await,
+            Own::Purge => self.answer_purge(parts).await,
         }
     }
 

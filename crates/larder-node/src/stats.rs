@@ -84,6 +84,9 @@ pub(crate) struct Counters {
     pub(crate) announcements_refused: Count,
     pub(crate) fields_dropped: Count,
     pub(crate) own_denied: Count,
+    pub(crate) purges: Count,
+    pub(crate) purged: Count,
+    pub(crate) purges_denied: Count,
 }
 
 /// What a node has done since its start, and its levels now.
@@ -155,6 +158,14 @@ pub struct NodeStats {
     pub own_paths_denied: u64,
     /// Lines of the access log that were not written because the writer could not keep up or failed.
     pub access_log_dropped: u64,
+    /// Purges that were done.
+    pub purges: u64,
+    /// Objects and chunks that purges have removed.
+    pub purged: u64,
+    /// Purges that were refused for want of a token.
+    pub purges_denied: u64,
+    /// Objects and chunks that were not kept because a purge came while they were read or fetched.
+    pub purge_unkept: u64,
     /// Bytes the cache counts.
     pub cache_bytes: u64,
     /// Most bytes the cache may count.
@@ -335,6 +346,10 @@ impl Counters {
             header_fields_dropped: self.fields_dropped.read(),
             own_paths_denied: self.own_denied.read(),
             access_log_dropped,
+            purges: self.purges.read(),
+            purged: self.purged.read(),
+            purges_denied: self.purges_denied.read(),
+            purge_unkept: memory.refused_by_purge,
             cache_bytes: memory.used,
             cache_bytes_max: memory.capacity,
             cache_objects: memory.objects as u64,
@@ -366,6 +381,19 @@ impl NodeStats {
 }
 
 impl NodeStats {
+    fn purge_counters(&self) -> [(&'static str, &'static str, u64); 4] {
+        [
+            ("purges", "Purges that were done", self.purges),
+            ("purged", "Objects and chunks that purges have removed", self.purged),
+            ("purges_denied", "Purges that were refused for want of a token", self.purges_denied),
+            (
+                "purge_unkept",
+                "Objects and chunks not kept because a purge came while they were read or fetched",
+                self.purge_unkept,
+            ),
+        ]
+    }
+
     fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counters = [
             ("requests", "Requests for contents", self.requests),
@@ -425,7 +453,9 @@ impl NodeStats {
             ("disk_reads", "Reads of the disks", self.usage.disk_reads),
             ("disk_read_bytes", "Bytes read from the disks", self.usage.disk_bytes),
         ];
-        for (name, help, value) in counters.into_iter().chain(self.origin.counters()) {
+        for (name, help, value) in
+            counters.into_iter().chain(self.purge_counters()).chain(self.origin.counters())
+        {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }

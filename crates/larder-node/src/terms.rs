@@ -12,7 +12,7 @@ use crate::store::Store;
 use arc_swap::Guard;
 use hyper::server::conn::http1;
 use larder_core::Bytes;
-use larder_edge::{Announcers, EntryRules};
+use larder_edge::{Announcers, EntryRules, PURGE_PATH, Tokens};
 use std::sync::{Arc, PoisonError};
 
 /// What is in force.
@@ -24,6 +24,8 @@ pub(crate) struct Terms {
     pub(crate) edge: Edge,
     pub(crate) report: ReportConfig,
     pub(crate) entry: EntryRules,
+    /// Who may purge; `None`: nobody.
+    pub(crate) purge: Option<Tokens>,
     pub(crate) object_max: u64,
     pub(crate) revalidate_ms: u64,
     health_path: Option<String>,
@@ -39,6 +41,8 @@ pub(crate) enum Own {
     Stats,
     /// What switches are told.
     Report,
+    /// Purges of switches.
+    Purge,
 }
 
 impl Terms {
@@ -50,6 +54,7 @@ impl Terms {
             edge,
             report: config.report.clone(),
             entry: config.entry.clone(),
+            purge: config.purge.clone(),
             object_max: config.cache.object_max.0,
             revalidate_ms: u64::try_from(config.revalidate.as_millis()).unwrap_or(u64::MAX),
             health_path: config.health_path.clone(),
@@ -64,6 +69,9 @@ impl Terms {
         }
         if self.stats_path.as_deref() == Some(path) {
             return Some(Own::Stats);
+        }
+        if path == PURGE_PATH {
+            return Some(Own::Purge);
         }
         self.report.has(path).then_some(Own::Report)
     }
@@ -85,7 +93,7 @@ impl Node {
     }
 
     /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
-    /// TLS and who announces clients, the node's own paths and reports, the access log, and how an origin is asked. All else is to be as it was, and
+    /// TLS and who announces clients, the node's own paths and reports, the access log, who may purge, and how an origin is asked. All else is to be as it was, and
     /// is not looked at. Connections and requests that have begun go on as they were. `peers`: what nodes that cooperate go by.
     ///
     /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called

@@ -66,6 +66,11 @@ impl<K: Copy + Eq + Hash> Gds<K> {
         self.slab.find(key).map(|at| self.slab.slot(at).size)
     }
 
+    /// See [`Slab::keys_from`].
+    pub(super) fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> bool {
+        self.slab.keys_from(from, count, keys)
+    }
+
     /// The keys of all objects, in no order that means anything.
     pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.slab.keys()

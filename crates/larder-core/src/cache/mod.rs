@@ -228,6 +228,16 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
         }
     }
 
+    /// Appends the keys of a part of the objects: those in `count` places from `from` on. Returns the place to go on from; `None` if
+    /// there are no more. An object that stays while one call follows another, from place 0 to the end, is in one of the parts.
+    pub fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> Option<usize> {
+        let more = match &self.order {
+            Order::Lru(lru) => lru.keys_from(from, count, keys),
+            Order::Gds(gds) => gds.keys_from(from, count, keys),
+        };
+        more.then_some(from.saturating_add(count))
+    }
+
     /// Changes the capacity, and appends to `evicted` what has no place any more, in the order of leaving.
     pub fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(K, Bytes)>) {
         self.capacity = capacity.0;

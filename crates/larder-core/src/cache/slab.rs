@@ -71,6 +71,19 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         self.index.iter().map(|&at| self.slots[at as usize].key)
     }
 
+    /// Appends the keys of the objects in the slots `from..from + count`. False if there are no slots beyond.
+    pub(super) fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> bool {
+        let end = from.saturating_add(count).min(self.slots.len());
+        for at in from..end {
+            let key = self.slots[at].key;
+            // A slot that is free still has the key of its last object.
+            if self.find(&key) == Some(at as u32) {
+                keys.push(key);
+            }
+        }
+        end < self.slots.len()
+    }
+
     /// Takes the object at `at` out and returns it; its slot number is used again later.
     pub(super) fn remove(&mut self, at: u32) -> Slot<K, L> {
         let slot = self.slots[at as usize];

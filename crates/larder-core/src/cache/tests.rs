@@ -208,3 +208,35 @@ fn a_smaller_cache_keeps_what_leaves_last() {
         assert_eq!((cache.used(), evicted.len()), (Bytes(100), 7), "{kind}");
     }
 }
+
+#[test]
+fn what_stays_is_in_one_part_whatever_comes_and_goes() {
+    for kind in CacheKind::ALL {
+        let mut cache = ByteCache::new(kind, Bytes(1_000), Bytes(1_000));
+        let mut evicted = Vec::new();
+        for key in 0..500_u64 {
+            cache.insert(key, Bytes(1), &mut evicted);
+        }
+        for key in (0..500).step_by(3) {
+            cache.remove(&key);
+        }
+        let (mut found, mut at, mut new) = (Vec::new(), Some(0), 1_000);
+        while let Some(from) = at {
+            let mut keys = Vec::new();
+            at = cache.keys_from(from, 7, &mut keys);
+            assert!(keys.len() <= 7);
+            // What was found leaves, and others come into its place.
+            if let Some(key) = keys.first() {
+                cache.remove(key);
+            }
+            cache.insert(new, Bytes(1), &mut evicted);
+            new += 1;
+            found.extend(keys.into_iter().filter(|key| *key < 500));
+        }
+        let mut expected: Vec<u64> = (0..500).filter(|key| key % 3 != 0).collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{kind}");
+        assert_eq!(ByteCache::<u64>::new(kind, Bytes(9), Bytes(9)).keys_from(0, 7, &mut Vec::new()), None);
+    }
+}

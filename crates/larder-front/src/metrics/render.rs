@@ -190,6 +190,10 @@ impl Snapshot {
         for (index, retry) in Retry::ALL.iter().enumerate() {
             count(&mut retries, &[("kind", retry.name())], cells.sum(RETRY + index))?;
         }
+        let mut purges = describe(encoder, &table::PURGES)?;
+        for (outcome, value) in self.shared.purges.outcomes() {
+            count(&mut purges, &[("outcome", outcome)], value)?;
+        }
         self.histogram(describe(encoder, &table::TOTAL)?, TOTAL)?;
         self.histogram(describe(encoder, &table::QUEUE_WAIT)?, QUEUE_WAIT)?;
         let (dispatcher, per_client) = (&self.shared.dispatcher, self.shared.per_client.as_ref());

@@ -138,6 +138,8 @@ metrics! {
         "Client connections accepted";
     LOG_DROPPED, Counter, "larder_switch_access_log_dropped_total", [],
         "Access log lines not written because the writer could not keep up or failed";
+    PURGES, Counter, "larder_switch_purges_total", ["outcome"],
+        "Purges: done at all nodes, failed at one or more, denied for want of a token";
     PANICS, Counter, "larder_switch_panics_total", [],
         "Connections lost to a fault in the switch";
     OTHERS, Gauge, "larder_switch_others", ["state"],

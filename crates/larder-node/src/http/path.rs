@@ -19,7 +19,7 @@ pub(crate) enum PathError {
     Hidden,
 }
 
-const INDEX: &[u8] = b"index.html";
+pub(crate) const INDEX: &[u8] = b"index.html";
 
 /// The name a path stands for.
 pub(crate) fn resolve(path: &str) -> Result<Cow<'_, [u8]>, PathError> {

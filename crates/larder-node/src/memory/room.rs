@@ -66,11 +66,13 @@ impl Memory {
         }
     }
 
-    /// Puts what `make` makes of the page that is kept in its place, in the room that was set aside for it.
+    /// Puts what `make` makes of the page that is kept in its place, in the room that was set aside for it. `since`: the purges that were
+    /// done when its request began.
     pub(crate) fn put_page(
         &self,
         (hash, name): (u64, &[u8]),
         mut room: Reservation,
+        since: u64,
         make: impl FnOnce(Option<&Page>) -> Page,
     ) -> Kept {
         let key: Key = (hash, 0);
@@ -83,7 +85,11 @@ impl Memory {
             Some(Entry::Page(page)) => make(Some(page)),
             _ => make(None),
         };
-        let kept = inner.insert(key, Entry::Page(Arc::new(entry)), &mut evicted, &mut released);
+        let entry = Entry::Page(Arc::new(entry));
+        if self.is_refused(&inner, since, &entry) {
+            return false;
+        }
+        let kept = inner.insert(key, entry, &mut evicted, &mut released);
         drop(inner);
         kept
     }

@@ -282,6 +282,11 @@ impl Origin {
         }
     }
 
+    /// Lets no request join those that are under way.
+    pub(crate) fn close_flights(&self) {
+        self.flights.close();
+    }
+
     /// Requests under way.
     pub(crate) fn asking(&self) -> usize {
         self.counts.asking()

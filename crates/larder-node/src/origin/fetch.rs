@@ -42,6 +42,8 @@ pub(super) struct Want {
     pub(super) target: PathAndQuery,
     /// The client's headers.
     pub(super) headers: HeaderMap,
+    /// The purges that were done when the request began.
+    pub(super) since: u64,
     /// The stored reply that has to be validated.
     pub(super) stale: Option<Arc<Variant>>,
     /// Destination of interim replies: the leading client only, because it is not known yet for whom the reply is.
@@ -193,9 +195,14 @@ impl Node {
         };
         let variant = Arc::new(variant);
         let stored = detail.is_none()
-            && self.memory.put_page((want.hash, &want.name), self.memory.reservation(), |earlier| {
-                Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
-            });
+            && self.memory.put_page(
+                (want.hash, &want.name),
+                self.memory.reservation(),
+                want.since,
+                |earlier| {
+                    Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
+                },
+            );
         let how = How { status: Some(304), stored, detail, origin: Some(asked) };
         if detail.is_none() && variant.freshness.is_fresh(received.now_ms) {
             origin.passed.forget(want.passed);
@@ -261,7 +268,7 @@ impl Node {
         if let Some((pieces, room)) = self.receive(origin, fetched, kept, &mut landing).await {
             let body = Contents::whole(pieces);
             let whole = Arc::new(variant.completed(body));
-            self.memory.put_page((want.hash, &want.name), room, |earlier| {
+            self.memory.put_page((want.hash, &want.name), room, want.since, |earlier| {
                 Page::with(earlier, (&want.name, want.told), &whole, origin.terms().config.variants_max)
             });
             // Only now is the flight over: whoever comes in between reads what has been received.

@@ -103,6 +103,11 @@ impl Flights {
         self.lock().get(key).map(Arc::clone)
     }
 
+    /// Lets no request join those that are under way.
+    pub(crate) fn close(&self) {
+        self.lock().clear();
+    }
+
     /// Leads a request that nobody joins.
     pub(crate) fn alone(self: &Arc<Self>) -> Landing {
         Landing { flights: Arc::clone(self), key: None, flight: Arc::default() }
@@ -132,7 +137,11 @@ impl Landing {
     /// Lets no request join any more.
     pub(crate) fn close(&mut self) {
         if let Some(key) = self.key.take() {
-            self.flights.lock().remove(&key);
+            let mut flights = self.flights.lock();
+            // Another one has taken its place where this one was closed before.
+            if flights.get(&key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+                flights.remove(&key);
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ mod sign;
 mod site;
 mod slots;
 mod stored;
+mod tags;
 mod terms;
 mod tls;
 pub(crate) mod tunnel;

@@ -37,6 +37,8 @@ pub(super) struct Pull<'a> {
     pub(super) name: Vec<u8>,
     pub(super) hash: u64,
     pub(super) asked: Directives,
+    /// The purges that were done before anything was looked up.
+    since: u64,
     /// The client whose share of the origin's slots it takes.
     pub(super) client: Client,
 }
@@ -150,9 +152,9 @@ impl Node {
             return None;
         }
         let name = site.page(target.as_str());
-        let hash = self.memory.hash(&name);
+        let (hash, since) = (self.memory.hash(&name), self.memory.purges_done());
         let (asked, client) = (origin.asked(&parts.headers), origin.client(parts));
-        Some(Pull { origin, parts, site, target, name, hash, asked, client })
+        Some(Pull { origin, parts, site, target, name, hash, asked, since, client })
     }
 
     fn hit(&self, pull: &Pull<'_>, variant: &Arc<Variant>, detail: Option<&'static str>) -> Response<Body> {
@@ -187,6 +189,7 @@ impl Node {
             hash: pull.hash,
             passed: pull.passed(),
             told: report::told(&pull.parts.headers),
+            since: pull.since,
             host: pull.site.host().to_owned(),
             target: pull.target.clone(),
             headers: pull.parts.headers.clone(),

@@ -5,6 +5,7 @@
 
 use super::fields;
 use super::filling::{Filling, Reader};
+use super::tags;
 use crate::http::cache_control::Directives;
 use crate::http::condition::Validators;
 use crate::http::freshness::{Freshness, Received};
@@ -86,6 +87,23 @@ impl Page {
     /// The fields that the newest variant depends on.
     pub(crate) fn selecting(&self) -> impl Iterator<Item = &HeaderName> {
         self.variants.iter().take(1).flat_map(|variant| variant.selecting.iter().map(|(name, _)| name))
+    }
+
+    /// Host and path with query, of its name ([`super::site`]).
+    pub(crate) fn host_and_target(&self) -> Option<(&str, &str)> {
+        let name = std::str::from_utf8(&self.name).ok()?;
+        let (_, rest) = name.split_once('\0')?;
+        Some((rest.split('\0').next()?, rest.rsplit('\0').next()?))
+    }
+
+    /// Whether one of the variants has a tag.
+    pub(crate) fn has_tag(&self, tag: &str) -> bool {
+        self.variants.iter().any(|variant| tags::has(&variant.headers, tag))
+    }
+
+    /// Whether the newest variant has a tag.
+    pub(crate) fn newest_has_tag(&self, tag: &str) -> bool {
+        self.variants.first().is_some_and(|variant| tags::has(&variant.headers, tag))
     }
 
     /// Length of the newest variant.

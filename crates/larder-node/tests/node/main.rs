@@ -26,6 +26,7 @@ mod origin_sharing;
 mod origin_signed;
 mod origin_tunnel;
 mod preload;
+mod purge;
 mod replies;
 mod report;
 mod sharing;

@@ -9,6 +9,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) post: bool,
     pub(crate) path: &'a str,
     pub(crate) query: &'a str,
+    /// The value of `Authorization`.
+    pub(crate) authorization: Option<&'a [u8]>,
 }
 
 impl Ask<'_> {
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded() {
-        let ask = Ask { post: false, path: "/", query: "a=1&target=www%2Fx%3Fq=1&b" };
+        let ask = Ask { post: false, path: "/", authorization: None, query: "a=1&target=www%2Fx%3Fq=1&b" };
         assert_eq!(ask.param("target").as_deref(), Some("www/x?q=1"));
         assert_eq!(ask.param("b"), None);
         for broken in ["%", "%4", "%zz", "%+1", "%ff"] {

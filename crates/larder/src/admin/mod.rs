@@ -11,6 +11,7 @@ mod deadline;
 mod node;
 mod origin;
 mod page;
+mod purge;
 mod server;
 mod switch;
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use larder_node::Node;
 
-use super::{Answer, Ask, Surface};
+use super::{Answer, Ask, Surface, purge};
 use crate::cmd::node::reload::{Reloader, Unread};
 use crate::cmd::reloads::By;
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-const ROUTES: [&str; 9] = [
+const ROUTES: [&str; 10] = [
     "/stats",
     "/metrics",
     "/peers",
@@ -21,6 +21,7 @@ const ROUTES: [&str; 9] = [
     "POST /reload",
     "POST /drain",
     "POST /undrain",
+    purge::ROUTE,
 ];
 
 /// A running node, as its admin interface sees it.
@@ -66,6 +67,16 @@ impl NodeSurface {
         text
     }
 
+    fn purge(&self, ask: &Ask<'_>) -> Answer {
+        if !ask.post {
+            return Answer::wrong_method("POST");
+        }
+        match purge::asked(ask, "node", self.node.may_purge(ask.authorization)) {
+            Ok(purge) => Answer::json(&self.node.purge(&purge)),
+            Err(answer) => answer,
+        }
+    }
+
     /// Draining turns the health path to 503 and leaves the rest as it is: front-ends send no more.
     fn drain(&self, draining: bool) -> Answer {
         self.node.set_draining(draining);
@@ -80,6 +91,7 @@ impl Surface for NodeSurface {
             ("/drain", true) => return self.drain(true),
             ("/undrain", true) => return self.drain(false),
             ("/reload", post) => return self.reload(post),
+            ("/purge", _) => return self.purge(ask),
             ("/drain" | "/undrain", false) => return Answer::wrong_method("POST"),
             ("/stats", _) => Answer::json(&self.node.stats()),
             ("/metrics", _) => Answer::text(METRICS, self.metrics()),

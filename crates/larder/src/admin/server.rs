@@ -10,8 +10,8 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -231,8 +231,12 @@ async fn reply(
         ),
         Method::GET | Method::HEAD | Method::POST => {
             let uri = request.uri().clone();
-            let answer =
-                move || surface.answer(&Ask { post, path: uri.path(), query: uri.query().unwrap_or("") });
+            let shown = request.headers().get(AUTHORIZATION).cloned();
+            let answer = move || {
+                let authorization = shown.as_ref().map(HeaderValue::as_bytes);
+                let query = uri.query().unwrap_or("");
+                surface.answer(&Ask { post, path: uri.path(), query, authorization })
+            };
             // Off the runtime's threads: an answer may read a file or make a table.
             tokio::task::spawn_blocking(answer).await.unwrap_or_else(|error| {
                 tracing::error!(%error, "the admin interface has failed");

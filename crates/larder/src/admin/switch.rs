@@ -10,10 +10,11 @@ use larder_front::{
 };
 use serde::Serialize;
 use serde_json::Value;
+use tokio::runtime::Handle;
 
 use super::answer::percent_decode;
 use super::page::page;
-use super::{Answer, Ask, Surface};
+use super::{Answer, Ask, Surface, purge};
 use crate::acme;
 use crate::cmd::switch::desk::Desk;
 use crate::cmd::switch::status::ReloadStatus;
@@ -24,7 +25,7 @@ use crate::roster::{Refused, RosterKeeper};
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 27] = [
+const ROUTES: [&str; 28] = [
     "/",
     "/live",
     "/status",
@@ -42,6 +43,7 @@ const ROUTES: [&str; 27] = [
     "/reload",
     "/healthz",
     "POST /reload",
+    purge::ROUTE,
     "POST /certificates/HOST/renew",
     "POST /policy?value=lard-r&route=NAME",
     "POST /nodes/NAME/drain",
@@ -265,6 +267,20 @@ impl SwitchSurface {
         }
     }
 
+    /// Has all nodes purge. 502 if one or more have not done it: these may still have what was to be purged.
+    fn purge(&self, ask: &Ask<'_>) -> Answer {
+        if !ask.post {
+            return Answer::wrong_method("POST");
+        }
+        let purge = match purge::asked(ask, "switch", self.switch.may_purge(ask.authorization)) {
+            Ok(purge) => purge,
+            Err(answer) => return answer,
+        };
+        let report = Handle::current().block_on(self.switch.purge(&purge));
+        let status = if report.failed == 0 { 200 } else { 502 };
+        Answer { status, ..Answer::json(&report) }
+    }
+
     fn keeper(&self, route: &str) -> Option<&Arc<Keeper>> {
         self.keepers.iter().find(|keeper| keeper.route() == route)
     }
@@ -416,6 +432,7 @@ impl Surface for SwitchSurface {
             "/metrics" => Answer::text(METRICS, self.switch.metrics_text()),
             "/config" => Answer::json(&self.config),
             "/reload" => return self.reload(ask.post),
+            "/purge" => return self.purge(ask),
             "/policy" if ask.post => return self.policy(ask),
             "/policy" => return Answer::wrong_method("POST"),
             "/policies" => Answer::json(&PolicyKind::ALL.map(PolicyView::of)),

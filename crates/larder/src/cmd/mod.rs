@@ -13,6 +13,7 @@ pub(crate) mod node;
 pub(crate) mod paperwork;
 pub(crate) mod plan;
 pub(crate) mod policies;
+pub(crate) mod purge;
 pub(crate) mod reloads;
 pub(crate) mod serve;
 pub(crate) mod sim;

@@ -99,7 +99,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         // Before anything that takes time: what comes before is not heard.
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
-        let NodeRole { listen, mut node, handoff, peers, report_secret, .. } = role;
+        let NodeRole { listen, mut node, handoff, peers, report_secret, purge_token, .. } = role;
+        node.purge = serve::tokens("node.purge_token", purge_token.as_deref())?;
         node.report.secret = report_secrets(report_secret.as_deref())?;
         let secure = node.tls.as_ref().map(|tls| tls.listen.clone()).unwrap_or_default();
         let name = node.name.clone();

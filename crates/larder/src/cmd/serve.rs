@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use larder_edge::Tokens;
 use larder_peers::ClusterSecrets;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -136,6 +137,11 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
 /// Reads the secrets in the file that a key of the config names.
 pub(crate) fn secrets(key: &str, path: &Path) -> anyhow::Result<ClusterSecrets> {
     ClusterSecrets::load(path).with_context(|| format!("{key}: {}", path.display()))
+}
+
+/// Reads the tokens in the file that a key of the config names.
+pub(crate) fn tokens(key: &str, path: Option<&Path>) -> anyhow::Result<Option<Tokens>> {
+    path.map(Tokens::load).transpose().with_context(|| key.to_owned())
 }
 
 /// From now on SIGHUP does not end the process, whoever hears it: one that comes while the config is read for the first time must not.

@@ -177,6 +177,7 @@ fn beside(role: &mut SwitchRole) -> anyhow::Result<()> {
     let secret = role.report_secret.as_deref();
     role.switch.signals.secret =
         secret.map(|path| serve::secrets("switch.signals.secret", path)).transpose()?;
+    role.switch.purge = serve::tokens("switch.purge_token", role.purge_token.as_deref())?;
     let Some(SwitchesRole { name, listen, advertise, secret, seeds, settings }) = role.beside.take() else {
         return Ok(());
     };

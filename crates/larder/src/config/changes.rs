@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 56] = [
+pub(crate) const TAKEN: [&str; 57] = [
     "log.level",
     "node.access_log",
     "node.access_log_format",
@@ -46,6 +46,7 @@ pub(crate) const TAKEN: [&str; 56] = [
     "node.origin.variants_max",
     "node.peers.secret",
     "node.proxy_protocol_from",
+    "node.purge_token",
     "node.report.backlog_max",
     "node.report.events_path",
     "node.report.from",

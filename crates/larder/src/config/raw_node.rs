@@ -70,6 +70,11 @@ pub(crate) struct RawNode {
     /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
     /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/operating.md lists them.
     pub(crate) access_log_format: String,
+    /// File with the token of those that may purge, operators and switches: 16 to 256 characters. A second line may
+    /// hold another token that is accepted. Unset: nobody may purge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/etc/larder/purge.token")]
+    pub(crate) purge_token: Option<String>,
     /// The memory cache.
     pub(crate) cache: RawCache,
     /// What the node accepts, and how long it waits.
@@ -225,6 +230,7 @@ impl Default for RawNode {
             threads: 0,
             access_log: None,
             access_log_format: "combined".to_owned(),
+            purge_token: None,
             cache: RawCache::default(),
             limits: RawNodeLimits::default(),
             report: RawReport::default(),

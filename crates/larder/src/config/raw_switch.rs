@@ -132,6 +132,11 @@ pub(crate) struct RawSwitch {
     /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
     /// "{client} {target} {status} {node} {total_us} {header:x-user}"; docs/operating.md lists them.
     pub(crate) access_log_format: String,
+    /// File with the token of those that may purge, which is shown to nodes too: 16 to 256 characters. A second line
+    /// may hold another token that is accepted. Unset: nobody may purge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/etc/larder/purge.token")]
+    pub(crate) purge_token: Option<String>,
     /// File to record the dispatcher's inputs and decisions in, for `larder sim replay`; replaced if it exists. Some 40
     /// bytes a request. The recording ends by itself, and says so, where the disk cannot follow. Unset: no record.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -493,6 +498,7 @@ impl Default for RawSwitch {
             threads: 0,
             access_log: None,
             access_log_format: "combined".to_owned(),
+            purge_token: None,
             record: None,
             record_log: None,
             via: "larder".to_owned(),

@@ -33,6 +33,8 @@ pub(crate) struct NodeRole {
     pub(crate) threads: usize,
     /// File with the secret that switches prove to get reports. Read when the role starts, and at each reload.
     pub(crate) report_secret: Option<PathBuf>,
+    /// File with the tokens of those that may purge. Read when the role starts, and at each reload.
+    pub(crate) purge_token: Option<PathBuf>,
     /// Whether switches hand over connections.
     pub(crate) handoff: Option<HandoffRole>,
     /// Whether it is one of equal nodes.
@@ -77,6 +79,8 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
             &raw.forwarded,
             (raw.underscores_in_headers, raw.url_fields_in_headers),
         )?,
+        // Read when the role starts.
+        purge: None,
         access_log: access_log("node", raw.access_log.as_deref(), &raw.access_log_format, &ACCESS_FIELDS)?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
@@ -105,7 +109,8 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
     }
     let threads = in_range("node.threads", raw.threads, 0, 1024)?;
     let report_secret = raw.report.secret.as_ref().map(PathBuf::from);
-    Ok(NodeRole { listen, node, threads, report_secret, handoff, peers })
+    let purge_token = raw.purge_token.as_ref().map(PathBuf::from);
+    Ok(NodeRole { listen, node, threads, report_secret, purge_token, handoff, peers })
 }
 
 fn listen(raw: &RawNode) -> Result<Option<SocketAddr>, Fault> {

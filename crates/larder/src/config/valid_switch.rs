@@ -56,6 +56,8 @@ pub(crate) struct SwitchRole {
     pub(crate) wards: Vec<WardRole>,
     /// File with the secret that nodes want proved before they report. Read when the role starts.
     pub(crate) report_secret: Option<PathBuf>,
+    /// File with the tokens of those that may purge. Read when the role starts.
+    pub(crate) purge_token: Option<PathBuf>,
     /// Other switches in front of the same nodes.
     pub(crate) beside: Option<SwitchesRole>,
     /// As whom the work is done.
@@ -121,11 +123,7 @@ pub(super) fn switch(
     }
     switch.validate().map_err(|error| fault(&error))?;
     let wards = wards(raw, &switch)?;
-    if !wards.is_empty() && !discover.is_empty() {
-        let what = "contradicts ward and part: a routing table is for the nodes of the config";
-        let hint = "list the nodes in switch.nodes, or take another policy";
-        return Err(Fault::new("switch.discover", what).hint(hint));
-    }
+    against_wards(&discover, &wards)?;
     habits(raw, warnings);
     together(&switch, warnings)?;
     let follow = follow_names(raw.follow_names)?;
@@ -133,7 +131,19 @@ pub(super) fn switch(
     let run_as = run_as(raw.user.as_deref(), raw.group.as_deref(), &switch.handoff)?;
     let acme = acme.flatten().map(|role| writable(role, run_as, absent)).transpose()?;
     let report_secret = raw.signals.secret.as_ref().map(PathBuf::from);
-    Ok(SwitchRole { switch, threads, discover, follow, wards, report_secret, beside, run_as, acme })
+    let purge_token = raw.purge_token.as_ref().map(PathBuf::from);
+    Ok(SwitchRole {
+        switch,
+        threads,
+        discover,
+        follow,
+        wards,
+        report_secret,
+        purge_token,
+        beside,
+        run_as,
+        acme,
+    })
 }
 
 /// Checks the settings that protect nodes, clients and the switch itself.
@@ -238,6 +248,16 @@ fn timeouts(raw: &RawTimeouts) -> Timeouts {
         node_idle: raw.node_idle.0,
         drain: raw.drain.0,
     }
+}
+
+/// Refuses nodes that come and go where routes go by a routing table.
+fn against_wards(discover: &[Discover], wards: &[WardRole]) -> Result<(), Fault> {
+    if wards.is_empty() || discover.is_empty() {
+        return Ok(());
+    }
+    let what = "contradicts ward and part: a routing table is for the nodes of the config";
+    let hint = "list the nodes in switch.nodes, or take another policy";
+    Err(Fault::new("switch.discover", what).hint(hint))
 }
 
 fn record(raw: &RawSwitch) -> Result<Option<RecordConfig>, Fault> {

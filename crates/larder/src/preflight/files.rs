@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use larder_edge::Tokens;
 use larder_handoff::channel::identity::load_secret;
 use larder_peers::ClusterSecrets;
 use rustix::fs::Access;
@@ -23,6 +24,8 @@ pub(super) enum Use {
     Secret,
     /// Reads one secret or two.
     Secrets,
+    /// Reads one token or two.
+    Tokens,
     /// Reads a list of nodes.
     Nodes,
 }
@@ -48,6 +51,7 @@ pub(super) fn check(need: &FileNeed) -> Option<Finding> {
         Use::Secrets => {
             secret(path, *run_as, ClusterSecrets::load(path).map(drop).map_err(|error| error.to_string()))
         }
+        Use::Tokens => tokens(path, *run_as),
         Use::Nodes => readable(path, *run_as).and_then(|()| nodes(path)),
     };
     found.err().map(|(what, hint)| Finding::error(Fault::new(key, what).hint(hint)))
@@ -105,6 +109,13 @@ fn secret(path: &Path, run_as: Option<RunAs>, loaded: Result<(), String>) -> Res
     }
     readable(path, run_as)?;
     loaded.map_err(|what| (what, format!("the file holds 32 bytes in base64 a line; {make}")))
+}
+
+fn tokens(path: &Path, run_as: Option<RunAs>) -> Result<(), Wrong> {
+    let make = format!("(umask 077; openssl rand -hex 32 > {})", path.display());
+    metadata(path, &make)?;
+    readable(path, run_as)?;
+    Tokens::load(path).map(drop).map_err(|error| (error.to_string(), make))
 }
 
 fn nodes(path: &Path) -> Result<(), Wrong> {

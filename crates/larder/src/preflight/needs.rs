@@ -101,6 +101,9 @@ fn switch(role: &SwitchRole, needs: &mut Needs) {
     if let Some(path) = &role.report_secret {
         needs.file("switch.signals.secret", path, Use::Secrets, run_as);
     }
+    if let Some(path) = &role.purge_token {
+        needs.file("switch.purge_token", path, Use::Tokens, run_as);
+    }
     if let Some(path) = &config.handoff.secret
         && config.handoff.moves_connections()
     {
@@ -152,6 +155,9 @@ fn node(role: &NodeRole, needs: &mut Needs) {
     needs.access_log("node.access_log", role.node.access_log.as_ref(), None);
     if let Some(path) = &role.report_secret {
         needs.file("node.report.secret", path, Use::Secrets, None);
+    }
+    if let Some(path) = &role.purge_token {
+        needs.file("node.purge_token", path, Use::Tokens, None);
     }
     if let Some(traces) = &role.node.traces {
         needs.name("node.traces.endpoint", traces.endpoint.authority(), Without::Retried);

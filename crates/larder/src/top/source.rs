@@ -1,14 +1,13 @@
 //! What admin interfaces say of switches and nodes.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::ask::Asked;
+use crate::ask::{Asked, admin_address};
 
 /// What a switch says at `/live`, as far as it is shown. What it does not say is zero or absent.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -180,10 +179,7 @@ impl Sources {
     /// A name leads nowhere.
     pub(crate) fn new(admins: &[String]) -> anyhow::Result<Self> {
         let source = |admin: &String| {
-            let bare = admin.strip_prefix("http://").unwrap_or(admin).trim_end_matches('/');
-            let full = if bare.contains(':') { bare.to_owned() } else { format!("127.0.0.1:{bare}") };
-            let mut found = full.to_socket_addrs().with_context(|| format!("'{admin}' is no address"))?;
-            let address: SocketAddr = found.next().with_context(|| format!("'{admin}' leads nowhere"))?;
+            let (full, address) = admin_address(admin)?;
             Ok(Source { admin: full, asked: Asked::new(address), is_switch: None })
         };
         admins.iter().map(source).collect::<anyhow::Result<_>>().map(Self)

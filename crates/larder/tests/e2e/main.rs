@@ -42,6 +42,7 @@ mod peers_policies;
 mod plan;
 mod preflight;
 mod process;
+mod purge;
 mod reach;
 mod real_clients;
 mod reload;

@@ -142,8 +142,9 @@ impl Reloader {
         }
         let filter = logging::filter(&config.log).map_err(refused)?;
         let role = config.node.ok_or_else(|| refused(super::no_section()))?;
-        let NodeRole { mut node, peers, handoff, report_secret, .. } = role;
+        let NodeRole { mut node, peers, handoff, report_secret, purge_token, .. } = role;
         // Secrets are read at each reload, since a file changes and its name does not.
+        node.purge = serve::tokens("node.purge_token", purge_token.as_deref()).map_err(refused)?;
         node.report.secret = super::report_secrets(report_secret.as_deref()).map_err(refused)?;
         let read = |peers: &PeersRole| serve::secrets("node.peers.secret", &peers.secret);
         let secrets = peers.as_ref().map(read).transpose().map_err(refused)?;

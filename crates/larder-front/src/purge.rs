@@ -1,0 +1,181 @@
+//! Purges at all nodes.
+//!
+//! | limit | outcome |
+//! |---|---|
+//! | [`AT_ONCE`] nodes are asked at one time | the others wait |
+//! | [`NODE_TIMEOUT`] for a node | it counts as failed |
+//! | [`TOTAL_TIMEOUT`] for all of them | those that have not been asked count as failed |
+
+use crate::dial::{Dial, Speaks};
+use crate::handle::SwitchHandle;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use larder_edge::{PURGE_FIELD, PURGE_PATH, Purge, Tokens, Unpermitted, permit};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Nodes that are asked at one time.
+const AT_ONCE: usize = 32;
+/// Time for one node.
+const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for all of them.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of a node's answer.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// What became of a purge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PurgeReport {
+    /// Its kind and its text.
+    pub purge: String,
+    /// Nodes that have done it.
+    pub done: usize,
+    /// Nodes that may still have what it names.
+    pub failed: usize,
+    /// Objects and chunks that were removed.
+    pub removed: u64,
+    /// Each node, by name.
+    pub nodes: Vec<NodePurge>,
+}
+
+/// What became of a purge at a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodePurge {
+    /// The node's name.
+    pub node: String,
+    /// Whether it is done.
+    pub done: bool,
+    /// Objects and chunks that were removed.
+    pub removed: u64,
+    /// Why it is not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Purges so far, and who may ask for them.
+#[derive(Debug, Default)]
+pub(crate) struct Purges {
+    tokens: Option<Tokens>,
+    done: AtomicU64,
+    failed: AtomicU64,
+    denied: AtomicU64,
+}
+
+impl Purges {
+    pub(crate) fn new(tokens: Option<Tokens>) -> Self {
+        Self { tokens, ..Self::default() }
+    }
+
+    /// How often each outcome has come.
+    pub(crate) fn outcomes(&self) -> [(&'static str, u64); 3] {
+        let read = |count: &AtomicU64| count.load(Relaxed);
+        [("done", read(&self.done)), ("failed", read(&self.failed)), ("denied", read(&self.denied))]
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    removed: u64,
+}
+
+impl SwitchHandle {
+    /// Whether who shows this `Authorization` may purge. A refusal is counted.
+    ///
+    /// # Errors
+    /// The switch has no token, or another one.
+    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
+        let purges = &self.shared.purges;
+        let permitted = permit(purges.tokens.as_ref(), authorization);
+        if permitted.is_err() {
+            purges.denied.fetch_add(1, Relaxed);
+        }
+        permitted
+    }
+
+    /// Has all nodes purge, those that drain or do not answer among them. To be called within the runtime.
+    pub async fn purge(&self, purge: &Purge) -> PurgeReport {
+        let deadline = Instant::now() + TOTAL_TIMEOUT;
+        let (places, mut asked) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
+        let token = self.shared.purges.tokens.as_ref().map_or("", Tokens::first);
+        for node in self.shared.nodes.members() {
+            let (name, dial, places) = (node.name.to_string(), node.dial.clone(), Arc::clone(&places));
+            let request = request(&dial, purge, token);
+            asked.spawn(async move {
+                let done = match timeout_at(deadline, places.acquire_owned()).await {
+                    Ok(_place) => ask(&dial, request).await,
+                    Err(_) => Err(format!("not asked within {} s", TOTAL_TIMEOUT.as_secs())),
+                };
+                let (removed, error) = (*done.as_ref().unwrap_or(&0), done.err());
+                NodePurge { node: name, done: error.is_none(), removed, error }
+            });
+        }
+        let mut nodes = Vec::with_capacity(asked.len());
+        while let Some(node) = asked.join_next().await {
+            nodes.extend(node);
+        }
+        nodes.sort_by(|a, b| a.node.cmp(&b.node));
+        let done = nodes.iter().filter(|node| node.done).count();
+        let failed = nodes.len() - done;
+        let removed = nodes.iter().map(|node| node.removed).sum();
+        let outcome = if failed == 0 { &self.shared.purges.done } else { &self.shared.purges.failed };
+        outcome.fetch_add(1, Relaxed);
+        tracing::info!(%purge, done, failed, removed, "purged");
+        for NodePurge { node, error, .. } in nodes.iter().filter(|node| !node.done) {
+            tracing::warn!(%purge, node, error, "purge not done: the node may still have what it names");
+        }
+        PurgeReport { purge: purge.to_string(), done, failed, removed, nodes }
+    }
+}
+
+fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Empty<Bytes>>, http::Error> {
+    let mut shown = HeaderValue::try_from(format!("Bearer {token}"))?;
+    shown.set_sensitive(true);
+    Request::post(PURGE_PATH)
+        .header(HOST, dial.address.to_string())
+        .header(USER_AGENT, "larder-switch")
+        .header(AUTHORIZATION, shown)
+        .header(PURGE_FIELD, purge.to_string())
+        .body(Empty::new())
+}
+
+/// Asks a node; returns how much it has removed, or why it has not.
+async fn ask(dial: &Dial, request: Result<Request<Empty<Bytes>>, http::Error>) -> Result<u64, String> {
+    let request = request.map_err(|error| error.to_string())?;
+    let asking = async {
+        let io = dial.open(None, Speaks::Http1).await.map_err(|error| error.to_string())?;
+        let broken = |error: hyper::Error| format!("the connection broke: {error}");
+        let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
+        // Ends by itself once the sender is dropped or the node closes.
+        tokio::spawn(connection);
+        let reply = sender.send_request(request).await.map_err(broken)?;
+        let status = reply.status();
+        if status != StatusCode::OK {
+            return Err(refusal(status));
+        }
+        let body = Limited::new(reply.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| format!("its answer cannot be read: {error}"))?.to_bytes();
+        let Answer { removed } =
+            serde_json::from_slice(&body).map_err(|_| "its answer is no larder node's".to_owned())?;
+        Ok(removed)
+    };
+    let late = || Err(format!("no answer within {} s", NODE_TIMEOUT.as_secs()));
+    timeout(NODE_TIMEOUT, asking).await.unwrap_or_else(|_| late())
+}
+
+fn refusal(status: StatusCode) -> String {
+    let why = match status {
+        StatusCode::NOT_FOUND => ": it has no node.purge_token, or another one, or it is no larder node",
+        StatusCode::SERVICE_UNAVAILABLE => ": it is full",
+        _ => "",
+    };
+    format!("it answers {}{why}", status.as_u16())
+}
