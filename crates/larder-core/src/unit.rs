@@ -26,6 +26,60 @@ impl Bytes {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// The size for a text that repeats what a user has written.
+    pub const fn exact(self) -> ExactBytes {
+        ExactBytes(self)
+    }
+}
+
+/// Shows a size as a user would write it: the shortest exact number with its unit, `256 MiB` or `1.5 GB`. The alternate form
+/// has no space, as fields of log lines and config files have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExactBytes(Bytes);
+
+/// Characters of a number that is shown to people exactly.
+const EXACT_CHARS: usize = 5;
+
+impl ExactBytes {
+    /// The shortest number with at most three digits after the point, and its unit. The larger unit wins a tie.
+    fn shortest(self) -> Option<(String, &'static str)> {
+        const UNITS: [(u64, &str); 8] = [
+            (1 << 40, "TiB"),
+            (1_000_000_000_000, "TB"),
+            (1 << 30, "GiB"),
+            (1_000_000_000, "GB"),
+            (1 << 20, "MiB"),
+            (1_000_000, "MB"),
+            (1 << 10, "KiB"),
+            (1_000, "KB"),
+        ];
+        let bytes = self.0.get();
+        let exact = |(unit, name): (u64, &'static str)| {
+            let thousandths = u128::from(bytes) * 1_000;
+            let fits = bytes >= unit && thousandths.is_multiple_of(u128::from(unit));
+            fits.then(|| (decimal(thousandths / u128::from(unit)), name))
+        };
+        UNITS.into_iter().filter_map(exact).min_by_key(|(number, _)| number.len())
+    }
+}
+
+/// `1500` thousandths are `1.5`.
+fn decimal(thousandths: u128) -> String {
+    let text = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+impl fmt::Display for ExactBytes {
+    /// A size without a short exact text is rounded, as by [`Bytes`]; in the alternate form it is the plain number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.shortest(), f.alternate()) {
+            (Some((number, unit)), true) => write!(f, "{number}{unit}"),
+            (None, true) => write!(f, "{}", self.0.get()),
+            (Some((number, unit)), false) if number.len() <= EXACT_CHARS => write!(f, "{number} {unit}"),
+            (_, false) => self.0.fmt(f),
+        }
+    }
 }
 
 impl Add for Bytes {
@@ -121,6 +175,21 @@ mod tests {
         }
         for text in ["", "MB", "-1", "1e400", "12 parsecs", "nan"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_repeated_as_written() {
+        for text in ["256 MiB", "1.5 GiB", "18 MB", "1 GB", "4 KiB", "0.5 KB", "1000 MiB", "2.25 TB", "7 B"] {
+            let bytes: Bytes = text.parse().unwrap();
+            let expected = if text == "0.5 KB" { "500 B" } else { text };
+            assert_eq!(bytes.exact().to_string(), expected);
+        }
+        assert_eq!(Bytes(113_244_563).exact().to_string(), "113.2 MB");
+        let fields = [(1 << 28, "256MiB"), (1_001_000_000, "1.001GB"), (113_244_563, "113244563"), (0, "0")];
+        for (bytes, text) in fields {
+            assert_eq!(format!("{:#}", Bytes(bytes).exact()), text);
+            assert_eq!(text.parse(), Ok(Bytes(bytes)));
         }
     }
 

@@ -34,6 +34,7 @@ mod station;
 mod sweep;
 pub mod tables;
 mod tally;
+pub mod text;
 pub mod users;
 mod workload;
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use larder_core::Bytes;
 
 use super::{Churn, Row};
+use crate::text::{cluster, counted};
 
 /// The columns.
 const HEAD: [&str; 9] =
@@ -73,17 +74,16 @@ fn cells(row: &Row) -> Vec<String> {
 fn about(churn: &Churn) -> Vec<String> {
     vec![
         format!(
-            "{}: {} requests to {} targets of {}. {} nodes with {} each ({}), cost model {}, {} requests outstanding. Nodes \
+            "{}: {} to {} of {}. {} ({}), cost model {}, {} outstanding. Nodes \
              report every {} s; ward and part get a new table every {} s of simulated time.",
             churn.workload,
-            churn.requests,
-            churn.targets,
+            counted(churn.requests, "request"),
+            counted(churn.targets, "target"),
             Bytes(churn.working_set_bytes),
-            churn.nodes,
-            Bytes(churn.memory_bytes),
+            cluster(churn.nodes, Bytes(churn.memory_bytes)),
             churn.cache,
             churn.costs,
-            churn.clients,
+            counted(churn.clients, "request"),
             churn.report_every_s,
             churn.refresh_every_s
         ),

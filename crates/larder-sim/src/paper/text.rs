@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::claim::Verdict;
 use super::experiment::Paper;
 use super::report::{Count, ExperimentReport, Judgement, Report, Totals};
+use crate::text::counted;
 
 /// The table for a terminal: a row for each claim.
 pub fn table(report: &Report) -> String {
@@ -45,7 +46,8 @@ pub fn table(report: &Report) -> String {
 /// The totals in a sentence: what was put to the test, and what is counted apart from that.
 pub fn totals(totals: Totals) -> String {
     let Count { claims, held, not_held, not_judged } = totals.reproduced;
-    let mut text = format!("{claims} claims put to the test: {held} hold, {not_held} do not");
+    let claims = counted(claims as u64, "claim");
+    let mut text = format!("{claims} put to the test: {held} hold, {not_held} do not");
     if not_judged > 0 {
         let _ = write!(text, ", {not_judged} could not be judged");
     }

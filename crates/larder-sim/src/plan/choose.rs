@@ -19,9 +19,10 @@
 
 use larder_core::Bytes;
 
-use super::goal::{Goal, Prices, significant};
+use super::goal::{Goal, Prices};
 use super::policies::{knows_contents, simplicity};
 use super::result::{Cell, Estimate, Gain, LogFacts, NoGain};
+use crate::text::rate;
 
 /// What is near enough, as a share.
 const NEAR: f64 = 0.02;
@@ -215,11 +216,11 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
             let times = chosen.throughput.low() / peak.max(f64::MIN_POSITIVE);
             let times = if times >= 10.0 { format!("{times:.0}") } else { format!("{times:.1}") };
             format!(
-                "One node with {} serves {times} times the {} requests/s of your busiest minute (or of --load) and hits \
+                "One node with {} serves {times} times the {} of your busiest minute (or of --load) and hits \
                  within 2 points of the best in the grid; no cluster is needed. If more is to come, state it with \
                  --load or --goal.",
-                Bytes(chosen.memory_bytes),
-                significant(peak)
+                Bytes(chosen.memory_bytes).exact(),
+                rate(peak)
             )
         }
         (None, _) => "No goal was stated, so this is the knee: the least memory in all that brings the hit ratio within 2 \
@@ -227,8 +228,8 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
                       serves."
             .to_owned(),
         (Some(Goal::Cost), _) if wish.load > 0.0 => format!(
-            "It serves a million requests for the lowest price of the clusters in the grid that carry {} requests/s.",
-            significant(wish.load)
+            "It serves a million requests for the lowest price of the clusters in the grid that carry {}.",
+            rate(wish.load)
         ),
         (Some(Goal::Cost), _) => "It serves a million requests for the lowest price in the grid.".to_owned(),
         (Some(goal), _) if wish.prices.is_some() => {

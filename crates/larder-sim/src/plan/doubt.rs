@@ -3,12 +3,16 @@
 use larder_core::Bytes;
 
 use super::result::{Cell, LogFacts, Method, Spread};
+use crate::text::{counted, number, rate};
 
 /// Measured requests below which a log is called short.
 const SHORT: u64 = 10_000;
 
 /// Difference of hit ratios between the halves of a log above which it has not settled.
 const SETTLED: f64 = 0.05;
+
+/// Share of the requests below which further hits count for nothing.
+const NO_MORE_HITS: f64 = 0.001;
 
 /// What a reader must know before acting on the plan.
 pub(super) fn warnings(
@@ -22,8 +26,13 @@ pub(super) fn warnings(
     let measured = facts.requests - facts.warmup_requests;
     if measured < SHORT {
         warnings.push(format!(
-            "The log is short: {measured} requests are measured. Hit ratios of a longer log would be higher, and small \
-             differences between policies mean nothing."
+            "The log is short: {} measured. Hit ratios of a longer log would be higher, and small \
+             differences between policies mean nothing.",
+            if measured == 1 {
+                "1 request is".to_owned()
+            } else {
+                format!("{} requests are", number(measured as f64))
+            }
         ));
     }
     if facts.cold_share >= 0.2 {
@@ -39,13 +48,14 @@ pub(super) fn warnings(
             "The recommended number of nodes is the largest that was tried; more may be better.".to_owned(),
         );
     }
-    if memory.len() > 1 && memory.iter().all(|size| size.get() <= chosen.memory_bytes) {
+    let largest = memory.len() > 1 && memory.iter().all(|size| size.get() <= chosen.memory_bytes);
+    if largest && !everything_fits(chosen, facts) {
         warnings.push("The recommended memory is the largest that was tried; more may be better.".to_owned());
     }
     if let Some(at) = chosen.at_load.filter(|at| at.refused_share > 0.0) {
         warnings.push(format!(
-            "At {:.1} requests/s the recommended cell refuses {:.1} % of the requests.",
-            at.load,
+            "At {} the recommended cell refuses {:.1} % of the requests.",
+            rate(at.load),
             at.refused_share * 100.0
         ));
     }
@@ -63,14 +73,22 @@ pub(super) fn warnings(
     warnings
 }
 
+/// Whether more memory cannot help: a node holds the whole working set, or only requests that are the first for their target
+/// cause a read.
+fn everything_fits(chosen: &Cell, facts: &LogFacts) -> bool {
+    chosen.memory_bytes >= facts.working_set_bytes
+        || chosen.hit_ratio.value + facts.cold_share >= 1.0 - NO_MORE_HITS
+}
+
 /// Samples too small for the largest cluster.
 pub(super) fn small_samples(method: &Method) -> Option<String> {
     let small = method.samples > 0 && method.sample_requests < method.sample_floor;
     small.then(|| {
         format!(
-            "A sample has {} requests, too few for the largest cluster, which wants {}: throughput and its error are \
+            "A sample has {}, too few for the largest cluster, which wants {}: throughput and its error are \
              doubtful there. Try fewer nodes or combinations, or --sample exact.",
-            method.sample_requests, method.sample_floor
+            counted(method.sample_requests, "request"),
+            number(method.sample_floor as f64)
         )
     })
 }

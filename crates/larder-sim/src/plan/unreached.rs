@@ -5,6 +5,7 @@ use larder_core::Bytes;
 
 use super::goal::{Goal, significant};
 use super::result::{CeilingRow, Cell};
+use crate::text::{cluster, rate};
 
 /// Share of its time that the switch works from which on it counts as the limit.
 const BUSY: f64 = 0.9;
@@ -28,16 +29,15 @@ fn quickest(cells: &[Cell]) -> Option<&Cell> {
 }
 
 fn nearest(cells: &[Cell], goal: Goal, load: f64) -> Option<String> {
-    let of =
-        |cell: &Cell| format!("{} on {} nodes with {}", cell.policy, cell.nodes, Bytes(cell.memory_bytes));
+    let of = |cell: &Cell| format!("{} on {}", cell.policy, cluster(cell.nodes, Bytes(cell.memory_bytes)));
     match goal {
         Goal::Throughput(_) | Goal::Cost => best(cells, |cell| cell.throughput.low())
-            .map(|cell| format!("{} reaches {} requests/s", of(cell), significant(cell.throughput.low()))),
+            .map(|cell| format!("{} reaches {}", of(cell), rate(cell.throughput.low()))),
         Goal::Hit(_) => best(cells, |cell| cell.hit_ratio.low())
             .map(|cell| format!("{} hits {:.1} %", of(cell), cell.hit_ratio.low() * 100.0)),
         Goal::Origin(_) => best(cells, |cell| -cell.origin_bytes.high()).map(|cell| {
             let read = Bytes((cell.origin_bytes.high() * load) as u64);
-            format!("{} reads {read}/s at {} requests/s", of(cell), significant(load))
+            format!("{} reads {read}/s at {}", of(cell), rate(load))
         }),
         Goal::P99(_) => {
             let (cell, at) = quickest(cells).and_then(|cell| Some((cell, cell.at_load?)))?;
@@ -57,13 +57,13 @@ fn hopeless(cells: &[Cell], goal: Goal, load: f64, ceilings: &[CeilingRow]) -> O
     let switch = |cell: &Cell| cell.throughput.high() / cell.front_busy;
     let carried =
         cells.iter().filter(|cell| cell.front_busy > 0.0).map(switch).fold(f64::NEG_INFINITY, f64::max);
-    let beyond = |rate: f64| {
+    let beyond = |wanted: f64| {
         let limit = best(cells, |cell| cell.throughput.value).is_some_and(|cell| cell.front_busy >= BUSY);
-        ((carried.is_finite() && rate > carried) || limit).then(|| {
+        ((carried.is_finite() && wanted > carried) || limit).then(|| {
             format!(
-                "The switch is the limit: it carries about {} requests/s, however many nodes there are. Several \
+                "The switch is the limit: it carries about {}, however many nodes there are. Several \
                  switches, or one with more cores, would.",
-                significant(carried)
+                rate(carried)
             )
         })
     };
@@ -114,12 +114,13 @@ mod tests {
         assert!(text(&cells, Goal::Hit(0.95)).contains("More memory cannot help: without any limit 88.0 %"));
         assert!(
             text(&cells, Goal::Throughput(300.0))
-                .contains("lard-r on 4 nodes with 10 B reaches 150 requests/s")
+                .contains("lard-r on 4 nodes with 10 B each reaches 150 requests/s")
         );
         assert!(text(&cells, Goal::Throughput(300.0)).ends_with("memory (--memory)."));
         cells[1].front_busy = 0.75;
         assert!(
-            text(&cells, Goal::Throughput(300.0)).contains("The switch is the limit: it carries about 200")
+            text(&cells, Goal::Throughput(300.0))
+                .contains("The switch is the limit: it carries about 200 requests/s,")
         );
         cells[1].at_load = Some(AtLoad {
             load: 1.0,

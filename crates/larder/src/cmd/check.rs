@@ -322,7 +322,11 @@ fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<(
     let services: Vec<String> = role.services.iter().map(ToString::to_string).collect();
     let how = if role.repair { "by cookie or with their state" } else { "by cookie" };
     writeln!(out, "  takes connections to {} on {} {how}", services.join(" and "), role.interface)?;
-    writeln!(out, "  {} switch(es) may connect to {}", role.switches.len(), role.listen)?;
+    let switches = match role.switches.len() {
+        1 => "1 switch".to_owned(),
+        many => format!("{many} switches"),
+    };
+    writeln!(out, "  {switches} may connect to {}", role.listen)?;
     Ok(())
 }
 

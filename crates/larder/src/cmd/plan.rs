@@ -3,6 +3,7 @@
 mod config;
 mod input;
 mod sorting;
+pub(crate) mod tables;
 pub(crate) mod words;
 
 use std::fs::File;

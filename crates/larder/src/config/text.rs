@@ -17,21 +17,7 @@ pub(crate) struct Size(pub(crate) Bytes);
 impl fmt::Display for Size {
     /// The shortest exact text that reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u64, &str); 8] = [
-            (1 << 40, "TiB"),
-            (1_000_000_000_000, "TB"),
-            (1 << 30, "GiB"),
-            (1_000_000_000, "GB"),
-            (1 << 20, "MiB"),
-            (1_000_000, "MB"),
-            (1 << 10, "KiB"),
-            (1_000, "KB"),
-        ];
-        let bytes = self.0.get();
-        match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
-            Some((unit, name)) => write!(f, "{}{name}", bytes / unit),
-            None => write!(f, "{bytes}"),
-        }
+        write!(f, "{:#}", self.0.exact())
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use larder_core::Bytes;
 
 use super::result::{DemoReport, PolicyReport, TraceInfo};
-use crate::report::number;
+use crate::report::{counted, number};
 
 /// The columns.
 pub(crate) const HEAD: [&str; 9] =
@@ -59,16 +59,16 @@ pub(crate) fn write(report: &DemoReport, out: &mut impl Write) -> io::Result<()>
 pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
     let cluster = &report.cluster;
     let load = format!(
-        "closed loop, {} clients; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the nodes)",
-        cluster.clients,
+        "closed loop, {}; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the nodes)",
+        counted(cluster.clients, "client"),
         cluster.t_low,
         cluster.t_high,
         number(cluster.replication_decay_s)
     );
     let members = format!(
-        "{} nodes, each a process with {} of cache ({}), behind one switch, all on this machine",
-        cluster.nodes,
-        Bytes(cluster.cache_bytes),
+        "{}, each a process with {} of cache ({}), behind one switch, all on this machine",
+        counted(cluster.nodes, "node"),
+        Bytes(cluster.cache_bytes).exact(),
         cluster.cache_kind
     );
     let imbalance = "largest time-averaged node load over the mean of all nodes; 1.00 is even; sampled while every client has work";

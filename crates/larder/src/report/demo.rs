@@ -2,18 +2,22 @@
 
 use std::fmt::Write as _;
 
-use super::charts::{Bar, Lines, Series, Strip, bars, lines, number, strips};
+use larder_core::Bytes;
+use larder_sim::text::cluster as nodes_with;
+
+use super::charts::{Bar, Strip, bars, strips};
+use super::lines::{Lines, Series, lines};
 use super::svg::{Svg, escape};
+use super::{counted, number};
 use crate::demo::result::{DemoReport, PolicyReport};
 
 /// The main chart as an SVG file: throughput of each policy.
 pub(crate) fn chart(report: &DemoReport) -> String {
     let cluster = &report.cluster;
     let about = format!(
-        "{}, {} nodes with {} of memory each, modelled nodes",
+        "{}, {} of memory, modelled",
         report.trace.source,
-        cluster.nodes,
-        larder_core::Bytes(cluster.cache_bytes)
+        nodes_with(cluster.nodes, Bytes(cluster.cache_bytes))
     );
     throughput(report, ("Requests per second, whole cluster", &about)).standalone()
 }
@@ -55,15 +59,14 @@ fn head(report: &DemoReport) -> String {
     format!(
         concat!(
             "<p class=\"eyebrow\">larder demo</p>\n<h1>{}</h1>\n",
-            "<p class=\"lead\">The same {} requests ({}) under each policy, on {} nodes that each keep {} in memory. ",
+            "<p class=\"lead\">The same {} ({}) under each policy, on {} of memory. ",
             "The working set is {}.</p>\n"
         ),
         escape(&headline),
-        number(trace.requests as f64),
+        counted(trace.requests, "request"),
         escape(&trace.source),
-        cluster.nodes,
-        larder_core::Bytes(cluster.cache_bytes),
-        larder_core::Bytes(trace.working_set_bytes),
+        nodes_with(cluster.nodes, Bytes(cluster.cache_bytes)),
+        Bytes(trace.working_set_bytes),
     )
 }
 
@@ -154,6 +157,7 @@ fn figures(report: &DemoReport) -> String {
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
         x_log: true,
+        x_ticks: Vec::new(),
         y_percent: true,
     };
     let over_time = Lines {
@@ -161,6 +165,7 @@ fn figures(report: &DemoReport) -> String {
         x_label: "seconds since the warm-up ended",
         y_label: "requests per second",
         x_log: false,
+        x_ticks: Vec::new(),
         y_percent: false,
     };
     let loads: Vec<Strip> = report

@@ -3,14 +3,16 @@
 mod axis;
 mod charts;
 mod demo;
+mod lines;
+mod marks;
 mod paper;
 mod peers;
 mod plan;
 mod plot;
 mod svg;
 
-pub(crate) use charts::number;
 pub(crate) use demo::{chart, page};
+pub(crate) use larder_sim::text::{counted, number, rate};
 pub(crate) use paper::page as paper_page;
 pub(crate) use peers::{chart as peers_chart, page as peers_page};
 pub(crate) use plan::page as plan_page;

@@ -219,8 +219,6 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         assert_eq!(page.matches("role=\"img\"").count(), 1);
-        assert!(
-            page.contains("1 claims put to the test: 0 hold, 1 do not") && page.contains("does not hold")
-        );
+        assert!(page.contains("1 claim put to the test: 0 hold, 1 do not") && page.contains("does not hold"));
     }
 }

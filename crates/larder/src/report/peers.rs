@@ -3,21 +3,23 @@
 use larder_core::Bytes;
 use larder_sim::paper::{Figure, Line};
 
-use super::charts::{Bar, Lines, Series, bars, lines, number};
+use super::charts::{Bar, bars};
+use super::lines::{Lines, Series, lines};
 use super::plot::plot;
 use super::svg::{Svg, escape};
+use super::{counted, number};
 use crate::demo::peers::result::{Figures, PeersReport, Point, Sweep};
 use crate::demo::peers::table::{Table, method, percent, tables};
 
 /// The main chart as an SVG file: throughput of each system, or along the sweep.
 pub(crate) fn chart(report: &PeersReport) -> String {
     let about = format!(
-        "{}, {} nodes{}, modelled disks, real processors",
+        "{}, {}{}, modelled disks, real processors",
         report.trace.source,
-        report.cluster.nodes,
+        counted(report.cluster.nodes, "node"),
         match (&report.points[..], report.sweep) {
             ([point], _) | ([point, ..], Some(Sweep::LoadStep)) => {
-                format!(" with {} of memory each", Bytes(point.memory_bytes))
+                format!(" with {} of memory each", Bytes(point.memory_bytes).exact())
             }
             _ => String::new(),
         }
@@ -92,9 +94,9 @@ fn headline(report: &PeersReport) -> String {
 fn lead(report: &PeersReport) -> String {
     let trace = &report.trace;
     format!(
-        "The same requests ({}) to {} nodes, under each system in turn. The working set is {}.",
+        "The same requests ({}) to {}, under each system in turn. The working set is {}.",
         trace.source,
-        report.cluster.nodes,
+        counted(report.cluster.nodes, "node"),
         Bytes(trace.working_set_bytes)
     )
 }
@@ -155,6 +157,7 @@ fn at_once(report: &PeersReport, point: &Point) -> String {
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
         x_log: true,
+        x_ticks: Vec::new(),
         y_percent: true,
     };
     let curves: Vec<Series> = point

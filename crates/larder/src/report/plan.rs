@@ -2,25 +2,30 @@
 
 use larder_core::Bytes;
 use larder_sim::plan::{Cell, Plan};
+use larder_sim::text::cluster;
 
-use super::charts::{Lines, Series, Strip, lines, strips};
+use super::charts::{Strip, strips};
+use super::lines::{Lines, Series, differ, lines};
 use super::svg::{Svg, escape};
+use super::{counted, number};
 use crate::cmd::plan::PlanReport;
-use crate::cmd::plan::words::{self, Rows};
+use crate::cmd::plan::tables::{self, Grid, Value};
+use crate::cmd::plan::words;
 
 /// The whole page. Fails only where the report cannot be written as JSON.
 pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
     let json = serde_json::to_string_pretty(report)?;
     let plan = &report.plan;
     let title = match &plan.recommendation {
-        Some(it) => format!("{} on {} nodes with {} each", it.policy, it.nodes, Bytes(it.memory_bytes)),
+        Some(it) => format!("{} on {}", it.policy, cluster(it.nodes, Bytes(it.memory_bytes))),
         None => "No cluster in the grid honours the goal".to_owned(),
     };
     let answer: String =
         words::answer(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
-    let mut tables = table("Policies by nodes", &words::grid(plan));
+    let mut tables: String =
+        tables::grids(plan).iter().map(|grid| table("Policies by nodes", grid)).collect();
     if let Some(it) = &plan.recommendation {
-        tables.push_str(&table("The recommended cluster", &words::cluster(plan, it)));
+        tables.push_str(&table("The recommended cluster", &tables::cluster(plan, it)));
     }
     let method: String = words::method(report)
         .iter()
@@ -32,7 +37,7 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n",
             "<title>larder plan: {title}</title>\n<style>\n{style}{page}</style>\n</head>\n<body>\n<main>\n",
             "<p class=\"eyebrow\">larder plan</p>\n<h1>{title}</h1>\n{answer}{warnings}{tables}",
-            "<div class=\"figures\">\n{figures}</div>\n<h2>How this was found</h2>\n<dl>\n{method}</dl>\n",
+            "{figures}<h2>How this was found</h2>\n<dl>\n{method}</dl>\n",
             "<details><summary>All figures as JSON</summary>\n<pre tabindex=\"0\">{json}</pre></details>\n",
             "</main>\n</body>\n</html>\n"
         ),
@@ -56,23 +61,32 @@ fn warnings(plan: &Plan) -> String {
     format!("<div class=\"warning\" role=\"note\"><b>Read the figures with care</b><ul>{items}</ul></div>\n")
 }
 
-fn table(label: &str, rows: &Rows) -> String {
-    let mut rows = rows.iter();
-    let head = rows.next().map_or(&[][..], Vec::as_slice);
-    let head: String = head.iter().map(|cell| format!("<th scope=\"col\">{}</th>", escape(cell))).collect();
-    let body: String = rows
-        .map(|row| {
-            let class = if row.iter().any(|cell| cell.starts_with("> ")) { " class=\"best\"" } else { "" };
-            let cells: String = row.iter().skip(1).map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-            let name = row.first().map_or("", String::as_str);
-            format!("<tr{class}><th scope=\"row\">{}</th>{cells}</tr>\n", escape(name))
-        })
-        .collect();
+fn table(label: &str, grid: &Grid) -> String {
+    let head: String =
+        grid.head.iter().map(|cell| format!("<th scope=\"col\">{}</th>", escape(cell))).collect();
+    let row = |row: &tables::Row| {
+        let class = if row.chosen { " class=\"best\"" } else { "" };
+        let values: String = row.values.iter().map(value).collect();
+        format!("<tr{class}><th scope=\"row\">{}</th>{values}</tr>\n", escape(&row.name))
+    };
+    let body: String = grid.rows.iter().map(row).collect();
     format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n",
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"tight\">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n",
         escape(label)
     )
 }
+
+fn value(value: &Value) -> String {
+    let class = if value.chosen { " class=\"best\"" } else { "" };
+    let second = match value.second.as_str() {
+        "" => String::new(),
+        second => format!("<br><small>{}</small>", escape(second)),
+    };
+    format!("<td{class}>{}{second}</td>", escape(&value.first))
+}
+
+/// Share of the mean by which a node's requests may differ from it and still count as even.
+const EVEN: f64 = 0.005;
 
 /// A figure's part of a cell.
 type Part = fn(&Cell) -> f64;
@@ -86,21 +100,47 @@ fn figures(plan: &Plan) -> String {
         ("Hit ratio", "share of requests without a read", true, |cell| cell.hit_ratio.value),
         ("Throughput", "requests per second, saturated", false, |cell| cell.throughput.value),
     ];
-    let mut out = String::new();
+    let (mut out, mut left_out) = (String::new(), Vec::new());
+    let mut add = |name: String, caption: &str, svg: Option<Svg>| match svg {
+        Some(svg) => out.push_str(&figure(&name, caption, &svg)),
+        None => left_out.push(name),
+    };
     for (name, y_label, y_percent, part) in parts {
-        let by_nodes = Lines { title: name, x_label: "nodes", y_label, x_log: true, y_percent };
-        let series = series(plan, |cell| cell.memory_bytes == memory, |cell| f64::from(cell.nodes), part);
-        let caption = format!("Against the number of nodes, each with {}.", Bytes(memory));
-        out.push_str(&figure(&format!("{name} by nodes"), &caption, &lines(&by_nodes, &series)));
-        let by_memory = Lines { x_label: "MB of memory for contents in each node", ..by_nodes };
-        let series =
-            self::series(plan, |cell| cell.nodes == nodes, |cell| cell.memory_bytes as f64 / 1e6, part);
-        let caption = format!("Against the memory of each of {nodes} nodes.");
-        out.push_str(&figure(&format!("{name} by memory"), &caption, &lines(&by_memory, &series)));
+        let about =
+            |x_label, x_ticks| Lines { title: name, x_label, y_label, x_log: true, x_ticks, y_percent };
+        let by_nodes = series(plan, |cell| cell.memory_bytes == memory, |cell| f64::from(cell.nodes), part);
+        let ticks = ticks(&by_nodes, number);
+        let caption = format!("Against the number of nodes, each with {}.", Bytes(memory).exact());
+        let svg = differ(&by_nodes).then(|| lines(&about("nodes", ticks), &by_nodes));
+        add(format!("{name} by nodes"), &caption, svg);
+        let by_memory = series(plan, |cell| cell.nodes == nodes, |cell| cell.memory_bytes as f64, part);
+        let ticks = self::ticks(&by_memory, |bytes| Bytes(bytes as u64).exact().to_string());
+        let caption = format!("Against the memory of each node, on {}.", counted(nodes, "node"));
+        let x_label = "memory for contents of each node, logarithmic";
+        let svg = differ(&by_memory).then(|| lines(&about(x_label, ticks), &by_memory));
+        add(format!("{name} by memory"), &caption, svg);
     }
-    out.push_str(&coverage(plan));
-    out.push_str(&balance(plan, nodes, memory));
-    out
+    add("Coverage".to_owned(), COVERAGE, coverage(plan));
+    let caption =
+        format!("Requests of each node over their mean, on {}; 1 is even.", cluster(nodes, Bytes(memory)));
+    add("Load balance".to_owned(), &caption, balance(plan, nodes, memory));
+    let note = match &left_out[..] {
+        [] => String::new(),
+        names => format!(
+            "<p class=\"note\">Charts that would show one value only are left out: {}.</p>\n",
+            escape(&names.join(", "))
+        ),
+    };
+    if out.is_empty() { note } else { format!("<div class=\"figures\">\n{out}</div>\n{note}") }
+}
+
+/// The places of the points, with their texts.
+fn ticks(series: &[Series], text: impl Fn(f64) -> String) -> Vec<(f64, String)> {
+    let mut places: Vec<f64> =
+        series.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    places.into_iter().map(|place| (place, text(place))).collect()
 }
 
 /// A line for each policy.
@@ -116,24 +156,27 @@ fn series(plan: &Plan, with: impl Fn(&Cell) -> bool, x: fn(&Cell) -> f64, y: Par
     all
 }
 
-fn coverage(plan: &Plan) -> String {
+const COVERAGE: &str = "Memory that holds the most requested targets, and the share of the requests that ask for them. Where \
+                        one node's memory covers nearly all, locality cannot pay.";
+
+fn coverage(plan: &Plan) -> Option<Svg> {
     let about = Lines {
         title: "Coverage",
         x_label: "MB of the most requested targets, logarithmic",
         y_label: "share of requests",
         x_log: true,
+        x_ticks: Vec::new(),
         y_percent: true,
     };
     let point = |point: &larder_sim::plan::Coverage| {
         point.bytes.map(|bytes| (bytes.max(1) as f64 / 1e6, f64::from(point.requests_permille) / 1e3))
     };
     let points = plan.log.coverage.iter().filter_map(point).collect();
-    let caption = "Memory that holds the most requested targets, and the share of the requests that ask for them. Where \
-                   one node's memory covers nearly all, locality cannot pay.";
-    figure("Coverage", caption, &lines(&about, &[Series { label: "requests".to_owned(), points }]))
+    let series = [Series { label: "requests".to_owned(), points }];
+    differ(&series).then(|| lines(&about, &series))
 }
 
-fn balance(plan: &Plan, nodes: u16, memory: u64) -> String {
+fn balance(plan: &Plan, nodes: u16, memory: u64) -> Option<Svg> {
     let cells = plan.cells.iter().filter(|cell| (cell.nodes, cell.memory_bytes) == (nodes, memory));
     let rows: Vec<Strip> = cells
         .map(|cell| Strip {
@@ -144,9 +187,8 @@ fn balance(plan: &Plan, nodes: u16, memory: u64) -> String {
                 .collect(),
         })
         .collect();
-    let caption =
-        format!("Requests of each of {nodes} nodes with {}, over their mean; 1 is even.", Bytes(memory));
-    figure("Load balance", &caption, &strips("Load balance by policy", "requests over the mean", &[], &rows))
+    let uneven = rows.iter().flat_map(|row| &row.dots).any(|dot| (dot.1 - 1.0).abs() > EVEN);
+    uneven.then(|| strips("Load balance by policy", "requests over the mean", &[], &rows))
 }
 
 fn figure(name: &str, caption: &str, svg: &Svg) -> String {

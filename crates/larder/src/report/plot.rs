@@ -3,7 +3,8 @@
 use larder_sim::paper::{Figure, Line};
 
 use super::axis::Axis;
-use super::charts::number;
+use super::marks::{colour, marker};
+use super::number;
 use super::svg::{Anchor, Svg};
 
 const WIDTH: f64 = 640.0;
@@ -11,8 +12,6 @@ const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 66.0;
 const RIGHT: f64 = 18.0;
 const FOOT: f64 = 46.0;
-/// Colours in the style sheet; more lines begin again.
-const COLOURS: usize = 10;
 
 /// Draws a figure with the paper's axes, so that one can lay both side by side.
 pub(crate) fn plot(figure: &Figure) -> Svg {
@@ -28,20 +27,20 @@ pub(crate) fn plot(figure: &Figure) -> Svg {
         let class = class(line, at);
         let from = (LEFT + place.0, 16.0 + 18.0 * place.1);
         svg.polyline(&class, &[from, (from.0 + 18.0, from.1)], "");
+        marker(&mut svg, at, (from.0 + 9.0, from.1), "");
         svg.text("soft", (from.0 + 24.0, from.1 + 4.0), Anchor::Start, &line.name);
         let points: Vec<(f64, f64)> = line.points.iter().map(|(a, b)| (x.at(*a), y.at(*b))).collect();
         svg.polyline(&class, &points, &line.name);
         for ((a, b), point) in line.points.iter().zip(&points).filter(|_| line.points.len() <= 40) {
             let value = if figure.y_percent { format!("{:.2} %", b * 100.0) } else { number(*b) };
-            svg.dot(&class, *point, 3.0, &format!("{}, {}: {value}", line.name, number(*a)));
+            marker(&mut svg, at, *point, &format!("{}, {}: {value}", line.name, number(*a)));
         }
     }
     svg
 }
 
 fn class(line: &Line, at: usize) -> String {
-    let dashed = if line.ceiling { " ceiling" } else { "" };
-    format!("s{}{dashed}", at % COLOURS)
+    format!("{}{}", colour(at), if line.ceiling { " ceiling" } else { "" })
 }
 
 /// Offset and row of each name in the legend.
@@ -124,7 +123,9 @@ pub(super) mod tests {
         let text = plot(&figure()).inline();
         // x runs from 66 (0) to 622 (8); y from 314 (0) to 36 (100).
         assert!(text.contains(r#"<polyline class="s0" points="135.5,286.2 622,91.6">"#), "{text}");
-        assert!(text.contains(r#"class="s1 ceiling" cx="622" cy="36""#), "{text}");
+        assert!(text.contains(r#"<polyline class="s1 ceiling" points="622,36">"#), "{text}");
+        // A square around the second line's point.
+        assert!(text.contains(r#"<polyline class="s1 mark" points="618.4,32.4 "#), "{text}");
     }
 
     #[test]

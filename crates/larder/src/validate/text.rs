@@ -6,7 +6,7 @@ use larder_core::Bytes;
 
 use super::calibration::{Calibration, Fitted, Point};
 use super::rows::{CPU_MAX, HIT_POINTS_MAX, RATE_ERROR_MAX, Row};
-use crate::report::number;
+use crate::report::{counted, number};
 
 /// The columns of the rows.
 const HEAD: [&str; 15] = [
@@ -104,9 +104,9 @@ pub(crate) fn write_rows(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     for row in rows.iter().filter(|row| !row.invalid.is_empty()) {
         writeln!(
             out,
-            "invalid: {}, {} nodes, {}: {}",
+            "invalid: {}, {}, {}: {}",
             row.trace,
-            row.nodes,
+            counted(row.nodes, "node"),
             row.policy,
             row.invalid.join("; ")
         )?;
@@ -131,16 +131,16 @@ pub(crate) fn markdown(rows: &[Row], command: &str) -> String {
     }
     text.push_str(&format!("\n{}.\n", summary(rows)));
     for row in rows.iter().filter(|row| !row.invalid.is_empty()) {
-        let (trace, nodes, policy) = (&row.trace, row.nodes, &row.policy);
-        text.push_str(&format!("\nInvalid: {trace}, {nodes} nodes, {policy}: {}.\n", row.invalid.join("; ")));
+        let (trace, nodes, policy) = (&row.trace, counted(row.nodes, "node"), &row.policy);
+        text.push_str(&format!("\nInvalid: {trace}, {nodes}, {policy}: {}.\n", row.invalid.join("; ")));
     }
     let settings = rows.iter().map(|row| {
         format!(
-            "{}, {} nodes: {} of memory each, {} clients",
+            "{}, {}: {} of memory each, {}",
             row.trace,
-            row.nodes,
+            counted(row.nodes, "node"),
             Bytes(row.cache_bytes),
-            row.clients
+            counted(row.clients, "client")
         )
     });
     let mut settings: Vec<String> = settings.collect();

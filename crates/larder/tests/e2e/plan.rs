@@ -4,6 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::browser::Browser;
 use crate::process::LARDER;
 
 fn larder(arguments: &[&str]) -> Output {
@@ -42,7 +43,10 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
     assert!(words.starts_with(&answer), "{answer}: {words}");
 
     let page = std::fs::read_to_string(page).unwrap();
-    assert_eq!(page.matches("role=\"img\"").count(), 6);
+    let drawn = page.matches("role=\"img\"").count();
+    let left_out = page.split_once("one value only are left out: ").map_or("", |(_, rest)| rest);
+    let left_out = left_out.split('<').next().filter(|names| !names.is_empty());
+    assert_eq!(drawn + left_out.map_or(0, |names| names.matches(", ").count() + 1), 6, "{left_out:?}");
     for outside in ["src=", "href=", "url(", "@import", "https://", "<script"] {
         assert!(!page.contains(outside), "{outside}");
     }
@@ -50,6 +54,57 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
     assert!(check.status.success(), "{}", text(&check.stderr));
     let said = text(&check.stdout);
     assert!(said.contains(&format!("policy {}", it["policy"].as_str().unwrap())), "{said}");
+}
+
+/// One node is enough for a log whose targets all fit into it, and nothing more helps.
+#[test]
+fn one_node_is_singular_sizes_are_as_written_and_empty_charts_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, page) = (path("access.log"), path("plan.html"));
+    let line = |n: u32| {
+        let (minute, second) = (n / 13 % 60, n % 60);
+        let at = format!("20/Feb/2016:{:02}:{minute:02}:{second:02} +0000", n / 780);
+        format!("a - - [{at}] \"GET /{} HTTP/1.1\" 200 1000\n", n % 7)
+    };
+    std::fs::write(&log, (0..3000).map(line).collect::<String>()).unwrap();
+    let small = ["--nodes", "1", "--memory", "128MiB,256MiB", "--seeds", "1", "--goal", "hit=50%"];
+    let output = larder(&[&["plan", &log, "--html", &page], &small[..]].concat());
+    let words = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(words.contains(" on 1 node with 128 MiB of memory for contents. "), "{words}");
+    assert!(words.contains("On 1 node with 128 MiB:"), "{words}");
+    assert!(!words.contains("1 nodes") && !words.contains(" MB each"), "{words}");
+    let busiest = words.split_once("(busiest minute ").unwrap().1.split(')').next().unwrap();
+    assert!(busiest.ends_with(" requests/s") && busiest.len() <= "99.9 requests/s".len(), "{busiest}");
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in ["on 1 node with 128 MiB</title>", "left out: Hit ratio by nodes,", "Load balance.</p>"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+
+    let largest = ["--nodes", "1", "--memory", "1KB,256MiB", "--seeds", "1", "--goal", "hit=99%"];
+    let words = text(&larder(&[&["plan", &log], &largest[..]].concat()).stdout);
+    assert!(words.contains(" with 256 MiB of memory") && !words.contains("more may be better"), "{words}");
+}
+
+#[test]
+fn a_page_of_1200_pixels_does_not_scroll_sideways() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, page) = (path("access.log.zst"), path("plan.html"));
+    let synth = ["trace", "synth", "zipf", "--targets", "200", "--requests", "3000", "-o", &log];
+    assert!(larder(&synth).status.success());
+    let counts = "1,2,3,4,5,6,7,8,9,10,11,12";
+    let all =
+        ["--policies", "all", "--nodes", counts, "--memory", "100KB", "--seeds", "1", "--sample", "50%"];
+    let output = larder(&[&["plan", &log, "--html", &page], &all[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    browser.look(1200, 900, false);
+    browser.open(&format!("file://{page}"));
+    let wide = "[document.documentElement, ...document.querySelectorAll('.scroll, pre, figure')]\
+                .filter(e => e.scrollWidth > e.clientWidth).map(e => e.outerHTML.slice(0, 200))";
+    assert_eq!(browser.eval(wide), serde_json::json!([]));
 }
 
 #[test]

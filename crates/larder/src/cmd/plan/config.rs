@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use larder_core::dispatch::Settings;
 use larder_core::{Bytes, PolicyKind, ServiceClass};
+use larder_sim::text::cluster;
 
 use super::PlanReport;
 use crate::config::{Size, Span};
@@ -18,11 +19,7 @@ pub(super) fn text(
     let (t_low, t_high) = report.plan.method.thresholds;
     let memory = Size(Bytes(it.memory_bytes));
     let mut text = String::new();
-    writeln!(
-        text,
-        "# {} on {} nodes with {memory} of memory for contents each, from larder plan",
-        it.policy, it.nodes
-    )?;
+    writeln!(text, "# {} on {}, from larder plan", it.policy, cluster(it.nodes, Bytes(it.memory_bytes)))?;
     for log in &report.logs {
         let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         writeln!(text, "# {name}")?;

@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 
 use larder_core::Bytes;
-use larder_sim::plan::{Cell, Check, Estimate, NoGain, Plan, Recommendation, Spread};
+use larder_sim::plan::{Check, Estimate, NoGain, Plan, Recommendation, Spread};
+use larder_sim::text::cluster;
 
 use super::PlanReport;
 use super::input::LogInfo;
-use crate::report::number;
+use super::tables;
+use crate::report::{counted, number, rate};
 
 /// Writes the whole plan.
 pub(super) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()> {
@@ -16,11 +18,13 @@ pub(super) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
         paragraph(out, &sentence)?;
     }
     writeln!(out)?;
-    table(out, &grid(plan))?;
-    writeln!(out)?;
+    for grid in tables::grids(plan) {
+        tables::write(&grid, out)?;
+        writeln!(out)?;
+    }
     if let Some(it) = &plan.recommendation {
-        writeln!(out, "On {} with {} each:", nodes(it.nodes), Bytes(it.memory_bytes))?;
-        table(out, &cluster(plan, it))?;
+        writeln!(out, "On {}:", cluster(it.nodes, Bytes(it.memory_bytes)))?;
+        tables::write(&tables::cluster(plan, it), out)?;
         writeln!(out)?;
     }
     for (what, how) in method(report) {
@@ -32,19 +36,16 @@ pub(super) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-fn nodes(count: u16) -> String {
-    if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") }
-}
-
 /// The answer, a sentence or a few each.
 pub(crate) fn answer(plan: &Plan) -> Vec<String> {
     let Some(it) = &plan.recommendation else { return plan.unreached.iter().cloned().collect() };
     let mut answer = vec![
         format!(
-            "Use {} on {} with {} of memory for contents each. {}",
+            "Use {} on {} with {} of memory for contents{}. {}",
             it.policy,
-            nodes(it.nodes),
-            Bytes(it.memory_bytes),
+            counted(it.nodes, "node"),
+            Bytes(it.memory_bytes).exact(),
+            if it.nodes == 1 { "" } else { " each" },
             it.why_cluster
         ),
         it.why_policy.clone(),
@@ -97,7 +98,7 @@ fn plus_minus(estimate: Estimate, scale: f64, unit: &str) -> String {
     }
 }
 
-fn figure(value: f64, unit: &str) -> String {
+pub(super) fn figure(value: f64, unit: &str) -> String {
     if unit == " %" { format!("{value:.1}") } else { number(value) }
 }
 
@@ -117,7 +118,7 @@ fn not_worth_it(no_gain: &[NoGain]) -> Option<String> {
         let part = |size: &u64| {
             let counts =
                 of().filter(|cluster| cluster.memory_bytes == *size).map(|cluster| cluster.nodes.to_string());
-            format!("with {} each on {} nodes", Bytes(*size), counts.collect::<Vec<_>>().join(", "))
+            format!("with {} each on {} nodes", Bytes(*size).exact(), counts.collect::<Vec<_>>().join(", "))
         };
         format!("{}, for {why}", sizes.iter().map(part).collect::<Vec<_>>().join(" and "))
     };
@@ -129,114 +130,6 @@ fn not_worth_it(no_gain: &[NoGain]) -> Option<String> {
             parts.join("; ")
         )
     })
-}
-
-/// Rows of cells, the head first.
-pub(crate) type Rows = Vec<Vec<String>>;
-
-/// Policy by nodes, at the recommended memory or the largest.
-pub(crate) fn grid(plan: &Plan) -> Rows {
-    let it = plan.recommendation.as_ref();
-    let largest = plan.cells.iter().map(|cell| cell.memory_bytes).max().unwrap_or(0);
-    let memory = it.map_or(largest, |it| it.memory_bytes);
-    let mut counts: Vec<u16> = plan.cells.iter().map(|cell| cell.nodes).collect();
-    counts.sort_unstable();
-    counts.dedup();
-    let head = format!("requests/s, no read with {}", Bytes(memory));
-    let mut rows = vec![std::iter::once(head).chain(counts.iter().map(|count| nodes(*count))).collect()];
-    let mut policies: Vec<&str> = Vec::new();
-    for cell in &plan.cells {
-        if !policies.contains(&cell.policy.as_str()) {
-            policies.push(&cell.policy);
-        }
-    }
-    for policy in policies {
-        let text = |count: &u16| {
-            let cell = plan.cell(policy, *count, memory);
-            let mark = it.is_some_and(|it| it.policy == policy && it.nodes == *count);
-            cell.map_or_else(String::new, |cell| {
-                format!(
-                    "{}{} {:>5.1} %",
-                    if mark { "> " } else { "" },
-                    number(cell.throughput.value.round()),
-                    cell.hit_ratio.value * 100.0
-                )
-            })
-        };
-        rows.push(std::iter::once(policy.to_owned()).chain(counts.iter().map(text)).collect());
-    }
-    let ceilings =
-        |count: &u16| plan.ceilings.iter().find(|row| (row.nodes, row.memory_bytes) == (*count, memory));
-    let mut bound = |name: &str, of: fn(&larder_sim::plan::CeilingRow) -> (Option<f64>, f64)| {
-        let text = |count: &u16| {
-            ceilings(count).map(of).map_or_else(String::new, |(speed, hits)| {
-                let speed = speed.map_or_else(|| "-".to_owned(), |speed| number(speed.round()));
-                format!("{speed} {:>5.1} %", hits * 100.0)
-            })
-        };
-        rows.push(std::iter::once(name.to_owned()).chain(counts.iter().map(text)).collect());
-    };
-    bound("(clairvoyant)", |row| (row.clairvoyant_throughput, row.clairvoyant_hit_ratio));
-    bound("(unbounded)", |row| (row.unbounded_throughput, row.unbounded_hit_ratio));
-    rows
-}
-
-/// Every policy on the recommended cluster.
-pub(crate) fn cluster(plan: &Plan, it: &Recommendation) -> Rows {
-    let mut head =
-        vec!["policy", "requests/s", "+-", "vs rr", "no read", "+-", "origin/request", "imbalance", "cpu"];
-    head.extend(["p50 ms", "p99 ms", "refused"]);
-    let mut rows: Rows = vec![head.into_iter().map(str::to_owned).collect()];
-    let base = plan.cell("rr", it.nodes, it.memory_bytes).map(|cell| cell.throughput.value);
-    for cell in
-        plan.cells.iter().filter(|cell| (cell.nodes, cell.memory_bytes) == (it.nodes, it.memory_bytes))
-    {
-        rows.push(row(cell, base, cell.policy == it.policy));
-    }
-    rows
-}
-
-fn row(cell: &Cell, base: Option<f64>, mark: bool) -> Vec<String> {
-    let error = |estimate: Estimate, scale: f64, unit: &str| match estimate.error {
-        0.0 => "0".to_owned(),
-        error => format!("{}{unit}", figure(error * scale, unit)),
-    };
-    let at = |of: fn(&larder_sim::plan::AtLoad) -> String| {
-        cell.at_load.as_ref().map_or_else(|| "-".to_owned(), of)
-    };
-    vec![
-        format!("{}{}", if mark { "> " } else { "" }, cell.policy),
-        number(cell.throughput.value.round()),
-        error(cell.throughput, 1.0, ""),
-        base.map_or_else(
-            || "-".to_owned(),
-            |base| format!("{:.2}x", cell.throughput.value / base.max(f64::MIN_POSITIVE)),
-        ),
-        format!("{:.1} %", cell.hit_ratio.value * 100.0),
-        error(cell.hit_ratio, 100.0, " %"),
-        Bytes(cell.origin_bytes.value as u64).to_string(),
-        format!("{:.2}", cell.imbalance.value),
-        format!("{:.0} %", cell.cpu_busy * 100.0),
-        at(|at| number(at.p50_s.value * 1e3)),
-        at(|at| number(at.p99_s.value * 1e3)),
-        at(|at| format!("{:.1} %", at.refused_share * 100.0)),
-    ]
-}
-
-fn table(out: &mut impl Write, rows: &Rows) -> io::Result<()> {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for (at, row) in rows.iter().enumerate() {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-        if at == 0 {
-            writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1)))?;
-        }
-    }
-    Ok(())
 }
 
 /// A paragraph of at most 100 columns.
@@ -262,20 +155,19 @@ fn paragraph(out: &mut impl Write, text: &str) -> io::Result<()> {
 pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     let plan = &report.plan;
     let (log, method) = (&plan.log, &plan.method);
-    let rate =
-        |rate: Option<f64>| rate.map_or_else(|| "unknown".to_owned(), |rate| format!("{}/s", number(rate)));
+    let known = |per_s: Option<f64>| per_s.map_or_else(|| "unknown".to_owned(), rate);
     let mut rows = vec![(
         "log",
         format!(
-            "{} requests to {} targets, working set {}, mean reply {}, hottest target {:.1} %, rate of what was replayed {} \
+            "{} to {}, working set {}, mean reply {}, hottest target {:.1} %, rate of what was replayed {} \
              (busiest minute {})",
-            number(log.requests as f64),
-            number(log.targets as f64),
+            counted(log.requests, "request"),
+            counted(log.targets, "target"),
             Bytes(log.working_set_bytes),
             Bytes(log.request_bytes_mean as u64),
             log.hottest_share * 100.0,
-            rate(log.rate_mean),
-            rate(log.rate_peak)
+            known(log.rate_mean),
+            known(log.rate_peak)
         ),
     )];
     rows.extend(report.logs.iter().map(|log| ("left out", left_out(log))));
@@ -285,8 +177,11 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     rows.push((
         "warm-up",
         format!(
-            "the first {} requests are not measured; {:.1} % of the others are the first for their target",
-            number(log.warmup_requests as f64),
+            "the first {} not measured; {:.1} % of the others are the first for their target",
+            match log.warmup_requests {
+                1 => "request is".to_owned(),
+                many => format!("{} requests are", number(many as f64)),
+            },
             log.cold_share * 100.0
         ),
     ));
@@ -307,20 +202,16 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
         ),
     ));
     if let Some((load, whence)) = &plan.load {
-        rows.push((
-            "delays",
-            format!("p50 and p99 at {} requests/s at random times ({whence})", number(*load)),
-        ));
+        rows.push(("delays", format!("p50 and p99 at {} at random times ({whence})", rate(*load))));
     }
     rows
 }
 
 fn checked(check: &Check) -> String {
     format!(
-        "{} on {} with {}: samples said {} requests/s and {} hits; {} says {} and {:.1} %",
+        "{} on {}: samples said {} requests/s and {} hits; {} says {} and {:.1} %",
         check.policy,
-        nodes(check.nodes),
-        Bytes(check.memory_bytes),
+        cluster(check.nodes, Bytes(check.memory_bytes)),
         plus_minus(check.sampled_throughput, 1.0, ""),
         plus_minus(check.sampled_hit_ratio, 100.0, " %"),
         if check.exact {
@@ -346,8 +237,11 @@ fn spread_over(spread: &Spread) -> String {
 
 fn replay(plan: &Plan) -> String {
     let method = &plan.method;
-    let runs =
-        format!("{} runs, {} requests simulated", method.runs, number(method.requests_simulated as f64));
+    let runs = format!(
+        "{}, {} simulated",
+        counted(method.runs as u64, "run"),
+        counted(method.requests_simulated, "request")
+    );
     let short = if method.rate > method.rate_wanted * 1.01 {
         format!(
             "; samples of {:.2} % would have fewer than the {} requests that the largest cluster wants",
@@ -361,13 +255,13 @@ fn replay(plan: &Plan) -> String {
         return format!("the whole log in every run, no sampling error{short}; {runs}");
     }
     format!(
-        "{} disjoint samples of {:.2} % of the targets ({} requests each; {} hot targets in all of them), seed {}{short}; {runs}. \
+        "{} of {:.2} % of the targets, disjoint ({} requests each; {} in all of them), seed {}{short}; {runs}. \
          +- is 95 % confidence over the samples, plus what half the rate changes, what the check was off, and the \
          requests for objects too large for a sample (at most {:.2} %)",
-        method.samples,
+        counted(method.samples as u64, "sample"),
         method.rate * 100.0,
         number(method.sample_requests as f64),
-        number(method.hot_targets as f64),
+        counted(method.hot_targets, "hot target"),
         method.seed,
         method.too_large_share * 100.0
     )
@@ -381,7 +275,7 @@ fn left_out(log: &LogInfo) -> String {
         part(log.empty, "without a body"),
         part(log.malformed, "malformed"),
         part(log.over_targets_max, "beyond the limit of targets"),
-        log.assumed_bytes.map(|bytes| format!("sizes unknown, each taken as {}", Bytes(bytes))),
+        log.assumed_bytes.map(|bytes| format!("sizes unknown, each taken as {}", Bytes(bytes).exact())),
         log.tokens.then(|| "sizes are tokens, taken as bytes".to_owned()),
         log.cut.then(|| "the rest of the file, too many requests".to_owned()),
     ]
@@ -391,5 +285,5 @@ fn left_out(log: &LogInfo) -> String {
     let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let what = if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
     let first = log.first_malformed.first().map(|first| format!(" (the first: {first})")).unwrap_or_default();
-    format!("{name}: {what}{first}, of {} lines", number(log.lines as f64))
+    format!("{name}: {what}{first}, of {}", counted(log.lines, "line"))
 }

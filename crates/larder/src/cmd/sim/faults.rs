@@ -10,6 +10,7 @@ use larder_sim::faults::{self, Broken, Protocol, Survived, Violation};
 use serde::Serialize;
 
 use crate::outcome::usage;
+use crate::report::counted;
 
 /// Run nodes that cooperate through lost, late, repeated and reordered messages, crashes, pauses and partitions, and
 /// check that every request ends once and that all views of the cluster become exact when the faults end.
@@ -113,8 +114,10 @@ fn write(report: &Report, json: bool) -> anyhow::Result<()> {
             writeln!(out, "protocol       {protocol}")?;
             writeln!(
                 out,
-                "worlds         {} (seeds {} to {last}), {} nodes",
-                report.seeds, report.first, s.nodes
+                "worlds         {} (seeds {} to {last}), {}",
+                report.seeds,
+                report.first,
+                counted(s.nodes, "node")
             )?;
             writeln!(
                 out,

@@ -14,6 +14,7 @@ use larder_trace::Limits;
 use larder_trace::ward::{RoutesHeader, each_route};
 
 use crate::outcome::usage;
+use crate::report::counted;
 
 /// What nginx's hash of a map takes beside its longest key: two pointers' worth, to the next cache line.
 const NGINX_ENTRY_BYTES: usize = 32;
@@ -67,11 +68,11 @@ pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
-        "{} and larder.map in {}: {} targets with an owner, {} nodes; the core of {} and all else by least connections",
+        "{} and larder.map in {}: {} with an owner, {}; the core of {} and all else by least connections",
         config_name,
         folder.display(),
-        map.rows,
-        header.nodes,
+        counted(map.rows, "target"),
+        counted(header.nodes, "node"),
         header.core_targets,
     )?;
     if map.left_out > 0 {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::packets::Trace;
 use super::result::{HandoffReport, Row};
-use crate::report::number;
+use crate::report::{counted, number};
 
 const HEAD: [&str; 11] = [
     "mechanism",
@@ -80,8 +80,9 @@ pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<
     writeln!(out, "workload  {}", report.workload)?;
     writeln!(
         out,
-        "cluster   {} nodes, {} clients, each with one request on a connection of its own; policy lard-r",
-        report.nodes, report.clients
+        "cluster   {}, {}, each with one request on a connection of its own; policy lard-r",
+        counted(report.nodes, "node"),
+        counted(report.clients, "client")
     )?;
     writeln!(out, "counted   {}", report.counted)?;
     for what in &report.left_out {

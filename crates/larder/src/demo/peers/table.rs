@@ -6,7 +6,7 @@ use larder_core::Bytes;
 
 use super::published::TABLE_3;
 use super::result::{ClusterInfo, Figures, PeersReport, Point, Prediction, SystemReport};
-use crate::report::number;
+use crate::report::{counted, number};
 
 /// How runs start.
 const fn started(warm: bool) -> &'static str {
@@ -280,10 +280,10 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         (
             "cluster",
             format!(
-                "{} nodes, each a process of one thread ({}); {} and more are kept by nobody; {}",
-                cluster.nodes,
+                "{}, each a process of one thread ({}); {} and more are kept by nobody; {}",
+                counted(cluster.nodes, "node"),
                 cluster.cache_kind,
-                Bytes(cluster.large_min_bytes),
+                Bytes(cluster.large_min_bytes).exact(),
                 started(cluster.warm)
             ),
         ),
@@ -291,8 +291,10 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         (
             "load",
             format!(
-                "closed loop, {} clients; requests go to the nodes in turn, or all to the switch; T {}, judging after {} requests",
-                cluster.clients, cluster.overload, cluster.window
+                "closed loop, {}; requests go to the nodes in turn, or all to the switch; T {}, judging after {}",
+                counted(cluster.clients, "client"),
+                cluster.overload,
+                counted(cluster.window, "request")
             ),
         ),
         ("processors", format!("{}, shared by nodes, switch and clients", cluster.cores)),

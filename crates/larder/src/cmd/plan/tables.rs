@@ -1,0 +1,175 @@
+//! The plan's tables, for the terminal and for the page.
+
+use std::io::{self, Write};
+
+use larder_core::Bytes;
+use larder_sim::plan::{AtLoad, CeilingRow, Cell, Estimate, Plan, Recommendation};
+use larder_sim::text::per_s;
+
+use super::words::figure;
+use crate::report::{counted, number};
+
+/// Numbers of nodes side by side in one table, so that a terminal and a page have room for it.
+const COUNTS_MAX: usize = 8;
+/// Before what is recommended.
+const MARK: &str = "> ";
+
+/// A table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grid {
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A row: the policy's name, then its values.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// The whole row is recommended.
+    pub(crate) chosen: bool,
+    pub(crate) values: Vec<Value>,
+}
+
+/// The values of a cell.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Value {
+    pub(crate) first: String,
+    /// Empty if there is one value only.
+    pub(crate) second: String,
+    pub(crate) chosen: bool,
+}
+
+impl From<String> for Value {
+    fn from(first: String) -> Self {
+        Self { first, ..Self::default() }
+    }
+}
+
+/// Policy by nodes, at the recommended memory or the largest.
+pub(crate) fn grids(plan: &Plan) -> Vec<Grid> {
+    let mut counts: Vec<u16> = plan.cells.iter().map(|cell| cell.nodes).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts.chunks(COUNTS_MAX).map(|counts| grid(plan, counts)).collect()
+}
+
+fn grid(plan: &Plan, counts: &[u16]) -> Grid {
+    let it = plan.recommendation.as_ref();
+    let largest = plan.cells.iter().map(|cell| cell.memory_bytes).max().unwrap_or(0);
+    let memory = it.map_or(largest, |it| it.memory_bytes);
+    let head = format!("requests/s, no read with {}", Bytes(memory).exact());
+    let head = std::iter::once(head).chain(counts.iter().map(|count| counted(*count, "node"))).collect();
+    let value = |speed: Option<f64>, hits: f64| Value {
+        first: speed.map_or_else(|| "-".to_owned(), per_s),
+        second: format!("{:.1} %", hits * 100.0),
+        chosen: false,
+    };
+    let row = |name: String, values: Vec<Value>| Row { name, chosen: false, values };
+    let mut policies: Vec<&str> = Vec::new();
+    for cell in &plan.cells {
+        if !policies.contains(&cell.policy.as_str()) {
+            policies.push(&cell.policy);
+        }
+    }
+    let of_policy = |policy: &str| {
+        let at = |count: &u16| {
+            let chosen = it.is_some_and(|it| it.policy == policy && it.nodes == *count);
+            let cell = plan.cell(policy, *count, memory);
+            cell.map_or_else(Value::default, |cell| Value {
+                chosen,
+                ..value(Some(cell.throughput.value), cell.hit_ratio.value)
+            })
+        };
+        row(policy.to_owned(), counts.iter().map(at).collect())
+    };
+    let mut rows: Vec<Row> = policies.into_iter().map(of_policy).collect();
+    let mut bound = |name: &str, of: fn(&CeilingRow) -> (Option<f64>, f64)| {
+        let at = |count: &u16| {
+            let found = plan.ceilings.iter().find(|row| (row.nodes, row.memory_bytes) == (*count, memory));
+            found.map(of).map_or_else(Value::default, |(speed, hits)| value(speed, hits))
+        };
+        rows.push(row(name.to_owned(), counts.iter().map(at).collect()));
+    };
+    bound("(clairvoyant)", |row| (row.clairvoyant_throughput, row.clairvoyant_hit_ratio));
+    bound("(unbounded)", |row| (row.unbounded_throughput, row.unbounded_hit_ratio));
+    Grid { head, rows }
+}
+
+/// Every policy on the recommended cluster.
+pub(crate) fn cluster(plan: &Plan, it: &Recommendation) -> Grid {
+    let mut head =
+        vec!["policy", "requests/s", "+-", "vs rr", "no read", "+-", "origin/request", "imbalance", "cpu"];
+    head.extend(["p50 ms", "p99 ms", "refused"]);
+    let base = plan.cell("rr", it.nodes, it.memory_bytes).map(|cell| cell.throughput.value);
+    let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (it.nodes, it.memory_bytes);
+    let row = |cell: &Cell| Row {
+        name: cell.policy.clone(),
+        chosen: cell.policy == it.policy,
+        values: values(cell, base).into_iter().map(Value::from).collect(),
+    };
+    Grid {
+        head: head.into_iter().map(str::to_owned).collect(),
+        rows: plan.cells.iter().filter(same).map(row).collect(),
+    }
+}
+
+fn values(cell: &Cell, base: Option<f64>) -> Vec<String> {
+    let error = |estimate: Estimate, scale: f64, unit: &str| match estimate.error {
+        0.0 => "0".to_owned(),
+        error => format!("{}{unit}", figure(error * scale, unit)),
+    };
+    let at = |of: fn(&AtLoad) -> String| cell.at_load.as_ref().map_or_else(|| "-".to_owned(), of);
+    vec![
+        per_s(cell.throughput.value),
+        error(cell.throughput, 1.0, ""),
+        base.map_or_else(
+            || "-".to_owned(),
+            |base| format!("{:.2}x", cell.throughput.value / base.max(f64::MIN_POSITIVE)),
+        ),
+        format!("{:.1} %", cell.hit_ratio.value * 100.0),
+        error(cell.hit_ratio, 100.0, " %"),
+        Bytes(cell.origin_bytes.value as u64).to_string(),
+        format!("{:.2}", cell.imbalance.value),
+        format!("{:.0} %", cell.cpu_busy * 100.0),
+        at(|at| number(at.p50_s.value * 1e3)),
+        at(|at| number(at.p99_s.value * 1e3)),
+        at(|at| format!("{:.1} %", at.refused_share * 100.0)),
+    ]
+}
+
+/// Writes a table in columns.
+pub(super) fn write(grid: &Grid, out: &mut impl Write) -> io::Result<()> {
+    let text = |value: &Value| {
+        let mark = if value.chosen { MARK } else { "" };
+        if value.second.is_empty() {
+            format!("{mark}{}", value.first)
+        } else {
+            format!("{mark}{} {:>7}", value.first, value.second)
+        }
+    };
+    let line = |row: &Row| -> Vec<String> {
+        let name = format!("{}{}", if row.chosen { MARK } else { "" }, row.name);
+        std::iter::once(name).chain(row.values.iter().map(text)).collect()
+    };
+    let rows: Vec<Vec<String>> =
+        std::iter::once(grid.head.clone()).chain(grid.rows.iter().map(line)).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..grid.head.len()).map(width).collect();
+    for (at, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        if at == 0 {
+            writeln!(
+                out,
+                "{}",
+                "-".repeat(widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1))
+            )?;
+        }
+    }
+    Ok(())
+}
