@@ -31,7 +31,7 @@ pub use tls::certificates;
 pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use tls::{
     CertificateFault, CertificateStatus, ClientCertificates, LoadedTls, OutboundTls, OwnCertificate,
-    RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls, TlsConfig, TlsConfigFault, TlsVersion,
+    RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls, TlsConfig, TlsConfigFault, TlsFault, TlsVersion,
 };
 pub use token::{Tokens, Unpermitted, permit};
 

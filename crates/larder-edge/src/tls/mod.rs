@@ -7,6 +7,7 @@
 mod acme;
 pub mod certificates;
 mod config;
+mod fault;
 mod outbound;
 mod plain_http;
 mod staple;
@@ -14,6 +15,7 @@ mod staple;
 pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use certificates::{CertificateFault, CertificateStatus};
 pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
+pub use fault::TlsFault;
 pub use outbound::{LoadedTls, OutboundTls, OwnCertificate};
 
 use crate::Seldom;

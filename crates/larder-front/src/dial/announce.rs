@@ -48,6 +48,11 @@ pub(crate) struct ShownByTls {
 }
 
 impl ProxyVersion {
+    /// The bytes that a connection of the switch itself begins with.
+    pub fn own_announcement(self) -> Vec<u8> {
+        self.announcement(None)
+    }
+
     /// The bytes of an announcement; of `None` for connections of the switch itself.
     pub(crate) fn announcement(self, of: Option<&Announced>) -> Vec<u8> {
         match (self, of) {

@@ -2,12 +2,13 @@
 //! ([`Patience`]).
 
 use super::patience::{Patience, Waiter};
-use super::tls::{OriginTls, TlsFault};
+use super::tls::OriginTls;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
+use larder_edge::TlsFault;
 use std::error::Error;
 use std::future::Future;
 use std::io::{self, IoSlice};

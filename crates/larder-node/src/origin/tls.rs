@@ -1,10 +1,7 @@
-//! TLS to the origin, and why a handshake fails.
+//! TLS to the origin.
 
 use larder_edge::LoadedTls;
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, Error as TlsError, InvalidMessage, PeerIncompatible,
-};
-use std::io;
+use rustls::ClientConfig;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,112 +31,10 @@ impl OriginTls {
     }
 }
 
-/// Why a handshake with the origin failed. The text says what the operator can do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TlsFault {
-    #[error(
-        "no trusted authority has signed the origin's certificate (name its authority's file in origin.tls.ca)"
-    )]
-    UnknownIssuer,
-    #[error(
-        "the origin's certificate is for another name (origin.tls.name sets the name that it must be for)"
-    )]
-    NameMismatch,
-    #[error("the origin's certificate has expired, or this host's clock is wrong")]
-    Expired,
-    #[error("the origin's certificate is not valid yet, or this host's clock is wrong")]
-    NotYetValid,
-    #[error("the origin shows the certificate of an authority (it needs one that its authority has signed)")]
-    AuthorityAsServer,
-    #[error("the origin's host is not a name that a certificate can be for (set origin.tls.name)")]
-    Name,
-    #[error("the origin did not finish the handshake in time (origin.tls.handshake_timeout)")]
-    Timeout,
-    #[error("the origin does not speak TLS on this port (is its url http:// or another port?)")]
-    NotTls,
-    #[error("the origin wants a certificate of the node (origin.tls.certificate)")]
-    CertificateRequired,
-    #[error("the origin speaks none of the protocols that the node offers")]
-    NoProtocol,
-    #[error("the origin closed the connection during the handshake")]
-    Closed,
-    #[error("{0}")]
-    Other(String),
-}
-
-impl TlsFault {
-    pub(super) fn of(error: &io::Error) -> Self {
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
-            Some(error) => Self::of_tls(error),
-            None if is_closed(error) => Self::Closed,
-            None => Self::Other(error.to_string()),
-        }
-    }
-
-    pub(super) fn of_tls(error: &TlsError) -> Self {
-        match error {
-            TlsError::InvalidCertificate(error) => Self::of_certificate(error),
-            TlsError::InvalidMessage(
-                InvalidMessage::InvalidContentType
-                | InvalidMessage::MessageTooLarge
-                | InvalidMessage::InvalidEmptyPayload
-                | InvalidMessage::UnknownProtocolVersion,
-            ) => Self::NotTls,
-            TlsError::AlertReceived(AlertDescription::CertificateRequired) => Self::CertificateRequired,
-            TlsError::NoApplicationProtocol
-            | TlsError::AlertReceived(AlertDescription::NoApplicationProtocol) => Self::NoProtocol,
-            TlsError::PeerIncompatible(why @ PeerIncompatible::ServerDoesNotSupportTls12Or13) => {
-                Self::Other(format!("the origin's TLS is too old: {why:?}"))
-            }
-            other => Self::Other(other.to_string()),
-        }
-    }
-
-    fn of_certificate(error: &CertificateError) -> Self {
-        match error {
-            // An authority of the right name with another key has signed it.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                Self::NameMismatch
-            }
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotYetValid,
-            // rustls has no variant for this error of webpki, and hides its type.
-            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                Self::AuthorityAsServer
-            }
-            other => Self::Other(other.to_string()),
-        }
-    }
-
-    /// The word for logs.
-    pub(super) const fn reason(&self) -> &'static str {
-        match self {
-            Self::UnknownIssuer => "unknown-issuer",
-            Self::NameMismatch => "name-mismatch",
-            Self::Expired => "expired",
-            Self::NotYetValid => "not-yet-valid",
-            Self::AuthorityAsServer => "ca-as-end-entity",
-            Self::Name => "no-name",
-            Self::Timeout => "handshake-timeout",
-            Self::NotTls => "not-tls",
-            Self::CertificateRequired => "certificate-required",
-            Self::NoProtocol => "no-protocol",
-            Self::Closed => "closed",
-            Self::Other(_) => "other",
-        }
-    }
-}
-
-fn is_closed(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_edge::OutboundTls;
+    use larder_edge::{OutboundTls, TlsFault};
     use larder_testkit::{Authority, acceptor};
     use std::path::Path;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};

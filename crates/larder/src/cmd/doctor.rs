@@ -2,6 +2,8 @@
 //! handoff, and how to get the rest.
 
 mod ask;
+mod clock;
+mod exchange;
 mod machine;
 mod reach;
 
@@ -18,14 +20,15 @@ use serde_json::{Value, json};
 
 use self::ask::Ask;
 use crate::config::{Config, ConfigError, Written};
-use crate::preflight::{self, Purpose, Severity};
+use crate::preflight::{self, Names, Purpose, Severity};
 
 /// Examine what a start needs of this machine, what it reaches, and connection handoff.
 ///
 /// Changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a config it
-/// does the checks of `larder check`, connects to the nodes and to the origin, compares clocks, and says which mechanism of
-/// handoff each listen address gets. Exit code 0 if the config can start and the mechanism that it asks for is available
-/// (auto always is, because it falls back to relay), 1 if not.
+/// does the checks of `larder check`, connects to the nodes and to the origin with TLS where the config says so, compares
+/// clocks, and says which mechanism of handoff each listen address gets. Exit code 0 if the config can start, the mechanism
+/// that it asks for is available (auto always is, because it falls back to relay), and this machine's clock is right enough
+/// for the origin; 1 if not.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// The config file; its roles, addresses and nodes are looked at.
@@ -168,10 +171,12 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     };
     let read = args.config.as_deref().map(read).transpose()?;
     let config = read.as_ref().map(|(_, config)| config);
-    let start = read.as_ref().map(|(written, config)| preflight::findings(written, config, Purpose::Check));
-    let sides = sides(args, config).into_iter().map(|role| examine(args, config, role)).collect();
+    let examined = read.as_ref().map(|(written, config)| preflight::examine(written, config, Purpose::Check));
+    let (start, names) = examined.unzip();
+    let names = names.unwrap_or_default();
+    let sides = sides(args, config).into_iter().map(|role| examine(args, config, &names, role)).collect();
     let machine = vec![machine::open_files(config)];
-    let reach = config.map(reach::look).unwrap_or_default();
+    let reach = config.map(|config| reach::look(config, &names)).unwrap_or_default();
     let all = Examination { start, machine, reach, sides };
     let mut out = io::stdout().lock();
     if args.json {
@@ -191,6 +196,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         }
     }
     match all.start_errors() {
+        0 if all.clock_is_wrong() => bail!("this machine's clock is wrong: see \"clock\" under \"reach\""),
         0 => Ok(()),
         1 => bail!("the config cannot start on this machine: 1 error under \"start\""),
         errors => bail!("the config cannot start on this machine: {errors} errors under \"start\""),
@@ -198,6 +204,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 }
 
 impl Examination {
+    fn clock_is_wrong(&self) -> bool {
+        self.reach.iter().any(|finding| finding.what == clock::WHAT && finding.state == State::Missing)
+    }
+
     fn start_errors(&self) -> usize {
         let found = self.start.iter().flatten();
         found.filter(|(severity, _)| *severity == Severity::Error).count()
@@ -216,8 +226,8 @@ fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
     all.into_iter().filter_map(|(role, is)| is.then_some(role)).collect()
 }
 
-fn examine(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Examined {
-    let Ask { subject, asked, listen, relayed, odd } = ask::ask(args, config, role);
+fn examine(args: &DoctorArgs, config: Option<&Config>, names: &Names, role: Role) -> Examined {
+    let Ask { subject, asked, listen, relayed, odd } = ask::ask(args, config, names, role);
     let mut report = judge(&Facts::of_this_host(&subject), &subject);
     report.findings.extend(odd);
     Examined { asked, report, listen, relayed }

@@ -11,6 +11,7 @@ mod ports;
 use larder_handoff::probe::{Facts, Mechanism, State, Subject, judge};
 use rustix::thread::{CapabilitySet, capabilities};
 
+pub(crate) use self::names::Names;
 pub(crate) use self::needs::{origin_of, origins};
 use crate::config::{Config, ConfigError, Fault, Written};
 
@@ -77,13 +78,23 @@ fn lines(errors: &[ConfigError]) -> String {
 
 /// All findings for the roles of a config, in the order of its lines, each at its place.
 pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> Vec<(Severity, ConfigError)> {
+    examine(written, config, purpose).0
+}
+
+/// As [`findings`], with the addresses of the host names, which were resolved for it.
+pub(crate) fn examine(
+    written: &Written,
+    config: &Config,
+    purpose: Purpose,
+) -> (Vec<(Severity, ConfigError)>, Names) {
     let needs = needs::of(config);
     let mut found: Vec<Finding> = config.absent().cloned().map(Finding::error).collect();
     found.extend(ports::check(&needs.addresses, written.path(), purpose));
     let absent: Vec<&str> = config.absent().map(Fault::key).collect();
     let files = needs.files.iter().filter(|file| !absent.contains(&file.key.as_str()));
     found.extend(files.filter_map(files::check));
-    found.extend(names::check(&needs.names, purpose));
+    let (unresolved, names) = names::check(&needs.names, purpose);
+    found.extend(unresolved);
     found.extend(user(config));
     if purpose == Purpose::Check {
         // A start logs these itself.
@@ -93,7 +104,7 @@ pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> 
     let placed = found.into_iter().map(|Finding { severity, fault }| (severity, written.place(fault)));
     let mut placed: Vec<(Severity, ConfigError)> = placed.collect();
     placed.sort_by_key(|(_, error)| (error.line, error.column));
-    placed
+    (placed, names)
 }
 
 /// Refuses to start a role if a finding is an error.

@@ -12,6 +12,7 @@ mod conformance;
 mod crowd;
 mod demo;
 mod discovery;
+mod doctor;
 mod edits;
 mod failing_nodes;
 mod failover;

@@ -1,7 +1,6 @@
 //! What is to be looked at: by the arguments, and by what a config's sections ask for.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 
 use larder_front::{Forward, NodeEntry};
 use larder_handoff::neighbour::{holder, interface_for};
@@ -9,6 +8,7 @@ use larder_handoff::probe::{Finding, Mechanism, Role, State, Subject};
 
 use super::{Asked, DoctorArgs};
 use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};
+use crate::preflight::Names;
 
 /// One side.
 pub(super) struct Ask {
@@ -21,7 +21,7 @@ pub(super) struct Ask {
     pub(super) odd: Vec<Finding>,
 }
 
-pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Ask {
+pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, names: &Names, role: Role) -> Ask {
     let subject = Subject {
         role,
         interface: args.interface.clone(),
@@ -33,7 +33,7 @@ pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Ask
     let asked = if config.is_some() { Asked::Relay } else { Asked::Auto };
     let mut ask = Ask { subject, asked, listen: Vec::new(), relayed: Vec::new(), odd: Vec::new() };
     match (role, config) {
-        (Role::Switch, Some(Config { switch: Some(switch), .. })) => ask.switch(switch),
+        (Role::Switch, Some(Config { switch: Some(switch), .. })) => ask.switch(switch, names),
         (Role::Node, Some(Config { agent: Some(agent), .. })) => ask.node(&agent.handoff),
         (Role::Node, Some(Config { node: Some(node), .. })) => {
             let between = node.peers.as_ref().and_then(|peers| peers.handoff.as_ref());
@@ -50,7 +50,7 @@ pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Ask
 }
 
 impl Ask {
-    fn switch(&mut self, role: &SwitchRole) {
+    fn switch(&mut self, role: &SwitchRole, names: &Names) {
         let config = &role.switch;
         self.asked = config.handoff.setting.into();
         self.listen.clone_from(&config.listen);
@@ -67,13 +67,13 @@ impl Ask {
                 self.relayed.push(node.spec.name.clone());
             }
             if node.handoff.is_some() || !some_take {
-                self.way(node);
+                self.way(node, names);
             }
         }
     }
 
-    fn way(&mut self, node: &NodeEntry) {
-        match first_address(&node.address) {
+    fn way(&mut self, node: &NodeEntry, names: &Names) {
+        match first_address(&node.address, names) {
             Ok(ip) => self.subject.nodes.push(ip),
             Err(error) => self.odd.push(unknown_way(&node.address, &error)),
         }
@@ -137,17 +137,16 @@ impl Ask {
     }
 }
 
-fn first_address(address: &str) -> io::Result<IpAddr> {
-    let mut found = address.to_socket_addrs()?;
-    let first = found.next().ok_or_else(|| io::Error::other("the name has no address"))?;
-    Ok(first.ip())
+fn first_address(address: &str, names: &Names) -> Result<IpAddr, String> {
+    let found = names.addresses(address)?;
+    found.first().map(SocketAddr::ip).ok_or_else(|| "the name has no address".to_owned())
 }
 
-fn unknown_way(address: &str, error: &io::Error) -> Finding {
+fn unknown_way(address: &str, error: &str) -> Finding {
     Finding {
         what: format!("way to {address}"),
         state: State::Unknown,
-        found: error.to_string(),
+        found: error.to_owned(),
         why: "packets are forwarded on it, unchanged or in a tunnel",
         remedy: Some("let the name be known here, or give the address".to_owned()),
         needed_for: &[],

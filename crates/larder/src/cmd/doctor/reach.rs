@@ -1,27 +1,23 @@
-//! Whether the nodes and the origin of a config can be reached, and whether their clocks agree with this machine's.
+//! Whether the nodes and the origin of a config can be reached as the roles reach them, and whether their clocks agree with
+//! this machine's.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
 
-use larder_front::Check;
+use larder_edge::{LoadedTls, OutboundTls, TlsFault};
+use larder_front::{Check, SwitchConfig, TlsOf};
 use larder_handoff::probe::{Finding, State};
-use larder_node::StoreConfig;
+use larder_node::{OriginConfig, StoreConfig};
 
+use super::clock::{self, Compared, Tolerance};
+use super::exchange::{self, Reply, TlsTo};
 use crate::config::Config;
-use crate::preflight::{origin_of, origins};
+use crate::preflight::{Names, origin_of, origins};
 
-/// Time to connect, and time for the header of a reply.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Hosts asked at once.
 const THREADS_MAX: usize = 16;
 /// Hosts asked at all.
 const HOSTS_MAX: usize = 256;
-/// The longest header that is read.
-const HEADER_MAX: usize = 16 << 10;
-/// A clock that differs by this much is wrong: a `Date` counts whole seconds, and a reply is on its way for a while.
-const CLOCK_MAX_S: f64 = 3.0;
 
 /// A host that a role connects to.
 #[derive(Clone, Debug)]
@@ -30,12 +26,25 @@ struct Host {
     what: String,
     authority: String,
     question: Question,
+    /// The bytes that a connection begins with: the PROXY protocol.
+    announcement: Vec<u8>,
+    tls: Option<Secure>,
+    tolerance: Tolerance,
+}
+
+/// TLS to a host.
+#[derive(Clone, Debug)]
+struct Secure {
+    /// The table of the config, such as "switch.node_tls".
+    table: String,
+    /// What keeps TLS from being used at all.
+    to: Result<TlsTo, TlsFault>,
 }
 
 /// The question to a host.
 #[derive(Clone, Debug)]
 enum Question {
-    /// Only a connection is opened: the host does not speak HTTP/1.1 in clear.
+    /// Only a connection is opened: the host does not speak HTTP/1.1.
     Connect,
     /// Whether it answers at all: `OPTIONS *` is HTTP's own ping.
     Ping,
@@ -52,15 +61,22 @@ struct Answer {
 }
 
 /// The findings on hosts, and on clocks, of the roles of a config.
-pub(super) fn look(config: &Config) -> Vec<Finding> {
+pub(super) fn look(config: &Config, names: &Names) -> Vec<Finding> {
     let mut hosts = hosts(config);
     let left_out = hosts.len().saturating_sub(HOSTS_MAX);
     hosts.truncate(HOSTS_MAX);
     if hosts.is_empty() {
         return Vec::new();
     }
-    let answers = ask_all(&hosts);
-    let clock = clock(&hosts, &answers);
+    let answers = ask_all(&hosts, names);
+    let compared: Vec<Compared<'_>> = hosts
+        .iter()
+        .zip(&answers)
+        .filter_map(|(host, answer)| {
+            Some(Compared { host: &host.what, tolerance: host.tolerance, ahead_s: answer.ahead_s? })
+        })
+        .collect();
+    let clock = clock::finding(&compared);
     let mut findings: Vec<Finding> = answers.into_iter().map(|answer| answer.finding).collect();
     if left_out > 0 {
         findings.push(Finding {
@@ -77,46 +93,85 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
 }
 
 fn hosts(config: &Config) -> Vec<Host> {
-    let mut hosts = Vec::new();
-    if let Some(role) = &config.switch {
-        let switch = &role.switch;
-        for node in &switch.nodes {
-            let clear =
-                switch.reach.tls(node).is_none() && switch.reach.announce(node).is_none() && !node.http2;
-            let question = match &switch.health.active {
-                Some(Check::Http { path }) if clear => Question::Get(path.clone()),
-                _ if clear => Question::Ping,
-                _ => Question::Connect,
-            };
-            hosts.push(Host {
-                what: format!("node {}", node.spec.name),
-                authority: node.address.clone(),
-                question,
-            });
-        }
-    }
+    let mut hosts = config.switch.as_ref().map(|role| nodes(&role.switch)).unwrap_or_default();
     if let Some(StoreConfig::Origin(origin)) = config.node.as_ref().map(|role| &role.node.store) {
-        for (nth, (_, url)) in origins(origin).enumerate() {
-            let Some(authority) = origin_of(url) else { continue };
-            let question = match url.scheme_str() {
-                Some("https") => Question::Connect,
-                _ => Question::Ping,
-            };
-            let what = if nth == 0 { "origin".to_owned() } else { format!("origin {authority}") };
-            hosts.push(Host { what, authority, question });
-        }
+        hosts.extend(of_origin(origin));
     }
     hosts
 }
 
-fn ask_all(hosts: &[Host]) -> Vec<Answer> {
+fn nodes(switch: &SwitchConfig) -> Vec<Host> {
+    // Files are read once for all nodes that have the same.
+    let mut loaded: Vec<(OutboundTls, Result<Arc<LoadedTls>, TlsFault>)> = Vec::new();
+    let mut load = |tls: OutboundTls| {
+        if let Some((_, found)) = loaded.iter().find(|(known, _)| *known == tls) {
+            return found.clone();
+        }
+        let found = tls.load().map(Arc::new).map_err(|fault| TlsFault::Other(fault.to_string()));
+        loaded.push((tls, found.clone()));
+        found
+    };
+    let mut hosts = Vec::new();
+    for (i, node) in switch.nodes.iter().enumerate() {
+        let tls = switch.reach.tls(node).map(|tls| Secure {
+            table: match node.tls {
+                TlsOf::Own(_) => format!("switch.nodes[{i}].tls"),
+                TlsOf::AsAll | TlsOf::On | TlsOf::Off => "switch.node_tls".to_owned(),
+            },
+            to: load(tls).and_then(|files| tls_to(files, &node.address, node.http2)),
+        });
+        let question = match &switch.health.active {
+            // Without TLS nothing says which version of HTTP is spoken.
+            _ if node.http2 && tls.is_none() => Question::Connect,
+            Some(Check::Http { path }) => Question::Get(path.clone()),
+            _ => Question::Ping,
+        };
+        hosts.push(Host {
+            what: format!("node {}", node.spec.name),
+            authority: node.address.clone(),
+            question,
+            announcement: switch.reach.announce(node).map(|v| v.own_announcement()).unwrap_or_default(),
+            tls,
+            tolerance: Tolerance::Seconds,
+        });
+    }
+    hosts
+}
+
+fn of_origin(origin: &OriginConfig) -> Vec<Host> {
+    let tolerance = match (&origin.sign, &origin.tls) {
+        (Some(_), _) => Tolerance::Signatures,
+        (None, Some(_)) => Tolerance::Certificates,
+        (None, None) => Tolerance::Seconds,
+    };
+    let mut hosts = Vec::new();
+    for (nth, (_, url)) in origins(origin).enumerate() {
+        let Some(authority) = origin_of(url) else { continue };
+        let tls = origin.tls.as_ref().map(|tls| Secure {
+            table: "node.origin.tls".to_owned(),
+            to: tls_to(Arc::clone(&tls.files), &authority, tls.http2),
+        });
+        let what = if nth == 0 { "origin".to_owned() } else { format!("origin {authority}") };
+        let announcement = Vec::new();
+        hosts.push(Host { what, authority, question: Question::Ping, announcement, tls, tolerance });
+    }
+    hosts
+}
+
+fn tls_to(files: Arc<LoadedTls>, authority: &str, http2: bool) -> Result<TlsTo, TlsFault> {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let name = files.server_name(host).map_err(|_| TlsFault::Name)?;
+    Ok(TlsTo { files, name, http2 })
+}
+
+fn ask_all(hosts: &[Host], names: &Names) -> Vec<Answer> {
     let (next, answers) = (Mutex::new(0..hosts.len()), Mutex::new(Vec::new()));
     let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
     std::thread::scope(|scope| {
         for _ in 0..hosts.len().min(THREADS_MAX) {
             let work = || {
                 while let Some(i) = take() {
-                    let answer = ask(&hosts[i]);
+                    let answer = ask(&hosts[i], names);
                     answers.lock().unwrap_or_else(PoisonError::into_inner).push((i, answer));
                 }
             };
@@ -129,12 +184,23 @@ fn ask_all(hosts: &[Host]) -> Vec<Answer> {
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-fn ask(host: &Host) -> Answer {
+fn ask(host: &Host, names: &Names) -> Answer {
+    let cannot = |error: &dyn std::fmt::Display| {
+        failed(host, &format!("cannot connect to {}: {error}", host.authority))
+    };
+    let addresses = match names.addresses(&host.authority) {
+        Ok(addresses) => addresses,
+        Err(error) => return cannot(&error),
+    };
+    let open = || {
+        let (address, mut stream) = exchange::connect(&addresses)?;
+        exchange::announce(&mut stream, &host.announcement)?;
+        std::io::Result::Ok((address, stream))
+    };
     let began = Instant::now();
-    let connected = connect(&host.authority);
-    let (address, stream) = match connected {
-        Ok(connected) => connected,
-        Err(error) => return failed(host, &format!("cannot connect to {}: {error}", host.authority)),
+    let (address, stream) = match open() {
+        Ok(opened) => opened,
+        Err(error) => return cannot(&error),
     };
     let took = began.elapsed();
     let place = if address.to_string() == host.authority {
@@ -142,15 +208,37 @@ fn ask(host: &Host) -> Answer {
     } else {
         format!("{} ({address})", host.authority)
     };
-    let connected = format!("connected to {place} in {:.1} ms", took.as_secs_f64() * 1000.0);
-    let asked = match &host.question {
+    let mut connected = format!("connected to {place} in {:.1} ms", took.as_secs_f64() * 1000.0);
+    let request = match &host.question {
         Question::Connect => return works(host, connected, None),
-        Question::Ping => exchange(stream, &format!("OPTIONS * HTTP/1.1\r\nhost: {}\r\n", host.authority)),
-        Question::Get(path) => {
-            exchange(stream, &format!("GET {path} HTTP/1.1\r\nhost: {}\r\n", host.authority))
-        }
+        Question::Ping => format!("OPTIONS * HTTP/1.1\r\nhost: {}\r\n", host.authority),
+        Question::Get(path) => format!("GET {path} HTTP/1.1\r\nhost: {}\r\n", host.authority),
     };
-    let (status, ahead_s) = match asked {
+    let Some(secure) = &host.tls else {
+        return judge(host, &connected, exchange::in_clear(stream, &request));
+    };
+    let again = || open().map(|(_, stream)| stream);
+    let opened = secure.to.clone().and_then(|to| to.open(stream, again).map(|stream| (to, stream)));
+    let (to, stream) = match opened {
+        Ok(opened) => opened,
+        Err(fault) => return insecure(host, secure, &connected, &fault),
+    };
+    let verified = if to.files.authorities.is_empty() { "is not verified" } else { "is valid" };
+    connected += &format!("; its certificate for {} {verified}", to.name.to_str());
+    if exchange::is_http2(&stream) {
+        return works(host, format!("{connected}; it speaks HTTP/2"), None);
+    }
+    let asked = exchange::over_tls(stream, &request);
+    // With TLS 1.3 a server refuses a client's certificate after the handshake.
+    match asked.as_ref().map_err(TlsFault::of) {
+        Err(fault @ TlsFault::CertificateRequired) => insecure(host, secure, &connected, &fault),
+        _ => judge(host, &connected, asked),
+    }
+}
+
+/// Judges a reply.
+fn judge(host: &Host, connected: &str, asked: std::io::Result<Reply>) -> Answer {
+    let Reply { status, ahead_s } = match asked {
         Ok(reply) => reply,
         Err(error) => return failed(host, &format!("{connected}, but there is no HTTP reply: {error}")),
     };
@@ -172,183 +260,78 @@ fn works(host: &Host, found: String, ahead_s: Option<f64>) -> Answer {
 fn failed(host: &Host, found: &str) -> Answer {
     let remedy =
         "start the server, correct its address or port, or let the firewall between pass the connection";
-    Answer { finding: finding(host, State::Missing, found.to_owned(), Some(remedy)), ahead_s: None }
+    let finding = finding(host, State::Missing, found.to_owned(), Some(remedy.to_owned()));
+    Answer { finding, ahead_s: None }
 }
 
-fn finding(host: &Host, state: State, found: String, remedy: Option<&str>) -> Finding {
+/// The finding on a host with which there is no TLS.
+fn insecure(host: &Host, secure: &Secure, connected: &str, fault: &TlsFault) -> Answer {
+    let (what, remedy) = told(fault, secure, &host.authority);
+    let finding = finding(host, State::Missing, format!("{connected}, but {what}"), Some(remedy));
+    Answer { finding, ahead_s: None }
+}
+
+/// A fault of TLS as a sentence, and its remedy.
+fn told(fault: &TlsFault, secure: &Secure, authority: &str) -> (String, String) {
+    let table = &secure.table;
+    let name = secure.to.as_ref().map_or_else(|_| authority.into(), |to| to.name.to_str());
+    let date = |at: &Option<SystemTime>, word: &str| {
+        at.map(|at| format!(" {word} {}", httpdate::fmt_http_date(at))).unwrap_or_default()
+    };
+    let own = "renew the certificate on the server; if it is the right one, set this machine's clock";
+    match fault {
+        TlsFault::NameMismatch(names) => {
+            let (of, right) = match &names[..] {
+                [] => ("another name".to_owned(), "NAME"),
+                [first, ..] => (names.join(", "), first.as_str()),
+            };
+            (
+                format!("its certificate is for {of}, not for {name}"),
+                format!(
+                    "write name = \"{right}\" in [{table}] if that is the server, or give it a certificate for {name}"
+                ),
+            )
+        }
+        TlsFault::Expired(at) => (format!("its certificate has expired{}", date(at, "on")), own.to_owned()),
+        TlsFault::NotYetValid(at) => {
+            (format!("its certificate is not valid{}", date(at, "before")), own.to_owned())
+        }
+        TlsFault::UnknownIssuer => (
+            "the issuer of its certificate is unknown: no trusted authority has signed it".to_owned(),
+            format!("write ca = \"FILE\" in [{table}], with the certificate of the server's authority"),
+        ),
+        TlsFault::CertificateRequired => (
+            "it wants a certificate of its client".to_owned(),
+            format!("write certificate = \"FILE\" in [{table}], with a certificate that the server trusts"),
+        ),
+        TlsFault::Name => (
+            format!("no certificate can be for {authority}"),
+            format!("write name = \"NAME\" in [{table}], with the name that the server's certificate is for"),
+        ),
+        TlsFault::NotTls => (
+            "it does not speak TLS on this port".to_owned(),
+            match table.strip_suffix(".tls") {
+                Some("node.origin") => "correct the port, or write http:// in the URL".to_owned(),
+                _ => "correct the port, or write tls = false for this node".to_owned(),
+            },
+        ),
+        other => (
+            format!("TLS fails: {other}"),
+            format!("look at the server's TLS settings and log, and at [{table}]"),
+        ),
+    }
+}
+
+fn finding(host: &Host, state: State, found: String, remedy: Option<String>) -> Finding {
     let why = match host.what.as_str() {
         what if what.starts_with("origin") => {
             "content that is not in memory comes from the origin; without it requests get 502"
         }
         _ => "requests go to the nodes; a node that does not answer counts as down",
     };
-    let remedy = remedy.map(str::to_owned);
     Finding { what: host.what.clone(), state, found, why, remedy, needed_for: &[] }
 }
 
-fn connect(authority: &str) -> io::Result<(SocketAddr, TcpStream)> {
-    let mut failure = io::Error::other("the name has no address");
-    for address in authority.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return Ok((address, stream)),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-/// Sends a request; returns the status of the reply, and how far its `Date` is ahead.
-fn exchange(mut stream: TcpStream, request: &str) -> io::Result<(u16, Option<f64>)> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let sent = SystemTime::now();
-    let until = Instant::now() + PATIENCE;
-    stream
-        .write_all(format!("{request}user-agent: larder-doctor\r\nconnection: close\r\n\r\n").as_bytes())?;
-    let (mut header, mut part) = (Vec::new(), [0; 4096]);
-    while !header.windows(4).any(|end| end == b"\r\n\r\n") && header.len() < HEADER_MAX {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::new(ErrorKind::TimedOut, format!("none within {} s", PATIENCE.as_secs())));
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(read) => header.extend_from_slice(&part[..read]),
-            // The limit of time is told above.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let text = String::from_utf8_lossy(&header);
-    let status = status_of(&text).ok_or_else(|| {
-        let what = if header.is_empty() { "the connection was closed" } else { "the reply is not HTTP/1.1" };
-        io::Error::new(ErrorKind::InvalidData, what)
-    })?;
-    Ok((status, ahead_s(&text, sent)))
-}
-
-fn status_of(header: &str) -> Option<u16> {
-    let mut words = header.lines().next()?.split(' ');
-    words.next().filter(|version| version.starts_with("HTTP/1."))?;
-    words.next()?.parse().ok()
-}
-
-/// Seconds by which the reply's `Date` is ahead of the time at which the request was sent.
-fn ahead_s(header: &str, sent: SystemTime) -> Option<f64> {
-    let date = header.lines().skip(1).find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("date").then(|| httpdate::parse_http_date(value.trim()).ok())?
-    })?;
-    Some(match date.duration_since(sent) {
-        Ok(ahead) => ahead.as_secs_f64(),
-        Err(behind) => -behind.duration().as_secs_f64(),
-    })
-}
-
-/// The finding on this machine's clock, compared with the hosts'.
-fn clock(hosts: &[Host], answers: &[Answer]) -> Finding {
-    let compared: Vec<(&Host, f64)> =
-        hosts.iter().zip(answers).filter_map(|(host, answer)| Some((host, answer.ahead_s?))).collect();
-    let wrong = compared.iter().filter(|(_, ahead)| ahead.abs() > CLOCK_MAX_S);
-    let wrong = wrong.max_by(|(_, a), (_, b)| a.abs().total_cmp(&b.abs()));
-    let (state, found, remedy) = match (wrong, compared.len()) {
-        (Some((host, ahead)), _) => {
-            let way = if *ahead > 0.0 { "behind" } else { "ahead of" };
-            let found = format!("this machine's clock is {:.0} s {way} that of {}", ahead.abs(), host.what);
-            (State::Degraded, found, Some("run chrony or systemd-timesyncd on both machines"))
-        }
-        (None, 0) => {
-            let remedy = "`timedatectl` says whether this machine's clock is synchronized";
-            (
-                State::Unknown,
-                "no host replied with a Date: there is no clock to compare".to_owned(),
-                Some(remedy),
-            )
-        }
-        (None, count) => {
-            let hosts = if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
-            (State::Works, format!("within {CLOCK_MAX_S:.0} s of {hosts}"), None)
-        }
-    };
-    Finding {
-        what: "clock".to_owned(),
-        state,
-        found,
-        why: "certificates, the age of content and logs go by the clock",
-        remedy: remedy.map(str::to_owned),
-        needed_for: &[],
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    /// A server that answers one request on a connection with this text.
-    fn server(reply: String) -> (SocketAddr, std::thread::JoinHandle<String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let thread = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut asked = [0; 1024];
-            let read = stream.read(&mut asked).unwrap();
-            stream.write_all(reply.as_bytes()).unwrap();
-            String::from_utf8_lossy(&asked[..read]).into_owned()
-        });
-        (address, thread)
-    }
-
-    fn asked(reply: &str, question: Question) -> (Answer, String) {
-        let (address, thread) = server(reply.to_owned());
-        let host = Host { what: "node a".to_owned(), authority: address.to_string(), question };
-        (ask(&host), thread.join().unwrap())
-    }
-
-    #[test]
-    fn a_host_is_asked_as_the_health_check_asks_or_pinged() {
-        let get = Question::Get("/health".to_owned());
-        let (answer, request) = asked("HTTP/1.1 204 No Content\r\n\r\n", get.clone());
-        assert_eq!(answer.finding.state, State::Works, "{answer:?}");
-        assert!(request.starts_with("GET /health HTTP/1.1\r\nhost: 127.0.0.1:"), "{request}");
-        let (answer, _) = asked("HTTP/1.1 503 x\r\n\r\n", get);
-        assert_eq!(answer.finding.state, State::Missing);
-        assert!(answer.finding.found.ends_with("GET /health gets 503"), "{answer:?}");
-        // Any reply shows that the host speaks HTTP.
-        let (answer, request) = asked("HTTP/1.1 405 Method Not Allowed\r\n\r\n", Question::Ping);
-        assert_eq!(answer.finding.state, State::Works, "{answer:?}");
-        assert!(request.starts_with("OPTIONS * HTTP/1.1\r\n"), "{request}");
-        for (reply, says) in [("SSH-2.0-x\r\n\r\n", "not HTTP/1.1"), ("", "was closed")] {
-            let (answer, _) = asked(reply, Question::Ping);
-            assert_eq!(answer.finding.state, State::Missing);
-            assert!(answer.finding.found.contains(says), "{answer:?}");
-        }
-    }
-
-    #[test]
-    fn a_host_that_does_not_listen_is_missing() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let authority = listener.local_addr().unwrap().to_string();
-        drop(listener);
-        let answer = ask(&Host { what: "origin".to_owned(), authority, question: Question::Connect });
-        assert_eq!(answer.finding.state, State::Missing);
-        assert!(answer.finding.found.contains("refused"), "{answer:?}");
-    }
-
-    #[test]
-    fn a_clock_that_differs_is_reported() {
-        let date = |ahead_s: u64| httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(ahead_s));
-        let of = |ahead_s: u64| {
-            let reply = format!("HTTP/1.1 200 OK\r\nDate: {}\r\n\r\n", date(ahead_s));
-            let (answer, _) = asked(&reply, Question::Ping);
-            let host = Host { what: "node a".to_owned(), authority: String::new(), question: Question::Ping };
-            clock(&[host], &[answer])
-        };
-        let (right, wrong) = (of(0), of(600));
-        assert_eq!((right.state, right.found.as_str()), (State::Works, "within 3 s of 1 host"));
-        assert_eq!(wrong.state, State::Degraded);
-        assert!(wrong.found.contains("s behind that of node a"), "{wrong:?}");
-        assert_eq!(clock(&[], &[]).state, State::Unknown);
-    }
-}
+#[path = "reach_tests.rs"]
+mod tests;

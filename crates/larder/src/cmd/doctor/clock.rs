@@ -1,0 +1,145 @@
+//! This machine's clock, compared with the clocks of the hosts that it connects to.
+
+use larder_handoff::probe::{Finding, State};
+
+/// The name of the finding.
+pub(super) const WHAT: &str = "clock";
+
+/// How far a host's clock may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tolerance {
+    /// A host of the cluster, whose clock is expected to be right: a `Date` counts whole seconds, and a reply is on its way for
+    /// a while.
+    Seconds,
+    /// An origin whose certificate is verified.
+    Certificates,
+    /// An origin that wants signatures with the time: S3 refuses those that differ by more than 15 minutes.
+    Signatures,
+}
+
+impl Tolerance {
+    /// Seconds above which a difference is a warning.
+    const fn warning_s(self) -> f64 {
+        match self {
+            Self::Seconds => 3.0,
+            Self::Certificates | Self::Signatures => 60.0,
+        }
+    }
+
+    /// Seconds above which a difference is an error.
+    const fn error_s(self) -> f64 {
+        match self {
+            Self::Seconds => f64::INFINITY,
+            Self::Certificates | Self::Signatures => 300.0,
+        }
+    }
+
+    fn state(self, ahead_s: f64) -> State {
+        match ahead_s.abs() {
+            apart if apart > self.error_s() => State::Missing,
+            apart if apart > self.warning_s() => State::Degraded,
+            _ => State::Works,
+        }
+    }
+
+    const fn consequence(self) -> &'static str {
+        match self {
+            Self::Signatures => "; S3 refuses signed requests above 15 minutes",
+            Self::Certificates => "; certificates may seem to have ended or not to be valid yet",
+            Self::Seconds => "",
+        }
+    }
+}
+
+/// A comparison with one host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compared<'a> {
+    pub(super) host: &'a str,
+    pub(super) tolerance: Tolerance,
+    /// Seconds by which the host's clock is ahead.
+    pub(super) ahead_s: f64,
+}
+
+/// The finding on this machine's clock.
+pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
+    let weight = |one: &Compared<'_>| match one.tolerance.state(one.ahead_s) {
+        State::Missing => 2,
+        State::Degraded => 1,
+        _ => 0,
+    };
+    let order = |a: &&Compared<'_>, b: &&Compared<'_>| {
+        weight(a).cmp(&weight(b)).then(a.ahead_s.abs().total_cmp(&b.ahead_s.abs()))
+    };
+    let (state, found, remedy) = match compared.iter().max_by(order) {
+        None => {
+            let found = "no host replied with a Date: there is no clock to compare".to_owned();
+            let remedy = "`timedatectl` says whether this machine's clock is synchronized";
+            (State::Unknown, found, Some(remedy))
+        }
+        Some(worst) if weight(worst) > 0 => {
+            let way = if worst.ahead_s > 0.0 { "behind" } else { "ahead of" };
+            let (apart, consequence) = (worst.ahead_s.abs(), worst.tolerance.consequence());
+            let found =
+                format!("this machine's clock is {apart:.0} s {way} that of {}{consequence}", worst.host);
+            let remedy = "run chrony or systemd-timesyncd on both machines";
+            (worst.tolerance.state(worst.ahead_s), found, Some(remedy))
+        }
+        Some(worst) => {
+            let hosts = match compared.len() {
+                1 => "1 host".to_owned(),
+                count => format!("{count} hosts"),
+            };
+            (State::Works, format!("within {:.0} s of {hosts}", worst.ahead_s.abs().ceil().max(3.0)), None)
+        }
+    };
+    Finding {
+        what: WHAT.to_owned(),
+        state,
+        found,
+        why: "certificates, signatures, the age of content and logs go by the clock",
+        remedy: remedy.map(str::to_owned),
+        needed_for: &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_weighed_by_what_depends_on_it() {
+        let of = |tolerance, ahead_s| {
+            let found = finding(&[Compared { host: "origin", tolerance, ahead_s }]);
+            assert_eq!(found.remedy.is_some(), found.state != State::Works, "{found:?}");
+            (found.state, found.found)
+        };
+        for (tolerance, ahead_s, state) in [
+            (Tolerance::Seconds, 2.9, State::Works),
+            (Tolerance::Seconds, -600.0, State::Degraded),
+            (Tolerance::Certificates, 61.0, State::Degraded),
+            (Tolerance::Certificates, -301.0, State::Missing),
+            (Tolerance::Signatures, 59.0, State::Works),
+            (Tolerance::Signatures, -61.0, State::Degraded),
+            (Tolerance::Signatures, 301.0, State::Missing),
+        ] {
+            assert_eq!(of(tolerance, ahead_s).0, state, "{tolerance:?} {ahead_s}");
+        }
+        let said = of(Tolerance::Signatures, 301.0).1;
+        assert_eq!(
+            said,
+            "this machine's clock is 301 s behind that of origin; S3 refuses signed requests above 15 minutes"
+        );
+        assert!(of(Tolerance::Seconds, -600.0).1.ends_with("600 s ahead of that of origin"));
+        assert_eq!(of(Tolerance::Seconds, 0.4).1, "within 3 s of 1 host");
+        assert_eq!(of(Tolerance::Signatures, 12.3).1, "within 13 s of 1 host");
+    }
+
+    #[test]
+    fn the_worst_is_told_and_an_error_comes_before_a_larger_warning() {
+        let node = Compared { host: "node a", tolerance: Tolerance::Seconds, ahead_s: 900.0 };
+        let origin = Compared { host: "origin", tolerance: Tolerance::Signatures, ahead_s: 400.0 };
+        let found = finding(&[node, origin]);
+        assert!(found.state == State::Missing && found.found.contains("that of origin"), "{found:?}");
+        assert_eq!(finding(&[]).state, State::Unknown);
+    }
+}

@@ -1,0 +1,227 @@
+//! Tests of [`super`] against servers on loopback.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use larder_testkit::{Authority, acceptor};
+use rustls::{ServerConnection, StreamOwned};
+
+use super::*;
+
+/// A server that answers one request on a connection with this text, and gives back what it was sent.
+fn server(reply: &str) -> (SocketAddr, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, reply) = (listener.local_addr().unwrap(), reply.to_owned());
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 1024];
+        let read = stream.read(&mut asked).unwrap();
+        stream.write_all(reply.as_bytes()).unwrap();
+        String::from_utf8_lossy(&asked[..read]).into_owned()
+    });
+    (address, thread)
+}
+
+/// A server with TLS that answers each request with 200; it gives back what it was sent before TLS and in it.
+fn secure_server(
+    connections: usize,
+    certificate: &Path,
+    clients: Option<&Path>,
+    protocols: &[&[u8]],
+) -> (SocketAddr, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let config = Arc::clone(acceptor(certificate, clients, protocols).config());
+    let thread = std::thread::spawn(move || {
+        let serve = |_| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut first = [0; 15];
+            let announced = stream.peek(&mut first).unwrap();
+            let announced = first[..announced].starts_with(b"PROXY UNKNOWN");
+            if announced {
+                stream.read_exact(&mut first).unwrap();
+            }
+            let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream);
+            let mut asked = [0; 1024];
+            // A client that refuses the certificate sends no request.
+            let read = stream.read(&mut asked).unwrap_or(0);
+            if read > 0 {
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+            }
+            format!("{announced} {}", String::from_utf8_lossy(&asked[..read]))
+        };
+        (0..connections).map(serve).collect()
+    });
+    (address, thread)
+}
+
+fn host(authority: SocketAddr, question: Question) -> Host {
+    Host {
+        what: "node a".to_owned(),
+        authority: authority.to_string(),
+        question,
+        announcement: Vec::new(),
+        tls: None,
+        tolerance: Tolerance::Seconds,
+    }
+}
+
+fn asked(reply: &str, question: Question) -> (Answer, String) {
+    let (address, thread) = server(reply);
+    (ask(&host(address, question), &Names::default()), thread.join().unwrap())
+}
+
+fn secure(at: SocketAddr, tls: &OutboundTls, http2: bool) -> Host {
+    let to = tls_to(Arc::new(tls.load().unwrap()), &at.to_string(), http2);
+    let tls = Some(Secure { table: "switch.node_tls".to_owned(), to });
+    Host { tls, ..host(at, Question::Ping) }
+}
+
+#[test]
+fn a_host_is_asked_as_the_health_check_asks_or_pinged() {
+    let get = Question::Get("/health".to_owned());
+    let (answer, request) = asked("HTTP/1.1 204 No Content\r\n\r\n", get.clone());
+    assert_eq!(answer.finding.state, State::Works, "{answer:?}");
+    assert!(request.starts_with("GET /health HTTP/1.1\r\nhost: 127.0.0.1:"), "{request}");
+    let (answer, _) = asked("HTTP/1.1 503 x\r\n\r\n", get);
+    assert_eq!(answer.finding.state, State::Missing);
+    assert!(answer.finding.found.ends_with("GET /health gets 503"), "{answer:?}");
+    // Any reply shows that the host speaks HTTP.
+    let (answer, request) = asked("HTTP/1.1 405 Method Not Allowed\r\n\r\n", Question::Ping);
+    assert_eq!(answer.finding.state, State::Works, "{answer:?}");
+    assert!(request.starts_with("OPTIONS * HTTP/1.1\r\n"), "{request}");
+    for (reply, says) in [("SSH-2.0-x\r\n\r\n", "not HTTP/1.1"), ("", "was closed")] {
+        let (answer, _) = asked(reply, Question::Ping);
+        assert_eq!(answer.finding.state, State::Missing);
+        assert!(answer.finding.found.contains(says), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_host_that_does_not_listen_is_missing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let authority = listener.local_addr().unwrap();
+    drop(listener);
+    let answer = ask(&host(authority, Question::Connect), &Names::default());
+    assert_eq!(answer.finding.state, State::Missing);
+    assert!(answer.finding.found.contains("refused"), "{answer:?}");
+}
+
+#[test]
+fn a_reply_tells_how_far_its_clock_is_ahead() {
+    let date = httpdate::fmt_http_date(SystemTime::now() + std::time::Duration::from_secs(600));
+    let (answer, _) = asked(&format!("HTTP/1.1 200 OK\r\nDate: {date}\r\n\r\n"), Question::Ping);
+    let ahead_s = answer.ahead_s.unwrap();
+    assert!((595.0..=600.0).contains(&ahead_s), "{ahead_s}");
+}
+
+#[test]
+fn a_name_that_was_not_resolved_is_not_resolved_again() {
+    let host = Host { authority: "localhost:1".to_owned(), ..host(([0; 4], 1).into(), Question::Ping) };
+    let answer = ask(&host, &Names::default());
+    assert!(answer.finding.found.contains("cannot resolve 'localhost': no answer within 5 s"), "{answer:?}");
+}
+
+#[test]
+fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let later = authority.leaf_with("store.test", "later.pem", |params| {
+        params.not_before = rcgen::date_time_ymd(4_000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(4_001, 1, 1);
+    });
+    let tls = OutboundTls {
+        authorities: Some(authority.ca()),
+        name: Some("store.test".to_owned()),
+        ..OutboundTls::default()
+    };
+    let right = authority.leaf("store.test", false);
+    let http1: &[&[u8]] = &[b"http/1.1"];
+    for (certificate, clients, found, remedy) in [
+        (&right, None, "its certificate for store.test is valid; it speaks HTTP", ""),
+        (
+            &authority.leaf("other.test", false),
+            None,
+            "its certificate is for other.test, not for store.test",
+            "write name = \"other.test\" in [switch.node_tls]",
+        ),
+        (
+            &authority.leaf("store.test", true),
+            None,
+            "its certificate has expired on Tue, 01 Jan 2002 00:00:00 GMT",
+            "renew the certificate",
+        ),
+        (&later, None, "its certificate is not valid before Sat, 01 Jan 4000 00:00:00 GMT", "clock"),
+        (
+            &other.leaf("store.test", false),
+            None,
+            "the issuer of its certificate is unknown",
+            "write ca = \"FILE\" in [switch.node_tls]",
+        ),
+        (
+            &right,
+            Some(authority.ca()),
+            "it wants a certificate of its client",
+            "write certificate = \"FILE\" in [switch.node_tls]",
+        ),
+    ] {
+        let (at, thread) = secure_server(1, certificate, clients.as_deref(), http1);
+        let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
+        let works = remedy.is_empty();
+        assert_eq!(answer.state, if works { State::Works } else { State::Missing }, "{answer:?}");
+        assert!(answer.found.contains(found), "{answer:?}");
+        assert!(answer.remedy.unwrap_or_default().contains(remedy), "{remedy}");
+        let asked = thread.join().unwrap();
+        assert!(!works || asked[0].starts_with("false OPTIONS * HTTP/1.1\r\n"), "{asked:?}");
+    }
+}
+
+#[test]
+fn a_client_shows_its_certificate_and_a_node_may_be_announced_to() {
+    let authority = Authority::new();
+    let own = authority.leaf("switch.test", false);
+    let server = authority.leaf("store.test", false);
+    let tls = OutboundTls {
+        authorities: Some(authority.ca()),
+        name: Some("store.test".to_owned()),
+        certificate: Some(own),
+        ..OutboundTls::default()
+    };
+    let (at, thread) = secure_server(1, &server, Some(&authority.ca()), &[]);
+    let announcement = larder_front::ProxyVersion::V1.own_announcement();
+    let answer = ask(&Host { announcement, ..secure(at, &tls, false) }, &Names::default()).finding;
+    assert_eq!(answer.state, State::Works, "{answer:?}");
+    assert!(thread.join().unwrap()[0].starts_with("true OPTIONS * "));
+}
+
+#[test]
+fn a_server_of_http2_alone_is_shaken_hands_with() {
+    let authority = Authority::new();
+    let server = authority.leaf("store.test", false);
+    let tls = OutboundTls {
+        authorities: Some(authority.ca()),
+        name: Some("store.test".to_owned()),
+        ..OutboundTls::default()
+    };
+    for (http2, connections, says) in
+        [(true, 2, "is valid; it speaks HTTP/2"), (false, 1, "none of the protocols")]
+    {
+        let (at, thread) = secure_server(connections, &server, None, &[b"h2"]);
+        let answer = ask(&secure(at, &tls, http2), &Names::default()).finding;
+        assert!(answer.found.contains(says), "{answer:?}");
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_server_without_tls_and_a_silent_one_are_told() {
+    let tls = OutboundTls { verify: false, ..OutboundTls::default() };
+    let (at, thread) = server("HTTP/1.1 400 Bad Request\r\n\r\n");
+    let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
+    assert!(answer.found.contains("it does not speak TLS on this port"), "{answer:?}");
+    thread.join().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let answer = ask(&secure(silent.local_addr().unwrap(), &tls, false), &Names::default()).finding;
+    assert!(answer.found.contains("did not finish the handshake in time"), "{answer:?}");
+}
