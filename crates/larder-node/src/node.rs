@@ -174,13 +174,18 @@ impl Node {
         Arc::clone(self.places.permits())
     }
 
-    /// One line for the operator: the store, how it is read, the size of the cache. A modelled store says that it
-    /// is one.
-    pub fn describe(&self) -> String {
-        let capacity = larder_core::Bytes(self.memory.stats().capacity);
+    /// Lines for the log at the start: the store and how it is read, the processor, the programs, the memory cache. A modelled
+    /// store says that it is one.
+    pub fn start_lines(&self) -> Vec<String> {
+        let capacity = larder_core::Bytes(self.memory.stats().capacity).exact();
         let (store, cpu) = (self.store.describe(), self.machine.cpu.describe());
-        let dynamic = self.dynamic.as_ref().map_or(0, Dynamic::len);
-        format!("node {}: {store}, {cpu}; {dynamic} program(s); memory cache {capacity}", self.name)
+        let programs = self.dynamic.as_ref().map_or(0, Dynamic::len);
+        let mut lines = vec![format!("store: ready {store}"), format!("processor: ready {cpu}")];
+        if programs > 0 {
+            lines.push(format!("dynamic content: ready programs={programs}"));
+        }
+        lines.push(format!("memory cache: ready size={capacity:#}"));
+        lines
     }
 
     /// What the node has done and its levels now. Takes the cache's lock for a moment.

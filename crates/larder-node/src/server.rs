@@ -91,7 +91,6 @@ impl Node {
         let Handed { restored, services, lateral, giver, by_peers } = handed;
         let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
         let known = Known { services, lateral, by_peers };
-        tracing::info!(node = %self.describe(), "serving");
         {
             tokio::pin!(shutdown);
             let accepting = self.accept(&mut listeners, (restored, known), giver, &phase, shutdown);

@@ -60,11 +60,11 @@ pub(crate) async fn resolve(seeds: &[Seed], counters: &Counters) -> Vec<SocketAd
             Ok(Ok(found)) => all.extend(found.take(ADDRESSES_MAX)),
             Ok(Err(error)) => {
                 rise(&counters.seeds_unresolved);
-                tracing::warn!(%seed, %error, "a seed cannot be resolved");
+                tracing::warn!(%seed, %error, "seed: cannot be resolved");
             }
             Err(_) => {
                 rise(&counters.seeds_unresolved);
-                tracing::warn!(%seed, "a seed was not resolved in time");
+                tracing::warn!(%seed, "seed: not resolved in time");
             }
         }
     }

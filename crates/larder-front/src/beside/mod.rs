@@ -127,7 +127,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Wanted::On => match Network::start(beside.config.network.clone(), not_here).await {
                 Ok((network, events)) => {
                     attempts = 0;
-                    tracing::info!(name = %network.name(), address = %network.local(), "listens to other switches");
+                    tracing::info!(name = %network.name(), address = %network.local(), "peer switches: listening");
                     let network = Arc::new(network);
                     *beside.network() = Some(network.clone());
                     work(&shared, beside, &network, events, &mut wanted).await;
@@ -205,13 +205,13 @@ fn happen(
     match event {
         None => machine.tick(now, dispatcher, out),
         Some(Event::Joined(member)) => {
-            tracing::info!(name = %member.name, address = %member.address, "another switch");
+            tracing::info!(name = %member.name, address = %member.address, "peer switch: joined");
             let name: Arc<str> = Arc::from(member.name.as_str());
             names.insert(member.name, name.clone());
             machine.joined(now, &name, dispatcher, out);
         }
         Some(Event::Left(member, why)) => {
-            tracing::info!(name = %member.name, ?why, "another switch has gone");
+            tracing::info!(name = %member.name, ?why, "peer switch: left");
             if let Some(name) = names.remove(&member.name) {
                 machine.left(now, &name, dispatcher, out);
             }
@@ -227,7 +227,7 @@ fn happen(
         Some(Event::Message(peer, message)) => {
             let Some(name) = known(names, &peer.name) else { return };
             if let Err(error) = machine.message(now, &name, &message, dispatcher, out) {
-                tracing::warn!(%name, %error, "another switch says something strange");
+                tracing::warn!(%name, %error, "peer switch: invalid message");
             }
         }
     }

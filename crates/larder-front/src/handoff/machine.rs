@@ -75,7 +75,7 @@ impl Machine {
             hold_packets: config.hold_packets,
             key_life: config.key_life,
         })?;
-        tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
+        tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane: attached");
         let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
         if !cookie {
             // Of a start that had cookies.
@@ -115,7 +115,7 @@ impl Machine {
         let stale = self.stale()?;
         for (address, _) in self.plane.services() {
             if !self.services.contains(&address) {
-                tracing::info!(%address, "a listen address of the last start is no more");
+                tracing::info!(%address, "forwarding plane: listen address of the previous start removed");
                 self.plane.remove_service(address)?;
             }
         }
@@ -174,16 +174,16 @@ pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::Plan
         Remains::None => {}
         Remains::Unseen => tracing::info!(
             name = config.name,
-            "whether a switch of this name has left a forwarding plane in the kernel cannot be seen without rights: if one \
-             handed connections over and was killed, start this one with its rights once"
+            "forwarding plane: not looked for, because this process may not see it; if a switch of this name handed \
+             connections off and was killed, start this one once with the same capabilities"
         ),
         Remains::TakenOff => {
             tracing::warn!(
                 name = config.name,
-                "a predecessor's forwarding plane was taken off: what it had handed over is cut"
+                "forwarding plane: removed that of a killed switch, its connections are reset"
             );
             if let Err(error) = Guard::clean(&own_name(config)) {
-                tracing::warn!(%error, "a predecessor's program for this host's own stack could not be removed");
+                tracing::warn!(%error, "forwarding plane: the program for this host's stack cannot be removed");
             }
         }
     }

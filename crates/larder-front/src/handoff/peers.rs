@@ -454,7 +454,7 @@ impl Edge {
             cookie = bits & COOKIE != 0,
             repair = bits & REPAIR != 0,
             linked,
-            "control channel is up"
+            "control channel: up"
         );
         if !welcome.accepted.keys {
             tracing::error!(
@@ -464,7 +464,7 @@ impl Edge {
         }
         let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
         if before != 0 && before != welcome.incarnation {
-            tracing::info!(node = name.as_deref(), "the node has started anew");
+            tracing::info!(node = name.as_deref(), "control channel: the node was restarted");
         }
         lock(&slot.live).clear();
         slot.lists.store(0, Relaxed);
@@ -498,7 +498,7 @@ impl Edge {
         match self.fabric.set_link(node, &way, self.config.forward) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(node = &*entry.name, %error, "no way for the node's packets: it is relayed");
+                tracing::warn!(node = &*entry.name, %error, "handoff: no route to the node, its requests are relayed");
                 false
             }
         }
@@ -525,7 +525,7 @@ impl Edge {
         }
         self.set_ending(shared, node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
         let name = shared.nodes.get(node).map(|node| node.name.clone());
-        tracing::warn!(node = name.as_deref(), why, "control channel is down");
+        tracing::warn!(node = name.as_deref(), why, "control channel: down");
     }
 
     /// A node says that it ends: neither the dispatcher nor the plane by itself sends it anything new. Then it is told so.

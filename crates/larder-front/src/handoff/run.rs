@@ -141,16 +141,20 @@ impl Edge {
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => {
                 let tunnel = tunnel(self.config.forward, node.resolved.ip()).unwrap_or_else(|error| {
-                    tracing::warn!(node = &*node.name, %error, "no way for the node's packets is known yet");
+                    tracing::warn!(node = &*node.name, %error, "handoff: no route to the node yet");
                     None
                 });
                 self.peers.watch(id, address, handoff.key, tunnel);
             }
             Ok(None) => {
-                tracing::warn!(node = &*node.name, control = handoff.control, "the name has no address");
+                tracing::warn!(
+                    node = &*node.name,
+                    control = handoff.control,
+                    "handoff: the node's name has no address"
+                );
             }
             Err(error) => {
-                tracing::warn!(node = &*node.name, control = handoff.control, %error, "the node is relayed");
+                tracing::warn!(node = &*node.name, control = handoff.control, %error, "handoff: the node's requests are relayed");
             }
         }
     }
@@ -388,7 +392,7 @@ fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine
 }
 
 fn without(mechanism: &str, error: &MachineError) {
-    tracing::warn!(mechanism, %error, "this machine cannot hand connections over so; `larder doctor` says what it lacks");
+    tracing::warn!(mechanism, %error, "handoff: not possible on this machine, `larder doctor` says what it lacks");
 }
 
 fn secret(config: &HandoffConfig) -> Result<[u8; 32], HandoffError> {

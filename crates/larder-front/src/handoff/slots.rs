@@ -104,7 +104,7 @@ impl Edge {
         if !flows.is_empty() {
             tracing::info!(
                 connections = flows.len(),
-                "nodes have other places than before: connections follow them"
+                "forwarding plane: connections follow their nodes to other entries"
             );
         }
         for (key, to) in flows {

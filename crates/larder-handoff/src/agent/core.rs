@@ -252,7 +252,7 @@ impl Core {
     pub(super) fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {
         self.links += 1;
         let Peer { key, address, hello, sender, receiver } = peer;
-        tracing::info!(%address, name = %hello.name, "a front-end is there");
+        tracing::info!(%address, name = %hello.name, "switch: connected");
         self.switches.hello(key, hello);
         let to = From { key, number: self.links, core: inputs.clone() };
         let link = Link::new(address, sender, receiver, self.timing, to);
@@ -571,7 +571,7 @@ impl Core {
             }
         };
         if !sent {
-            tracing::warn!(address = %front.link.address, "a front-end takes its messages too slowly: cut");
+            tracing::warn!(address = %front.link.address, "switch: disconnected, because it reads messages too slowly");
             self.forget(key);
         }
     }

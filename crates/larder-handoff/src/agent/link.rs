@@ -59,7 +59,7 @@ impl Link {
                 ended = write(sender, queued) => ended,
             };
             let Err(error) = ended;
-            tracing::info!(%address, %error, "a front-end is gone");
+            tracing::info!(%address, %error, "switch: disconnected");
             from.tell(None).await;
         };
         Self { number, address, queue, task: tokio::spawn(talk) }

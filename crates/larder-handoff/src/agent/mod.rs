@@ -160,7 +160,7 @@ impl Agent {
         let giver = Giver { leavers: leavers_in, release: released };
         let (farewells, to_tell) = mpsc::channel(1);
         let task = tokio::spawn(core.run(server, events, asks, leavers, to_tell, stopped));
-        tracing::info!(%address, "agent waits for front-ends");
+        tracing::info!(%address, "agent: listening");
         Ok(Self { address, outcomes, admitted, asker, giver, farewells, stop: Some(stop), task })
     }
 
@@ -199,7 +199,7 @@ impl Agent {
         match tokio::time::timeout(FAREWELL_WAIT, known).await {
             Ok(told) => told.unwrap_or(0),
             Err(_) => {
-                tracing::warn!("a front-end did not answer that nothing new comes");
+                tracing::warn!("switch: drain not acknowledged");
                 1
             }
         }

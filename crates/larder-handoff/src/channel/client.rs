@@ -257,7 +257,7 @@ impl Runner {
             let retry = self.timing.retry(attempt, chance());
             attempt = attempt.saturating_add(1);
             let peer = self.peer;
-            tracing::info!(node = peer.node, address = %peer.address, %error, ?retry, "control channel is down");
+            tracing::info!(node = peer.node, address = %peer.address, %error, ?retry, "control channel: down");
             let why = error.to_string();
             self.state.send_replace(ChannelState::Waiting { why, retry });
             if up && self.tell(What::Down(error)).await.is_err() {

@@ -271,7 +271,7 @@ impl Server {
                     under_way.0.push_back(tokio::spawn(greeting).abort_handle());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accept failed on the control address");
+                    tracing::warn!(%error, "control channel: accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -290,7 +290,7 @@ impl Shared {
             Err(error) => {
                 let outcome = Outcome::of(&error);
                 self.outcomes.add(outcome);
-                tracing::warn!(%address, outcome = outcome.name(), %error, "a front-end was not accepted");
+                tracing::warn!(%address, outcome = outcome.name(), %error, "switch: rejected");
             }
         }
     }

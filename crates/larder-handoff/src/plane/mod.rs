@@ -227,7 +227,7 @@ impl Plane {
         let caught_up = before.catch_up(&self.flows);
         let read = before.unread().map(|ring| self.former = Mutex::new(ring));
         if let Err(error) = caught_up.and(read.map_err(PlaneError::io("map a predecessor's ring"))) {
-            tracing::warn!(%error, "handoff plane: what a predecessor wrote last is not all known");
+            tracing::warn!(%error, "forwarding plane: the last writes of the previous process are not all known");
         }
     }
 

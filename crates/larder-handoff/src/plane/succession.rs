@@ -59,7 +59,7 @@ impl Predecessor {
         if left_out + refused > 0 {
             tracing::warn!(
                 connections = left_out + refused,
-                "the new table of connections has no room for them"
+                "forwarding plane: the new connection table has no room for all connections"
             );
         }
         copied.sort_unstable_by_key(|(key, _)| *key);

@@ -324,14 +324,14 @@ impl Cooperation {
         match event {
             Event::Joined(member) => {
                 let Some(node) = self.number(&member.name) else { return };
-                tracing::info!(peer = %member.name, address = %member.address, "a peer has come");
+                tracing::info!(peer = %member.name, address = %member.address, "peer: joined");
                 if let Some(handover) = &self.handover {
                     handover.joined(&member);
                 }
                 self.with(|policy, now, out| policy.side().joined(now, node, &member.name, out));
             }
             Event::Left(member, why) => {
-                tracing::info!(peer = %member.name, ?why, "a peer has gone");
+                tracing::info!(peer = %member.name, ?why, "peer: left");
                 if let Some(handover) = &self.handover {
                     handover.left(&member.name, why);
                 }
@@ -351,7 +351,7 @@ impl Cooperation {
                 let Some(node) = self.number_of(&peer.name) else { return };
                 let heard = self.with(|policy, now, out| policy.side().hear(now, node, &bytes, out));
                 if let Err(error) = heard {
-                    tracing::warn!(peer = %peer.name, %error, "a message means nothing");
+                    tracing::warn!(peer = %peer.name, %error, "peer: invalid message ignored");
                 }
             }
         }

@@ -157,7 +157,7 @@ impl Cooperation {
         self.with_ward(|ward, now, out| match made {
             Ok(table) => {
                 let (core, targets) = (table.core_len(), table.len());
-                tracing::info!(core, targets, "a routing table was made");
+                tracing::info!(core, targets, "routing table: made");
                 ward.with(out, |ward, out| ward.made(now, round, table, out));
             }
             Err(_) => ward.ward.unmade(now, round),

@@ -242,7 +242,7 @@ impl Handover {
         match what {
             What::Up(welcome) => self.up(&mut state, &name, session, &welcome),
             What::Down(error) => {
-                tracing::info!(peer = %name, %error, "nothing can be handed over to it");
+                tracing::info!(peer = %name, %error, "handoff to peer: not possible");
                 state.handing.down(self.now(), slot, out);
             }
             What::Message(message) => self.said(&mut state, slot, message, out),
@@ -260,7 +260,7 @@ impl Handover {
         let slot = peer.slot;
         tokio::task::spawn_blocking(move || match handover.link(slot, to, mac) {
             Ok(()) => {
-                tracing::info!(peer = %name, "connections can be handed over to it");
+                tracing::info!(peer = %name, "handoff to peer: ready");
                 handover.state().handing.linked(slot, epoch);
             }
             Err(error) => {
@@ -347,11 +347,14 @@ impl Handover {
             }
         });
         if let Err(error) = taken {
-            tracing::warn!(%error, "what an earlier start has handed over could not be read");
+            tracing::warn!(%error, "handoff to peers: connections of the previous start cannot be read");
         }
         let connections = state.handing.away();
         if connections > 0 {
-            tracing::info!(connections, "connections of an earlier start go on at their nodes");
+            tracing::info!(
+                connections,
+                "handoff to peers: connections of the previous start continue at their nodes"
+            );
         }
     }
 

@@ -222,7 +222,7 @@ impl Addresses {
                 },
                 None => tracing::warn!(
                     address = %service,
-                    "no interface has this service address: connections to it cannot be taken over here"
+                    "handoff to peers: no interface has this service address, its connections cannot be taken here"
                 ),
             }
         }
@@ -375,7 +375,7 @@ impl Handover {
     /// Takes off what an earlier start has left in the kernel, where nothing is handed over now.
     pub fn take_off_remains(instance: &str) {
         if let Err(error) = Plane::take_off_remains(instance) {
-            tracing::warn!(%error, "what an earlier start left in the kernel could not be taken off");
+            tracing::warn!(%error, "handoff to peers: programs of the previous start cannot be removed");
         }
     }
 }
@@ -394,7 +394,7 @@ fn plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane,
         // No cookies are made here.
         key_life: plane::KEY_LIFE,
     })?;
-    tracing::info!(interface, adopted = plane.adopted(), "connections can be handed over to peers");
+    tracing::info!(interface, adopted = plane.adopted(), "handoff to peers: ready");
     for (address, _) in plane.services() {
         if !own.contains(&address) {
             plane.remove_service(address)?;

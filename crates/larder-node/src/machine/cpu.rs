@@ -102,9 +102,9 @@ impl Cpu {
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Modelled(cpu) => {
-                format!("a modelled processor, {:?} a reply of 8 KiB", cpu.model.reply_time(8 << 10))
+                format!("kind=model reply_8KiB={:?}", cpu.model.reply_time(8 << 10))
             }
-            Self::Real(cpu) => format!("{} real processor(s)", cpu.processors),
+            Self::Real(cpu) => format!("kind=real cores={}", cpu.processors),
         }
     }
 }

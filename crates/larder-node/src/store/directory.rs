@@ -73,16 +73,15 @@ impl Directory {
     }
 
     pub(super) fn describe(&self) -> String {
-        let reading = match self.files.reading {
-            Reading::Cached => "read through the page cache",
-            Reading::Direct => "read past the page cache (O_DIRECT)",
-            Reading::DropAfter => {
-                "dropped from the page cache after each read (no O_DIRECT on this file system)"
-            }
+        let reads = match self.files.reading {
+            Reading::Cached => "page-cache",
+            Reading::Direct => "O_DIRECT",
+            // This file system has no O_DIRECT.
+            Reading::DropAfter => "dropped-from-page-cache",
         };
-        let links =
-            if self.files.root.refuses_links() { "; no link is followed (no openat2 here)" } else { "" };
-        format!("directory {}, {reading}{links}", self.root.display())
+        // This kernel has no openat2.
+        let links = if self.files.root.refuses_links() { " links=refused" } else { "" };
+        format!("kind=directory root={} reads={reads}{links}", self.root.display())
     }
 
     pub(super) async fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {

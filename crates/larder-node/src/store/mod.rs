@@ -147,12 +147,12 @@ impl Store {
         }
     }
 
-    /// What to tell an operator at start.
+    /// Fields for the log at the start.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Directory(directory) => directory.describe(),
             Self::Model(model) => model.describe(),
-            Self::Origin(origin) => format!("origin {}", origin.terms().config.url),
+            Self::Origin(origin) => format!("kind=origin url={}", origin.terms().config.url),
         }
     }
 

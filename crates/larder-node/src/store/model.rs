@@ -48,7 +48,7 @@ impl Model {
 
     pub(super) fn describe(&self) -> String {
         format!(
-            "modelled store, not real content: {} targets, {} modelled disk(s), {:?} for the first 4 KiB",
+            "kind=model targets={} disks={} first_4KiB={:?}",
             self.targets.len(),
             self.disks.count(),
             self.disks.model().read_time(1),

@@ -184,7 +184,7 @@ async fn own_paths_answer_for_the_node() {
         (&stats["name"], &stats["store"], &stats["misses"]),
         (&"n".into(), &"model".into(), &1.into())
     );
-    assert!(running.node.describe().contains("modelled store, not real content"));
+    assert!(running.node.start_lines()[0].starts_with("store: ready kind=model targets="));
     let text = running.node.metrics_text();
     for line in [
         "larder_node_requests_total{node=\"n\",store=\"model\"} 1",

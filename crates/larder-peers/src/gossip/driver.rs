@@ -340,7 +340,11 @@ impl Driver {
     fn become_life(&mut self, life: Life) {
         self.undead = false;
         self.renew_at = None;
-        tracing::info!(incarnation = life.incarnation, renewal = life.renewal, "coming back as a later life");
+        tracing::info!(
+            incarnation = life.incarnation,
+            renewal = life.renewal,
+            "membership: rejoining with a higher incarnation"
+        );
         if let Err(error) = self.foca.change_identity(life, &mut self.outlet) {
             tracing::debug!(%error, "membership did not take the later life");
         }
@@ -391,7 +395,7 @@ impl Driver {
             None => {}
         }
         let member = life.member();
-        tracing::info!(name = %member.name, address = %member.address, "a member has come");
+        tracing::info!(name = %member.name, address = %member.address, "member: joined");
         rise(&self.start.counters.members_joined);
         self.seen.insert(life.name.clone(), life);
         self.changed(Change::Joined(member));
@@ -399,7 +403,7 @@ impl Driver {
 
     fn down(&mut self, name: &Name, why: Why) {
         let Some(life) = self.seen.remove(name) else { return };
-        tracing::info!(%name, ?why, "a member has gone");
+        tracing::info!(%name, ?why, "member: left");
         rise(&self.start.counters.members_left);
         if self.seen.is_empty() {
             self.seek_at = self.seek_at.min(Instant::now() + self.start.config.seek_alone);

@@ -204,7 +204,7 @@ impl Keeper {
             }
             let host = looks[at].host.clone();
             self.publish(looks, Some(&host));
-            tracing::info!(host, directory = self.role.directory, "a certificate is ordered");
+            tracing::info!(host, directory = self.role.directory, "certificate: ordered");
             // What was said to an earlier question is no answer to this one.
             let _ = asked.take();
             match self.order(&account, &mut looks[at]).await {
@@ -254,7 +254,7 @@ impl Keeper {
         let (account, credentials) = builder.create(&new, self.role.directory.clone(), None).await?;
         let credentials = serde_json::to_value(credentials).map_err(json)?;
         self.store.set_account(&store::Account { contact: contact.clone(), credentials })?;
-        tracing::info!(account = account.id(), "an account at the authority was made");
+        tracing::info!(account = account.id(), "certificate authority: account created");
         Ok(account)
     }
 
@@ -293,7 +293,7 @@ impl Keeper {
         self.switch.renew_certificates();
         self.switch.acme_ordered(true);
         let not_after = look.held.as_ref().map(|held| held.not_after);
-        tracing::info!(host = look.host, not_after, "a certificate was issued");
+        tracing::info!(host = look.host, not_after, "certificate: issued");
         Ok(())
     }
 

@@ -51,6 +51,7 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let agent = handoff::start(&name, handoff.clone(), None).await?;
         let surface = Arc::new(AgentSurface::new(agent.outcomes()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
+        tracing::info!(name, "agent: ready");
         args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;
         let (running, admitted) = (AgentRole { name, handoff }, agent.admitted());
         tokio::select! {

@@ -44,13 +44,13 @@ fn host(instance: &str, interface: &str, sockets: Option<Sockets>) -> (Option<Ho
     if sockets.is_some() {
         match Host::start(instance, interface, true) {
             Ok(host) => return (Some(host), sockets),
-            Err(error) => tracing::warn!(%error, "connections cannot be taken with their state"),
+            Err(error) => tracing::warn!(%error, "handoff: connections cannot be taken with their state"),
         }
     }
     match Host::start(instance, interface, false) {
         Ok(host) => (Some(host), None),
         Err(error) => {
-            tracing::warn!(%error, "no connections can be taken: switches relay to this node");
+            tracing::warn!(%error, "handoff: no connections can be taken, switches relay to this node");
             (None, None)
         }
     }
@@ -70,7 +70,7 @@ pub(crate) async fn between_peers(
         Ok(started) => Ok(Some(started)),
         Err(error) if required => Err(error).context("node.peers.handoff is \"required\""),
         Err(error) => {
-            tracing::warn!(%error, "connections are not handed over to peers, nor taken: requests are relayed");
+            tracing::warn!(%error, "handoff to peers: not available, requests are relayed");
             Ok(None)
         }
     }

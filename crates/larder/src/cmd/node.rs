@@ -110,7 +110,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let surface = Arc::new(NodeSurface::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (handed, agent, between) = deliver(&node, handoff, peers).await?;
-        tracing::info!(%name, ?listen, "node serves");
+        node.start_lines().iter().for_each(|line| tracing::info!("{line}"));
+        tracing::info!(%name, ?listen, "node: ready");
         // The keys of switches change with a reload; those of peers are made of the cluster's secret.
         let switches = |agent: &Agent| SwitchKeys { admitted: agent.admitted(), outcomes: agent.outcomes() };
         reloader.started(agent.as_ref().filter(|_| between.is_none()).map(switches));

@@ -94,7 +94,7 @@ pub(crate) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     if let Err(error) = raised {
-        tracing::warn!(%error, limit = ?limit.current, "cannot raise the limit of open files");
+        tracing::warn!(%error, limit = ?limit.current, "open files: the limit cannot be raised");
     }
 }
 
@@ -207,9 +207,9 @@ pub(crate) fn start_admin_on(
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() {
-        tracing::warn!(%address, "admin interface reachable from other machines without authentication");
+        tracing::warn!(%address, "admin interface: reachable from other machines without authentication");
     }
-    tracing::info!(%address, "admin interface");
+    tracing::info!(%address, "admin interface: listening");
     Ok((address, tokio::spawn(admin::serve(listener, surface, shutdown.requested()))))
 }
 

@@ -67,7 +67,7 @@ impl State {
     fn looked(&mut self, source: usize, now: Instant) {
         let heard = &mut self.heard[source];
         if heard.error.take().is_some() {
-            tracing::info!(source = heard.what, "nodes are found again");
+            tracing::info!(source = heard.what, "node source: nodes found again");
         }
         (heard.looks, heard.at) = (heard.looks + 1, Some(now));
     }
@@ -76,7 +76,11 @@ impl State {
         let heard = &mut self.heard[source];
         (heard.looks, heard.failures) = (heard.looks + 1, heard.failures + 1);
         if heard.error.as_ref() != Some(&error) {
-            tracing::warn!(source = heard.what, error, "no nodes are found: those found before stay");
+            tracing::warn!(
+                source = heard.what,
+                error,
+                "node source: no nodes found, those found before stay"
+            );
             heard.error = Some(error);
         }
     }
@@ -154,7 +158,7 @@ impl Found {
             lookers.push((number, looker));
         }
         if state.roster.wanted().is_empty() {
-            tracing::warn!("no source names a node: requests are refused until one does");
+            tracing::warn!("node source: no nodes, requests are refused until there are some");
         }
         Ok(Self { state, listed: nodes, lookers, follow, before })
     }

@@ -55,6 +55,7 @@ mod secured;
 mod serving;
 mod shadow;
 mod shares;
+mod start_lines;
 mod sticky;
 mod switches;
 mod top;

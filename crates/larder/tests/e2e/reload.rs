@@ -184,7 +184,7 @@ fn who_has_connected_to_the_admin_interface_is_answered_over_a_reload() {
         assert_eq!(switch.status()["generation"], generation - 1);
         switch.signal(Signal::HUP);
         until("another serves", || {
-            switch.talk().contains(&format!("switch serves generation={generation}")).then_some(())
+            switch.talk().contains(&format!("switch: ready generation={generation}")).then_some(())
         });
         assert_eq!(connected.ask("GET", "/reload", "").unwrap().status, 200);
         switch.until_generation(generation);

@@ -130,9 +130,7 @@ fn a_peer_that_takes_none_is_relayed_to() {
     assert!(reason(&cluster.all_are_relayed(1), "peer") > 50);
 
     let lacking = self::cluster(HANDOFF, |cluster| cluster.lend(1, 0, false)).unwrap();
-    lacking.until("the channel is up", |cluster| {
-        cluster.logs().contains("connections can be handed over to it")
-    });
+    lacking.until("the channel is up", |cluster| cluster.logs().contains("handoff to peer: ready"));
     assert!(reason(&lacking.all_are_relayed(2), "peer") > 50);
 
     let mut impostor = None;

@@ -138,7 +138,7 @@ fn lose_channels(handshake: &str) {
     let without = cluster.metric(DELIVERIES, &["why=\"channel\""]);
     println!("{moved} moved, {without} relayed for want of a channel");
     assert!(moved > 30, "{moved} moved\n{}", cluster.logs());
-    assert!(cluster.logs().contains("control channel is down"));
+    assert!(cluster.logs().contains("control channel: down"));
 }
 
 /// A node dies with a moved connection of which its client has acknowledged nothing: the reply never came. The client,

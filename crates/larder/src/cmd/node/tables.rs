@@ -167,7 +167,7 @@ impl TableFile {
             match loaded {
                 Ok(loaded) => give(&node, loaded),
                 Err(error) => {
-                    tracing::error!(%error, "routing table stays: the new one cannot be used");
+                    tracing::error!(%error, "routing table: the new one is rejected, the one before stays");
                     // Looked at again when it changes.
                     self.stamp = now;
                 }
@@ -181,8 +181,12 @@ pub(super) fn give(node: &Node, Loaded { names, table }: Loaded) {
     let (core, targets) = (table.core_len(), table.len());
     let owners: Vec<&str> = names.iter().map(String::as_str).collect();
     if node.give_table(&owners, table) {
-        tracing::info!(core, targets, "routing table from the file");
+        tracing::info!(core, targets, "routing table: read from the file");
     } else {
-        tracing::error!(owners = owners.len(), targets, "routing table stays: the file's has no place");
+        tracing::error!(
+            owners = owners.len(),
+            targets,
+            "routing table: the file's is rejected, the one before stays"
+        );
     }
 }

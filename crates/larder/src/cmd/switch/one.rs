@@ -50,7 +50,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         let surface = SwitchSurface::new(handle, effective, tables, roster, status);
         let surface = Arc::new(surface.with_acme(acme));
         let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
-        tracing::info!(?listen, "switch serves");
+        tracing::info!(?listen, "switch: ready");
         args.serve.say_ready(&Ready { listen, admin, peers: None })?;
         let served = switch.run(shutdown.requested()).await.context("the switch");
         drop(ordering);

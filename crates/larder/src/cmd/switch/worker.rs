@@ -86,7 +86,7 @@ fn nodes_of(file: OwnedFd) -> Vec<Handed> {
     let read = read_blob(file).map_err(anyhow::Error::from);
     let nodes = read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     nodes.unwrap_or_else(|error| {
-        tracing::warn!(%error, "node states of the worker before are unreadable: nodes start as the config says");
+        tracing::warn!(%error, "node states: unreadable, nodes start as the config says");
         Vec::new()
     })
 }
@@ -168,7 +168,7 @@ async fn serve_until_told(
     admin.start()?;
     let (drain, shutdown) = serve::Shutdown::by_hand();
     let served = tokio::spawn(switch.run(shutdown.requested()));
-    tracing::info!(generation = desk.status().counts.generation, ?listen, "switch serves");
+    tracing::info!(generation = desk.status().counts.generation, ?listen, "switch: ready");
     link.send(&FromWorker::Ready, &[]).await?;
     let mut worker = Worker { link, handle, roster, desk, admin, drain, ordering, gone: false };
     let obey = async {
@@ -229,9 +229,9 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
     }
     let read = read_blob(learned).map_err(anyhow::Error::from);
     match read.and_then(|bytes| Ok(switch.take_over(&bytes)?)) {
-        Ok(targets) => tracing::info!(targets, "dispatcher state taken over from the worker before"),
+        Ok(targets) => tracing::info!(targets, "dispatcher state: taken over from the previous worker"),
         Err(error) => {
-            tracing::warn!(%error, "dispatcher state of the worker before is unusable: targets are placed anew");
+            tracing::warn!(%error, "dispatcher state: unusable, targets are placed anew");
         }
     }
 }
@@ -241,11 +241,11 @@ fn share_as_before(switch: &SwitchHandle, file: OwnedFd) {
     match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareStanding>>(&bytes)?)) {
         Ok(before) => {
             for error in switch.share_as_before(&before) {
-                tracing::warn!(%error, "route share of the worker before not kept: the config's share applies");
+                tracing::warn!(%error, "route share: not kept, the config's share applies");
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "route shares of the worker before are unreadable: the config's shares apply");
+            tracing::warn!(%error, "route shares: unreadable, the config's shares apply");
         }
     }
 }
@@ -312,7 +312,7 @@ impl Worker {
             ToWorker::Resume => {
                 if self.gone {
                     tracing::warn!(
-                        "the forwarding plane is let go of: connections are relayed until the next reload"
+                        "forwarding plane: released, connections are relayed until the next reload"
                     );
                 }
                 self.handle.resume();

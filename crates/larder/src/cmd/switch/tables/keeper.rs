@@ -210,7 +210,7 @@ impl Keeper {
                     added,
                     dropped,
                     moved,
-                    "routing table replaced"
+                    "routing table: replaced"
                 );
                 state.put(table, from);
                 Ok(())
@@ -218,9 +218,11 @@ impl Keeper {
             Err(error) => {
                 match error {
                     KeepError::NoTraffic(_) | KeepError::NoNode(_) => {
-                        tracing::info!(route, %error, "routing table stays");
+                        tracing::info!(route, %error, "routing table: not replaced");
                     }
-                    _ => tracing::error!(route, %error, "routing table stays: the new one cannot be used"),
+                    _ => {
+                        tracing::error!(route, %error, "routing table: the new one is rejected, the one before stays")
+                    }
                 }
                 state.error = Some(error.to_string());
                 Err(error)
