@@ -2,7 +2,8 @@
 //!
 //! The reader and the validation stop at a fault. The key at fault is then removed, or gets a valid stand-in where the
 //! config cannot do without it, and the rest is read again. A later fault at a key that was removed is a consequence of the
-//! removal and is not told. Each round removes a key, so that the rounds end.
+//! removal and is not told. Neither is a key that is missing where a table was removed that could stand in for it. Each round
+//! removes a key, so that the rounds end.
 
 use serde::Deserialize as _;
 use toml::Spanned;
@@ -18,9 +19,10 @@ const FAULTS_MAX: usize = 50;
 const ROUNDS_MAX: usize = 4 * FAULTS_MAX;
 
 /// Faults at keys that a role cannot do without, and the keys that get valid values instead. Indices are left out.
-const STAND_INS: [(&str, &[(&str, &str)]); 7] = [
+const STAND_INS: [(&str, &[(&str, &str)]); 9] = [
     ("switch.listen", &[("switch.listen", "v = \"127.0.0.1:1\"")]),
     ("switch.nodes", &[("switch.nodes", "v = [\"127.0.0.1:2\"]")]),
+    ("switch.tls.listen", &[("switch.tls.listen", "v = \"127.0.0.1:4\"")]),
     ("switch.ward", &[("switch.ward.table", "v = \"/\""), ("switch.ward.host", "v = \"h\"")]),
     (
         "switch.routes.ward",
@@ -28,7 +30,17 @@ const STAND_INS: [(&str, &[(&str, &str)]); 7] = [
     ),
     ("node.listen", &[("node.listen", "v = \"127.0.0.1:3\"")]),
     ("node.root", &[("node.root", "v = \"/\"")]),
+    ("node.tls.listen", &[("node.tls.listen", "v = \"127.0.0.1:5\"")]),
     ("node.peers.ward.refresh", &[("node.peers.ward.refresh", "v = \"1h\"")]),
+];
+
+/// Keys of a role, and a table that stands in for each. Within other tables, any table of theirs may stand in for a key.
+const INSTEAD: [(&str, &str); 5] = [
+    ("switch.listen", "switch.tls"),
+    ("switch.nodes", "switch.discover"),
+    ("node.listen", "node.tls"),
+    ("node.root", "node.origin"),
+    ("node.root", "node.model"),
 ];
 
 /// All faults of a text, in the order in which they stand in it.
@@ -44,6 +56,8 @@ pub(super) fn all(source: Source<'_>) -> Vec<ConfigError> {
         faults: Vec::new(),
         told: Vec::new(),
         removed: Vec::new(),
+        tables: Vec::new(),
+        unknown: Vec::new(),
         indices: Vec::new(),
     };
     for _ in 0..ROUNDS_MAX {
@@ -63,6 +77,10 @@ struct Search<'a> {
     told: Vec<String>,
     /// Keys that were removed or replaced, as the file has them.
     removed: Vec<String>,
+    /// Tables and lists that were removed, or scalars where one is expected, as the file has them.
+    tables: Vec<String>,
+    /// Tables with a key of an unknown name, and what should be written instead of it.
+    unknown: Vec<(String, String)>,
     /// Entries removed from lists: the list and the index at that time.
     indices: Vec<(String, usize)>,
 }
@@ -83,12 +101,25 @@ impl Search<'_> {
                 }
             },
         };
+        let wants_table =
+            ["expected a table", "expected a list"].iter().any(|text| error.what.starts_with(text));
         let told = self.told.contains(&error.key);
-        if !told && !self.removed.iter().any(|removed| related(removed, &error.key)) {
+        if !told && !self.follows(&error.key) {
+            if let Some(hint) = error.hint.as_ref().filter(|_| error.what.starts_with("unknown key")) {
+                self.unknown.push((parent(&error.key).to_owned(), hint.to_string()));
+            }
             self.told.push(error.key.clone());
             self.faults.push(error);
         }
-        self.stand_in(&now) || self.remove(&now)
+        self.stand_in(&now) || self.remove(&now, wants_table)
+    }
+
+    /// Whether a fault at this key may be a consequence of what was removed.
+    fn follows(&self, key: &str) -> bool {
+        let missing = !self.source.has(key);
+        self.removed.iter().any(|removed| related(removed, key))
+            || missing && self.tables.iter().any(|table| stands_in(table, key))
+            || missing && self.unknown.iter().any(|(table, hint)| is_misspelt(table, hint, key))
     }
 
     /// Gives a key that a role cannot do without a valid value; `false` if there is none, or it is there already.
@@ -113,11 +144,15 @@ impl Search<'_> {
     }
 
     /// Removes the key, or its nearest ancestor that is there; `false` if nothing is.
-    fn remove(&mut self, key: &str) -> bool {
+    fn remove(&mut self, key: &str, wants_table: bool) -> bool {
         let mut at = key;
         loop {
             let original = self.original(at);
+            let is_table = at.ends_with(']') || inner(self.table.get_mut(), at).is_some();
             if let Some(index) = take(self.table.get_mut(), at) {
+                if is_table || wants_table && at == key {
+                    self.tables.push(original.clone());
+                }
                 self.removed.push(original);
                 // A key without its certificate would be a fault of its own.
                 if let Some(table) = at.strip_suffix(".certificate")
@@ -175,6 +210,28 @@ fn related(one: &str, other: &str) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     within(one, other) || within(other, one)
+}
+
+/// The table of a key; empty for the file.
+fn parent(key: &str) -> &str {
+    key.rsplit_once('.').map_or("", |(parent, _)| parent)
+}
+
+/// Whether a key of a table has an unknown name in the place of the one that is missing: its hint suggests that.
+fn is_misspelt(table: &str, hint: &str, missing: &str) -> bool {
+    let name = missing.rsplit('.').next().unwrap_or(missing);
+    let suggested = [format!("'{name}'"), format!("{name} = ")].iter().any(|text| hint.contains(text));
+    suggested && (table.is_empty() || table == parent(missing))
+}
+
+/// Whether a table that was removed could stand in for a key that is missing.
+fn stands_in(table: &str, missing: &str) -> bool {
+    let (table, missing) = (without_indices(table), without_indices(missing));
+    let parent = parent(&missing);
+    if !parent.contains('.') {
+        return INSTEAD.iter().any(|(key, instead)| *key == missing && *instead == table);
+    }
+    table.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Removes a key. `Some` if it was there, with its index if it was an entry of a list.
@@ -286,6 +343,41 @@ mod tests {
         // Without the table of a policy there is nothing to hide.
         let text = "[switch]\nlisten = \"here\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\nshards = 63\n";
         assert_eq!(found(text), ["1:2 switch.ward", "2:1 switch.listen", "5:1 switch.shards"]);
+    }
+
+    #[test]
+    fn a_missing_key_is_told_beside_wrong_types() {
+        let text =
+            "[switch]\nlisten = 80\nnodes = [\"a:1\"]\nqueue_max = true\n[switch.tls]\nmin_version = 1\n";
+        let expected = [
+            "2:10 switch.listen",
+            "4:13 switch.queue_max",
+            "5:9 switch.tls.listen",
+            "5:9 switch.tls.certificates",
+            "6:15 switch.tls.min_version",
+        ];
+        assert_eq!(found(text), expected);
+        assert_eq!(found("[switch]\nlisten = 80\n"), ["1:2 switch.nodes", "2:10 switch.listen"]);
+    }
+
+    #[test]
+    fn a_key_that_a_removed_table_stands_in_for_is_not_told_as_missing() {
+        for (text, expected) in [
+            ("[node]\nlisten = \"[::]:1\"\norigin = 5\n", &["3:10 node.origin"][..]),
+            ("[node]\nlisten = \"[::]:1\"\n[node.origin]\nurl = 5\n", &["4:7 node.origin.url"]),
+            ("[switch]\nlisten = \"[::]:1\"\ndiscover = 5\n", &["3:12 switch.discover"]),
+            ("[switch]\nnodes = [\"a:1\"]\ntls = true\n", &["3:7 switch.tls"]),
+            (
+                "[switch]\nnodes = [\"a:1\"]\n[switch.tls]\nlisten = \"[::]:1\"\nacme = 5\n",
+                &["5:8 switch.tls.acme"],
+            ),
+            // A key of another name is in its place.
+            ("[switch]\nlisten_addr = \":80\"\nnodes = [\"a:1\"]\n", &["2:1 switch.listen_addr"]),
+            ("[switch]\nlisten = \"[::]:1\"\n[upstream]\na = 1\n", &["3:2 upstream"]),
+            ("[switch]\nlisten = \"[::]:1\"\nnode = [\"a:1\"]\n", &["3:1 switch.node"]),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+        }
     }
 
     #[test]

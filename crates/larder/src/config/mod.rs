@@ -125,39 +125,58 @@ pub(crate) fn text_of(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|error| unreadable(&error))
 }
 
+/// Who reads a config file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// A command that examines the file alone.
+    Check,
+    /// A role, whose command line may give keys that the file lacks.
+    Role,
+}
+
+/// Keys that a role needs and that its command line can give.
+const OF_COMMAND_LINE: [&str; 4] = ["switch.listen", "switch.nodes", "node.listen", "node.root"];
+
 /// A config as written, with the text it came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     origin: String,
     text: String,
+    reader: Reader,
     /// What was read; the command line may change it before it is validated.
     pub(crate) raw: RawConfig,
 }
 
 impl Written {
-    /// Reads a file.
+    /// Reads a file that the command line adds nothing to.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&path.display().to_string(), &text_of(path)?)
+        Self::parse_for(Reader::Check, &path.display().to_string(), &text_of(path)?)
     }
 
-    /// Reads a text; `origin` names it in errors.
+    /// Reads a text that the command line may add keys to; `origin` names it in errors.
     pub(crate) fn parse(origin: &str, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_for(Reader::Role, origin, text)
+    }
+
+    fn parse_for(reader: Reader, origin: &str, text: &str) -> Result<Self, ConfigError> {
         let source = Source::new(origin, text);
-        let raw = toml::from_str(text).map_err(|error| with_the_rest(source, source.refused(&error)))?;
-        Ok(Self { origin: origin.to_owned(), text: text.to_owned(), raw })
+        let raw =
+            toml::from_str(text).map_err(|error| with_the_rest(reader, source, source.refused(&error)))?;
+        Ok(Self { origin: origin.to_owned(), text: text.to_owned(), reader, raw })
     }
 
     /// The file if one is named, else an empty config for the command line to fill.
     pub(crate) fn read_or_empty(path: Option<&Path>) -> Result<Self, ConfigError> {
         match path {
-            Some(path) => Self::read(path),
+            Some(path) => Self::parse(&path.display().to_string(), &text_of(path)?),
             None => Self::parse("command line", ""),
         }
     }
 
     /// Checks everything and says where a fault is.
     pub(crate) fn validate(&self) -> Result<Config, ConfigError> {
-        Config::new(&self.raw).map_err(|fault| with_the_rest(self.source(), self.source().locate(fault)))
+        let error = |fault| with_the_rest(self.reader, self.source(), self.source().locate(fault));
+        Config::new(&self.raw).map_err(error)
     }
 
     /// Checks everything but files and accounts of this machine. `None`: all else is right, but a file is missing that a config
@@ -245,10 +264,11 @@ impl Written {
     }
 }
 
-/// The error with the other faults of its file, in the order in which they stand in it. Faults that stand at no key of the file
-/// are left out: what a file lacks the command line may give.
-fn with_the_rest(source: Source<'_>, error: ConfigError) -> ConfigError {
-    let other = |fault: &ConfigError| fault.key != error.key && source.has(&fault.key);
+/// The error with the other faults of its file, in the order in which they stand in it. A role is not told of keys that are
+/// missing in the file if its command line can give them.
+fn with_the_rest(reader: Reader, source: Source<'_>, error: ConfigError) -> ConfigError {
+    let given = |key: &str| reader == Reader::Role && OF_COMMAND_LINE.contains(&key) && !source.has(key);
+    let other = |fault: &ConfigError| fault.key != error.key && !given(&fault.key);
     let mut all: Vec<ConfigError> = faults::all(source).into_iter().filter(other).collect();
     all.push(error);
     all.sort_by_key(|fault| (fault.line, fault.column));
