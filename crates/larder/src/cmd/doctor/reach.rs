@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use larder_edge::{LoadedTls, OutboundTls, TlsFault};
-use larder_front::{Check, SwitchConfig, TlsOf};
+use larder_front::{Check, ProxyVersion, SwitchConfig, TlsOf};
 use larder_handoff::probe::{Finding, State};
 use larder_node::{OriginConfig, StoreConfig};
 
@@ -130,7 +130,7 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
             what: format!("node {}", node.spec.name),
             authority: node.address.clone(),
             question,
-            announcement: switch.reach.announce(node).map(|v| v.own_announcement()).unwrap_or_default(),
+            announcement: switch.reach.announce(node).map(ProxyVersion::own_announcement).unwrap_or_default(),
             tls,
             tolerance: Tolerance::Seconds,
         });

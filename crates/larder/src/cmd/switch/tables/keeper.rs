@@ -221,7 +221,7 @@ impl Keeper {
                         tracing::info!(route, %error, "routing table: not replaced");
                     }
                     _ => {
-                        tracing::error!(route, %error, "routing table: the new one is rejected, the one before stays")
+                        tracing::error!(route, %error, "routing table: the new one is rejected, the one before stays");
                     }
                 }
                 state.error = Some(error.to_string());
