@@ -73,9 +73,12 @@ fn decimal(thousandths: u128) -> String {
 impl fmt::Display for ExactBytes {
     /// A size without a short exact text is rounded, as by [`Bytes`]; in the alternate form it is the plain number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = self.0.get().to_string();
         match (self.shortest(), f.alternate()) {
-            (Some((number, unit)), true) => write!(f, "{number}{unit}"),
-            (None, true) => write!(f, "{}", self.0.get()),
+            (Some((number, unit)), true) if number.len() + unit.len() <= plain.len() => {
+                write!(f, "{number}{unit}")
+            }
+            (_, true) => f.write_str(&plain),
             (Some((number, unit)), false) if number.len() <= EXACT_CHARS => write!(f, "{number} {unit}"),
             (_, false) => self.0.fmt(f),
         }
@@ -186,7 +189,7 @@ mod tests {
             assert_eq!(bytes.exact().to_string(), expected);
         }
         assert_eq!(Bytes(113_244_563).exact().to_string(), "113.2 MB");
-        let fields = [(1 << 28, "256MiB"), (1_001_000_000, "1.001GB"), (113_244_563, "113244563"), (0, "0")];
+        let fields = [(1 << 28, "256MiB"), (1_001_000_000, "1001MB"), (113_244_563, "113244563"), (0, "0")];
         for (bytes, text) in fields {
             assert_eq!(format!("{:#}", Bytes(bytes).exact()), text);
             assert_eq!(text.parse(), Ok(Bytes(bytes)));
