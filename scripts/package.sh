@@ -9,6 +9,8 @@
 #
 # OUTPUT is a file; for `wheel` and `root` it is a folder, because a wheel's name states its version and platform.
 set -euo pipefail
+# What is installed is for all users to read, whatever this one keeps for himself.
+umask 022
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 . "$here/scripts/toolchain.sh"
 usage() { sed -n '2s/^# //p' "$0" >&2; exit 2; }
@@ -18,7 +20,7 @@ output="$3"
 machine="$(uname -m)"
 
 # Succeeds if the binary needs no shared library (scripts/static.sh).
-is_static() { ! readelf --program-headers "$binary" | grep -q INTERP; }
+is_static() { ! readelf --program-headers "$binary" | grep INTERP > /dev/null; }
 
 # version: the version that the binary reports.
 version() { "$binary" version | cut -d' ' -f2; }

@@ -30,7 +30,9 @@ version=$("$binary" version | cut -d' ' -f2)
 machine=$(uname -m)
 name=larder-$version-$machine
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# cargo-cyclonedx writes one file beside each manifest of the workspace.
+trap 'rm -rf "$work"; find crates lab -name "$name.cdx.json" -delete' EXIT
+umask 022
 
 make_tarball() {
     local folder=$work/$name
@@ -43,17 +45,14 @@ make_tarball() {
     tar -C "$work" --owner=0 --group=0 --sort=name -czf "$out/$name.tar.gz" "$name"
 }
 
-# make_sbom: cargo-cyclonedx writes one file beside each manifest of the workspace; only the binary's is kept.
 make_sbom() {
-    local file=crates/larder/$name.cdx.json
     if [ "$(version_of cargo cyclonedx 2>/dev/null)" != "$SBOM_VERSION" ]; then
         say "installing cargo-cyclonedx $SBOM_VERSION into ${CARGO_HOME:-$HOME/.cargo}/bin"
         cargo install --quiet --locked "cargo-cyclonedx@$SBOM_VERSION"
     fi
     cargo cyclonedx --quiet --format json --spec-version 1.5 --manifest-path crates/larder/Cargo.toml --features static \
         --override-filename "$name.cdx"
-    mv "$file" "$out/"
-    find crates lab -name "$name.cdx.json" -delete
+    mv "crates/larder/$name.cdx.json" "$out/"
 }
 
 # states_version COMMAND..: fails unless this larder reports the version that is being released.

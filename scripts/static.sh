@@ -13,5 +13,5 @@ archive=$("${CC:-cc}" -print-file-name=libelf.a)
 LIBBPF_SYS_LIBRARY_PATH=$(dirname "$archive") RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" \
     cargo build --release --locked --package larder --features static --target "$triple"
 binary=${CARGO_TARGET_DIR:-target}/$triple/release/larder
-! readelf --program-headers "$binary" | grep -q INTERP || die "$binary asks for shared libraries"
+! readelf --program-headers "$binary" | grep INTERP > /dev/null || die "$binary asks for shared libraries"
 echo "$binary"

@@ -63,7 +63,12 @@ step_doc() {
 step_release() {
     local linter=${LARDER_TOOLS:-$HOME/.cache/larder/bin}/actionlint dist
     [ -x "$linter" ] || { without actionlint; return; }
-    [ "${CI:-}" = true ] || command -v rpmbuild >/dev/null 2>&1 || { without rpmbuild; return; }
+    if [ "${CI:-}" != true ]; then
+        for tool in rpmbuild rpm2cpio cpio cargo-cyclonedx; do
+            command -v "$tool" >/dev/null 2>&1 || { without "$tool"; return; }
+        done
+        /usr/bin/python3 -c "import wheel, pip" >/dev/null 2>&1 || { without "python3-wheel or python3-pip"; return; }
+    fi
     "$linter" .github/workflows/*.yml
     cargo build --locked -p larder
     dist=$(mktemp -d)

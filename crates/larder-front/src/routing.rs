@@ -95,6 +95,8 @@ pub(crate) struct Routing {
     pub(crate) reply_fields: FieldRules,
     /// Some route edits.
     pub(crate) edits: bool,
+    /// Some route has a guard.
+    pub(crate) guarded: bool,
 }
 
 impl Routing {
@@ -152,6 +154,7 @@ impl Routing {
         // What is copied must be read.
         routes.iter_mut().for_each(|route| route.edited |= !route.mirrors.is_empty());
         let edits = routes.iter().any(|route| route.edited);
+        let guarded = routes.iter().any(|route| route.edits.guard.is_some());
         Ok(Self {
             rules: routes::rules(config)?,
             routes,
@@ -159,6 +162,7 @@ impl Routing {
             request_fields: config.request_fields.clone(),
             reply_fields: config.reply_fields.clone(),
             edits,
+            guarded,
         })
     }
 

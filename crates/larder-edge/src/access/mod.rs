@@ -17,10 +17,13 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, Release},
 };
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 use writer::{Message, Writer};
+
+/// How long a log that is closed is waited for.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// How a line looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +76,8 @@ pub struct AccessLog {
     /// An order to reopen that found the queue full.
     reopen: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Closed when the writer is done.
+    ended: Mutex<Option<Receiver<()>>>,
 }
 
 impl AccessLog {
@@ -86,13 +90,17 @@ impl AccessLog {
         let (queue, messages) = sync_channel(config.queue_lines_max.max(1));
         let writer = Writer::open(config.output.clone(), dropped.clone(), reopen.clone())?;
         let thread = std::thread::Builder::new().name("access-log".to_owned());
-        let thread = thread.spawn(move || writer.run(&messages))?;
+        let (running, ended) = sync_channel(0);
+        thread.spawn(move || {
+            writer.run(&messages);
+            drop::<SyncSender<()>>(running);
+        })?;
         Ok(Self {
             config: config.clone(),
             queue: Some(queue),
             reopen,
             dropped,
-            writer: Mutex::new(Some(thread)),
+            ended: Mutex::new(Some(ended)),
         })
     }
 
@@ -139,11 +147,17 @@ impl AccessLog {
 }
 
 impl Drop for AccessLog {
-    /// Waits until every line is written.
+    /// Waits until every line is written, at most [`CLOSING_MAX`]: a reader of stdout that has stopped, or a file system that hangs,
+    /// must not keep a process or a reload.
     fn drop(&mut self) {
         self.queue = None;
-        if let Some(thread) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = thread.join();
+        let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        // The writer's end of the channel is dropped when it is done.
+        if ended.recv_timeout(CLOSING_MAX) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(
+                timeout_s = CLOSING_MAX.as_secs(),
+                "access log: closed before all lines were written"
+            );
         }
     }
 }
@@ -185,7 +199,7 @@ mod tests {
             queue: Some(queue),
             reopen,
             dropped,
-            writer: Mutex::default(),
+            ended: Mutex::default(),
         };
         log.send(Message::Line(b"one\n".to_vec()));
         std::fs::rename(&path, &moved).expect("moves");

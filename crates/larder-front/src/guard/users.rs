@@ -24,6 +24,9 @@ const CREDENTIALS_BYTES_MAX: usize = 1_024;
 const WAITING_MAX: usize = 256;
 /// The costs of bcrypt that are accepted. A cost of 15 takes more than a second.
 const COSTS: std::ops::RangeInclusive<u32> = 4..=15;
+/// The rounds of SHA-crypt that are accepted, and those of a hash that names none. A million rounds take about a second.
+const ROUNDS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
+const ROUNDS_UNNAMED: u64 = 5_000;
 
 /// Threads that check passwords: half of the processors, so that requests are served beside them.
 static CHECKING: LazyLock<Semaphore> = LazyLock::new(|| {
@@ -69,9 +72,12 @@ impl Hash {
             let length = if text.starts_with("$5$") { 43 } else { 86 };
             let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"./".contains(byte);
             let whole = hash.len() == length && hash.iter().all(fits) && (3..=4).contains(&parts.count());
-            return match whole {
-                true => Ok(Self::ShaCrypt(text.to_owned())),
-                false => Err(format!("no hash of SHA-crypt: {advice}")),
+            return match (whole, rounds(text)) {
+                (true, Some(rounds)) if ROUNDS.contains(&rounds) => Ok(Self::ShaCrypt(text.to_owned())),
+                (true, Some(rounds)) => {
+                    Err(format!("{rounds} rounds are out of range: {} to {}", ROUNDS.start(), ROUNDS.end()))
+                }
+                _ => Err(format!("no hash of SHA-crypt: {advice}")),
             };
         }
         let kind = match text {
@@ -83,11 +89,30 @@ impl Hash {
         Err(format!("{kind}: {advice}"))
     }
 
+    /// About how long it takes to compute, in microseconds.
+    fn cost_us(&self) -> u64 {
+        match self {
+            Self::Bcrypt(text) => {
+                let cost = text.parse::<bcrypt::HashParts>().map_or(0, |parts| parts.get_cost());
+                50 << cost.min(32)
+            }
+            Self::ShaCrypt(text) => rounds(text).unwrap_or(0),
+        }
+    }
+
     fn is_of(&self, password: &[u8]) -> bool {
         match self {
             Self::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
             Self::ShaCrypt(text) => ShaCrypt::default().verify_password(password, text.as_str()).is_ok(),
         }
+    }
+}
+
+/// The rounds of a hash of SHA-crypt; `None` if they are no number.
+fn rounds(text: &str) -> Option<u64> {
+    match text.split('$').nth(2).and_then(|part| part.strip_prefix("rounds=")) {
+        Some(number) => number.parse().ok(),
+        None => Some(ROUNDS_UNNAMED),
     }
 }
 
@@ -100,6 +125,8 @@ struct Account {
 /// Accounts with their passwords' hashes.
 pub struct Users {
     accounts: BTreeMap<Box<[u8]>, Arc<Account>>,
+    /// The account whose hash takes longest.
+    dearest: Arc<Account>,
     /// Keys of the digests. They are random and never leave the process.
     keys: [RandomState; 2],
 }
@@ -131,10 +158,11 @@ impl Users {
                 return Err(fault(format!("more than {ACCOUNTS_MAX} accounts")));
             }
         }
-        if accounts.is_empty() {
+        let dearest = accounts.values().max_by_key(|account: &&Arc<Account>| account.hash.cost_us());
+        let Some(dearest) = dearest.cloned() else {
             return Err(UsersError { line: 1, what: "no accounts: write one with htpasswd -B".to_owned() });
-        }
-        Ok(Self { accounts, keys: [RandomState::new(), RandomState::new()] })
+        };
+        Ok(Self { accounts, dearest, keys: [RandomState::new(), RandomState::new()] })
     }
 
     /// Checks the value of `Authorization`.
@@ -151,9 +179,7 @@ impl Users {
             return Ok(());
         }
         // A name that is unknown takes as long as a wrong password, so that names cannot be guessed one by one.
-        let Some(hashed) = account.or_else(|| self.accounts.values().next()).cloned() else {
-            return Err(Failure::Unauthorized);
-        };
+        let hashed = account.unwrap_or(&self.dearest).clone();
         let right = hash_in_turn(hashed, password.to_vec()).await?;
         match account {
             Some(account) if right => {
@@ -242,6 +268,11 @@ mod tests {
             ("a:$apr1$abcdefgh$0123456789012345678901\n", 1, "a hash of MD5 is too weak"),
             ("a:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n", 1, "a hash of SHA-1 without salt"),
             ("a:$2y$04$short\n", 1, "no hash of bcrypt"),
+            (
+                &format!("a:{}\n", SHA512.replace("$6$", "$6$rounds=999999999$")),
+                1,
+                "999999999 rounds are out",
+            ),
             ("a:$6$\n", 1, "no hash of SHA-crypt"),
             (&format!("a:{}\n", BCRYPT.replace("$04$", "$20$")), 1, "a cost of 20 is out of range"),
             (&format!("a:{BCRYPT}\n\na:{BCRYPT}\n"), 3, "the name 'a' stands twice"),

@@ -21,6 +21,7 @@ impl Edge {
             locality_lost: false,
             edited: false,
             edits_later: false,
+            guarded: false,
         }
     }
 
@@ -31,6 +32,7 @@ impl Edge {
             setting: routed.mechanism.unwrap_or(facts.setting),
             edited: routed.edited,
             edits_later: shared.routing.edits,
+            guarded: shared.routing.guarded,
             ..facts
         }
     }

@@ -164,6 +164,8 @@ pub struct Facts {
     pub edited: bool,
     /// Those of some other route are.
     pub edits_later: bool,
+    /// Some route has a guard, which cannot look into TLS that is passed through.
+    pub guarded: bool,
 }
 
 /// Why a mechanism was chosen.
@@ -298,6 +300,8 @@ impl Facts {
     pub fn before_node(&self) -> Option<Delivery> {
         let by = |mechanism, why| Some(Delivery { mechanism, why });
         match (self.setting, self.speaks) {
+            // The relay refuses it, since it can read no request.
+            (_, Speaks::Tls) if self.guarded => by(Mechanism::Relay, Why::Edited),
             (Setting::Relay, Speaks::Tls) => by(Mechanism::Splice, Why::Configured),
             (Setting::Relay, _) => by(Mechanism::Relay, Why::Configured),
             // What is sealed cannot be edited, here or by a relay.
@@ -359,6 +363,7 @@ mod tests {
         locality_lost: false,
         edited: false,
         edits_later: false,
+        guarded: false,
     };
 
     fn of(facts: Facts) -> (&'static str, &'static str) {
@@ -394,6 +399,15 @@ mod tests {
             (Facts { speaks: Speaks::Partial, ..BEST }, ("relay", "incomplete")),
             (Facts { speaks: Speaks::TlsHere, ..BEST }, ("relay", "tls")),
             (Facts { speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
+            (Facts { guarded: true, speaks: Speaks::Tls, ..BEST }, ("relay", "edited")),
+            (
+                Facts { guarded: true, speaks: Speaks::Tls, setting: Setting::Relay, ..BEST },
+                ("relay", "edited"),
+            ),
+            (
+                Facts { guarded: true, speaks: Speaks::Tls, setting: Setting::Splice, ..BEST },
+                ("relay", "edited"),
+            ),
             (Facts { speaks: Speaks::Tls, channel: false, ..BEST }, ("splice", "channel")),
             (Facts { node_failures: 1, ..BEST }, ("relay", "shaky")),
             (Facts { locality_lost: true, ..BEST }, ("relay", "locality")),

@@ -17,7 +17,8 @@ impl Relay {
         if guard.looks_at_addresses() {
             let sender = link(session).map(|link| link.client.ip());
             let sender = sender.ok_or_else(|| refuse(context, Failure::Internal))?;
-            if !guard.admits(client_address(headers, sender, &self.shared.entry.trusted_relays)) {
+            let client = client_address(headers, sender, &self.shared.entry.trusted_relays);
+            if !client.is_some_and(|address| guard.admits(address)) {
                 return Err(refuse(context, Failure::Denied));
             }
         }

@@ -27,7 +27,11 @@ impl Relay {
             return NOTHING;
         }
         // A client at fault may not mean what it sends next; and once a node was asked the engine closes.
-        let may_go_on = matches!(failure, Failure::RateLimited | Failure::Unauthorized | Failure::Denied);
+        let may_go_on = match failure {
+            Failure::RateLimited => true,
+            Failure::Unauthorized | Failure::Denied => headers::is_bodyless(session.req_header()),
+            _ => false,
+        };
         let keep = (failure.status() >= 500 || may_go_on) && context.tries == 0;
         if !keep {
             session.set_keepalive(None);

@@ -61,14 +61,6 @@ impl Selection {
             (Entry::Head(object) | Entry::Part { of: object, .. }, _) => self.names_object(&object.name),
         }
     }
-
-    /// Whether an entry must not come in: of a page the newest reply counts, since the others are kept already.
-    fn refuses(&self, entry: &Entry) -> bool {
-        match (entry, self) {
-            (Entry::Page(page), Self::Tag(tag)) => page.newest_has_tag(tag),
-            _ => self.removes(entry),
-        }
-    }
 }
 
 /// The purges of a memory.
@@ -80,14 +72,15 @@ pub(super) struct Purges {
 }
 
 impl Purges {
-    /// Whether a purge refuses what began when `since` purges were done.
+    /// Whether a purge refuses what began when `since` purges were done. A page counts as a whole: it may take another place, which the
+    /// purge has passed already.
     pub(super) fn refuse(&self, since: u64, entry: &Entry) -> bool {
         if self.begun == since {
             return false;
         }
         let forgotten = self.noted.front().is_none_or(|(first, _)| *first > since + 1);
         let mut later = self.noted.iter().rev().take_while(|(number, _)| *number > since);
-        forgotten || later.any(|(_, selection)| selection.refuses(entry))
+        forgotten || later.any(|(_, selection)| selection.removes(entry))
     }
 
     fn begin(&mut self, selection: Selection) -> u64 {

@@ -101,11 +101,6 @@ impl Page {
         self.variants.iter().any(|variant| tags::has(&variant.headers, tag))
     }
 
-    /// Whether the newest variant has a tag.
-    pub(crate) fn newest_has_tag(&self, tag: &str) -> bool {
-        self.variants.first().is_some_and(|variant| tags::has(&variant.headers, tag))
-    }
-
     /// Length of the newest variant.
     pub(crate) fn len(&self) -> u64 {
         self.variants.first().and_then(|variant| variant.len()).unwrap_or(0)

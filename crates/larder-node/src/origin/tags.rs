@@ -30,8 +30,8 @@ mod tests {
         for tag in ["a", "b/1", "c", "d", "e", "f,g"] {
             assert!(has(&headers, tag), "{tag}");
         }
-        for tag in ["A", "b", "f", "g", "a,", " a", ""] {
-            assert!(!has(&headers, tag) || tag.is_empty(), "{tag}");
+        for tag in ["A", "b", "f", "g", "a,", " a"] {
+            assert!(!has(&headers, tag), "{tag}");
         }
     }
 }

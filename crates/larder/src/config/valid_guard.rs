@@ -63,16 +63,20 @@ pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<Guard>, Fault> {
     Ok(demands.then_some(guard))
 }
 
-/// The guard of a route: its own, or that of `[switch]`.
-pub(super) fn guard_of_route(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Option<Guard>, Fault> {
-    match (&raw.guard, &standard.guard) {
-        (Some(own), _) => guard(&format!("{at}.guard"), own),
+/// The guard of a route: its own, that of the route whose share it takes, or that of `[switch]`.
+pub(super) fn guard_of_route(at: &str, raw: &RawRoute, switch: &RawSwitch) -> Result<Option<Guard>, Fault> {
+    if let Some(own) = &raw.guard {
+        return guard(&format!("{at}.guard"), own);
+    }
+    let split = raw.of.as_ref().and_then(|of| switch.routes.iter().position(|route| route.name == *of));
+    match (split.and_then(|i| Some((i, switch.routes[i].guard.as_ref()?))), &switch.guard) {
+        (Some((i, of_split)), _) => guard(&format!("switch.routes[{i}].guard"), of_split),
         (None, Some(standard)) => guard("switch.guard", standard),
         (None, None) => Ok(None),
     }
 }
 
-/// Warns of guards that a client passes by writing the path or the host in another way.
+/// Warns of guards that a client passes with a request that the route does not take but a server may treat alike.
 pub(super) fn warn_of_bypasses(raw: &RawSwitch, warnings: &mut Vec<Fault>) {
     let keeps_out =
         |guard: &RawGuard| !guard.allow.is_empty() || !guard.deny.is_empty() || guard.users.is_some();
@@ -80,11 +84,10 @@ pub(super) fn warn_of_bypasses(raw: &RawSwitch, warnings: &mut Vec<Fault>) {
         return;
     }
     for (i, route) in raw.routes.iter().enumerate() {
-        let by_text = !route.path.is_empty() || !route.extension.is_empty();
-        if by_text && route.guard.as_ref().is_some_and(keeps_out) {
+        if route.guard.as_ref().is_some_and(keeps_out) {
             let what = format!(
-                "protects route '{}' only while the path is written as the route has it: '/%61dmin' is another path to the \
-                 switch and may be '/admin' to a server",
+                "protects only what route '{}' takes: '/%61dmin' or the host 'admin.example.' is not '/admin' or \
+                 'admin.example' to the switch, but may be to a server",
                 route.name
             );
             let hint = "put the guard under [switch], and write guard = {} in routes that are open to all";
@@ -131,6 +134,20 @@ mod tests {
         assert!(warned(route));
         assert!(!warned(&format!("guard = {{ allow = \"10.0.0.0/8\" }}\n{route}")));
         assert!(!warned(&route.replace("allow = \"10.0.0.0/8\"", "body_max = \"1MiB\"")));
-        assert!(!warned(&route.replace("path = \"/admin*\"", "host = \"admin.example\"")));
+        assert!(warned(&route.replace("path = \"/admin*\"", "host = \"admin.example\"")));
+    }
+
+    #[test]
+    fn a_share_of_a_guarded_route_is_guarded() {
+        let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"127.0.0.1:1\"]\n";
+        let routes = "[[switch.routes]]\nname = \"a\"\nhost = \"a.example\"\nguard = { deny = \"10.0.0.0/8\" }\n\
+                      [[switch.routes]]\nname = \"b\"\nof = \"a\"\nshare = 5\n";
+        let guards = |more: &str| {
+            let written = Written::parse("f", &format!("{head}{routes}{more}")).unwrap();
+            let switch = written.validate().unwrap().switch.unwrap().switch;
+            switch.routes.iter().map(|route| route.edits.guard.is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(guards(""), [true, true]);
+        assert_eq!(guards("guard = {}\n"), [true, false]);
     }
 }
