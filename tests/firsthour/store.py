@@ -339,7 +339,7 @@ def bytes_of(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--larder", default="target/release/larder", help="the binary")
+    parser.add_argument("--larder", default="target/x86_64-unknown-linux-gnu/release/larder", help="the binary")
     parser.add_argument("--size", default="1GB", type=bytes_of, help="size of the object (1GB)")
     arguments = parser.parse_args()
     for tool in ["openssl", "aria2c"]:
