@@ -8,6 +8,7 @@ mod acme;
 pub mod certificates;
 mod config;
 mod fault;
+mod hybrid;
 mod outbound;
 mod plain_http;
 mod staple;
@@ -163,7 +164,9 @@ impl Tls {
         tickets: Arc<dyn ProducesTickets>,
         shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
     ) -> Result<Self, CertificateFault> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut provider = rustls::crypto::ring::default_provider();
+        provider.kx_groups.insert(0, &hybrid::X25519MlKem768);
+        let provider = Arc::new(provider);
         let certificates = Certificates::read(&config.certificates, config.acme.as_ref(), &provider)?;
         let verifier = verifier(&config.clients, &provider)?;
         let first = server_config(&config, &provider, &certificates, &verifier, &tickets)?;

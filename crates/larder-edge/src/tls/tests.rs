@@ -274,6 +274,46 @@ async fn who_does_not_shake_hands_is_let_go() {
     assert_eq!(tls.shaken(Shaken::TimedOut), 1);
 }
 
+#[tokio::test]
+async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
+    use rustls::{HandshakeKind, NamedGroup};
+    let folder = tempfile::tempdir().unwrap();
+    let own = made(&["a.test"], 2040);
+    let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
+    let tls = Arc::new(Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap());
+    let hybrid: &'static dyn rustls::crypto::SupportedKxGroup = &hybrid::X25519MlKem768;
+    let classical = rustls::crypto::ring::kx_group::X25519;
+    for (groups, version, group) in [
+        (vec![hybrid, classical], &rustls::version::TLS13, NamedGroup::X25519MLKEM768),
+        // No second round trip for it.
+        (vec![classical, hybrid], &rustls::version::TLS13, NamedGroup::X25519),
+        (vec![classical], &rustls::version::TLS13, NamedGroup::X25519),
+        (vec![hybrid, classical], &rustls::version::TLS12, NamedGroup::X25519),
+    ] {
+        let offered = CryptoProvider { kx_groups: groups, ..rustls::crypto::ring::default_provider() };
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(offered))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_no_client_auth();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tls.clone();
+        let server = tokio::spawn(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            serving.accept(tcp, Duration::from_secs(5)).await.is_some()
+        });
+        let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("a.test").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
+        let client = stream.get_ref().1;
+        let taken = client.negotiated_key_exchange_group().map(rustls::crypto::SupportedKxGroup::name);
+        assert_eq!((taken, client.handshake_kind()), (Some(group), Some(HandshakeKind::Full)));
+        assert!(server.await.unwrap());
+    }
+}
+
 /// How the handshake of a client that keeps its sessions goes: whether a session goes on, or that it is refused.
 async fn resumed(tls: &Arc<Tls>, client: &Arc<rustls::ClientConfig>) -> Option<bool> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
