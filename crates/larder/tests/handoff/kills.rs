@@ -132,7 +132,11 @@ fn a_switch_may_come_back_without_handoff() {
         let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
         println!("{mechanism}: {tally}");
         tally.assert_faultless();
-        assert!(cluster.switch.as_ref().unwrap().log().contains("was taken off"), "{}", cluster.logs());
+        assert!(
+            cluster.switch.as_ref().unwrap().log().contains("removed that of a killed switch"),
+            "{}",
+            cluster.logs()
+        );
         assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
         std::fs::write(cluster.path("switch0.toml"), &config).unwrap();
         cluster.start_switch();
@@ -215,7 +219,11 @@ fn nodes_may_be_named_in_another_order() {
     });
     tally.assert_faultless();
     let log = cluster.switch.as_ref().unwrap().log();
-    assert!(log.contains("connections follow them") && log.contains("adopted=true"), "{}", cluster.logs());
+    assert!(
+        log.contains("connections follow their nodes") && log.contains("adopted=true"),
+        "{}",
+        cluster.logs()
+    );
     works_again(&cluster, 44);
 }
 
