@@ -8,6 +8,7 @@
 //! ```
 
 pub mod access;
+mod client_address;
 mod client_io;
 mod entry;
 mod fields;
@@ -20,6 +21,7 @@ pub mod template;
 mod tls;
 mod token;
 
+pub use client_address::{client_address, forwarded_address};
 pub use client_io::{ClientIo, Counted};
 pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};

@@ -12,7 +12,7 @@ pub const PURGE_PATH: &str = "/.larder/purge";
 /// Field of a request for [`PURGE_PATH`] that names the purge, as it is displayed.
 pub const PURGE_FIELD: &str = "larder-purge";
 
-/// What is to be removed from memory.
+/// The objects that a purge removes from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purge {
     /// All that is kept of one URL.
@@ -54,7 +54,7 @@ impl Purge {
         let mut named = Self::KINDS.iter().filter_map(|kind| Some((*kind, value(kind)?)));
         let right = "write one of url=URL, prefix=URL, tag=TAG, percent-encoded";
         let Some((kind, text)) = named.next() else {
-            return Err(BadPurge { what: "which objects?".to_owned(), right });
+            return Err(BadPurge { what: "the request names no objects".to_owned(), right });
         };
         if named.next().is_some() {
             return Err(BadPurge { what: "a purge names one thing".to_owned(), right });
@@ -224,7 +224,7 @@ mod tests {
             Purge::of_parameters(value)
         };
         assert_eq!(of(&[("tag", "x")]), Ok(Purge::Tag("x".into())));
-        assert!(of(&[]).is_err_and(|error| error.what == "which objects?"));
+        assert!(of(&[]).is_err_and(|error| error.what == "the request names no objects"));
         assert!(
             of(&[("tag", "x"), ("url", "http://a/")]).is_err_and(|error| error.what.contains("one thing"))
         );

@@ -32,7 +32,7 @@ const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a node's answer.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// What became of a purge.
+/// The result of a purge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PurgeReport {
     /// Its kind and its text.
@@ -47,7 +47,7 @@ pub struct PurgeReport {
     pub nodes: Vec<NodePurge>,
 }
 
-/// What became of a purge at a node.
+/// The result of a purge at a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodePurge {
     /// The node's name.
@@ -128,9 +128,9 @@ impl SwitchHandle {
         let removed = nodes.iter().map(|node| node.removed).sum();
         let outcome = if failed == 0 { &self.shared.purges.done } else { &self.shared.purges.failed };
         outcome.fetch_add(1, Relaxed);
-        tracing::info!(%purge, done, failed, removed, "purged");
+        tracing::info!(%purge, done, failed, removed, "purge: asked all nodes");
         for NodePurge { node, error, .. } in nodes.iter().filter(|node| !node.done) {
-            tracing::warn!(%purge, node, error, "purge not done: the node may still have what it names");
+            tracing::warn!(%purge, node, error, "purge: failed at a node, which may still have the objects");
         }
         PurgeReport { purge: purge.to_string(), done, failed, removed, nodes }
     }

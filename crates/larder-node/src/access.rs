@@ -12,7 +12,7 @@
 use crate::connection::Shared;
 use crate::edge::Entered;
 use crate::node::NodeError;
-use crate::origin::{Asked, forwarded_client};
+use crate::origin::Asked;
 use crate::stats::Count;
 use crate::terms::Terms;
 use arc_swap::ArcSwapOption;
@@ -20,6 +20,7 @@ use http::header::{CACHE_STATUS, HOST, HeaderMap, HeaderValue, REFERER, USER_AGE
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri, Version};
 use larder_edge::access::{AccessLog, AccessLogConfig, Record, Value};
+use larder_edge::client_address;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -128,11 +129,11 @@ fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> Result<Arc<Access
     AccessLog::open(config, Arc::clone(dropped)).map(Arc::new).map_err(NodeError::AccessLog)
 }
 
-/// The client of a request as it came: its sender, or the client that a trusted relay names last.
+/// The client of a request as it came; a trusted relay that names none stands for its clients.
 fn client(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Option<IpAddr> {
     let sender = shared.entered().and_then(Entered::client).or(shared.peer)?;
-    let told = terms.entry.trusted_relays.trusts(sender).then(|| forwarded_client(headers)).flatten();
-    Some(told.unwrap_or(sender).to_canonical())
+    let client = client_address(headers, sender, &terms.entry.trusted_relays);
+    Some(client.unwrap_or(sender).to_canonical())
 }
 
 /// The line of a request that is under way. It is written when this is dropped.
@@ -258,7 +259,7 @@ impl Drop for Line {
     }
 }
 
-/// What a member of `Cache-Status` says.
+/// The parameters of a member of `Cache-Status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Words<'a> {
     hit: bool,
@@ -267,7 +268,7 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// Those of the member of this name; none of another's.
+    /// Reads the parameters of the member of this name; another member has none.
     fn of(value: &'a [u8], member: &[u8]) -> Self {
         let mut words = Self::default();
         let parameters =

@@ -199,7 +199,7 @@ pub(crate) struct Memory {
     /// Held by a purge.
     purging: Mutex<()>,
     purges_done: AtomicU64,
-    /// What was not kept because of a purge.
+    /// Contents that were not kept because of a purge.
     refused_by_purge: Count,
 }
 

@@ -41,7 +41,7 @@ impl Node {
         self.counters.purges.add(1);
         self.counters.purged.add(purged.removed);
         let Purged { removed, removed_bytes, .. } = purged;
-        tracing::info!(%purge, removed, removed_bytes, "purged");
+        tracing::info!(%purge, removed, removed_bytes, "purge: done");
         purged
     }
 

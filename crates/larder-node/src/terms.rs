@@ -24,7 +24,7 @@ pub(crate) struct Terms {
     pub(crate) edge: Edge,
     pub(crate) report: ReportConfig,
     pub(crate) entry: EntryRules,
-    /// Who may purge; `None`: nobody.
+    /// Tokens of those that may purge; `None`: nobody may.
     pub(crate) purge: Option<Tokens>,
     pub(crate) object_max: u64,
     pub(crate) revalidate_ms: u64,

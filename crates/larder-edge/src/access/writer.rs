@@ -17,7 +17,7 @@ const BATCH_BYTES: usize = 64 << 10;
 /// How often a failing log is reported.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// What the writer is told.
+/// A message to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
     Line(Vec<u8>),

@@ -41,7 +41,7 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 pub struct UsersError {
     /// The line's number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault and its remedy.
     pub what: String,
 }
 

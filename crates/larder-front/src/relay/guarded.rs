@@ -2,8 +2,8 @@
 
 use super::{Context, Relay, link, refuse, retry};
 use crate::failure::Failure;
-use crate::guard::client_address;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use larder_edge::client_address;
 use pingora_error::Result;
 use pingora_proxy::Session;
 

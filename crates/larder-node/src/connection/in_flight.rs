@@ -36,7 +36,7 @@ impl InFlight {
         &self.shared.counters
     }
 
-    /// What is done about it, if it is a later request of a connection that was handed over.
+    /// The treatment of the request, if it is a later request of a connection that was handed over.
     pub(crate) fn later(&self) -> Option<Later> {
         self.shared.handed.clone().filter(|_| self.later)
     }

@@ -98,7 +98,7 @@ impl Purges {
     }
 }
 
-/// What a purge has done.
+/// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Purged {
     /// Objects and chunks that were removed.

@@ -42,7 +42,7 @@ pub(crate) struct Origin {
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
     slots: Arc<Slots>,
-    /// Of tunnels; nothing waits for one.
+    /// Connections for tunnels; nothing waits for one.
     pub(super) tunnels: Arc<Slots>,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,

@@ -4,7 +4,8 @@
 //! ([`crate::entry`]), unless the sender is a trusted relay, whose word it is then. A peer that forwards a request has written it too.
 
 use http::header::{HeaderMap, HeaderName};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use larder_edge::forwarded_address;
+use std::net::{IpAddr, Ipv4Addr};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -46,15 +47,10 @@ impl Client {
 }
 
 /// The last address in `X-Forwarded-For`; `None` if there is none, or if it is no address.
-pub(crate) fn forwarded_client(headers: &HeaderMap) -> Option<IpAddr> {
+fn forwarded_client(headers: &HeaderMap) -> Option<IpAddr> {
     let value = headers.get_all(X_FORWARDED_FOR).iter().next_back()?;
     let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?;
-    std::str::from_utf8(last.trim_ascii()).ok().and_then(address)
-}
-
-/// An address, with or without a port.
-fn address(text: &str) -> Option<IpAddr> {
-    text.parse().ok().or_else(|| text.parse().ok().map(|address: SocketAddr| address.ip()))
+    forwarded_address(last)
 }
 
 #[cfg(test)]

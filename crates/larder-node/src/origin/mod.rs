@@ -51,5 +51,5 @@ pub use tls::OriginTls;
 pub(crate) use asked::Asked;
 pub(crate) use body::Pulled;
 pub(crate) use client::{Fetched, Origin};
-pub(crate) use client_key::{Client, forwarded_client};
+pub(crate) use client_key::Client;
 pub(crate) use stored::Page;

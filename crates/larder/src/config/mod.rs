@@ -125,7 +125,7 @@ pub(crate) fn text_of(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|error| unreadable(&error))
 }
 
-/// Who reads a config file.
+/// The reader of a config file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
     /// A command that examines the file alone.

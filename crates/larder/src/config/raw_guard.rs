@@ -21,7 +21,7 @@ pub(crate) struct RawGuard {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"/etc/larder/users")]
     pub(crate) users: Option<String>,
-    /// What browsers show when they ask for the password. Printable ASCII without quotes and backslashes.
+    /// Name of the protected space, which browsers show when they ask for the password. Printable ASCII without quotes and backslashes.
     pub(crate) realm: String,
     /// Whether nodes see Authorization. false: it is removed once it has been checked, so that nodes may answer from their caches.
     pub(crate) pass_authorization: bool,

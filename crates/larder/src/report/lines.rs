@@ -28,7 +28,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What a line chart says about its axes.
+/// The names and scales of a line chart's axes.
 pub(crate) struct Lines<'a> {
     pub(crate) title: &'a str,
     pub(crate) x_label: &'a str,

@@ -46,7 +46,7 @@ mod tests {
 
     type Vector = [f64; 3];
 
-    /// What a reader without receptors for long or for middle waves sees of linear RGB (Machado et al., 2009), and all readers.
+    /// Linear RGB as readers without receptors for long or for middle waves see it (Machado et al., 2009), and all readers.
     const SIGHTS: [(&str, [Vector; 3], f64); 3] = [
         ("all", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], 25.0),
         ("protanopia", [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]], 20.0),

@@ -67,7 +67,7 @@ fn a_node_purges_for_who_has_the_token() {
     assert!(!hits(guarded.address, "/x") && hits(guarded.address, "/x"));
     for (query, shown, status, error) in [
         ("url=http://localhost/x", "another-token-of-16", 401, "no purge token is shown"),
-        ("", TOKEN, 400, "which objects?"),
+        ("", TOKEN, 400, "the request names no objects"),
         ("url=/x", TOKEN, 400, "no scheme"),
         ("url=http://a/&tag=b", TOKEN, 400, "one thing"),
     ] {

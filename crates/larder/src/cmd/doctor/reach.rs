@@ -37,7 +37,7 @@ struct Host {
 struct Secure {
     /// The table of the config, such as "switch.node_tls".
     table: String,
-    /// What keeps TLS from being used at all.
+    /// The fault that keeps TLS from being used at all.
     to: Result<TlsTo, TlsFault>,
 }
 

@@ -1,0 +1,76 @@
+//! The client that a request is from, where relays stand before it.
+
+use crate::Announcers;
+use http::HeaderMap;
+use http::header::HeaderName;
+use std::net::{IpAddr, SocketAddr};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The address of the client that a request is from: the sender of the connection or, if that is a trusted relay, the last address
+/// in `X-Forwarded-For` that is none. `None` if a trusted relay names nobody, or something that is no address: its own address would
+/// let all of its clients pass.
+pub fn client_address(headers: &HeaderMap, sender: IpAddr, relays: &Announcers) -> Option<IpAddr> {
+    if !relays.trusts(sender) {
+        return Some(sender);
+    }
+    let values = headers.get_all(X_FORWARDED_FOR).iter().collect::<Vec<_>>();
+    let listed = values.iter().rev().flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+    let mut first = None;
+    for text in listed {
+        let address = forwarded_address(text)?;
+        if !relays.trusts(address) {
+            return Some(address);
+        }
+        first = Some(address);
+    }
+    first
+}
+
+/// An element of `X-Forwarded-For` as relays write it: an address alone, in brackets, or with a port. `None` if it is no address.
+pub fn forwarded_address(element: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(element.trim_ascii()).ok()?;
+    let alone = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    alone.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn ranges(texts: &[&str]) -> Vec<crate::AddressRange> {
+        texts.iter().map(|text| text.parse().expect(text)).collect()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn the_client_is_the_last_address_that_no_trusted_relay_has() {
+        let relays = Announcers(ranges(&["10.0.0.0/8"]));
+        for (sender, fields, client) in [
+            ("192.0.2.1", &["198.51.100.7"][..], "192.0.2.1"),
+            ("10.0.0.1", &[], ""),
+            ("10.0.0.1", &["198.51.100.7:4711"], "198.51.100.7"),
+            ("10.0.0.1", &["[2001:db8::7]:4711, 10.0.0.2"], "2001:db8::7"),
+            ("10.0.0.1", &["[2001:db8::7]"], "2001:db8::7"),
+            ("10.0.0.1", &["198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.1", &["203.0.113.9, 198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.1", &["198.51.100.7, 10.0.0.2"], "198.51.100.7"),
+            ("10.0.0.1", &["203.0.113.9", "198.51.100.7", "10.0.0.2, 10.0.0.3"], "198.51.100.7"),
+            ("10.0.0.1", &["10.0.0.4, 10.0.0.2"], "10.0.0.4"),
+            ("10.0.0.1", &["198.51.100.7, unknown"], ""),
+            ("10.0.0.1", &["198.51.100.7, unknown, 10.0.0.2"], ""),
+            ("10.0.0.1", &[""], ""),
+        ] {
+            let mut headers = HeaderMap::new();
+            for field in fields {
+                headers.append(X_FORWARDED_FOR, HeaderValue::from_static(field));
+            }
+            let named = client_address(&headers, address(sender), &relays);
+            assert_eq!(named, (!client.is_empty()).then(|| address(client)), "{fields:?}");
+        }
+    }
+}
