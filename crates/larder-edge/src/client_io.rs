@@ -1,9 +1,10 @@
 //! What a client's bytes come by and go by: a socket, or TLS over one.
 
+use crate::tls::server_name::FirstRecords;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -17,16 +18,19 @@ pub enum ClientIo {
     Secure(Box<TlsStream<Counted>>),
 }
 
-/// A socket under TLS, which takes more than the socket does: so what has left is counted.
+/// A socket under TLS, which takes more than the socket does: so what has left is counted. A port is taken from the server name
+/// that the client sends.
 #[derive(Debug)]
 pub struct Counted {
     tcp: TcpStream,
     written: u64,
+    /// Until the ClientHello has passed.
+    first: Option<Box<FirstRecords>>,
 }
 
 impl Counted {
-    pub(crate) const fn new(tcp: TcpStream) -> Self {
-        Self { tcp, written: 0 }
+    pub(crate) fn new(tcp: TcpStream) -> Self {
+        Self { tcp, written: 0, first: Some(Box::default()) }
     }
 
     fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -43,7 +47,13 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
+        let Self { tcp, first, .. } = &mut *self;
+        let Some(records) = first else { return Pin::new(tcp).poll_read(cx, buf) };
+        let read = ready!(records.poll_read(tcp, cx, buf));
+        if records.is_over() {
+            *first = None;
+        }
+        Poll::Ready(read)
     }
 }
 

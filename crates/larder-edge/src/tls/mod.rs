@@ -11,6 +11,7 @@ mod fault;
 mod hybrid;
 mod outbound;
 mod plain_http;
+pub(crate) mod server_name;
 mod staple;
 
 pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
@@ -166,6 +167,7 @@ impl Tls {
     ) -> Result<Self, CertificateFault> {
         let mut provider = rustls::crypto::ring::default_provider();
         provider.kx_groups.insert(0, &hybrid::X25519MlKem768);
+        provider.cipher_suites = server_name::cipher_suites();
         let provider = Arc::new(provider);
         let certificates = Certificates::read(&config.certificates, config.acme.as_ref(), &provider)?;
         let verifier = verifier(&config.clients, &provider)?;
@@ -326,8 +328,7 @@ fn explained(error: &io::Error) -> String {
     use rustls::{AlertDescription, Error, PeerMisbehaved};
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(Error::PeerMisbehaved(PeerMisbehaved::ServerNameMustContainOneHostName)) => {
-            "the server name (SNI) that the client sent is not a host name; it may have a port at its end"
-                .to_owned()
+            "the server name (SNI) that the client sent is not a host name".to_owned()
         }
         Some(Error::AlertReceived(
             alert @ (AlertDescription::UnknownCA
@@ -386,7 +387,8 @@ fn verifier(
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
     let builder = if required { builder } else { builder.allow_unauthenticated() };
-    builder.build().map_err(|error| named(error.to_string()))
+    let verifier = builder.build().map_err(|error| named(error.to_string()))?;
+    Ok(server_name::restored_signatures(verifier))
 }
 
 #[cfg(test)]
