@@ -12,7 +12,6 @@ pub mod class;
 mod clock;
 pub mod cost;
 pub mod dispatch;
-pub mod framing;
 pub mod handover;
 pub mod hottest;
 pub mod id;

@@ -14,9 +14,9 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use http::HeaderValue;
 use larder_core::Time;
-use larder_core::framing::{Fault, Framing};
 use larder_edge::http2::{Blocked, Flood, FrameLimits, WriteDeadline};
 use larder_edge::{ClientIo, client_cert};
+use larder_http::h1::{Fault, Framing};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,

@@ -5,9 +5,9 @@
 //! what it refuses in place of what breaks the rules.
 
 use bytes::Bytes;
-use larder_core::framing::Framing;
 use larder_edge::ClientIo;
 use larder_edge::http2::FrameLimits;
+use larder_http::h1::Framing;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

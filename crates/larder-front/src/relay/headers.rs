@@ -3,8 +3,8 @@
 use http::HeaderValue;
 use http::header::{COOKIE, HOST, HeaderName, VIA};
 use larder_core::TargetId;
-use larder_core::framing::is_host;
 use larder_core::rules::Headers;
+use larder_http::h1::is_host;
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 

@@ -1,13 +1,13 @@
 //! A request of HTTP/2 in the form that HTTP/1 has it, or none if it could be read in two ways there.
 //!
 //! h2 has refused by then what breaks the rules of HTTP/2 itself: fields of the connection, control characters, lengths that are not
-//! those of the body. What is left is held to what [`larder_core::framing`] asks of HTTP/1.
+//! those of the body. What is left is held to what [`larder_http::h1`] asks of HTTP/1.
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
-use larder_core::framing::is_host;
+use larder_http::h1::is_host;
 
 /// Gives a request the path as its target, one `Host`, one `Cookie` and a plain length (RFC 9113 sections 8.2.3 and 8.3.1). `None` if it
 /// has no host or no path, or one that could be taken for another; `empty`: whether it has no body.

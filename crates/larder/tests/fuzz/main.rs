@@ -29,7 +29,7 @@ macro_rules! targets {
 }
 
 targets! {
-    core_framing = "../../../../fuzz/fuzz_targets/core_framing.rs",
+    http_framing = "../../../../fuzz/fuzz_targets/http_framing.rs",
     core_handover = "../../../../fuzz/fuzz_targets/core_handover.rs",
     core_peers = "../../../../fuzz/fuzz_targets/core_peers.rs",
     core_rules = "../../../../fuzz/fuzz_targets/core_rules.rs",

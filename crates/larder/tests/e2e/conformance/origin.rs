@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use larder_core::framing::Framing;
+use larder_http::h1::Framing;
 
 use super::corpus::{Case, bytes, text};
 

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use larder_core::framing::{Fault, Framing};
+use larder_http::h1::{Fault, Framing};
 use libfuzzer_sys::fuzz_target;
 
 /// The fault, if there is one, and how many bytes came before it that may be served, by pieces of this size.

@@ -1,0 +1,237 @@
+//! The fields of a head, in the order and spelling in which they came.
+
+use super::{FIELDS_MAX, Fault, line};
+
+/// A range of bytes in a head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    pub(super) const NOWHERE: Self = Self { start: 0, end: 0 };
+
+    pub(super) fn of(self, text: &[u8]) -> &[u8] {
+        text.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+/// The names that say how a message is read, delivered and addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// RFC 9110 section 7.6.1.
+    Connection,
+    /// RFC 9110 section 8.6.
+    ContentLength,
+    /// RFC 9110 section 10.1.1.
+    Expect,
+    /// RFC 9110 section 7.2.
+    Host,
+    /// RFC 9112 section 6.1.
+    TransferEncoding,
+    /// RFC 9110 section 7.8.
+    Upgrade,
+    /// Any other name.
+    Other,
+}
+
+impl Known {
+    fn of(name: &[u8]) -> Self {
+        // The lengths of most names differ from all of these.
+        let (spelling, known): (&[u8], _) = match name.len() {
+            4 => (b"host", Self::Host),
+            6 => (b"expect", Self::Expect),
+            7 => (b"upgrade", Self::Upgrade),
+            10 => (b"connection", Self::Connection),
+            14 => (b"content-length", Self::ContentLength),
+            17 => (b"transfer-encoding", Self::TransferEncoding),
+            _ => return Self::Other,
+        };
+        if name.eq_ignore_ascii_case(spelling) { known } else { Self::Other }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    name: Span,
+    value: Span,
+    known: Known,
+}
+
+/// A field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// The name as it was spelt.
+    pub name: &'a [u8],
+    /// The value, without white space around it.
+    pub value: &'a [u8],
+    /// The name, if it is one of those that matter for HTTP itself.
+    pub known: Known,
+}
+
+/// The fields of a head. Keeps its memory from one head to the next, so that a connection's heads cost no allocation.
+///
+/// Names are compared without regard to case (RFC 9110 section 5.1). Each look-up is O(fields).
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    /// The head's bytes, and after them what was set.
+    text: Vec<u8>,
+    places: Vec<Place>,
+}
+
+impl Fields {
+    /// No fields.
+    pub const fn new() -> Self {
+        Self { text: Vec::new(), places: Vec::new() }
+    }
+
+    /// Removes all fields, and all other text.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.places.clear();
+    }
+
+    /// The number of fields.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// All fields.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Field<'_>> + Clone {
+        self.places.iter().map(|place| self.field(*place))
+    }
+
+    fn field(&self, place: Place) -> Field<'_> {
+        Field { name: place.name.of(&self.text), value: place.value.of(&self.text), known: place.known }
+    }
+
+    /// The values of the fields of this name, in their order.
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        self.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+    }
+
+    /// The value of the first field of this name.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        // `all` would tie the name to the result.
+        let found = self.places.iter().find(|place| place.name.of(&self.text).eq_ignore_ascii_case(name))?;
+        Some(found.value.of(&self.text))
+    }
+
+    /// The value of the first field with one of the known names.
+    pub fn known(&self, known: Known) -> Option<&[u8]> {
+        self.places.iter().find(|place| place.known == known).map(|place| place.value.of(&self.text))
+    }
+
+    /// Removes the fields for which `keep` is false.
+    pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
+        let Self { text, places } = self;
+        places.retain(|place| {
+            keep(Field { name: place.name.of(text), value: place.value.of(text), known: place.known })
+        });
+    }
+
+    /// Removes all fields of this name.
+    pub fn remove(&mut self, name: &[u8]) {
+        self.retain(|field| !field.name.eq_ignore_ascii_case(name));
+    }
+
+    /// Adds a field at the end. The name must be a token and the value text (RFC 9110 sections 5.1 and 5.5): a line end in them would
+    /// begin another field.
+    ///
+    /// # Errors
+    /// The name or the value is not valid, or there are [`FIELDS_MAX`] fields already. Nothing has changed then.
+    pub fn append(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+        if !super::scan::is_token(name) {
+            return Err(Fault::Field);
+        }
+        if !super::scan::is_text(value) {
+            return Err(Fault::Control);
+        }
+        let name = self.add_text(name)?;
+        let value = self.add_text(value)?;
+        self.add(name, value)
+    }
+
+    /// Sets the only field of this name. It takes the place of the first one that there was.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+        let first = self.places.iter().position(|place| place.name.of(&self.text).eq_ignore_ascii_case(name));
+        let Some(first) = first else { return self.append(name, value) };
+        if !super::scan::is_text(value) {
+            return Err(Fault::Control);
+        }
+        self.places[first].value = self.add_text(value)?;
+        let mut index = 0;
+        self.retain(|field| {
+            index += 1;
+            index - 1 <= first || !field.name.eq_ignore_ascii_case(name)
+        });
+        Ok(())
+    }
+
+    /// Writes the fields as lines, without the empty line at their end.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        for field in self.iter() {
+            out.extend_from_slice(field.name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(field.value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Takes the fields of a head that is complete, from the line at `from` on.
+    pub(super) fn read(&mut self, head: &[u8], from: usize) -> Result<(), Fault> {
+        self.text.extend_from_slice(head);
+        let mut rest = head.get(from..).unwrap_or_default();
+        loop {
+            let line = line::next(&mut rest);
+            if line.is_empty() {
+                return Ok(());
+            }
+            let (name, value) = line::field(line)?;
+            self.add(span(head, name)?, span(head, value)?)?;
+        }
+    }
+
+    /// Where a part of a head's first line is, which `head` holds.
+    pub(super) fn span_of(&self, head: &[u8], part: &[u8]) -> Result<Span, Fault> {
+        span(head, part)
+    }
+
+    pub(super) fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    pub(super) fn add_text(&mut self, text: &[u8]) -> Result<Span, Fault> {
+        let start = u32::try_from(self.text.len()).map_err(|_| Fault::TooLarge)?;
+        self.text.extend_from_slice(text);
+        Ok(Span { start, end: u32::try_from(self.text.len()).map_err(|_| Fault::TooLarge)? })
+    }
+
+    fn add(&mut self, name: Span, value: Span) -> Result<(), Fault> {
+        if self.places.len() == FIELDS_MAX {
+            return Err(Fault::TooLarge);
+        }
+        let known = Known::of(name.of(&self.text));
+        self.places.push(Place { name, value, known });
+        Ok(())
+    }
+}
+
+/// Where `part` is in `whole`, of which it is a slice.
+fn span(whole: &[u8], part: &[u8]) -> Result<Span, Fault> {
+    let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+    let end = start.wrapping_add(part.len());
+    // An empty part at the end of a line is a part all the same.
+    debug_assert!(end <= whole.len());
+    let number = |at| u32::try_from(at).map_err(|_| Fault::TooLarge);
+    Ok(Span { start: number(start)?, end: number(end)? })
+}
