@@ -111,6 +111,10 @@ def bare(path, work, port, upstream, pem):
     return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}"]
 
 
+def engine(path, work, port, upstream, pem):
+    return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}", *([str(pem)] if pem else [])]
+
+
 def haproxy(path, work, port, upstream, pem):
     secure = f" ssl crt {pem} alpn h2,http/1.1" if pem else ""
     config = write(work / "haproxy.cfg", f"""
@@ -215,7 +219,7 @@ static_resources:
     return [path, "-c", config, "--concurrency", "1", "-l", "error", "--disable-hot-restart"]
 
 
-MAKERS = {"larder": larder, "bare-pingora": bare, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy,
+MAKERS = {"larder": larder, "engine": engine, "bare-pingora": bare, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy,
           "larder-node": node, "nginx-files": nginx_files}
 # What has the files itself, and no backend.
 STORES = ["larder-node", "nginx-files"]
@@ -330,6 +334,7 @@ def measure(proxy, size_name, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--larder", default="target/release/larder")
+    parser.add_argument("--engine", default="target/release/examples/relay", help="the example of larder-http")
     parser.add_argument("--bare", default="bench/bare-pingora/target/release/bare-pingora")
     parser.add_argument("--haproxy", default=shutil.which("haproxy") or "/usr/sbin/haproxy")
     parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx")
@@ -349,7 +354,7 @@ def main():
     parser.add_argument("--json", help="write the results here")
     args = parser.parse_args()
 
-    paths = {"larder": args.larder, "bare-pingora": args.bare, "haproxy": args.haproxy, "nginx": args.nginx,
+    paths = {"larder": args.larder, "engine": args.engine, "bare-pingora": args.bare, "haproxy": args.haproxy, "nginx": args.nginx,
              "envoy": args.envoy, "larder-node": args.larder, "nginx-files": args.nginx}
     wanted = args.only.split(",") if args.only else [name for name in MAKERS if (name in STORES) == args.stores]
     if args.clients != "clear" and "bare-pingora" in wanted:

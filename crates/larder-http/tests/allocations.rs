@@ -1,0 +1,107 @@
+//! Relaying a request allocates nothing, once a connection's buffers have grown.
+
+use larder_http::h1::{ReplyHead, RequestHead};
+use larder_http::relay::{Answer, Ended, Failure, Next, Peer, Proxy, Timeouts, runtime, serve};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+const REQUEST: &[u8] =
+    b"GET /path?query HTTP/1.1\r\nHost: a.test\r\nUser-Agent: test/1.0\r\nAccept: */*\r\n\r\n";
+const REPLY: &[u8] =
+    b"HTTP/1.1 200 OK\r\nServer: test\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nbody";
+
+struct One(SocketAddr);
+
+impl Proxy for One {
+    type Exchange = ();
+    type Server = SocketAddr;
+    type Stream = tokio::net::TcpStream;
+
+    fn request(&self, _: Peer, head: &mut RequestHead) -> ((), Next<SocketAddr>) {
+        head.fields.append(b"X-Forwarded-For", b"192.0.2.1").expect("room");
+        ((), Next::Server(self.0))
+    }
+
+    async fn connect(&self, server: &SocketAddr) -> std::io::Result<Self::Stream> {
+        tokio::net::TcpStream::connect(server).await
+    }
+
+    fn reply(&self, (): &mut (), head: &mut ReplyHead) {
+        head.fields.append(b"Via", b"1.1 one").expect("room");
+    }
+
+    fn failed(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
+        Next::Answer(Answer { status: 502, fields: Vec::new(), body: Vec::new() })
+    }
+
+    fn ended(&self, (): (), ended: Ended) {
+        assert!(ended.complete);
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        let long = Duration::from_secs(60);
+        Timeouts { head: long, keepalive: long, client: long, connect: long, server: long }
+    }
+
+    fn head_bytes_max(&self) -> usize {
+        64 << 10
+    }
+
+    fn is_draining(&self) -> bool {
+        false
+    }
+}
+
+/// Reads messages up to the `end` of each, and sends `answer` to each.
+fn answer_all(mut stream: TcpStream, end: &[u8], answer: &[u8]) {
+    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+    while let Ok(length @ 1..) = stream.read(&mut piece) {
+        read.extend_from_slice(&piece[..length]);
+        while let Some(at) = read.windows(end.len()).position(|bytes| bytes == end) {
+            read.drain(..at + end.len());
+            stream.write_all(answer).expect("writes");
+        }
+    }
+}
+
+/// Allocations of the relaying thread for a connection with so many requests.
+fn allocations(requests: usize) -> u64 {
+    let servers = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let proxy = One(servers.local_addr().expect("bound"));
+    let server = thread::spawn(move || answer_all(servers.accept().expect("accepts").0, b"\r\n\r\n", REPLY));
+    let clients = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = clients.local_addr().expect("bound");
+    let client = thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let mut reply = Vec::new();
+        for _ in 0..requests {
+            stream.write_all(REQUEST).expect("writes");
+            while !reply.ends_with(b"body") {
+                let mut piece = [0; 4096];
+                let length = stream.read(&mut piece).expect("reads");
+                assert!(length > 0, "the connection ended");
+                reply.extend_from_slice(&piece[..length]);
+            }
+            reply.clear();
+        }
+    });
+    let counted = allocation_counter::measure(|| {
+        let (stream, address) = clients.accept().expect("accepts");
+        stream.set_nonblocking(true).expect("sets");
+        runtime().expect("a runtime").block_on(async {
+            let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
+            serve(stream, Peer { address, secure: false }, &proxy).await;
+        });
+    });
+    client.join().expect("the client ends");
+    drop(server);
+    counted.count_total
+}
+
+#[test]
+fn a_request_costs_no_allocation() {
+    let (few, many) = (allocations(100), allocations(1_100));
+    assert_eq!(many.saturating_sub(few), 0, "for 1,000 requests, beside {few} for a connection");
+}
