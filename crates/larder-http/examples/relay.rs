@@ -7,7 +7,7 @@
 //! With a file that holds a certificate and its key, clients speak TLS.
 
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{Answer, Ended, Failure, Next, Peer, Proxy, Timeouts, runtime, serve};
+use larder_http::relay::{Answer, ClientInfo, Failure, Limits, Next, Pool, Proxy, Report, runtime, serve};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::error::Error;
@@ -26,7 +26,7 @@ impl Proxy for One {
     type Server = SocketAddr;
     type Stream = TcpStream;
 
-    fn request(&self, _: Peer, _: &mut RequestHead) -> ((), Next<SocketAddr>) {
+    fn request(&self, _: ClientInfo, _: &mut RequestHead) -> ((), Next<SocketAddr>) {
         ((), Next::Server(self.0))
     }
 
@@ -38,19 +38,25 @@ impl Proxy for One {
 
     fn reply(&self, (): &mut (), _: &mut ReplyHead) {}
 
-    fn failed(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
-        Next::Answer(Answer { status: 502, fields: Vec::new(), body: Vec::new() })
+    fn on_failure(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
+        Next::Answer(Answer { status: 502, ..Answer::default() })
     }
 
-    fn ended(&self, (): (), _: Ended) {}
+    fn on_end(&self, (): (), _: Report) {}
 
-    fn timeouts(&self) -> Timeouts {
+    fn on_refusal(&self, _: ClientInfo, _: u16) {}
+
+    fn limits(&self) -> Limits {
         let long = Duration::from_secs(60);
-        Timeouts { head: long, keepalive: long, client: long, connect: long, server: long }
-    }
-
-    fn head_bytes_max(&self) -> usize {
-        64 << 10
+        Limits {
+            head_bytes: 64 << 10,
+            head: long,
+            keepalive: long,
+            client: long,
+            connect: long,
+            server: long,
+            half_close: false,
+        }
     }
 
     fn is_draining(&self) -> bool {
@@ -79,17 +85,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (listen, proxy) = (listen.parse::<SocketAddr>()?, Rc::new(One(server.parse()?)));
     LocalSet::new().block_on(&runtime()?, async {
         let listener = TcpListener::bind(listen).await?;
+        let pool = Rc::new(Pool::default());
+        let tended = pool.clone();
+        tokio::task::spawn_local(async move { tended.tend().await });
         loop {
             let (client, address) = listener.accept().await?;
             client.set_nodelay(true)?;
-            let (proxy, tls) = (proxy.clone(), tls.clone());
-            let peer = Peer { address, secure: tls.is_some() };
+            let (proxy, pool, tls) = (proxy.clone(), pool.clone(), tls.clone());
+            let info = ClientInfo { address, secure: tls.is_some() };
             tokio::task::spawn_local(async move {
                 match tls {
-                    None => serve(client, peer, &*proxy).await,
+                    None => serve(client, info, &*proxy, &pool).await,
                     Some(tls) => {
                         if let Ok(client) = tls.accept(client).await {
-                            serve(client, peer, &*proxy).await;
+                            serve(client, info, &*proxy, &pool).await;
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 //! Relaying a request allocates nothing, once a connection's buffers have grown.
 
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{Answer, Ended, Failure, Next, Peer, Proxy, Timeouts, runtime, serve};
+use larder_http::relay::{Answer, ClientInfo, Failure, Limits, Next, Pool, Proxy, Report, runtime, serve};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -19,7 +19,7 @@ impl Proxy for One {
     type Server = SocketAddr;
     type Stream = tokio::net::TcpStream;
 
-    fn request(&self, _: Peer, head: &mut RequestHead) -> ((), Next<SocketAddr>) {
+    fn request(&self, _: ClientInfo, head: &mut RequestHead) -> ((), Next<SocketAddr>) {
         head.fields.append(b"X-Forwarded-For", b"192.0.2.1").expect("room");
         ((), Next::Server(self.0))
     }
@@ -32,21 +32,27 @@ impl Proxy for One {
         head.fields.append(b"Via", b"1.1 one").expect("room");
     }
 
-    fn failed(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
-        Next::Answer(Answer { status: 502, fields: Vec::new(), body: Vec::new() })
+    fn on_failure(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
+        Next::Answer(Answer { status: 502, ..Answer::default() })
     }
 
-    fn ended(&self, (): (), ended: Ended) {
-        assert!(ended.complete);
+    fn on_end(&self, (): (), report: Report) {
+        assert!(report.complete);
     }
 
-    fn timeouts(&self) -> Timeouts {
+    fn on_refusal(&self, _: ClientInfo, _: u16) {}
+
+    fn limits(&self) -> Limits {
         let long = Duration::from_secs(60);
-        Timeouts { head: long, keepalive: long, client: long, connect: long, server: long }
-    }
-
-    fn head_bytes_max(&self) -> usize {
-        64 << 10
+        Limits {
+            head_bytes: 64 << 10,
+            head: long,
+            keepalive: long,
+            client: long,
+            connect: long,
+            server: long,
+            half_close: false,
+        }
     }
 
     fn is_draining(&self) -> bool {
@@ -92,7 +98,7 @@ fn allocations(requests: usize) -> u64 {
         stream.set_nonblocking(true).expect("sets");
         runtime().expect("a runtime").block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
-            serve(stream, Peer { address, secure: false }, &proxy).await;
+            serve(stream, ClientInfo { address, secure: false }, &proxy, &Pool::default()).await;
         });
     });
     client.join().expect("the client ends");

@@ -17,9 +17,9 @@ impl Span {
     }
 }
 
-/// The names that say how a message is read, delivered and addressed.
+/// The names of fields that HTTP/1 itself acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum FieldName {
     /// RFC 9110 section 7.6.1.
     Connection,
     /// RFC 9110 section 8.6.
@@ -36,7 +36,7 @@ pub enum Known {
     Other,
 }
 
-impl Known {
+impl FieldName {
     fn of(name: &[u8]) -> Self {
         // The lengths of most names differ from all of these.
         let (spelling, known): (&[u8], _) = match name.len() {
@@ -56,7 +56,7 @@ impl Known {
 struct Place {
     name: Span,
     value: Span,
-    known: Known,
+    kind: FieldName,
 }
 
 /// A field.
@@ -66,8 +66,8 @@ pub struct Field<'a> {
     pub name: &'a [u8],
     /// The value, without white space around it.
     pub value: &'a [u8],
-    /// The name, if it is one of those that matter for HTTP itself.
-    pub known: Known,
+    /// The name, if HTTP/1 acts on it.
+    pub kind: FieldName,
 }
 
 /// The fields of a head. Keeps its memory from one head to the next, so that a connection's heads cost no allocation.
@@ -92,6 +92,13 @@ impl Fields {
         self.places.clear();
     }
 
+    /// Gives back memory beyond `bytes`, once it holds nothing that is needed.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        if self.text.capacity() + self.places.capacity() * size_of::<Place>() > bytes {
+            *self = Self::new();
+        }
+    }
+
     /// The number of fields.
     pub fn len(&self) -> usize {
         self.places.len()
@@ -108,7 +115,7 @@ impl Fields {
     }
 
     fn field(&self, place: Place) -> Field<'_> {
-        Field { name: place.name.of(&self.text), value: place.value.of(&self.text), known: place.known }
+        Field { name: place.name.of(&self.text), value: place.value.of(&self.text), kind: place.kind }
     }
 
     /// The values of the fields of this name, in their order.
@@ -123,16 +130,16 @@ impl Fields {
         Some(found.value.of(&self.text))
     }
 
-    /// The value of the first field with one of the known names.
-    pub fn known(&self, known: Known) -> Option<&[u8]> {
-        self.places.iter().find(|place| place.known == known).map(|place| place.value.of(&self.text))
+    /// The value of the first field of this name. Compares no text.
+    pub fn named(&self, name: FieldName) -> Option<&[u8]> {
+        self.places.iter().find(|place| place.kind == name).map(|place| place.value.of(&self.text))
     }
 
     /// Removes the fields for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
         let Self { text, places } = self;
         places.retain(|place| {
-            keep(Field { name: place.name.of(text), value: place.value.of(text), known: place.known })
+            keep(Field { name: place.name.of(text), value: place.value.of(text), kind: place.kind })
         });
     }
 
@@ -220,8 +227,8 @@ impl Fields {
         if self.places.len() == FIELDS_MAX {
             return Err(Fault::TooLarge);
         }
-        let known = Known::of(name.of(&self.text));
-        self.places.push(Place { name, value, known });
+        let kind = FieldName::of(name.of(&self.text));
+        self.places.push(Place { name, value, kind });
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use super::{Decoder, Fault, HeadEnd, Piece, RequestHead};
 
+/// Memory that a connection keeps between two heads. Bytes.
+const KEPT: usize = 4 << 10;
 /// Bytes of a head that are kept while its end is awaited. Whoever reads has a limit below it.
 const HELD_MAX: usize = 1 << 20;
 
@@ -42,7 +44,7 @@ enum State {
 #[derive(Debug)]
 pub struct Framing {
     state: State,
-    /// Of a head whose end has not come.
+    /// The beginning of a head whose end has not come.
     held: Vec<u8>,
     end: HeadEnd,
     head: RequestHead,
@@ -83,7 +85,7 @@ impl Framing {
     /// # Errors
     /// Where they make no sense any more. From then on nothing does.
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        // Where that begins which is being read: a message, or a line between chunks. 0 if it was earlier.
+        // The beginning of the message, or of the line between chunks, that is being read; 0 if it is in earlier bytes.
         let (mut at, mut began) = (0, 0);
         while at < bytes.len() {
             match self.step(&bytes[at..]) {
@@ -174,6 +176,7 @@ impl Framing {
     /// A request has come whole.
     fn finish(&mut self) {
         let other = self.head.asks_for_upgrade() && !self.http_alone;
+        self.head.shrink(KEPT);
         self.state = if other { State::Other } else { State::Head };
     }
 }

@@ -19,14 +19,14 @@ mod scan;
 
 pub use body::Body;
 pub use decode::{Decoder, Piece, Step};
-pub use fields::{Field, Fields, Known};
+pub use fields::{Field, FieldName, Fields};
 pub use framing::{Broken, Framing};
 pub use reply::ReplyHead;
 pub use request::{Form, RequestHead};
 pub use scan::{HeadEnd, is_host};
 
-/// Fields of a head.
-pub const FIELDS_MAX: usize = 256;
+/// Fields of a head. Looking one up is linear, so that there must be a limit; those of switch and node are lower.
+pub const FIELDS_MAX: usize = 4096;
 
 /// Why bytes are not a message, or could be read as two different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! The head of a reply.
 
 use super::fields::Span;
-use super::{Body, Fault, Fields, Known, body, line, scan};
+use super::{Body, Fault, FieldName, Fields, body, line, scan};
 
 /// The head of a reply. Keeps its memory from one reply to the next.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +48,8 @@ impl ReplyHead {
     fn interpret(&mut self) -> Result<(), Fault> {
         let (mut length, mut chunks, mut persistent) = (None, false, !self.is_old);
         for field in self.fields.iter() {
-            match field.known {
-                Known::Connection => {
+            match field.kind {
+                FieldName::Connection => {
                     for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                         if option.eq_ignore_ascii_case(b"close") {
                             persistent = false;
@@ -58,13 +58,13 @@ impl ReplyHead {
                         }
                     }
                 }
-                Known::ContentLength => {
+                FieldName::ContentLength => {
                     let bytes = body::length(field.value).ok_or(Fault::Length)?;
                     if length.replace(bytes).is_some_and(|before| before != bytes) {
                         return Err(Fault::Length);
                     }
                 }
-                Known::TransferEncoding => {
+                FieldName::TransferEncoding => {
                     let first = !std::mem::replace(&mut chunks, true);
                     if self.is_old || !first || !field.value.eq_ignore_ascii_case(b"chunked") {
                         return Err(Fault::Coding);
@@ -126,6 +126,11 @@ impl ReplyHead {
     /// Whether the server lets the connection go on after this reply (RFC 9112 section 9.3), if the end of its body is known.
     pub const fn is_persistent(&self) -> bool {
         self.persistent
+    }
+
+    /// Gives back memory beyond `bytes` when the reply has ended.
+    pub fn shrink(&mut self, bytes: usize) {
+        self.fields.shrink(bytes);
     }
 
     /// Writes the head as one of HTTP/1.1, with the fields as they are now.

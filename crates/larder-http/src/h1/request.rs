@@ -1,7 +1,7 @@
 //! The head of a request.
 
 use super::fields::Span;
-use super::{Body, Fault, Fields, Known, body, is_host, line, scan};
+use super::{Body, Fault, FieldName, Fields, body, is_host, line, scan};
 use memchr::memchr;
 
 /// The form of a request's target (RFC 9112 section 3.2).
@@ -68,11 +68,11 @@ impl RequestHead {
 
     /// Reads what the fields say of the message itself.
     fn interpret(&mut self) -> Result<(), Fault> {
-        let mut said = Said { persistent: !self.is_old, ..Said::default() };
+        let mut facts = Facts { persistent: !self.is_old, ..Facts::default() };
         for field in self.fields.iter() {
-            said.note(field.known, field.value, self.is_old)?;
+            facts.note(field.kind, field.value, self.is_old)?;
         }
-        let Said { host, length, chunks, upgrade, persistent, expects_continue } = said;
+        let Facts { host, length, chunks, upgrade, persistent, expects_continue } = facts;
         let (method, target) = (self.method(), self.target());
         let form = form(method, target, host, self.is_old)?;
         let body = match (length, chunks) {
@@ -127,7 +127,7 @@ impl RequestHead {
         self.body
     }
 
-    /// Whether the client asks for another protocol (RFC 9110 section 7.8).
+    /// Whether there is an `Upgrade`: what follows may be another protocol (RFC 9110 section 7.8).
     pub const fn asks_for_upgrade(&self) -> bool {
         self.upgrade
     }
@@ -140,6 +140,16 @@ impl RequestHead {
     /// Whether the client waits for an interim reply before it sends the body (RFC 9110 section 10.1.1).
     pub const fn expects_continue(&self) -> bool {
         self.expects_continue
+    }
+
+    /// The host and port in a target of absolute form.
+    pub fn authority(&self) -> Option<&[u8]> {
+        authority(self.target())
+    }
+
+    /// Gives back memory beyond `bytes` when the request has ended.
+    pub fn shrink(&mut self, bytes: usize) {
+        self.fields.shrink(bytes);
     }
 
     /// Writes the head as one of HTTP/1.1, with the fields as they are now.
@@ -155,7 +165,7 @@ impl RequestHead {
 
 /// What fields say of a message.
 #[derive(Default)]
-struct Said<'a> {
+struct Facts<'a> {
     host: Option<&'a [u8]>,
     length: Option<u64>,
     chunks: bool,
@@ -164,12 +174,12 @@ struct Said<'a> {
     expects_continue: bool,
 }
 
-impl<'a> Said<'a> {
-    fn note(&mut self, known: Known, value: &'a [u8], is_old: bool) -> Result<(), Fault> {
-        match known {
-            Known::Host => ensure(self.host.replace(value).is_none() && is_host(value), Fault::Host)?,
-            Known::Upgrade => self.upgrade = true,
-            Known::Connection => {
+impl<'a> Facts<'a> {
+    fn note(&mut self, kind: FieldName, value: &'a [u8], is_old: bool) -> Result<(), Fault> {
+        match kind {
+            FieldName::Host => ensure(self.host.replace(value).is_none() && is_host(value), Fault::Host)?,
+            FieldName::Upgrade => self.upgrade = true,
+            FieldName::Connection => {
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     // A proxy would remove the host.
                     ensure(!option.eq_ignore_ascii_case(b"host"), Fault::Host)?;
@@ -180,18 +190,18 @@ impl<'a> Said<'a> {
                     }
                 }
             }
-            Known::ContentLength => {
+            FieldName::ContentLength => {
                 let length = body::length(value).ok_or(Fault::Length)?;
                 ensure(self.length.replace(length).is_none(), Fault::Length)?;
             }
-            Known::TransferEncoding => {
+            FieldName::TransferEncoding => {
                 let first = !std::mem::replace(&mut self.chunks, true);
                 ensure(first && value.eq_ignore_ascii_case(b"chunked"), Fault::Coding)?;
             }
-            Known::Expect => {
+            FieldName::Expect => {
                 self.expects_continue |= !is_old && value.eq_ignore_ascii_case(b"100-continue");
             }
-            Known::Other => {}
+            FieldName::Other => {}
         }
         Ok(())
     }

@@ -1,25 +1,102 @@
-//! Fields that concern one connection alone (RFC 9110 section 7.6.1).
+//! Fields that concern one connection alone (RFC 9110 section 7.6.1), and those that delimit a body.
 
-use crate::h1::{Fields, Known};
+use crate::h1::{Body, Fault, FieldName, Fields};
 
-/// Names that are of one connection even if `Connection` does not list them.
+/// Names that concern one connection even if `Connection` does not list them.
 const ONE_HOP: [&[u8]; 5] = [b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"];
-/// Names that say where a message ends, which both sides of a relay need.
-const FRAMING: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+/// Names that no trailer may have (RFC 9110 section 6.5.1): they delimit, route or authenticate a message.
+const NO_TRAILER: [&[u8]; 12] = [
+    b"authorization",
+    b"connection",
+    b"content-length",
+    b"cookie",
+    b"host",
+    b"keep-alive",
+    b"proxy-connection",
+    b"set-cookie",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+];
 
-/// Removes the fields that concern the connection a message came by. Those that say where it ends stay.
+fn is_one_of(name: &[u8], names: &[&[u8]]) -> bool {
+    names.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+/// The options in `Connection`.
+fn options(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    let values = fields.iter().filter(|field| field.kind == FieldName::Connection).map(|field| field.value);
+    values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+/// Removes the fields that concern the connection a message came by. Those that delimit the body stay.
 pub(super) fn remove_hop(fields: &mut Fields) {
-    let is = |name: &[u8], other: &[u8]| name.eq_ignore_ascii_case(other);
-    let listed: Vec<Vec<u8>> = fields
-        .iter()
-        .filter(|field| field.known == Known::Connection)
-        .flat_map(|field| field.value.split(|byte| *byte == b','))
-        .map(<[u8]>::trim_ascii)
-        .filter(|option| !is(option, b"close") && !is(option, b"keep-alive"))
-        .filter(|option| !FRAMING.iter().any(|name| is(option, name)))
+    let listed: Vec<Vec<u8>> = options(fields)
+        .filter(|option| {
+            !is_one_of(option, &[b"close", b"keep-alive", b"content-length", b"transfer-encoding"])
+        })
         .map(<[u8]>::to_vec)
         .collect();
     fields.retain(|field| {
-        !ONE_HOP.iter().any(|name| is(field.name, name)) && !listed.iter().any(|name| is(field.name, name))
+        !is_one_of(field.name, &ONE_HOP) && !listed.iter().any(|name| field.name.eq_ignore_ascii_case(name))
     });
+}
+
+/// Writes the fields that delimit a body in place of those that came, so that every recipient reads the same. `length` is stated
+/// where there is no body.
+pub(super) fn delimit(fields: &mut Fields, body: Body, length: Option<u64>) -> Result<(), Fault> {
+    fields.retain(|field| !matches!(field.kind, FieldName::ContentLength | FieldName::TransferEncoding));
+    match body {
+        Body::Chunks => fields.append(b"Transfer-Encoding", b"chunked"),
+        Body::Length(bytes) => append_length(fields, bytes),
+        Body::None | Body::Close => length.map_or(Ok(()), |bytes| append_length(fields, bytes)),
+    }
+}
+
+fn append_length(fields: &mut Fields, bytes: u64) -> Result<(), Fault> {
+    const DIGITS: usize = 20;
+    let mut digits = [0; DIGITS];
+    let (mut at, mut left) = (DIGITS, bytes);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            return fields.append(b"Content-Length", &digits[at..]);
+        }
+    }
+}
+
+/// The protocols that a client of HTTP/1.1 asks for with an `upgrade` option in `Connection` (RFC 9110 section 7.8); nothing if it
+/// asks for none that a relay can pass on. HTTP/2 without TLS is none: its requests would pass every rule unseen.
+pub(super) fn offered_protocols(fields: &Fields, is_http10: bool) -> Option<Vec<u8>> {
+    if is_http10 || !options(fields).any(|option| option.eq_ignore_ascii_case(b"upgrade")) {
+        return None;
+    }
+    let values: Vec<&[u8]> = fields.all(b"upgrade").filter(|value| !value.is_empty()).collect();
+    let protocols = values.join(&b", "[..]);
+    let is_http2 = list(&protocols).any(|protocol| is_one_of(protocol, &[b"h2", b"h2c"]));
+    (!protocols.is_empty() && !is_http2).then_some(protocols)
+}
+
+/// Whether a server that switches to the protocols in its `Upgrade` was offered them.
+pub(super) fn were_offered(fields: &Fields, offered: &[u8]) -> bool {
+    let mut taken = fields.all(b"upgrade").flat_map(list).peekable();
+    taken.peek().is_some()
+        && taken.all(|protocol| list(offered).any(|offered| offered.eq_ignore_ascii_case(protocol)))
+}
+
+fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
+}
+
+/// Writes the trailers of a reply that may be passed on.
+pub(super) fn write_trailers(trailers: &[u8], out: &mut Vec<u8>) {
+    for line in trailers.split_inclusive(|byte| *byte == b'\n') {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        if !is_one_of(name, &NO_TRAILER) {
+            out.extend_from_slice(line);
+        }
+    }
 }

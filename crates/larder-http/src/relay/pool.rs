@@ -1,50 +1,82 @@
-//! Connections to servers that wait for their next request, per thread.
+//! Connections to servers that wait for their next request.
 
+use super::clock::Clock;
 use super::wire::Wire;
-use std::any::Any;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Connections that wait per server and thread. The one that has waited for longest is closed for a further one.
-const IDLE_MAX: usize = 256;
+/// Connections that wait per server. The one that has waited for longest is closed for a further one.
+const PER_SERVER_MAX: usize = 256;
+/// Connections that wait for all servers. Further ones are closed.
+const IDLE_MAX: usize = 4096;
+/// How long a connection waits. Servers and firewalls close connections that are silent for longer without a word.
+const IDLE: Duration = Duration::from_secs(30);
+/// Time from one look at all waiting connections to the next.
+const LOOK: Duration = Duration::from_secs(2);
 
-/// The waiting connections of one proxy on one thread.
+/// The waiting connections of one thread, of one proxy with one set of settings: a connection that was made by other settings must
+/// not serve it. All requests for equal servers share them.
 #[derive(Debug)]
-pub(super) struct Pool<K, S> {
-    idle: RefCell<HashMap<K, Vec<S>>>,
+pub struct Pool<K, S> {
+    idle: RefCell<Idle<K, S>>,
 }
 
-thread_local! {
-    /// One pool for each kind of server and stream. There are one or two.
-    static POOLS: RefCell<Vec<Rc<dyn Any>>> = const { RefCell::new(Vec::new()) };
+#[derive(Debug)]
+struct Idle<K, S> {
+    by_server: HashMap<K, VecDeque<(Instant, S)>>,
+    count: usize,
+}
+
+impl<K, S> Default for Pool<K, S> {
+    fn default() -> Self {
+        Self { idle: RefCell::new(Idle { by_server: HashMap::new(), count: 0 }) }
+    }
 }
 
 impl<K, S> Pool<K, S>
 where
-    K: Clone + Eq + Hash + 'static,
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    K: Clone + Eq + Hash,
+    S: AsyncRead + AsyncWrite + Unpin,
 {
-    /// The thread's pool.
-    pub(super) fn here() -> Rc<Self> {
-        POOLS.with_borrow_mut(|pools| {
-            if let Some(pool) = pools.iter().find_map(|pool| pool.clone().downcast().ok()) {
-                return pool;
-            }
-            let pool = Rc::new(Self { idle: RefCell::default() });
-            pools.push(pool.clone());
-            pool
-        })
+    /// The number of waiting connections.
+    pub fn len(&self) -> usize {
+        self.idle.borrow().count
+    }
+
+    /// Whether none wait.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Closes connections that have waited for too long or that their server has closed. Runs for ever, on the pool's thread.
+    pub async fn tend(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            self.sweep(Clock::now());
+        }
+    }
+
+    fn sweep(&self, now: Instant) {
+        let mut idle = self.idle.borrow_mut();
+        for waiting in idle.by_server.values_mut() {
+            let before = std::mem::take(waiting).into_iter();
+            let young = before.filter(|(since, _)| now.saturating_duration_since(*since) < IDLE);
+            *waiting = young.filter_map(|(since, connection)| Some((since, silent(connection)?))).collect();
+        }
+        idle.by_server.retain(|_, waiting| !waiting.is_empty());
+        idle.count = idle.by_server.values().map(VecDeque::len).sum();
     }
 
     /// The connection that has waited for the shortest time: it is the one least likely to have been closed by the server.
     pub(super) fn take(&self, server: &K) -> Option<S> {
-        let mut idle = self.idle.borrow_mut();
-        let waiting = idle.get_mut(server)?;
-        while let Some(connection) = waiting.pop() {
+        let idle = &mut *self.idle.borrow_mut();
+        let waiting = idle.by_server.get_mut(server)?;
+        while let Some((_, connection)) = waiting.pop_back() {
+            idle.count -= 1;
             if let Some(connection) = silent(connection) {
                 return Some(connection);
             }
@@ -54,15 +86,20 @@ where
 
     /// Keeps a connection for the next request.
     pub(super) fn put(&self, server: &K, connection: S) {
-        let mut idle = self.idle.borrow_mut();
-        let waiting = match idle.get_mut(server) {
-            Some(waiting) => waiting,
-            None => idle.entry(server.clone()).or_default(),
-        };
-        if waiting.len() == IDLE_MAX {
-            waiting.remove(0);
+        let idle = &mut *self.idle.borrow_mut();
+        if idle.count == IDLE_MAX {
+            return;
         }
-        waiting.push(connection);
+        let waiting = match idle.by_server.get_mut(server) {
+            Some(waiting) => waiting,
+            None => idle.by_server.entry(server.clone()).or_default(),
+        };
+        idle.count += 1;
+        if waiting.len() == PER_SERVER_MAX {
+            waiting.pop_front();
+            idle.count -= 1;
+        }
+        waiting.push_back((Clock::now(), connection));
     }
 }
 
@@ -71,5 +108,56 @@ where
 fn silent<S: AsyncRead + AsyncWrite + Unpin>(connection: S) -> Option<S> {
     let mut wire = Wire::new(connection);
     let came = wire.poll_read(&mut Context::from_waker(Waker::noop()), |_, _, _| ());
-    matches!(came, Poll::Pending).then(|| wire.into_inner())
+    came.is_pending().then(|| wire.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{DuplexStream, duplex};
+
+    fn connection() -> (DuplexStream, DuplexStream) {
+        duplex(64)
+    }
+
+    #[test]
+    fn the_youngest_connection_is_taken_that_is_still_open() {
+        let pool = Pool::default();
+        let (old, _old_server) = connection();
+        let (new, new_server) = connection();
+        pool.put(&1, old);
+        pool.put(&1, new);
+        drop(new_server);
+        assert!(pool.take(&2).is_none());
+        assert!(pool.take(&1).is_some(), "the other one was closed");
+        assert!(pool.take(&1).is_none() && pool.is_empty());
+    }
+
+    #[test]
+    fn what_waits_is_limited() {
+        let pool = Pool::default();
+        let mut servers = Vec::new();
+        for number in 0..IDLE_MAX + 10 {
+            let (connection, server) = connection();
+            pool.put(&(number / (PER_SERVER_MAX + 1)), connection);
+            servers.push(server);
+        }
+        assert!(pool.len() <= IDLE_MAX && pool.len() > IDLE_MAX - PER_SERVER_MAX, "{}", pool.len());
+        let waiting = pool.idle.borrow().by_server.values().map(VecDeque::len).max();
+        assert_eq!(waiting, Some(PER_SERVER_MAX));
+    }
+
+    #[test]
+    fn old_and_closed_connections_are_swept_away() {
+        let pool = Pool::default();
+        let (kept, _server) = connection();
+        let (closed, gone) = connection();
+        pool.put(&1, kept);
+        pool.put(&2, closed);
+        drop(gone);
+        pool.sweep(Clock::now());
+        assert_eq!((pool.len(), pool.idle.borrow().by_server.len()), (1, 1));
+        pool.sweep(Clock::now() + IDLE);
+        assert!(pool.is_empty());
+    }
 }

@@ -1,6 +1,7 @@
-//! What decides where requests go.
+//! The interface to the program that decides where requests go.
 
 use crate::h1::{ReplyHead, RequestHead};
+use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::io;
@@ -9,49 +10,59 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A client.
+/// The client of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct ClientInfo {
     /// The client's address.
     pub address: SocketAddr,
     /// Whether it speaks TLS.
     pub secure: bool,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 pub enum Next<S> {
-    /// It goes to this server.
+    /// The request goes to this server.
     Server(S),
-    /// It is answered here.
+    /// The proxy answers it.
     Answer(Answer),
-    /// That is not known yet. The future is dropped if the client leaves before.
+    /// The decision takes time. The future is dropped if the client leaves before.
     Later(Pin<Box<dyn Future<Output = Next<S>>>>),
 }
 
-/// A reply that no server has made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl<S: fmt::Debug> fmt::Debug for Next<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(server) => f.debug_tuple("Server").field(server).finish(),
+            Self::Answer(answer) => f.debug_tuple("Answer").field(answer).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+/// A reply that the proxy makes itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// Further fields: names and values that are valid.
+    /// Further fields. Names and values must be valid. The engine adds those that delimit the body.
     pub fields: Vec<(&'static str, String)>,
-    /// The contents.
+    /// The contents; not sent with a status that has none.
     pub body: Vec<u8>,
 }
 
-/// How far a request had come when it failed.
+/// The progress of a request when a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// No connection to the server came about.
     Connect,
-    /// The server took the request, or a part of it, and sent nothing. `reused`: on a connection that had served others.
+    /// The server took the request, or a part of it, and sent nothing.
     Request {
-        /// On a connection that had served others.
+        /// The connection had served other requests.
         reused: bool,
     },
-    /// The server's reply was no reply, or broke off. The client has got a part of it if it had begun.
+    /// The server's reply was no reply, or broke off.
     Reply {
-        /// The client has got a part.
+        /// The client has got a part of it. No further answer is possible.
         begun: bool,
     },
 }
@@ -59,28 +70,31 @@ pub enum Stage {
 /// A failure of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// How far the request had come.
+    /// The progress of the request.
     pub stage: Stage,
-    /// The server took too long.
-    pub timed_out: bool,
-    /// The request can be sent again: all that was read of it is still there.
+    /// The kind of the error; [`io::ErrorKind::TimedOut`] for a server that took too long, [`io::ErrorKind::InvalidData`] for one
+    /// that did not speak HTTP.
+    pub error: io::ErrorKind,
+    /// All that was read of the request is still there, so that another server can get it.
     pub replayable: bool,
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct Report {
     /// The status that the client has got, if any.
     pub status: Option<u16>,
-    /// Bytes of the reply's body, as they were on the wire.
+    /// Bytes of the reply's body that came from the server.
     pub body_bytes: u64,
     /// The reply is complete.
     pub complete: bool,
 }
 
-/// Deadlines. Each runs from the last byte that came or went.
+/// Limits and deadlines. A deadline runs from the last byte that came or went, unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct Limits {
+    /// Bytes of the largest head of a request.
+    pub head_bytes: usize,
     /// From the first byte of a head to its last.
     pub head: Duration,
     /// Between two requests.
@@ -91,37 +105,47 @@ pub struct Timeouts {
     pub connect: Duration,
     /// For a server that is to send or to take bytes.
     pub server: Duration,
+    /// A client that ends its side after a request without a body still gets its reply. Otherwise it counts as gone.
+    pub half_close: bool,
 }
 
 /// Decides where requests go, and watches how they fare. The relay calls it inline: no method may block.
+///
+/// A task may be dropped in the middle of a request. Counters of requests under way belong into the `Drop` of
+/// [`Proxy::Exchange`].
 pub trait Proxy: 'static {
-    /// What is kept of a request while it is under way.
+    /// What the proxy keeps of a request while it is under way.
     type Exchange;
-    /// A server, by what distinguishes connections to it: any request for an equal one may use them.
+    /// A server. Connections to equal servers are interchangeable.
     type Server: Clone + Eq + Hash + 'static;
     /// A connection to a server.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
-    /// A head has come. Fields of the client's connection alone are gone from it; other changes go to the server.
-    fn request(&self, client: Peer, head: &mut RequestHead) -> (Self::Exchange, Next<Self::Server>);
+    /// Decides about a request. Fields that concern the client's connection alone are gone from `head`; changes go to the server,
+    /// except to those that delimit the body.
+    fn request(&self, client: ClientInfo, head: &mut RequestHead) -> (Self::Exchange, Next<Self::Server>);
 
     /// Opens a connection to a server.
     fn connect(&self, server: &Self::Server) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// The head of a reply has come. Fields of the server's connection alone are gone from it; other changes go to the client.
+    /// Sees the head of a final reply. Fields that concern the server's connection alone are gone from `head`; changes go to the
+    /// client, except to those that delimit the body.
     fn reply(&self, exchange: &mut Self::Exchange, head: &mut ReplyHead);
 
-    /// A server has failed. A request that is not replayable, or whose reply has begun, goes to no other server.
-    fn failed(&self, exchange: &mut Self::Exchange, failure: Failure) -> Next<Self::Server>;
+    /// Decides again after a server has failed. Another server is possible only if the failure is replayable, and right only if the
+    /// request may be executed twice or has reached no server (RFC 9110 section 9.2.2). After a reply that had begun the decision is
+    /// ignored.
+    fn on_failure(&self, exchange: &mut Self::Exchange, failure: Failure) -> Next<Self::Server>;
 
-    /// A request has ended.
-    fn ended(&self, exchange: Self::Exchange, ended: Ended);
+    /// Learns how a request ended.
+    fn on_end(&self, exchange: Self::Exchange, report: Report);
 
-    /// The deadlines.
-    fn timeouts(&self) -> Timeouts;
+    /// Learns that a client was refused with this status before [`Self::request`]: what it sent was no request that could be
+    /// decided about.
+    fn on_refusal(&self, client: ClientInfo, status: u16);
 
-    /// Bytes of the largest head of a request.
-    fn head_bytes_max(&self) -> usize;
+    /// The limits and deadlines.
+    fn limits(&self) -> Limits;
 
     /// Whether connections should end after their current request.
     fn is_draining(&self) -> bool;

@@ -3,219 +3,271 @@
 use super::client::{Arrival, Client};
 use super::deadline::Deadline;
 use super::exchange::{Exchange, Outcome};
-use super::fields::remove_hop;
+use super::fields::{delimit, offered_protocols, remove_hop};
 use super::pool::Pool;
-use super::proxy::{Answer, Ended, Failure, Next, Peer, Proxy, Stage, Timeouts};
+use super::proxy::{Answer, ClientInfo, Failure, Limits, Next, Proxy, Report, Stage};
 use super::tunnel;
-use crate::h1::{Fault, Known};
+use crate::h1::{Body, Fault, FieldName};
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Serves a client's connection to its end.
-pub async fn serve<T, P>(io: T, peer: Peer, proxy: &P)
+/// Methods of requests that a server may get twice (RFC 9110 section 9.2.2).
+const IDEMPOTENT: [&[u8]; 6] = [b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"];
+
+/// What follows a request on its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// The next request.
+    Request,
+    /// The end, once the client has had time to read its reply.
+    Farewell,
+    /// The end at once: the client must see that something is missing, or has left.
+    Cut,
+}
+
+/// Serves a client's connection to its end. `pool` has the connections to servers of `proxy` on this thread.
+pub async fn serve<T, P>(io: T, info: ClientInfo, proxy: &P, pool: &Pool<P::Server, P::Stream>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
     P: Proxy,
 {
-    let timeouts = proxy.timeouts();
-    let mut client = Client::new(io, peer, timeouts);
+    let mut client = Client::new(io, info, proxy.limits());
+    let mut first = true;
     loop {
-        let status = match client.next(timeouts, proxy.head_bytes_max()).await {
+        let limits = proxy.limits();
+        let status = match client.next(limits, first).await {
+            Arrival::Head if client.request.method() == b"CONNECT" => 405,
             Arrival::Head => {
-                if !serve_request(&mut client, proxy).await || proxy.is_draining() {
-                    return;
+                let after = Connection { client: &mut client, proxy, pool, limits }.serve_request().await;
+                match after {
+                    After::Request if proxy.is_draining() => return client.close().await,
+                    After::Request => client.rest(),
+                    After::Farewell => return client.linger().await,
+                    After::Cut => return,
                 }
-                client.deadline.set(timeouts.keepalive);
+                first = false;
                 continue;
             }
-            Arrival::Nothing => return,
-            Arrival::Late => 408,
+            Arrival::Closed | Arrival::Idle => return client.close().await,
+            Arrival::TimedOut => 408,
             Arrival::TooLarge | Arrival::Malformed(Fault::TooLarge) => 431,
             Arrival::Malformed(_) => 400,
         };
-        let answer = Answer { status, fields: Vec::new(), body: Vec::new() };
-        if client.answer(&answer, false, timeouts.client).await.is_ok() {
+        proxy.on_refusal(info, status);
+        let answer = Answer { status, ..Answer::default() };
+        if client.answer(&answer, false, limits.client).await.is_ok() {
             client.linger().await;
         }
         return;
     }
 }
 
-/// What an attempt at a server came to.
-enum Attempt {
-    /// The request has ended. Whether the client's connection goes on.
-    Ended(Ended, bool),
-    Failed(Failure, Ended),
+/// What the requests of a connection need.
+struct Connection<'a, T, P: Proxy> {
+    client: &'a mut Client<T>,
+    proxy: &'a P,
+    pool: &'a Pool<P::Server, P::Stream>,
+    limits: Limits,
 }
 
-/// Serves a request whose head has come. Returns whether the connection goes on.
-async fn serve_request<T, P>(client: &mut Client<T>, proxy: &P) -> bool
+/// The result of an attempt at a server.
+enum Attempt {
+    Ended(Report, After),
+    Failed(Failure, Report),
+}
+
+const NOTHING: Report = Report { status: None, body_bytes: 0, complete: false };
+
+impl<T, P> Connection<'_, T, P>
 where
     T: AsyncRead + AsyncWrite + Unpin,
     P: Proxy,
 {
-    let timeouts = proxy.timeouts();
-    prepare(client);
-    let (mut state, mut next) = proxy.request(client.peer, &mut client.request);
-    let mut asked = false;
-    loop {
-        let server = match next {
-            Next::Server(server) => server,
-            Next::Later(decided) => match client.unless_it_leaves(decided).await {
-                Some(decided) => {
-                    next = decided;
+    /// Serves a request whose head has come.
+    async fn serve_request(&mut self) -> After {
+        let proxy = self.proxy;
+        if self.prepare().is_err() {
+            return self.refuse(431).await;
+        }
+        let (mut state, mut next) = proxy.request(self.client.info, &mut self.client.request);
+        if self.delimit().is_err() {
+            return self.refuse(431).await;
+        }
+        // Whether a server was asked, and whether another one still may be.
+        let (mut asked, mut may_ask) = (false, true);
+        let (report, after) = loop {
+            let server = match next {
+                Next::Server(server) if may_ask => server,
+                Next::Server(_) => break (NOTHING, After::Cut),
+                Next::Later(decision) => {
+                    let half_close = self.limits.half_close;
+                    match self.client.unless_it_leaves(decision, half_close).await {
+                        Some(decided) => next = decided,
+                        None => break (NOTHING, After::Cut),
+                    }
                     continue;
                 }
-                None => {
-                    proxy.ended(state, Ended { status: None, body_bytes: 0, complete: false });
-                    return false;
+                Next::Answer(answer) => break self.answer(&answer, !asked).await,
+            };
+            asked = true;
+            match self.attempt(&server, &mut state).await {
+                Attempt::Ended(report, after) => break (report, after),
+                Attempt::Failed(failure, report) => {
+                    next = proxy.on_failure(&mut state, failure);
+                    may_ask = failure.replayable;
+                    if matches!(failure.stage, Stage::Reply { begun: true }) {
+                        break (report, After::Cut);
+                    }
                 }
-            },
-            Next::Answer(answer) => {
-                let goes_on = !asked && may_go_on(client) && !proxy.is_draining();
-                let sent = client.answer(&answer, goes_on, timeouts.client).await.is_ok();
-                let body_bytes = if sent { answer.body.len() as u64 } else { 0 };
-                proxy.ended(state, Ended { status: Some(answer.status), body_bytes, complete: sent });
-                if sent && !goes_on {
-                    client.linger().await;
-                }
-                return sent && goes_on;
             }
         };
-        asked = true;
-        match attempt(client, &server, proxy, &mut state, timeouts).await {
-            Attempt::Ended(ended, goes_on) => {
-                proxy.ended(state, ended);
-                return goes_on;
+        proxy.on_end(state, report);
+        after
+    }
+
+    /// Refuses a request that nothing was decided about.
+    async fn refuse(&mut self, status: u16) -> After {
+        self.proxy.on_refusal(self.client.info, status);
+        self.answer(&Answer { status, ..Answer::default() }, false).await.1
+    }
+
+    /// Answers. The connection goes on if it `may` and the client has sent all of its request.
+    async fn answer(&mut self, answer: &Answer, may: bool) -> (Report, After) {
+        let request = &self.client.request;
+        let goes_on = may
+            && request.is_persistent()
+            && request.body() == Body::None
+            // Early bytes after a wish for another protocol are perhaps no request.
+            && !request.asks_for_upgrade()
+            && !self.proxy.is_draining();
+        let complete = self.client.answer(answer, goes_on, self.limits.client).await.is_ok();
+        let report = Report { status: Some(answer.status), body_bytes: 0, complete };
+        let after = match (complete, goes_on) {
+            (true, true) => After::Request,
+            (true, false) => After::Farewell,
+            (false, _) => After::Cut,
+        };
+        (report, after)
+    }
+
+    /// Removes from a request what concerns the client's connection alone.
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let Client { request, protocols, .. } = &mut *self.client;
+        *protocols = if request.asks_for_upgrade() {
+            offered_protocols(&request.fields, request.is_http10())
+        } else {
+            None
+        };
+        remove_hop(&mut request.fields);
+        if request.fields.named(FieldName::Host).is_none() {
+            // HTTP/1.0 knows requests without a host; HTTP/1.1 does not (RFC 9112 section 3.2).
+            let host = request.authority().unwrap_or_default().to_vec();
+            request.fields.append(b"Host", &host)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to a request what the server's connection needs.
+    fn delimit(&mut self) -> Result<(), Fault> {
+        let Client { request, protocols, .. } = &mut *self.client;
+        let stated = request.fields.named(FieldName::ContentLength).is_some();
+        let body = request.body();
+        delimit(&mut request.fields, body, stated.then_some(0))?;
+        if let Some(protocols) = protocols {
+            request.fields.append(b"Connection", b"upgrade")?;
+            request.fields.append(b"Upgrade", protocols)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request to a server: on a connection that waits, and if that turns out to be closed, on a new one.
+    async fn attempt(&mut self, server: &P::Server, state: &mut P::Exchange) -> Attempt {
+        if let Some(waiting) = self.pool.take(server) {
+            let attempt = self.exchange(waiting, (server, true), state).await;
+            let is_stale = matches!(
+                &attempt,
+                Attempt::Failed(Failure { stage: Stage::Request { .. }, error, replayable: true }, _)
+                    if *error != io::ErrorKind::TimedOut
+            );
+            if !is_stale || !IDEMPOTENT.contains(&self.client.request.method()) {
+                return attempt;
             }
-            Attempt::Failed(failure, ended) => {
-                next = proxy.failed(&mut state, failure);
-                let begun = matches!(failure.stage, Stage::Reply { begun: true });
-                if begun || !failure.replayable && !matches!(next, Next::Answer(_)) {
-                    // The client learns of it by the end of the connection.
-                    proxy.ended(state, ended);
-                    return false;
+        }
+        match self.connect(server).await {
+            Ok(Some(stream)) => self.exchange(stream, (server, false), state).await,
+            Ok(None) => Attempt::Ended(NOTHING, After::Cut),
+            Err(error) => {
+                Attempt::Failed(Failure { stage: Stage::Connect, error, replayable: true }, NOTHING)
+            }
+        }
+    }
+
+    /// A new connection; none if the client leaves before.
+    async fn connect(&mut self, server: &P::Server) -> Result<Option<P::Stream>, io::ErrorKind> {
+        let mut deadline = Deadline::new(self.limits.connect);
+        let mut connecting = pin!(self.proxy.connect(server));
+        let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
+            Poll::Ready(connected) => Poll::Ready(connected.map_err(|error| error.kind())),
+            Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut)),
+        });
+        if self.client.request.body() == Body::None {
+            self.client.unless_it_leaves(connected, self.limits.half_close).await.transpose()
+        } else {
+            connected.await.map(Some)
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        stream: P::Stream,
+        (server, reused): (&P::Server, bool),
+        state: &mut P::Exchange,
+    ) -> Attempt {
+        let limits = self.limits;
+        let mut exchange = Exchange::new(self.client, stream, self.proxy, state, limits);
+        let mut begun = false;
+        let outcome = poll_fn(|cx| {
+            if !std::mem::replace(&mut begun, true)
+                && let Err(outcome) = exchange.begin(cx)
+            {
+                return Poll::Ready(outcome);
+            }
+            exchange.poll(cx)
+        })
+        .await;
+        let (status, body_bytes) = (exchange.status, exchange.body_bytes);
+        let report = |complete| Report { status, body_bytes, complete };
+        match outcome {
+            Outcome::Done { server_goes_on, client_goes_on } => {
+                if server_goes_on && exchange.is_idle() {
+                    self.pool.put(server, exchange.server.into_inner());
                 }
+                let after = if client_goes_on { After::Request } else { After::Farewell };
+                Attempt::Ended(report(true), after)
             }
-        }
-    }
-}
-
-/// Removes from a request what concerns the client's connection alone. A wish for another protocol is told anew.
-fn prepare<T>(client: &mut Client<T>) {
-    let upgrade = client.request.asks_for_upgrade();
-    let fields = &mut client.request.fields;
-    let protocols: Vec<u8> =
-        if upgrade { fields.known(Known::Upgrade).unwrap_or_default().to_vec() } else { Vec::new() };
-    remove_hop(fields);
-    if upgrade {
-        // Two fields were removed, so that there is room for two.
-        let _ = fields.append(b"Connection", b"upgrade");
-        let _ = fields.append(b"Upgrade", &protocols);
-    }
-}
-
-/// Whether the connection of a client that is answered here can go on: nothing of the request is still to come, and no other
-/// protocol.
-fn may_go_on<T>(client: &Client<T>) -> bool {
-    client.request.is_persistent()
-        && client.request.body() == crate::h1::Body::None
-        && !client.request.asks_for_upgrade()
-}
-
-/// Sends a request to a server: on a connection that waits, and if that turns out to be closed, on a new one.
-async fn attempt<T, P>(
-    client: &mut Client<T>,
-    server: &P::Server,
-    proxy: &P,
-    state: &mut P::Exchange,
-    timeouts: Timeouts,
-) -> Attempt
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-    P: Proxy,
-{
-    let pool = Pool::here();
-    if let Some(waiting) = pool.take(server) {
-        let attempt = exchange(client, waiting, (server, true), proxy, state, timeouts).await;
-        let stale = matches!(
-            &attempt,
-            Attempt::Failed(Failure { stage: Stage::Request { .. }, timed_out: false, replayable: true }, _)
-        );
-        if !stale {
-            return attempt;
-        }
-    }
-    match connect(server, proxy, timeouts).await {
-        Ok(stream) => exchange(client, stream, (server, false), proxy, state, timeouts).await,
-        Err(timed_out) => {
-            let failure = Failure { stage: Stage::Connect, timed_out, replayable: true };
-            Attempt::Failed(failure, Ended { status: None, body_bytes: 0, complete: false })
-        }
-    }
-}
-
-/// A new connection. The error says whether the server took too long.
-async fn connect<P: Proxy>(server: &P::Server, proxy: &P, timeouts: Timeouts) -> Result<P::Stream, bool> {
-    let mut deadline = Deadline::new(timeouts.connect);
-    let mut connecting = pin!(proxy.connect(server));
-    let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-        Poll::Ready(connected) => Poll::Ready(connected.map_err(|_| false)),
-        Poll::Pending => deadline.poll(cx).map(|()| Err(true)),
-    });
-    connected.await
-}
-
-async fn exchange<T, P>(
-    client: &mut Client<T>,
-    stream: P::Stream,
-    (server, reused): (&P::Server, bool),
-    proxy: &P,
-    state: &mut P::Exchange,
-    timeouts: Timeouts,
-) -> Attempt
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-    P: Proxy,
-{
-    let mut exchange = Exchange::new(client, stream, proxy, state, timeouts);
-    let mut begun = false;
-    let outcome = poll_fn(|cx| {
-        if !std::mem::replace(&mut begun, true) && exchange.begin(cx).is_err() {
-            return Poll::Ready(Outcome::Server { timed_out: false });
-        }
-        exchange.poll(cx)
-    })
-    .await;
-    let (status, body_bytes) = (exchange.status, exchange.body_bytes);
-    let ended = |complete| Ended { status, body_bytes, complete };
-    match outcome {
-        Outcome::Done { server_goes_on, client_goes_on } => {
-            let cut_short = exchange.is_cut_short();
-            if server_goes_on && exchange.is_idle() {
-                Pool::here().put(server, exchange.server.into_inner());
+            Outcome::Client { timed_out: true } if status.is_none() => {
+                let (report, after) = self.answer(&Answer { status: 408, ..Answer::default() }, false).await;
+                Attempt::Ended(report, after)
             }
-            if cut_short {
-                client.linger().await;
+            Outcome::Client { .. } => Attempt::Ended(report(false), After::Cut),
+            Outcome::Server(error) => {
+                let stage = match (status, exchange.server_spoke) {
+                    (Some(_), _) => Stage::Reply { begun: true },
+                    (None, true) => Stage::Reply { begun: false },
+                    (None, false) => Stage::Request { reused },
+                };
+                let replayable = exchange.rewind();
+                Attempt::Failed(Failure { stage, error, replayable }, report(false))
             }
-            Attempt::Ended(ended(true), client_goes_on)
-        }
-        Outcome::Client => Attempt::Ended(ended(false), false),
-        Outcome::Server { timed_out } => {
-            let stage = match (exchange.has_begun(), exchange.server_spoke) {
-                (true, _) => Stage::Reply { begun: true },
-                (false, true) => Stage::Reply { begun: false },
-                (false, false) => Stage::Request { reused },
-            };
-            let failure = Failure { stage, timed_out, replayable: exchange.replayable };
-            Attempt::Failed(failure, ended(false))
-        }
-        Outcome::Tunnel => {
-            let server = exchange.server;
-            let bytes = tunnel::carry(client, server, timeouts).await;
-            Attempt::Ended(Ended { status, body_bytes: body_bytes + bytes, complete: true }, false)
+            Outcome::Tunnel => {
+                let server = exchange.server;
+                let bytes = tunnel::carry(self.client, server, limits).await;
+                let report = Report { status, body_bytes: body_bytes + bytes, complete: true };
+                Attempt::Ended(report, After::Farewell)
+            }
         }
     }
 }

@@ -1,70 +1,80 @@
 //! Another protocol, once both sides speak it (RFC 9110 section 7.8): bytes both ways.
 
 use super::client::Client;
-use super::proxy::Timeouts;
+use super::proxy::Limits;
 use super::wire::Wire;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Carries bytes both ways until both sides have ended, one has failed, or neither has sent anything for `timeouts.client`.
-/// Returns the number of bytes that the client was sent.
-pub(super) async fn carry<T, S>(client: &mut Client<T>, mut server: Wire<S>, timeouts: Timeouts) -> u64
+/// Carries bytes both ways until both sides have ended, or neither has sent anything for `limits.client`. Returns the number of
+/// bytes that the client was sent.
+pub(super) async fn carry<T, S>(client: &mut Client<T>, mut server: Wire<S>, limits: Limits) -> u64
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    client.deadline.set(timeouts.client);
-    let (mut up, mut down) = (Direction::default(), Direction::default());
-    let mut early = std::mem::take(&mut client.unread);
+    client.deadline.set(limits.client);
+    let early = std::mem::take(&mut client.unread);
+    let mut up = Direction { early, ended: client.is_half_closed, ..Direction::default() };
+    let mut down = Direction::default();
     poll_fn(|cx| {
         loop {
-            if !early.is_empty() {
-                let bytes = std::mem::take(&mut early);
-                if server.send(cx, &bytes, &[]).is_err() {
-                    return Poll::Ready(());
-                }
+            let sent = up.advance(cx, &mut client.wire, &mut server);
+            let got = down.advance(cx, &mut server, &mut client.wire);
+            if up.over && down.over {
+                return Poll::Ready(());
             }
-            let moved = up.advance(cx, &mut client.wire, &mut server).and_then(|moved| {
-                down.advance(cx, &mut server, &mut client.wire).map(|other| moved || other)
-            });
-            match moved {
-                Err(_) => return Poll::Ready(()),
-                Ok(_) if up.over && down.over => return Poll::Ready(()),
-                Ok(true) => client.deadline.set(timeouts.client),
-                Ok(false) => return client.deadline.poll(cx),
+            if !sent && !got {
+                return client.deadline.poll(cx);
             }
+            client.deadline.set(limits.client);
         }
     })
     .await;
     down.bytes
 }
 
-/// One of the two ways.
+/// One of the two directions.
 #[derive(Debug, Default)]
 struct Direction {
+    /// Bytes that were read before.
+    early: Vec<u8>,
     /// The side that sends has ended.
     ended: bool,
-    /// The other side knows.
+    /// The other side knows, or takes no more bytes. The opposite direction goes on.
     over: bool,
     bytes: u64,
 }
 
 impl Direction {
     /// Whether something moved.
-    fn advance<A, B>(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &mut Wire<A>,
-        to: &mut Wire<B>,
-    ) -> io::Result<bool>
+    fn advance<A, B>(&mut self, cx: &mut Context<'_>, from: &mut Wire<A>, to: &mut Wire<B>) -> bool
     where
         A: AsyncRead + AsyncWrite + Unpin,
         B: AsyncRead + AsyncWrite + Unpin,
     {
         if self.over {
-            return Ok(false);
+            return false;
+        }
+        match self.step(cx, from, to) {
+            Ok(moved) => moved,
+            Err(_) => {
+                self.over = true;
+                true
+            }
+        }
+    }
+
+    fn step<A, B>(&mut self, cx: &mut Context<'_>, from: &mut Wire<A>, to: &mut Wire<B>) -> io::Result<bool>
+    where
+        A: AsyncRead + AsyncWrite + Unpin,
+        B: AsyncRead + AsyncWrite + Unpin,
+    {
+        if !self.early.is_empty() {
+            to.send(cx, &std::mem::take(&mut self.early), &[])?;
+            return Ok(true);
         }
         if !to.is_drained() {
             return match to.poll_drain(cx) {
@@ -73,13 +83,9 @@ impl Direction {
             };
         }
         if self.ended {
-            return match to.poll_shutdown(cx) {
-                Poll::Ready(shut) => {
-                    self.over = true;
-                    shut.map(|()| true)
-                }
-                Poll::Pending => Ok(false),
-            };
+            let shut = to.poll_shutdown(cx);
+            self.over = shut.is_ready();
+            return Ok(self.over);
         }
         let read = from.poll_read(cx, |_, cx, bytes| {
             self.ended = bytes.is_empty();
@@ -87,7 +93,12 @@ impl Direction {
             to.send(cx, bytes, &[])
         });
         match read {
-            Poll::Ready(read) => read?.map(|()| true),
+            Poll::Ready(Ok(sent)) => sent.map(|()| true),
+            // A reset is an end that the other side must learn of.
+            Poll::Ready(Err(_)) => {
+                self.ended = true;
+                Ok(true)
+            }
             Poll::Pending => Ok(false),
         }
     }

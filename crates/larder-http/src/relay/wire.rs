@@ -31,7 +31,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         self.pending.is_empty() && !self.unflushed
     }
 
-    /// Reads once into the thread's buffer and shows what came: nothing at the end.
+    /// The number of bytes that the socket has not taken.
+    pub(super) const fn left(&self) -> usize {
+        self.pending.len() - self.written
+    }
+
+    /// Reads once into the thread's buffer and shows the bytes. At the end of the stream there are none.
     pub(super) fn poll_read<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -44,7 +49,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         })
     }
 
-    /// Reads once into `buffer`, which stays empty at the end.
+    /// Reads once into `buffer`. At the end of the stream it stays empty.
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,

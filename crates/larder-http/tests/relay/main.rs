@@ -1,0 +1,5 @@
+//! The relay between real sockets.
+
+mod exchanges;
+mod kit;
+mod rules;
