@@ -1,5 +1,6 @@
 //! What an admin interface asks of a running switch.
 
+use crate::backups;
 use crate::config::{ConfigError, NodeEntry};
 use crate::handoff::HandoffStatus;
 use crate::metrics::render;
@@ -35,6 +36,10 @@ pub struct NodeStatus {
     pub resolved: SocketAddr,
     /// `up`, `draining`, `down` or `removed`.
     pub state: String,
+    /// Whether it is a backup: it takes requests only while no ordinary node of its group is up.
+    pub backup: bool,
+    /// Whether it is a backup that is up and takes no requests now.
+    pub standby: bool,
     /// Whether it answers, by the last checks; a node that drains may be healthy or not.
     pub healthy: bool,
     /// Requests in flight, long-lived ones included.
@@ -182,6 +187,8 @@ impl SwitchHandle {
                 address: node.address.clone(),
                 resolved: node.resolved,
                 state: row.state.to_string(),
+                backup: row.backup,
+                standby: row.standby,
                 healthy: node.standing().healthy,
                 load: row.load,
                 long_lived: row.long_lived,
@@ -297,6 +304,7 @@ impl SwitchHandle {
         };
         let id = shared.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
+        backups::follow(shared);
         // Nobody listens once the switch has stopped; nothing is to be watched then.
         let _ = shared.joined.send(id);
         shared.waiting.deliver(&shared.dispatcher, now, started);
@@ -353,6 +361,25 @@ impl SwitchHandle {
         let (now, mut started) = (self.shared.clock.now(), Vec::new());
         self.shared.dispatcher.reweigh(now, node.id, weight, &mut started);
         tracing::info!(node = name, %weight, "node changes weight");
+        self.shared.waiting.deliver(&self.shared.dispatcher, now, started);
+        Ok(())
+    }
+
+    /// Makes a node a backup, or an ordinary node. Requests in flight there go on.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn set_backup(&self, name: &str, backup: bool) -> Result<(), UnknownNode> {
+        let node = self.member(name)?;
+        let (now, mut started) = (self.shared.clock.now(), Vec::new());
+        self.shared.dispatcher.set_backup(now, node.id, backup, &mut started);
+        tracing::info!(
+            node = name,
+            backup,
+            "node becomes {}",
+            if backup { "a backup" } else { "an ordinary node" }
+        );
+        backups::follow(&self.shared);
         self.shared.waiting.deliver(&self.shared.dispatcher, now, started);
         Ok(())
     }

@@ -12,6 +12,7 @@
 mod accept;
 mod access_fields;
 mod admission_log;
+mod backups;
 mod beside;
 mod budget;
 mod cache_status;

@@ -1,5 +1,6 @@
 //! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
 
+use crate::backups;
 use crate::config::{ConfigError, NodeEntry, Timeouts};
 use crate::dial::{Dial, Loaded, Reach, host_of};
 use crate::handoff::NodeHandoff;
@@ -268,6 +269,7 @@ impl Node {
         } else {
             tracing::warn!(node = &*self.name, %from, %to, cause, "node changes state");
         }
+        backups::follow(shared);
         shared.waiting.deliver(&shared.dispatcher, now, started);
     }
 }

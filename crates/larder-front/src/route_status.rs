@@ -31,6 +31,8 @@ pub struct RouteStatus {
     pub group: Option<String>,
     /// Nodes of that group that take requests.
     pub nodes_up: usize,
+    /// Whether these are its backups, because no ordinary node of the group is up.
+    pub on_backups: bool,
     /// Targets whose servers its policy remembers.
     pub targets: usize,
     /// Requests of the group admitted and not ended, by whichever of its routes they came.
@@ -134,6 +136,7 @@ impl SwitchHandle {
                 classes: route.classes.rules().iter().map(class).collect(),
                 group: route.group.clone(),
                 nodes_up: dispatcher.nodes().open_in(group),
+                on_backups: dispatcher.nodes().on_backups(group),
                 targets: dispatcher.targets_of(id),
                 group_outstanding: dispatcher.outstanding_in(group),
                 group_admission_limit: (limit != u32::MAX).then_some(limit),

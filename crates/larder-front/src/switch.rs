@@ -2,6 +2,7 @@
 
 use crate::accept::{Entry, Front};
 use crate::admission_log::AdmissionLog;
+use crate::backups::{self, BackupLog};
 use crate::beside::{self, Beside};
 use crate::budget::RetryBudget;
 use crate::clients::Clients;
@@ -114,6 +115,7 @@ pub(crate) struct Shared {
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) waiting: Waiting,
     pub(crate) admission_log: AdmissionLog,
+    pub(crate) backup_log: BackupLog,
     /// Which requests are long-lived.
     pub(crate) long_lived: LongLivedConfig,
     pub(crate) metrics: Metrics,
@@ -194,6 +196,7 @@ impl Shared {
             recorder,
             waiting: Waiting::default(),
             admission_log: AdmissionLog::default(),
+            backup_log: BackupLog::default(),
             long_lived: config.long_lived,
             access: access.map_err(SwitchError::AccessLog)?,
             purges: Purges::new(config.purge),
@@ -440,6 +443,7 @@ impl Switch {
             edge.settle_places(&members.map(|node| (node.id, crate::handoff::key_of(&node))).collect());
             edge_task = Some(helpers.spawn(edge.clone().run(self.shared.clone(), ears)).id());
         }
+        backups::follow(&self.shared);
         // Those that have joined by now are among the members.
         while self.joined.try_recv().is_ok() {}
         for node in self.shared.nodes.members() {

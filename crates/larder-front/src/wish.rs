@@ -43,7 +43,7 @@ impl Shared {
         let members: Vec<_> = self
             .nodes
             .members()
-            .filter(|node| nodes.is_open(node.id) && nodes.is_in(node.id, group))
+            .filter(|node| nodes.takes(node.id, group))
             .map(|node| (node.id, node.name.clone(), nodes.weight(node.id).milli()))
             .collect();
         rendezvous(session, members.iter().map(|(id, name, weight)| (*id, &**name, *weight)))

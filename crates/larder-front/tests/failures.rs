@@ -403,3 +403,29 @@ async fn a_killed_node_is_not_noticed_with_tcp_checks() {
 async fn a_killed_node_is_not_noticed_with_http_checks() {
     kill_and_return(Some(Check::Http { path: "/health".to_owned() })).await;
 }
+
+/// Without checks of the switch's own: what fails at the only ordinary node takes it out where a backup is up, and the backup serves.
+#[tokio::test]
+async fn failed_requests_alone_bring_a_group_to_its_backup_and_it_comes_back() {
+    let (mut bad, backup) = (Node::named("bad").await, Node::named("backup").await);
+    let mut config = config(&[&bad, &backup]);
+    config.nodes[1].spec.backup = true;
+    config.health.passive_fall = 2;
+    config.health.active = None;
+    config.health.retry_after = Duration::from_millis(100);
+    let switch = Running::start(config);
+    let mut client = switch.client().await;
+    assert_eq!(client.get("/").await.text(), "bad");
+    bad.kill().await;
+    let mut failed = 0;
+    while switch.handle.nodes()[0].state == "up" {
+        failed += usize::from(switch.client().await.get("/").await.status != 200);
+    }
+    assert!((1..=2).contains(&failed), "{failed} requests failed");
+    assert_eq!(switch.client().await.get("/").await.text(), "backup");
+    assert_eq!(switch.handle.routes()[0].nodes_up, 1);
+    bad.start();
+    eventually("the node is back", || switch.handle.nodes()[0].state == "up").await;
+    assert_eq!(switch.client().await.get("/").await.text(), "bad");
+    assert!(switch.handle.nodes()[1].standby && !switch.handle.routes()[0].on_backups);
+}

@@ -111,14 +111,14 @@ fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, do
     }
 }
 
-/// Nodes fail, drain, recover, join, leave, get other weights and report, so many times.
+/// Nodes fail, drain, recover, join, leave, become backups, get other weights and report, so many times.
 fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
     let mut started = Vec::new();
     let mut joined = 0_u32;
     for _ in 0..times {
         let node = NodeId(lots.below(10) as u16);
         let now = clock.now();
-        match lots.below(12) {
+        match lots.below(13) {
             0 => _ = dispatcher.fail(now, node, &mut started),
             1 => _ = dispatcher.drain(now, node, &mut started),
             2..=5 => _ = dispatcher.recover(now, node, &mut started),
@@ -145,6 +145,7 @@ fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
                 };
                 dispatcher.report(now, node, report);
             }
+            11 => _ = dispatcher.set_backup(now, node, lots.below(2) == 0, &mut started),
             _ => {
                 let event = [CacheEvent::Stored, CacheEvent::Evicted][lots.below(2) as usize];
                 dispatcher.cache_event(now, node, TargetId(mix(lots.below(300))), event);

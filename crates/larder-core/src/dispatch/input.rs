@@ -36,6 +36,8 @@ pub enum Input {
     State(NodeId, NodeState),
     /// A node got another weight.
     Reweigh(NodeId, Weight),
+    /// A node became a backup, or an ordinary node.
+    Backup(NodeId, bool),
     /// A node said how loaded it is.
     Report(NodeId, LoadReport),
     /// A node's cache changed.
@@ -55,7 +57,7 @@ pub enum Output {
     Cancel(Cancel),
     /// The answer to [`Input::Join`].
     Join(Result<NodeId, JoinError>),
-    /// The answer to [`Input::Reuse`], [`Input::BecomeLongLived`], [`Input::BecomeShortLived`], [`Input::State`], [`Input::Reweigh`], [`Input::Report`], [`Input::Cache`] and
+    /// The answer to [`Input::Reuse`], [`Input::BecomeLongLived`], [`Input::BecomeShortLived`], [`Input::State`], [`Input::Reweigh`], [`Input::Backup`], [`Input::Report`], [`Input::Cache`] and
     /// [`Input::Table`].
     Changed(bool),
     /// A waiting request's deadline passed.
@@ -94,6 +96,9 @@ impl Dispatcher {
             }
             Input::Reweigh(node, weight) => {
                 outputs.push(Output::Changed(self.reweigh(now, node, weight, &mut started)));
+            }
+            Input::Backup(node, backup) => {
+                outputs.push(Output::Changed(self.set_backup(now, node, backup, &mut started)));
             }
             Input::Report(node, report) => outputs.push(Output::Changed(self.report(now, node, report))),
             Input::Table(route, table) => outputs.push(Output::Changed(self.set_table(now, route, &table))),

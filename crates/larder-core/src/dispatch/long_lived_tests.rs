@@ -1,6 +1,7 @@
 //! Long-lived requests: their limit, what counts them, and the admission limit of a live switch.
 
 use super::*;
+use crate::nodes::JoinError;
 use std::sync::Mutex;
 
 fn settings(policy: PolicyKind) -> Settings {

@@ -21,6 +21,7 @@
 mod admission;
 mod input;
 mod long_lived;
+mod membership;
 mod request;
 mod route;
 pub(crate) mod settings;
@@ -39,7 +40,7 @@ pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::outstanding::Outstanding;
-use crate::nodes::{Elsewhere, GroupId, JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
+use crate::nodes::{Elsewhere, GroupId, NodeSpec, Nodes, Sight, lock};
 use crate::policy::{Choice, Known, Memory, PolicyKind, Reason};
 use crate::tape::Tape;
 use crate::time::Time;
@@ -234,76 +235,6 @@ impl Dispatcher {
         self.gates.iter().filter_map(Gate::next_deadline).min()
     }
 
-    /// A node joins the running cluster. Nothing is reassigned to it; the admission limit grows at once, and new
-    /// targets come to it at the join pace until it is warm.
-    ///
-    /// # Errors
-    /// The table is full, or the name is empty or taken.
-    pub fn join(&self, now: Time, spec: NodeSpec, started: &mut Vec<Started>) -> Result<NodeId, JoinError> {
-        self.join_as(now, spec, |_| {}, started)
-    }
-
-    /// Like [`Dispatcher::join`]; `claim` is told the node's slot before any request can be sent there. It must not
-    /// call the dispatcher.
-    ///
-    /// # Errors
-    /// As [`Dispatcher::join`]; `claim` is not called then.
-    pub fn join_as(
-        &self,
-        now: Time,
-        spec: NodeSpec,
-        claim: impl FnOnce(NodeId),
-        started: &mut Vec<Started>,
-    ) -> Result<NodeId, JoinError> {
-        let told = spec.clone();
-        let act = |tape: Option<&Tape>| self.nodes.join(now, spec, false, tape, claim);
-        let node = self.change(now, || Change::Join(told), act)?;
-        self.refit(now, started);
-        Ok(node)
-    }
-
-    /// A node changes its state: it fails (`Down`), drains, leaves (`Removed`) or recovers (`Up`). A node that stops
-    /// taking requests loses its targets: they count as never assigned. Requests in flight there go on; when no node
-    /// is left, waiting requests are refused. False if there is no such node, it was removed, or is in that state.
-    pub fn set_state(&self, now: Time, node: NodeId, state: NodeState, started: &mut Vec<Started>) -> bool {
-        let act = |_: Option<&Tape>| self.nodes.set_state(node, state).then_some(node).ok_or(());
-        let changed = self.change(now, || Change::State(node, state), act).is_ok();
-        if changed {
-            self.refit(now, started);
-        }
-        changed
-    }
-
-    /// A node fails; see [`Dispatcher::set_state`].
-    pub fn fail(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
-        self.set_state(now, node, NodeState::Down, started)
-    }
-
-    /// A node takes requests again; see [`Dispatcher::set_state`].
-    pub fn recover(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
-        self.set_state(now, node, NodeState::Up, started)
-    }
-
-    /// A node drains; see [`Dispatcher::set_state`].
-    pub fn drain(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
-        self.set_state(now, node, NodeState::Draining, started)
-    }
-
-    /// A node leaves for good; see [`Dispatcher::set_state`].
-    pub fn leave(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
-        self.set_state(now, node, NodeState::Removed, started)
-    }
-
-    /// A node gets another weight. False if there is no such node.
-    pub fn reweigh(&self, now: Time, node: NodeId, weight: Weight, started: &mut Vec<Started>) -> bool {
-        let act = |_: Option<&Tape>| self.nodes.set_weight(node, weight).then_some(node).ok_or(());
-        let known = self.change(now, || Change::Reweigh(node, weight), act).is_ok();
-        if known {
-            self.refit(now, started);
-        }
-        known
-    }
-
     /// The nodes.
     pub fn nodes(&self) -> &Nodes {
         &self.nodes
@@ -484,10 +415,24 @@ impl Dispatcher {
             sight.start(decision.node);
             return Arrival::Start(decision);
         }
-        match wished.instead(self.route(request.route).policy.pick(now, request, sight)) {
+        match wished.instead(self.pick(now, request, sight)) {
             Some(decision) => Arrival::Start(decision),
             None => Arrival::Refused(Refusal::NoNode),
         }
+    }
+
+    /// The policy's decision, or the least loaded node. A policy looks at one node after another, or at a list that it has made
+    /// of the open ones: while a group goes over to its backups or back it may find none, though at every moment one is open.
+    #[inline(always)]
+    fn pick(&self, now: Time, request: &Request, sight: Sight<'_>) -> Option<Decision> {
+        let picked = self.route(request.route).policy.pick(now, request, sight);
+        picked.or_else(|| {
+            let changes = sight.is_live() && request.exclude.is_empty();
+            let tries = (0..4).filter(|_| changes && sight.open_count() > 0);
+            let node = tries.filter_map(|_| sight.least(sight.position(request.target.0))).next()?;
+            sight.start(node);
+            Some(Decision { node, reason: Reason::LeastLoaded })
+        })
     }
 
     fn end(&self, node: NodeId) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::class::ServiceClass;
-use crate::nodes::{Groups, LoadReport};
+use crate::nodes::{Groups, LoadReport, NodeState};
 use crate::policy::Reason;
 use crate::policy::table::{Place, RouteTable};
 use core::time::Duration;

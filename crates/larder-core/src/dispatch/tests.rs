@@ -1,6 +1,7 @@
 //! The dispatcher against the papers: thresholds, replication, admission, membership.
 
 use super::*;
+use crate::nodes::{JoinError, Weight};
 use core::time::Duration;
 
 fn cluster(policy: PolicyKind, n: usize, admission: Admission) -> Dispatcher {

@@ -1,9 +1,10 @@
 //! Wishes: a client that comes back to the node that keeps something for it.
 //!
-//! A wish is granted before the policy is asked, which learns nothing of it, if the node is of the route's group, takes
-//! requests or drains, has not failed this request, and has less than T_high: a client's habit is no reason to overload a node.
+//! A wish is granted before the policy is asked, which learns nothing of it, if the node is of the route's group, is up
+//! or drains, has not failed this request, and has less than T_high: a client's habit is no reason to overload a node.
 //! S holds as for any request, since a wish is looked at behind the gate. Else the policy decides, and the reason says why the
-//! wish was not granted. Whether a draining node still keeps its clients is the shell's to say, which knows since when it
+//! wish was not granted. A backup that is up and stands by keeps its clients too, since it has their state: as with HAProxy, whose
+//! persistence cookies hold for backups. Whether a draining node still keeps its clients is the shell's to say, which knows since when it
 //! drains: it asks by [`Tie::Past`] when that is over.
 
 use super::{Decision, Dispatcher, Request, Tie};
@@ -50,9 +51,12 @@ impl Dispatcher {
             Tie::Past(_) => Wished::Denied(Reason::StickyDrained),
             Tie::Wish(node) if request.exclude.contains(node) => Wished::No,
             Tie::Wish(node) => {
-                let drains = self.nodes.is_in(node, self.group_of(request.route))
-                    && self.nodes.state(node) == NodeState::Draining;
-                if !sight.is_open(node) && !drains {
+                // Looked at only where the node takes no new clients: it drains, or stands by.
+                let keeps = || {
+                    self.nodes.is_in(node, self.group_of(request.route))
+                        && matches!(self.nodes.state(node), NodeState::Draining | NodeState::Up)
+                };
+                if !sight.is_open(node) && !keeps() {
                     return Wished::Denied(Reason::StickyDown);
                 }
                 let high = sight.read(Read::Learned, || self.thresholds_of(request.route).1.into());

@@ -82,6 +82,8 @@ pub enum Change {
     State(NodeId, NodeState),
     /// A node got another weight.
     Reweigh(NodeId, Weight),
+    /// A node became a backup, or an ordinary node.
+    Backup(NodeId, bool),
     /// So many requests at a node are long-lived now.
     LongLived(NodeId, u32),
     /// A node said how loaded it is.
@@ -215,6 +217,7 @@ impl Dispatcher {
             Change::Join(spec) => self.nodes.join(at, spec.clone(), false, Some(&tape), |_| {}).ok(),
             Change::State(node, state) => self.nodes.set_state(*node, *state).then_some(*node),
             Change::Reweigh(node, weight) => self.nodes.set_weight(*node, *weight).then_some(*node),
+            Change::Backup(node, backup) => self.nodes.set_backup(*node, *backup).then_some(*node),
             Change::LongLived(node, requests) => self.nodes.set_long_lived(*node, *requests).then_some(*node),
             Change::Report(node, report) => self.take_report(at, *node, *report).then_some(*node),
             Change::Cache(node, target, event) => {

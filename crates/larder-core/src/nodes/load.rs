@@ -65,6 +65,8 @@ const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 const LOAD_MASK: u64 = u32::MAX as u64;
 const FACTOR_SHIFT: u32 = 32;
 const FACTOR_MASK: u64 = (1 << 22) - 1;
+/// A backup that takes no requests in the group of all.
+const STANDBY: u64 = 1 << 61;
 const JOINING: u64 = 1 << 62;
 const CLOSED: u64 = 1 << 63;
 
@@ -94,15 +96,20 @@ impl Word {
 
     /// The key of so many requests more.
     pub(super) const fn more(self, key: Key, requests: u32) -> Key {
-        if self.0 & CLOSED != 0 {
+        if key.0 == KEY_MASK {
             return key;
         }
         Key(key.0 + requests as u64 * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
     }
 
+    /// The word as another group than that of all sees it, in which standing by is another matter.
+    pub(super) const fn in_a_group(self) -> Self {
+        Self(self.0 & !STANDBY)
+    }
+
     /// `load / weight`, where other switches have `elsewhere` requests at the node.
     pub(super) const fn key(self, elsewhere: u32) -> Key {
-        if self.0 & CLOSED != 0 {
+        if self.0 & (CLOSED | STANDBY) != 0 {
             return Key::CLOSED;
         }
         Key(((self.0 & LOAD_MASK) + elsewhere as u64) * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
@@ -118,6 +125,8 @@ pub struct Standing {
     pub open: bool,
     /// Gets new targets at a limited rate only.
     pub joining: bool,
+    /// Is a backup that takes no requests in the group of all.
+    pub standby: bool,
 }
 
 /// Where a node's word lies: neighbours lie on different cache lines, so that threads that serve different nodes of a
@@ -190,11 +199,23 @@ impl Loads {
         if standing.joining {
             rest |= JOINING;
         }
+        if standing.standby {
+            rest |= STANDBY;
+        }
         self.used.fetch_max(node.index() + 1, Ordering::Relaxed);
+        self.update(node, |old| old & LOAD_MASK | rest);
+    }
+
+    /// Sets whether a node stands by in the group of all.
+    pub(super) fn set_standby(&self, node: NodeId, standby: bool) {
+        self.update(node, |old| if standby { old | STANDBY } else { old & !STANDBY });
+    }
+
+    fn update(&self, node: NodeId, change: impl Fn(u64) -> u64) {
         let word = &self.words[place(node.index())];
         let mut old = word.load(Ordering::Relaxed);
         while let Err(seen) =
-            word.compare_exchange_weak(old, old & LOAD_MASK | rest, Ordering::AcqRel, Ordering::Relaxed)
+            word.compare_exchange_weak(old, change(old), Ordering::AcqRel, Ordering::Relaxed)
         {
             old = seen;
         }
@@ -238,9 +259,14 @@ impl Loads {
         self.word(node.index()).key(self.elsewhere(node.index()))
     }
 
-    /// Whether `node` takes requests.
+    /// Whether `node` takes requests, or would if it did not stand by.
     pub fn is_open(&self, node: NodeId) -> bool {
         node.index() < self.slots() && self.word(node.index()).0 & CLOSED == 0
+    }
+
+    /// Whether `node` takes requests in the group of all.
+    pub fn is_eligible(&self, node: NodeId) -> bool {
+        node.index() < self.slots() && self.word(node.index()).0 & (CLOSED | STANDBY) == 0
     }
 
     /// Whether `node` gets new targets at a limited rate only.
@@ -327,7 +353,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PLAIN: Standing = Standing { weight_milli: 1000, open: true, joining: false };
+    const PLAIN: Standing = Standing { weight_milli: 1000, open: true, joining: false, standby: false };
 
     fn loads(n: usize) -> Loads {
         let loads = Loads::new(n);
@@ -410,7 +436,11 @@ mod tests {
                         let _ = loads.add(node);
                     }
                     2 => { let _ = loads.sub(node); }
-                    _ => loads.set(node, Standing { weight_milli, open: weight_milli % 3 != 0, joining: false }),
+                    _ => {
+                        let (open, standby) = (weight_milli % 3 != 0, weight_milli % 5 == 0);
+                        loads.set(node, Standing { weight_milli, open, joining: false, standby });
+                        loads.set_standby(node_at((node.index() + 1) % n), weight_milli % 7 == 0);
+                    }
                 }
                 let start = start % n;
                 prop_assert_eq!(loads.least(start), loads.least_without(start, |_| false));

@@ -30,7 +30,7 @@ use load::{Key, Loads, Standing};
 use outstanding::{Outstanding, Total};
 use report::Reports;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use view::View;
+use view::{Entry, View};
 
 /// The largest number of nodes a cluster can have: slot numbers are 16 bits and two are reserved.
 pub const NODES_LIMIT: u16 = u16::MAX - 1;
@@ -105,8 +105,8 @@ pub struct Nodes {
     joiners: Mutex<Joiners>,
     reports: Mutex<Reports>,
     nodes_max: u16,
-    /// The groups of each slot, as bits.
-    groups: Box<[AtomicU64]>,
+    /// The groups in which each slot can take requests, as bits; bit 0 is the group of all.
+    eligible: Box<[AtomicU64]>,
     /// Requests admitted and not ended, by the group of their route.
     outstanding: Box<[Outstanding]>,
     /// All of them together.
@@ -167,7 +167,7 @@ impl Nodes {
             joiners: Mutex::default(),
             reports: Mutex::default(),
             nodes_max,
-            groups: (0..nodes_max).map(|_| AtomicU64::new(0)).collect(),
+            eligible: (0..nodes_max).map(|_| AtomicU64::new(0)).collect(),
             outstanding: match last {
                 GroupId::ALL => Box::new([Outstanding::new()]),
                 last => (0..=last.index()).map(|_| Outstanding::part_of(total.clone())).collect(),
@@ -264,9 +264,29 @@ impl Nodes {
         self.loads.key(node)
     }
 
-    /// Whether `node` takes requests.
+    /// Whether `node` is up. It takes requests then, unless it stands by; see [`Nodes::takes`].
     pub fn is_open(&self, node: NodeId) -> bool {
         self.loads.is_open(node)
+    }
+
+    /// Whether `node` takes requests of the routes that use `group`.
+    #[inline]
+    pub fn takes(&self, node: NodeId, group: GroupId) -> bool {
+        match group {
+            GroupId::ALL => self.loads.is_eligible(node),
+            group => self.loads.is_open(node) && self.is_eligible(node, group),
+        }
+    }
+
+    /// Whether `node` can take requests of the routes that use `group`, if it is up.
+    fn is_eligible(&self, node: NodeId, group: GroupId) -> bool {
+        let bits = self.eligible.get(node.index()).map_or(0, |bits| bits.load(Ordering::Acquire));
+        bits >> group.index() & 1 == 1
+    }
+
+    /// Whether the backups of `group` serve, because no ordinary node of the group is up.
+    pub fn on_backups(&self, group: GroupId) -> bool {
+        self.view.load().pool(group).on_backups
     }
 
     /// Number of slots in use, removed nodes included: an upper bound of the slot numbers.
@@ -284,17 +304,14 @@ impl Nodes {
         if group == GroupId::ALL { self.open_count() } else { self.view.load().pool(group).open }
     }
 
-    /// Number of a group's nodes, whether or not they take requests.
+    /// Number of a group's nodes, whether or not they are up: of the ordinary ones, or of the backups while these serve.
     pub fn members_in(&self, group: GroupId) -> usize {
-        let view = self.view.load();
-        let member = |groups: Groups| group == GroupId::ALL || groups.contains(group);
-        view.rows.iter().filter(|row| row.state != NodeState::Removed && member(row.groups)).count()
+        self.view.load().pool(group).present
     }
 
     /// Whether `node` is in `group`.
     pub fn is_in(&self, node: NodeId, group: GroupId) -> bool {
-        let bits = || self.groups.get(node.index()).map_or(0, |bits| bits.load(Ordering::Acquire));
-        group == GroupId::ALL || Groups::from_bits(bits()).contains(group)
+        self.view.load().rows.get(node.index()).map_or(Groups::NONE, |entry| entry.groups).contains(group)
     }
 
     /// Sum of the weights of a group's nodes that take requests, 1000 = 1.0.
@@ -340,6 +357,8 @@ impl Nodes {
                 weight: entry.weight,
                 cache: entry.cache,
                 groups: entry.groups,
+                backup: entry.backup,
+                standby: entry.state == NodeState::Up && view.eligible(index) == 0,
                 state: entry.state,
                 load: self.load(id),
                 long_lived: self.long_lived(id),
@@ -449,8 +468,7 @@ impl Nodes {
         if joining {
             joiners.each.push(Joiner { node, ready: now, left: self.pace.warm_targets });
         }
-        self.publish(view);
-        self.set_standing(node, &self.view.load(), joining);
+        self.publish(view, node, joining);
         self.members_epoch.fetch_add(1, Ordering::Release);
         Ok(node)
     }
@@ -465,9 +483,7 @@ impl Nodes {
             return false;
         }
         entry.state = state;
-        self.publish(view);
-        let joining = joiners.contains(node);
-        self.set_standing(node, &self.view.load(), joining);
+        self.publish(view, node, joiners.contains(node));
         if state != NodeState::Up {
             self.lose_targets(node);
             self.forget_report(node);
@@ -477,30 +493,59 @@ impl Nodes {
     }
 
     pub(crate) fn set_weight(&self, node: NodeId, weight: Weight) -> bool {
+        self.amend(node, |entry| entry.weight = weight)
+    }
+
+    pub(crate) fn set_backup(&self, node: NodeId, backup: bool) -> bool {
+        self.amend(node, |entry| entry.backup = backup)
+    }
+
+    /// Changes what is configured of a node. False if there is no such node.
+    fn amend(&self, node: NodeId, change: impl FnOnce(&mut Entry)) -> bool {
         let joiners = lock(&self.joiners);
         let mut view = View::clone(&self.view.load());
         let Some(entry) = view.rows.get_mut(node.index()) else { return false };
-        entry.weight = weight;
-        self.publish(view);
-        let joining = joiners.contains(node);
-        self.set_standing(node, &self.view.load(), joining);
+        change(entry);
+        self.publish(view, node, joiners.contains(node));
         self.members_epoch.fetch_add(1, Ordering::Release);
         true
     }
 
-    fn publish(&self, mut view: View) {
+    /// Puts the new snapshot in force, in which `node` has changed, and with it which backups stand by. Backups that begin to
+    /// serve are opened before the node closes, and backups that cease to serve are closed after the node opens, so that no
+    /// request finds a group without a node. A backup that ceases to serve loses its targets, as a node that closes does.
+    fn publish(&self, mut view: View, node: NodeId, joining: bool) {
         view.finish();
-        for (entry, bits) in view.rows.iter().zip(&self.groups) {
-            bits.store(entry.groups.bits(), Ordering::Release);
+        let view = Arc::new(view);
+        let eligible = || self.eligible.iter().enumerate().take(view.rows.len());
+        let backups = || (0..view.rows.len()).filter(|index| view.rows[*index].backup);
+        let stands_by = |index: usize| view.eligible(index) & 1 == 0;
+        for (index, bits) in eligible() {
+            bits.fetch_or(view.eligible(index), Ordering::AcqRel);
         }
+        backups()
+            .filter(|index| !stands_by(*index))
+            .for_each(|index| self.loads.set_standby(slot(index), false));
         self.open.store(view.pool(GroupId::ALL).open, Ordering::Release);
-        self.view.store(Arc::new(view));
+        self.view.store(view.clone());
+        self.set_standing(node, &view, joining);
+        backups()
+            .filter(|index| stands_by(*index))
+            .for_each(|index| self.loads.set_standby(slot(index), true));
+        for (index, bits) in eligible() {
+            let now = view.eligible(index);
+            if bits.swap(now, Ordering::AcqRel) & !now != 0 {
+                self.lose_targets(slot(index));
+            }
+        }
+        self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
     fn set_standing(&self, node: NodeId, view: &View, joining: bool) {
         let entry = &view.rows[node.index()];
-        let open = entry.state == NodeState::Up;
-        self.loads.set(node, Standing { weight_milli: entry.weight.milli(), open, joining });
+        let (weight_milli, open) = (entry.weight.milli(), entry.state == NodeState::Up);
+        let standby = view.eligible(node.index()) & 1 == 0;
+        self.loads.set(node, Standing { weight_milli, open, joining, standby });
         self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 

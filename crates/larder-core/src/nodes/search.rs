@@ -22,6 +22,11 @@ pub(super) trait Words {
         self.word(index).key(self.elsewhere(index))
     }
 
+    /// `load / weight` of a slot for another group than that of all.
+    fn key_in_a_group(&self, index: usize) -> Key {
+        self.word(index).in_a_group().key(self.elsewhere(index))
+    }
+
     /// Whether some open node has a key below `bound`.
     fn any_below(&self, bound: Key) -> bool {
         let used = self.slots();
@@ -66,14 +71,19 @@ pub(super) trait Words {
     fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let used = self.slots();
         let start = if start < used { start } else { 0 };
-        self.least_of((start..used).chain(0..start), skip)
+        self.least_of((start..used).chain(0..start), Self::key, skip)
     }
 
     /// The open node with the least key of these slots, the first of equals, leaving out the nodes for which `skip` is true.
-    fn least_of(&self, slots: impl Iterator<Item = usize>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    fn least_of(
+        &self,
+        slots: impl Iterator<Item = usize>,
+        key_of: impl Fn(&Self, usize) -> Key,
+        skip: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
         let mut best = (Key::CLOSED, None);
         for index in slots {
-            let key = self.key(index);
+            let key = key_of(self, index);
             if key < best.0 && !skip(node_at(index)) {
                 best = (key, Some(node_at(index)));
             }
@@ -122,12 +132,11 @@ pub(super) struct Taped<'a> {
 }
 
 impl Taped<'_> {
-    /// One more request in flight at `node`, unless the tape is played; gives its key before.
+    /// One more request in flight at `node`, unless the tape is played; gives its word before.
     #[cold]
-    pub(super) fn add(&self, node: NodeId) -> Key {
+    pub(super) fn count(&self, node: NodeId) -> Word {
         let fleeting = self.tape.read(Read::Load, || self.loads.count(node).fleeting());
-        let index = node.index();
-        self.loads.word(index).with_fleeting(fleeting).key(self.loads.elsewhere(index))
+        self.loads.word(node.index()).with_fleeting(fleeting)
     }
 
     /// One request less in flight at `node`, unless the tape is played. False if none was.

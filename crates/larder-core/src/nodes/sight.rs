@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// The nodes as one decision sees them: those of its route's group. A node outside the group looks like one that takes
-/// no requests. Loads count the requests at a node by whichever route they came. Whether they count long-lived ones is said
+/// The nodes as one decision sees them: those of its route's group. A node outside the group, and a backup that stands by,
+/// look like nodes that take no requests. Loads count the requests at a node by whichever route they came. Whether they count long-lived ones is said
 /// by [`Sight::counting`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
@@ -66,10 +66,19 @@ impl<'a> Sight<'a> {
     #[inline]
     pub fn key(self, node: NodeId) -> Key {
         let key = match self.tape {
-            None => self.nodes.loads.key(node),
-            Some(tape) => Words::key(&self.taped(tape), node.index()),
+            None => self.key_of(&self.nodes.loads, node),
+            Some(tape) => self.key_of(&self.taped(tape), node),
         };
         if self.long_lived { self.with_long_lived(key, node) } else { key }
+    }
+
+    #[inline]
+    fn key_of(self, words: &impl Words, node: NodeId) -> Key {
+        if self.sees_all() {
+            return words.key(node.index());
+        }
+        let key = words.key_in_a_group(node.index());
+        if self.nodes.is_eligible(node, self.group) { key } else { Key::CLOSED }
     }
 
     #[cold]
@@ -108,10 +117,10 @@ impl<'a> Sight<'a> {
         }
     }
 
-    /// Whether `node` is of the group and takes requests.
+    /// Whether `node` is of the group and takes its requests.
     #[inline]
     pub fn is_open(self, node: NodeId) -> bool {
-        self.nodes.is_open(node) && self.nodes.is_in(node, self.group)
+        self.nodes.takes(node, self.group)
     }
 
     /// Number of slots in use, removed nodes included: an upper bound of the slot numbers.
@@ -126,7 +135,7 @@ impl<'a> Sight<'a> {
         self.nodes.open_in(self.group)
     }
 
-    /// Number of slots of the group, closed ones included.
+    /// Number of slots of the group, closed ones included and backups that stand by not.
     pub fn size(self) -> usize {
         self.nodes.view.load().pool(self.group).size()
     }
@@ -212,8 +221,8 @@ impl<'a> Sight<'a> {
             let view = self.nodes.view.load();
             let members = view.pool(self.group).from(start);
             return match self.tape {
-                None => self.nodes.loads.least_of(members, skip),
-                Some(tape) => self.taped(tape).least_of(members, skip),
+                None => self.nodes.loads.least_of(members, Words::key_in_a_group, skip),
+                Some(tape) => self.taped(tape).least_of(members, Words::key_in_a_group, skip),
             };
         }
         match self.tape {
@@ -337,10 +346,12 @@ impl<'a> Sight<'a> {
     /// Counts a request at `node`; gives the node's key before.
     #[inline]
     pub(crate) fn start(self, node: NodeId) -> Key {
-        let key = match self.tape {
-            None => self.nodes.loads.add(node),
-            Some(tape) => self.taped(tape).add(node),
+        let word = match self.tape {
+            None => self.nodes.loads.count(node),
+            Some(tape) => self.taped(tape).count(node),
         };
+        let word = if self.sees_all() { word } else { word.in_a_group() };
+        let key = word.key(self.nodes.elsewhere(node));
         if self.long_lived { self.with_long_lived(key, node) } else { key }
     }
 

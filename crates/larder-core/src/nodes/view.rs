@@ -57,12 +57,20 @@ pub struct NodeSpec {
     pub cache: Bytes,
     /// The groups it is in, beside the group of all.
     pub groups: Groups,
+    /// Whether it is a backup. In each of its groups a backup takes requests only while no ordinary node of the group does.
+    pub backup: bool,
 }
 
 impl NodeSpec {
     /// A node of weight 1 whose cache size is unknown, in no group but that of all.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), weight: Weight::ONE, cache: Bytes::ZERO, groups: Groups::NONE }
+        Self {
+            name: name.into(),
+            weight: Weight::ONE,
+            cache: Bytes::ZERO,
+            groups: Groups::NONE,
+            backup: false,
+        }
     }
 }
 
@@ -103,7 +111,11 @@ pub struct NodeRow {
     pub cache: Bytes,
     /// The groups it is in, beside that of all. Source: configuration.
     pub groups: Groups,
-    /// Whether it takes requests. Source: health checks and the operator.
+    /// Whether it is a backup. Source: configuration.
+    pub backup: bool,
+    /// Whether it stands by: a backup that is up and takes no requests, because an ordinary node of each of its groups does.
+    pub standby: bool,
+    /// Whether it takes requests, unless it stands by. Source: health checks and the operator.
     pub state: NodeState,
     /// Requests in flight, until the last byte is sent or the reply is aborted. Source: the dispatcher's own count;
     /// never stale.
@@ -127,6 +139,7 @@ pub(super) struct Entry {
     pub(super) weight: Weight,
     pub(super) cache: Bytes,
     pub(super) groups: Groups,
+    pub(super) backup: bool,
     pub(super) state: NodeState,
 }
 
@@ -138,12 +151,16 @@ pub(super) struct View {
     pools: Vec<Pool>,
 }
 
-/// What is derived of a group's members.
+/// What is derived of a group's members that can take requests: the ordinary nodes, or the backups while these serve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
-    /// Their slots, removed ones included; empty for the group of all, whose members are all slots.
+    /// Their slots, removed ones included; empty for the group of all if these are all slots.
     members: Vec<u16>,
     size: usize,
+    /// How many of them have not been removed.
+    pub(super) present: usize,
+    /// Whether the backups serve: no ordinary node is up, and a backup is.
+    pub(super) on_backups: bool,
     /// Ends of the members' ranges when members are as wide as their caches; empty when all are equally wide.
     ends: Vec<u64>,
     pub(super) open: usize,
@@ -151,8 +168,16 @@ pub(super) struct Pool {
     pub(super) weight_max: u64,
 }
 
-static NOBODY: Pool =
-    Pool { members: Vec::new(), size: 0, ends: Vec::new(), open: 0, weight_sum: 0, weight_max: 0 };
+static NOBODY: Pool = Pool {
+    members: Vec::new(),
+    size: 0,
+    present: 0,
+    on_backups: false,
+    ends: Vec::new(),
+    open: 0,
+    weight_sum: 0,
+    weight_max: 0,
+};
 
 impl Default for View {
     fn default() -> Self {
@@ -162,7 +187,15 @@ impl Default for View {
 
 impl Pool {
     fn of(group: GroupId, rows: &[Entry]) -> Self {
-        let inside = || rows.iter().enumerate().filter(|(_, entry)| entry.groups.contains(group));
+        let is_up = |backup: bool| {
+            let up = |entry: &&Entry| entry.state == NodeState::Up && entry.groups.contains(group);
+            rows.iter().filter(up).any(|entry| entry.backup == backup)
+        };
+        let on_backups = is_up(true) && !is_up(false);
+        let inside = || {
+            let member = |entry: &Entry| entry.groups.contains(group) && entry.backup == on_backups;
+            rows.iter().enumerate().filter(move |(_, entry)| member(entry))
+        };
         let open = || inside().filter(|(_, entry)| entry.state == NodeState::Up);
         let weights = || open().map(|(_, entry)| u64::from(entry.weight.milli()));
         let caches: Vec<Bytes> = inside().map(|(_, entry)| entry.cache).collect();
@@ -177,8 +210,14 @@ impl Pool {
         }
         let slots = || inside().map(|(index, _)| super::slot(index).0);
         Self {
-            members: if group == GroupId::ALL { Vec::new() } else { slots().collect() },
+            members: if caches.len() == rows.len() && group == GroupId::ALL {
+                Vec::new()
+            } else {
+                slots().collect()
+            },
             size: caches.len(),
+            present: inside().filter(|(_, entry)| entry.state != NodeState::Removed).count(),
+            on_backups,
             ends,
             open: open().count(),
             weight_sum: weights().sum(),
@@ -191,12 +230,12 @@ impl Pool {
         !self.ends.is_empty()
     }
 
-    /// Number of members, closed ones included.
+    /// Number of members that can take requests, closed ones included.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// The members' slots from the first at or after `start` on, cyclically; none for the group of all, which has no list.
+    /// The members' slots from the first at or after `start` on, cyclically. Not for the group of all, which may have no list.
     pub(super) fn from(&self, start: usize) -> impl Iterator<Item = usize> + '_ {
         let at = self.members.partition_point(|slot| usize::from(*slot) < start);
         let (before, after) = self.members.split_at(at);
@@ -220,7 +259,7 @@ impl Pool {
                 self.ends.partition_point(|end| *end <= point).min(self.size.saturating_sub(1))
             }
         };
-        // The group of all has no list: its members are their own places.
+        // Where all slots are members there is no list: they are their own places.
         self.members.get(at).map_or(at, |slot| usize::from(*slot))
     }
 }
@@ -238,6 +277,7 @@ impl View {
             weight: spec.weight,
             cache: spec.cache,
             groups: spec.groups,
+            backup: spec.backup,
             state: NodeState::Up,
         };
         if index < self.rows.len() {
@@ -252,6 +292,17 @@ impl View {
         let named = self.rows.iter().fold(0, |bits, entry| bits | entry.groups.bits());
         let groups = (0..=GroupId::MAX).take_while(|number| *number == 0 || named >> number > 0);
         self.pools = groups.filter_map(GroupId::new).map(|group| Pool::of(group, &self.rows)).collect();
+    }
+
+    /// The groups in which a slot can take requests, as bits; bit 0 is the group of all.
+    pub(super) fn eligible(&self, index: usize) -> u64 {
+        let Some(entry) = self.rows.get(index) else { return 0 };
+        let groups = entry.groups.bits() | 1;
+        if !entry.backup {
+            return groups;
+        }
+        let serving = self.pools.iter().enumerate().filter(|(_, pool)| pool.on_backups);
+        groups & serving.fold(0, |bits, (group, _)| bits | 1 << group)
     }
 
     /// What is derived of a group.

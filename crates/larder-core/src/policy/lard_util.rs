@@ -148,7 +148,7 @@ impl Policy for LardUtil {
             return Some(Choice { node, reason: Reason::Local }.counted(nodes));
         }
         let epoch = nodes.epoch();
-        let server = shard.members(slot, nodes).next();
+        let server = shard.open_members(slot, nodes).next();
         let choice = self.decide(now, request, server, shard.was_assigned(slot), nodes)?;
         shard.put_sole(slot, choice, now, epoch, nodes);
         Some(choice.counted(nodes))
@@ -161,7 +161,7 @@ impl Policy for LardUtil {
         let shard = self.targets.shard(request.target);
         let (server, was_assigned) = match shard.find(request.target) {
             None => (None, false),
-            Some(slot) => (shard.members(slot, nodes).next(), shard.was_assigned(slot)),
+            Some(slot) => (shard.open_members(slot, nodes).next(), shard.was_assigned(slot)),
         };
         self.decide(now, request, server, was_assigned, nodes)
     }

@@ -1,5 +1,6 @@
 //! The tests that every policy passes. They run over [`PolicyKind::ALL`], so a new policy cannot be left out.
 
+mod backups;
 mod churn;
 mod handover;
 mod shares;

@@ -197,9 +197,15 @@ impl Shard {
         all.filter(move |node| current || !nodes.lost_since(*node, epoch))
     }
 
-    /// The only member, if there is just one and none can have been lost: the common case, in one look.
+    /// The members that take requests. Another switch's sets name nodes that are up there and may be closed or stand by here.
+    pub(super) fn open_members(&self, slot: Slot, nodes: Sight<'_>) -> impl Iterator<Item = NodeId> {
+        self.members(slot, nodes).filter(move |node| nodes.is_open(*node))
+    }
+
+    /// The only member, if there is just one, it takes requests, and none can have been lost: the common case, in one look.
     pub(super) fn sole(&self, slot: Slot, nodes: Sight<'_>) -> Option<NodeId> {
-        if self.is_current(slot, nodes) { self.entry(slot).set.single() } else { None }
+        let single = if self.is_current(slot, nodes) { self.entry(slot).set.single() } else { None };
+        single.filter(|node| nodes.is_open(*node))
     }
 
     /// Whether the members were looked at since any node last lost its targets.

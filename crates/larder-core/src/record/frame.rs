@@ -328,6 +328,11 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             put(out, node.0.into());
             put(out, (*requests).into());
         }
+        Change::Backup(node, backup) => {
+            out.push(9);
+            put(out, node.0.into());
+            out.push((*backup).into());
+        }
     }
     put_tape(out, &changed.tape);
     put(out, changed.node.0.into());
@@ -354,6 +359,7 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
         6 => Change::Elsewhere(Arc::new(elsewhere(wire)?)),
         7 => Change::Sets(RouteId(wire.small("route")?), Arc::new(memory(wire)?)),
         8 => Change::LongLived(wire.node()?, wire.small("long-lived requests")?),
+        9 => Change::Backup(wire.node()?, wire.one_of(&[false, true], "backup")?),
         change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
     Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
@@ -459,6 +465,7 @@ pub(super) fn put_spec(out: &mut Vec<u8>, spec: &NodeSpec) {
     put(out, spec.weight.milli().into());
     put(out, spec.cache.get());
     put(out, spec.groups.bits());
+    out.push(spec.backup.into());
 }
 
 pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, WireError> {
@@ -468,6 +475,7 @@ pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, WireError> {
         weight: weight(wire)?,
         cache: Bytes(wire.number("cache size")?),
         groups: Groups::from_bits(wire.number("groups")?),
+        backup: wire.one_of(&[false, true], "backup")?,
     })
 }
 

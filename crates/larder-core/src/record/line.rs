@@ -44,6 +44,7 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
         Change::Join(_) => (None, "join".to_owned()),
         Change::State(_, state) => (None, state.to_string()),
         Change::Reweigh(_, weight) => (None, format!("weight:{weight}")),
+        Change::Backup(_, backup) => (None, if *backup { "backup" } else { "ordinary" }.to_owned()),
         Change::Report(..) => (None, "report".to_owned()),
         Change::Cache(_, target, CacheEvent::Stored) => (Some(target), "stored".to_owned()),
         Change::Cache(_, target, CacheEvent::Evicted) => (Some(target), "evicted".to_owned()),

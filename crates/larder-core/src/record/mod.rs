@@ -30,7 +30,7 @@ use crate::wire::WireError;
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"LARDEREC";
 /// The version that follows them, one byte.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The longest header or frame: room for a routing table of some seven million targets. What is longer cannot be recorded.
 pub const FRAME_BYTES_MAX: usize = 1 << 26;
 

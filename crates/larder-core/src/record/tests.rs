@@ -99,6 +99,7 @@ fn changes() -> Vec<Change> {
     let spec = NodeSpec {
         cache: Bytes::mib(64),
         groups: Groups::from_bits(u64::MAX),
+        backup: true,
         ..NodeSpec::named("a node with blanks\nand lines")
     };
     let report = LoadReport {
@@ -117,6 +118,7 @@ fn changes() -> Vec<Change> {
         Change::State(node, NodeState::Down),
         Change::State(node, NodeState::Removed),
         Change::Reweigh(node, Weight::from_milli(2500).expect("in range")),
+        Change::Backup(node, true),
         Change::LongLived(node, 70_000),
         Change::Report(node, report),
         Change::Cache(node, target, CacheEvent::Stored),

@@ -65,6 +65,7 @@ struct Member {
     name: Arc<str>,
     state: NodeState,
     weight: Weight,
+    backup: bool,
     memory: Bytes,
     cache: ByteCache<TargetId>,
 }
@@ -224,6 +225,7 @@ impl Cluster {
             weight: node.weight,
             cache: node.memory,
             groups: node.groups,
+            backup: node.backup,
             ..NodeSpec::named(&*node.name)
         };
         let Ok(id) = self.dispatcher.join(now, spec, &mut self.ended) else { return };
@@ -231,8 +233,9 @@ impl Cluster {
             self.members.resize_with(id.index() + 1, || None);
         }
         let cache = ByteCache::new(settings.cache, Bytes(node.memory.get() >> level), settings.object_max);
-        let (name, state, weight, memory) = (node.name.clone(), NodeState::Up, node.weight, node.memory);
-        self.members[id.index()] = Some(Member { name, state, weight, memory, cache });
+        let (name, state) = (node.name.clone(), NodeState::Up);
+        let LiveNode { weight, backup, memory, .. } = *node;
+        self.members[id.index()] = Some(Member { name, state, weight, backup, memory, cache });
         self.adjust(now, id.index(), node, level);
     }
 
@@ -245,6 +248,10 @@ impl Cluster {
         if member.weight != node.weight {
             member.weight = node.weight;
             self.dispatcher.reweigh(now, slot(at), node.weight, &mut self.ended);
+        }
+        if member.backup != node.backup {
+            member.backup = node.backup;
+            self.dispatcher.set_backup(now, slot(at), node.backup, &mut self.ended);
         }
         if member.state != node.state {
             if node.state == NodeState::Down {

@@ -124,6 +124,8 @@ pub struct LiveNode {
     pub weight: Weight,
     /// The groups it is in.
     pub groups: Groups,
+    /// Whether it is a backup.
+    pub backup: bool,
     /// Whether it takes requests.
     pub state: NodeState,
     /// The size of its memory; zero if it is not known, and then nothing is kept there.

@@ -34,6 +34,7 @@ fn nodes(memory: Bytes) -> Vec<LiveNode> {
             id: NodeId(n),
             weight: Weight::ONE,
             groups: Groups::NONE,
+            backup: false,
             state: NodeState::Up,
             memory,
         })

@@ -123,8 +123,11 @@ impl Edge {
         for row in dispatcher.nodes().rows() {
             let peer = self.peers.capability(row.id);
             let shaky = shared.nodes.get(row.id).is_none_or(|node| node.failures.load(Relaxed) > 0);
-            let usable =
-                dispatcher.nodes().is_open(row.id) && peer.up && peer.cookie && peer.linked && !shaky;
+            let usable = dispatcher.nodes().takes(row.id, GroupId::ALL)
+                && peer.up
+                && peer.cookie
+                && peer.linked
+                && !shaky;
             let limit = u32::try_from(t_high * u64::from(row.weight.milli()) / 1000).unwrap_or(u32::MAX);
             self.set_node_base(shared, row.id);
             self.fabric.set_gate(Some(row.id), limit.max(1), usable);

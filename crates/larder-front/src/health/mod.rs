@@ -48,15 +48,16 @@ fn eject(shared: &Shared, node: &Node) {
     }
 }
 
-/// Whether a group has another open node, and less than half of its nodes are down.
+/// Whether a group has another node that is up, be it a backup, and less than half of its nodes are down.
 fn can_spare_one(shared: &Shared, group: GroupId) -> bool {
     let nodes = shared.dispatcher.nodes();
-    let (mut members, mut down) = (0, 0);
+    let (mut members, mut up, mut down) = (0, 0, 0);
     for node in shared.nodes.members().filter(|node| nodes.is_in(node.id, group)) {
         members += 1;
+        up += usize::from(nodes.is_open(node.id));
         down += usize::from(!node.standing().healthy);
     }
-    nodes.open_in(group) >= 2 && down < members / 2
+    up >= 2 && down < members / 2
 }
 
 /// Traffic has seen `node` answer.

@@ -172,6 +172,11 @@ impl Snapshot {
             let value = dispatcher.outstanding_in(group);
             outstanding.encode_family(&[("group", name)])?.encode_gauge(&value)?;
         }
+        let mut on_backups = describe(encoder, &table::GROUP_ON_BACKUPS)?;
+        for (group, name) in routing.all_groups() {
+            let value = u32::from(dispatcher.nodes().on_backups(group));
+            on_backups.encode_family(&[("group", name)])?.encode_gauge(&value)?;
+        }
         Ok(())
     }
 
@@ -402,6 +407,10 @@ fn node_gauges(
     let mut long_lived = describe(encoder, &table::NODE_LONG_LIVED)?;
     for (row, name) in rows.iter().zip(names) {
         long_lived.encode_family(&[("node", &**name)])?.encode_gauge(&row.long_lived)?;
+    }
+    let mut standby = describe(encoder, &table::NODE_STANDBY)?;
+    for (row, name) in rows.iter().zip(names) {
+        standby.encode_family(&[("node", &**name)])?.encode_gauge(&u32::from(row.standby))?;
     }
     let mut states = describe(encoder, &table::NODE_STATE)?;
     for (row, name) in rows.iter().zip(names) {

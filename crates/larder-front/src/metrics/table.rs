@@ -48,6 +48,8 @@ metrics! {
         "Requests whose node was slow on routes that hedge: won (the second node's answer was the first), lost, failed, no_room, over_share";
     GROUP_OUTSTANDING, Gauge, "larder_switch_group_outstanding", ["group"],
         "Requests admitted and not ended, by the group of nodes their routes use (empty: all nodes)";
+    GROUP_ON_BACKUPS, Gauge, "larder_switch_group_on_backups", ["group"],
+        "1 while the backup nodes of a group (empty: all nodes) take its requests, since no ordinary node of the group is up";
     TLS_HANDSHAKES, Counter, "larder_switch_tls_handshakes_total", ["outcome"],
         "TLS handshakes that have ended: done, failed, timed_out, no_certificate (it is still to come), challenge (of ACME), plain_http (HTTP without TLS, answered with 400)";
     TLS_NOT_AFTER, Gauge, "larder_switch_tls_certificate_not_after_seconds", ["file"],
@@ -100,6 +102,8 @@ metrics! {
         "Requests in flight at a node";
     NODE_LONG_LIVED, Gauge, "larder_switch_node_long_lived", ["node"],
         "Long-lived requests among those in flight at a node";
+    NODE_STANDBY, Gauge, "larder_switch_node_standby", ["node"],
+        "1 while a node is a backup that is up and takes no new requests, since an ordinary node is up";
     NODE_STATE, Gauge, "larder_switch_node_state", ["node", "state"],
         "1 for the state a node is in";
     FIRST_BYTE, Histogram, "larder_switch_first_byte_seconds", ["node"],

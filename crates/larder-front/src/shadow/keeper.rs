@@ -51,6 +51,7 @@ fn nodes(shared: &Shared, feed: &Feed) -> Vec<LiveNode> {
         id: row.id,
         weight: row.weight,
         groups: row.groups,
+        backup: row.backup,
         state: row.state,
     };
     shared.dispatcher.nodes().rows().into_iter().map(row).collect()

@@ -49,7 +49,7 @@ const ROUTES: [&str; 28] = [
     "POST /nodes/NAME/drain",
     "POST /nodes/NAME/undrain",
     "POST /nodes/NAME/weight?value=1.5",
-    "POST /nodes/NAME/join?address=HOST:PORT&weight=1&cache=8GiB&group=NAME",
+    "POST /nodes/NAME/join?address=HOST:PORT&weight=1&cache=8GiB&group=NAME&backup=true",
     "POST /nodes/NAME/leave",
     "POST /routes/NAME/share?percent=5",
     "POST /routes/NAME/table/reload",
@@ -382,7 +382,7 @@ fn weight(ask: &Ask<'_>) -> Result<Weight, Answer> {
 /// A node that is to join, as the config has it.
 fn entry(name: &str, ask: &Ask<'_>) -> Result<NodeEntry, Answer> {
     let wrong = |error: &dyn std::fmt::Display| {
-        let hint = "write ?address=HOST:PORT, and if wanted weight=1.5, cache=8GiB, group=NAME";
+        let hint = "write ?address=HOST:PORT, and if wanted weight=1.5, cache=8GiB, group=NAME, backup=true";
         Answer::problem(400, &error.to_string(), hint)
     };
     let number = |name: &str| match ask.param(name) {
@@ -395,7 +395,13 @@ fn entry(name: &str, ask: &Ask<'_>) -> Result<NodeEntry, Answer> {
         None => None,
         Some(text) => Some(text.parse::<Size>().map_err(|error| wrong(&format!("cache '{text}': {error}")))?),
     };
+    let backup = match ask.param("backup").as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(text) => return Err(wrong(&format!("backup '{text}' is neither true nor false"))),
+    };
     let raw = RawPeer {
+        backup,
         name: Some(name.to_owned()),
         weight: number("weight")?.unwrap_or(1.0),
         cache,

@@ -188,7 +188,8 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
             [] => String::new(),
             groups => format!(", in {}", groups.join(" and ")),
         };
-        writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}{groups}")?;
+        let backup = if peer.spec.backup { ", backup" } else { "" };
+        writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}{groups}{backup}")?;
     }
     if let Some(SwitchesRole { name, listen, advertise, seeds, .. }) = &role.beside {
         let known = shown_address(*listen, *advertise);

@@ -58,6 +58,10 @@ pub(crate) struct RawDiscover {
     #[serde(default, skip_serializing_if = "Texts::is_empty")]
     #[schemars(example = &"dynamic")]
     pub(crate) groups: Texts,
+    /// Whether the nodes are backups: they take requests only while no ordinary node of their group is up. Not for a file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(example = false)]
+    pub(crate) backup: bool,
 }
 
 const fn period() -> Span {

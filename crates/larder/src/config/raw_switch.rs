@@ -1,25 +1,22 @@
 //! `[switch]` as written, with its defaults.
 
-use std::borrow::Cow;
-use std::fmt;
-
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, PolicyKind, Settings};
 use larder_edge::Forwarded;
 use larder_front::{Check, HealthConfig, Limits, Timeouts};
 use schemars::JsonSchema;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::raw_discover::RawDiscover;
 use super::raw_edits::{RawCompress, RawHeaders, RawHedge, RawRequestId, RawSticky};
 use super::raw_guard::RawGuard;
-use super::raw_handoff::{RawHandoff, RawPeerHandoff};
+use super::raw_handoff::RawHandoff;
+use super::raw_peer::RawPeer;
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
 };
-use super::raw_reach::{RawNodeTls, RawPeerTls};
+use super::raw_reach::RawNodeTls;
 use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
 use super::raw_safety::{RawClients, RawLongLived, RawOutliers, RawRetries};
@@ -63,7 +60,7 @@ pub(crate) struct RawSwitch {
     pub(crate) url_fields_in_headers: bool,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
-    /// `groups`, `http2` (true: it is asked by HTTP/2, as gRPC needs), `tls` (true, false, or a table as [switch.node_tls]),
+    /// `groups`, `backup` (true: it takes requests only while no ordinary node of its group is up), `http2` (true: it is asked by HTTP/2, as gRPC needs), `tls` (true, false, or a table as [switch.node_tls]),
     /// `proxy_protocol` (as node_proxy_protocol), `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
     /// `discover` finds some.
     pub(crate) nodes: Vec<RawPeer>,
@@ -239,114 +236,6 @@ pub(crate) struct RawSwitch {
     pub(crate) retries: RawRetries,
     /// When nodes that answer, but worse than the others, are taken out for a while. Off by default.
     pub(crate) outliers: RawOutliers,
-}
-
-/// An entry of `switch.nodes`.
-#[derive(Clone, Debug, Serialize, PartialEq)]
-pub(crate) struct RawPeer {
-    /// Where the node listens: "address:port" or "name:port".
-    pub(crate) address: String,
-    /// Its name; by default the address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-    /// Its share of the load, 0.001 to 100; 1 by default.
-    pub(crate) weight: f64,
-    /// Its cache size, if known: the first placement of targets weighs it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cache: Option<Size>,
-    /// The groups it is in, for routes that use only some nodes.
-    #[serde(skip_serializing_if = "Texts::is_empty")]
-    pub(crate) groups: Texts,
-    /// Whether it is asked by HTTP/2.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) http2: bool,
-    /// Whether it is reached by TLS, and how.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls: Option<RawPeerTls>,
-    /// Whether connections to it announce their client.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) proxy_protocol: Option<String>,
-    /// How it takes connections that are handed to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) handoff: Option<RawPeerHandoff>,
-}
-
-/// The table form of [`RawPeer`].
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct PeerTable {
-    address: String,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default = "weight_one")]
-    weight: f64,
-    #[serde(default)]
-    cache: Option<Size>,
-    #[serde(default)]
-    groups: Texts,
-    #[serde(default)]
-    http2: bool,
-    #[serde(default)]
-    tls: Option<RawPeerTls>,
-    #[serde(default)]
-    proxy_protocol: Option<String>,
-    #[serde(default)]
-    handoff: Option<RawPeerHandoff>,
-}
-
-fn weight_one() -> f64 {
-    1.0
-}
-
-impl From<&str> for RawPeer {
-    fn from(address: &str) -> Self {
-        Self {
-            address: address.to_owned(),
-            name: None,
-            weight: 1.0,
-            cache: None,
-            groups: Texts::default(),
-            http2: false,
-            tls: None,
-            proxy_protocol: None,
-            handoff: None,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for RawPeer {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct TextOrTable;
-        impl<'de> Visitor<'de> for TextOrTable {
-            type Value = RawPeer;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "an \"address:port\" or a table such as { address = \"10.0.0.1:80\", weight = 2.0 }",
-                )
-            }
-            fn visit_str<E: de::Error>(self, address: &str) -> Result<RawPeer, E> {
-                Ok(RawPeer::from(address))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPeer, A::Error> {
-                let table = PeerTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                let PeerTable { address, name, weight, cache, groups, http2, tls, proxy_protocol, handoff } =
-                    table;
-                Ok(RawPeer { address, name, weight, cache, groups, http2, tls, proxy_protocol, handoff })
-            }
-        }
-        from.deserialize_any(TextOrTable)
-    }
-}
-
-impl JsonSchema for RawPeer {
-    fn schema_name() -> Cow<'static, str> {
-        "Node".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let table = PeerTable::json_schema(generator);
-        schemars::json_schema!({"anyOf": [{"type": "string"}, table]})
-    }
 }
 
 /// `switch.admission`.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::error::{ConfigError, Fault, Source};
 use super::raw_discover::RawDiscover;
-use super::raw_switch::RawPeer;
+use super::raw_peer::RawPeer;
 use super::text::Span;
 use super::valid_switch::{groups, host_and_port, peers};
 
@@ -64,12 +64,13 @@ pub(crate) struct Discover {
     pub(crate) weight: Weight,
     pub(crate) cache: Bytes,
     pub(crate) groups: Vec<String>,
+    pub(crate) backup: bool,
 }
 
 impl Discover {
     /// A node that it has found.
     pub(crate) fn entry(&self, name: &str, address: String, weight: Weight) -> NodeEntry {
-        let spec = NodeSpec { weight, cache: self.cache, ..NodeSpec::named(name) };
+        let spec = NodeSpec { weight, cache: self.cache, backup: self.backup, ..NodeSpec::named(name) };
         NodeEntry { groups: self.groups.clone(), ..NodeEntry::new(spec, address) }
     }
 }
@@ -92,7 +93,13 @@ const NAME_MAX: usize = 253;
 const HOUR: Duration = Duration::from_secs(3600);
 const HOLD: Duration = Duration::from_secs(30);
 
-pub(super) fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
+/// All entries of `[[switch.discover]]`.
+pub(super) fn sources(raw: &[RawDiscover]) -> Result<Vec<Discover>, Fault> {
+    let all = raw.iter().enumerate();
+    all.map(|(i, raw)| discover(&format!("switch.discover[{i}]"), raw)).collect()
+}
+
+fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
     let given = [raw.dns.is_some(), raw.srv.is_some(), raw.kubernetes.is_some(), raw.file.is_some()];
     if given.into_iter().filter(|given| *given).count() != 1 {
         let what = "says nothing, or several things, of where nodes are found";
@@ -112,6 +119,7 @@ pub(super) fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
             ("servers", !raw.servers.0.is_empty()),
             ("cache", raw.cache.is_some()),
             ("groups", !raw.groups.0.is_empty()),
+            ("backup", raw.backup),
         ] {
             if given {
                 let what = "is not for a file";
@@ -135,6 +143,7 @@ pub(super) fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
         })?,
         cache: raw.cache.map_or(Bytes::ZERO, |size| size.0),
         groups: groups(&format!("{at}.groups"), &raw.groups.0)?,
+        backup: raw.backup,
     })
 }
 
@@ -314,6 +323,7 @@ mod tests {
             ("srv = \"a\"\nkubeconfig = \"k\"", "switch.discover[0].kubeconfig: is for kubernetes"),
             ("file = \"\"", "switch.discover[0].file: empty"),
             ("file = \"n\"\ngroups = \"a\"", "switch.discover[0].groups: is not for a file"),
+            ("file = \"n\"\nbackup = true", "switch.discover[0].backup: is not for a file"),
         ] {
             let fault = parsed(text).expect_err(text);
             let error = Source::new("f", text).locate(fault).to_string();
@@ -324,8 +334,9 @@ mod tests {
     #[test]
     fn a_file_names_nodes_as_the_config_does() {
         let path = Path::new("/etc/nodes.toml");
-        let nodes = nodes_in(path, "nodes = [\"a:1\", { address = \"b:2\", weight = 2.0 }]").unwrap();
+        let nodes = nodes_in(path, "nodes = [\"a:1\", { address = \"b:2\", backup = true }]").unwrap();
         assert_eq!((nodes.len(), nodes[1].address.as_str()), (2, "b:2"));
+        assert_eq!((nodes[0].spec.backup, nodes[1].spec.backup), (false, true));
         assert_eq!(nodes_in(path, "nodes = []").unwrap(), []);
         for (text, complaint) in [
             ("", "missing: the key 'nodes'"),

@@ -6,8 +6,9 @@ use larder_front::{AnnounceOf, NodeEntry, OutboundTls, ProxyVersion, Reach, Sett
 
 use super::error::Fault;
 use super::explain::suggest;
+use super::raw_peer::RawPeer;
 use super::raw_reach::{RawNodeTls, RawPeerTls};
-use super::raw_switch::{RawPeer, RawSwitch};
+use super::raw_switch::RawSwitch;
 use super::valid_outbound::outbound;
 
 const ANNOUNCEMENTS: [&str; 3] = ["off", "v1", "v2"];

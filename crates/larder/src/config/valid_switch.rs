@@ -1,6 +1,6 @@
 //! `[switch]`, checked and turned into what the front is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use larder_front::{
 };
 
 use super::error::{ConfigError as ConfigFault, Fault, Source};
-use super::raw_switch::{
-    AdmissionWord, RawAdmission, RawHealth, RawPeer, RawSwitch, RawSwitchLimits, RawTimeouts,
-};
+use super::raw_peer::RawPeer;
+use super::raw_switch::{AdmissionWord, RawAdmission, RawHealth, RawSwitch, RawSwitchLimits, RawTimeouts};
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
 use super::valid_access_log::access_log;
 use super::valid_acme::writable;
-use super::valid_discover::{Discover, discover};
+use super::valid_discover::{Discover, Place, sources};
 use super::valid_edits::{against_mechanism, edits_of_all};
 use super::valid_entry::entry;
 use super::valid_guard::warn_of_bypasses;
@@ -82,9 +81,7 @@ pub(super) fn switch(
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
     let (tls, acme) = raw.tls.as_ref().map(|raw| tls(raw, &listen, warnings)).transpose()?.unzip();
     let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
-    let discover =
-        (0..).zip(&raw.discover).map(|(i, raw): (usize, _)| discover(&format!("switch.discover[{i}]"), raw));
-    let discover = discover.collect::<Result<Vec<Discover>, Fault>>()?;
+    let discover = sources(&raw.discover)?;
     switch.grows = !discover.is_empty();
     switch.settings = settings(raw)?;
     switch.key = match level_key(&switch.settings) {
@@ -97,6 +94,7 @@ pub(super) fn switch(
     };
     switch.classes = classes("switch", &raw.classes, warnings)?;
     switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
+    warn_of_backups_alone(&switch, &discover, warnings);
     edits_of_all(raw, &mut switch)?;
     switch.split_by = split_by("switch.split_by", &raw.split_by)?;
     switch.signals = signals(&raw.signals)?;
@@ -312,7 +310,7 @@ pub(super) fn peers(list: &str, raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault
                 .hint("0.001 to 100")
         })?;
         let cache = entry.cache.map_or(Bytes::ZERO, |size| size.0);
-        let spec = NodeSpec { weight, cache, ..NodeSpec::named(name) };
+        let spec = NodeSpec { weight, cache, backup: entry.backup, ..NodeSpec::named(name) };
         let groups = groups(&format!("{key}.groups"), &entry.groups.0)?;
         let handoff = entry.handoff.as_ref().map(|raw| peer(&key, raw)).transpose()?;
         let node =
@@ -320,6 +318,27 @@ pub(super) fn peers(list: &str, raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault
         peers.push(of_node(&key, entry, node)?);
     }
     Ok(peers)
+}
+
+/// Warns of groups that have backups and no ordinary node. What a file of nodes says is not known here.
+fn warn_of_backups_alone(switch: &SwitchConfig, discover: &[Discover], warnings: &mut Vec<Fault>) {
+    if discover.iter().any(|source| matches!(source.place, Place::File(_))) {
+        return;
+    }
+    let named: BTreeSet<&str> = switch.routes.iter().filter_map(|route| route.group.as_deref()).collect();
+    for group in std::iter::once(None).chain(named.into_iter().map(Some)) {
+        let inside = |groups: &[String]| group.is_none_or(|group| groups.iter().any(|name| name == group));
+        let nodes = switch.nodes.iter().map(|node| (&node.groups, node.spec.backup));
+        let sources = discover.iter().map(|source| (&source.groups, source.backup));
+        let mut members = nodes.chain(sources).filter(|(groups, _)| inside(groups)).peekable();
+        if members.peek().is_some() && members.all(|(_, backup)| backup) {
+            let of = group.map_or_else(String::new, |group| format!(" of group '{group}'"));
+            let what = format!("every node{of} is a backup: the backups take all requests");
+            warnings.push(
+                Fault::new("switch.nodes", what).hint("leave backup out of the nodes that are to serve"),
+            );
+        }
+    }
 }
 
 /// A node by itself, for a caller that is no file.

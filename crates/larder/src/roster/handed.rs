@@ -15,6 +15,9 @@ pub(crate) struct Handed {
     pub(crate) named_weight_milli: u32,
     pub(crate) cache_bytes: u64,
     pub(crate) groups: Vec<String>,
+    /// Whether it is a backup by that source.
+    #[serde(default)]
+    pub(crate) backup: bool,
 }
 
 impl Handed {
@@ -22,7 +25,7 @@ impl Handed {
     pub(crate) fn entry(&self) -> NodeEntry {
         let weight = Weight::from_milli(self.named_weight_milli).unwrap_or(Weight::ONE);
         let named = NodeSpec::named(&self.standing.name);
-        let spec = NodeSpec { weight, cache: Bytes(self.cache_bytes), ..named };
+        let spec = NodeSpec { weight, cache: Bytes(self.cache_bytes), backup: self.backup, ..named };
         NodeEntry { groups: self.groups.clone(), ..NodeEntry::new(spec, self.standing.address.clone()) }
     }
 

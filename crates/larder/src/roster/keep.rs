@@ -370,6 +370,7 @@ impl RosterKeeper {
                 self.switch.move_to(&entry.spec.name, &entry.address, resolved).map_err(|e| e.to_string())
             }
             Change::Reweigh(name, weight) => self.switch.reweigh(name, *weight).map_err(|e| e.to_string()),
+            Change::Backup(name, backup) => self.switch.set_backup(name, *backup).map_err(|e| e.to_string()),
         }
     }
 
@@ -460,6 +461,7 @@ impl RosterKeeper {
             Some(Handed {
                 source: state.heard[*source].what.clone(),
                 named_weight_milli: entry.spec.weight.milli(),
+                backup: entry.spec.backup,
                 cache_bytes: entry.spec.cache.get(),
                 groups: entry.groups.clone(),
                 standing,

@@ -33,13 +33,15 @@ enum Change {
     Move(NodeEntry),
     /// It gets another weight.
     Reweigh(String, Weight),
+    /// It becomes a backup, or an ordinary node.
+    Backup(String, bool),
 }
 
 impl Change {
     fn name(&self) -> &str {
         match self {
             Self::Join(entry) | Self::Move(entry) => &entry.spec.name,
-            Self::Leave(name) | Self::Reweigh(name, _) => name,
+            Self::Leave(name) | Self::Reweigh(name, _) | Self::Backup(name, _) => name,
         }
     }
 }
@@ -156,6 +158,9 @@ impl Roster {
             if old.weight != new.weight {
                 changes.push(Change::Reweigh((*name).to_owned(), new.weight));
             }
+            if old.backup != new.backup {
+                changes.push(Change::Backup((*name).to_owned(), new.backup));
+            }
         }
         leaves.extend(self.applied.keys().filter(|name| !wanted.contains_key(name.as_str())));
         changes.extend(leaves.into_iter().cloned().map(Change::Leave));
@@ -179,6 +184,11 @@ impl Roster {
             Change::Reweigh(name, weight) => {
                 if let Some(applied) = self.applied.get_mut(name) {
                     applied.spec.weight = *weight;
+                }
+            }
+            Change::Backup(name, backup) => {
+                if let Some(applied) = self.applied.get_mut(name) {
+                    applied.spec.backup = *backup;
                 }
             }
         }
@@ -212,6 +222,7 @@ mod tests {
             Change::Leave(name) => format!("leave {name}"),
             Change::Move(entry) => format!("move {} {}", entry.spec.name, entry.address),
             Change::Reweigh(name, weight) => format!("reweigh {name} {weight}"),
+            Change::Backup(name, backup) => format!("backup {name} {backup}"),
         };
         changes.iter().map(say).collect()
     }
@@ -271,8 +282,12 @@ mod tests {
         settle(&mut roster);
         a.spec.weight = Weight::from_f64(2.0).expect("a weight");
         a.address = "two:80".to_owned();
+        a.spec.backup = true;
         roster.heard(file, vec![a.clone()], start);
-        assert_eq!(settle(&mut roster), ["move a two:80", "reweigh a 2"]);
+        assert_eq!(settle(&mut roster), ["move a two:80", "reweigh a 2", "backup a true"]);
+        a.spec.backup = false;
+        roster.heard(file, vec![a.clone()], start);
+        assert_eq!(settle(&mut roster), ["backup a false"]);
         a.groups = vec!["g".to_owned()];
         roster.heard(file, vec![a], start);
         assert_eq!(settle(&mut roster), ["leave a", "join a"]);

@@ -70,7 +70,7 @@ fn draw_nodes(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let head = Row::new(names).style(HEAD);
     let row = |(at, node): (usize, &NodeRow)| {
         let colour = match node.state.as_str() {
-            "up" => Color::Green,
+            "up" | "standby" => Color::Green,
             "draining" => Color::Yellow,
             _ => Color::Red,
         };

@@ -220,7 +220,11 @@ impl Picture {
             let counts = Counts::of_switch(node);
             let twin = old.and_then(|old| old.nodes.iter().find(|other| other.name == node.name));
             let moved = twin.and_then(|twin| counts.since(Counts::of_switch(twin)));
-            let state = if node.state == "up" && !node.healthy { "unhealthy" } else { &node.state };
+            let state = match &*node.state {
+                "up" if !node.healthy => "unhealthy",
+                "up" if node.standby => "standby",
+                state => state,
+            };
             self.nodes.push(NodeRow {
                 source,
                 name: node.name.clone(),

@@ -55,6 +55,7 @@ pub(super) struct LiveNode {
     pub(super) name: String,
     pub(super) state: String,
     pub(super) healthy: bool,
+    pub(super) standby: bool,
     pub(super) load: u64,
     pub(super) weight: f64,
     pub(super) cache_bytes: u64,

@@ -4,6 +4,7 @@
 
 mod acme;
 mod admission;
+mod backups;
 mod browser;
 mod churn;
 mod command_line;

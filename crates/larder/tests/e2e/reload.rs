@@ -50,7 +50,7 @@ impl Switch {
         Self { child, address: address(&ready["listen"][0]), admin: address(&ready["admin"]), folder }
     }
 
-    fn write(&self, lines: &str) {
+    pub fn write(&self, lines: &str) {
         write(self.folder.path(), lines);
     }
 
@@ -59,7 +59,7 @@ impl Switch {
     }
 
     /// What it has said so far.
-    fn talk(&self) -> String {
+    pub fn talk(&self) -> String {
         fs::read_to_string(self.folder.path().join("talk")).unwrap()
     }
 

@@ -138,7 +138,7 @@ impl Hacc {
         spread: Spread,
         nodes: Sight<'_>,
     ) -> Option<Verdict> {
-        let members = || shard.members(slot, nodes);
+        let members = || shard.open_members(slot, nodes);
         let Some(least) = least_of(members(), nodes) else {
             return self.first(now, target, nodes, shard.was_assigned(slot));
         };

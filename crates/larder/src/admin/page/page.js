@@ -132,7 +132,7 @@ function nodes(now, gone) {
     const drained = node.state === "draining";
     const cells = [
       make("td", { title: node.resolved }, node.name),
-      make("td", {}, make("span", { class: `state ${state}` }, state + (node.joining ? ", joining" : ""))),
+      make("td", {}, make("span", { class: `state ${state}` }, state + (node.standby ? ", standby" : node.backup ? ", backup" : "") + (node.joining ? ", joining" : ""))),
       make("td", { class: "bar", "data-name": "load" }, load, make("span", {}, number(node.load))),
       make("td", { class: "number", "data-name": "requests/s" }, rate(per)),
       make("td", { class: "number", "data-name": "hit ratio" }, told > 0 ? percent(node.hits / told) : "–"),
