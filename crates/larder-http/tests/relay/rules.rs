@@ -1,6 +1,6 @@
 //! Rules of HTTP that a proxy must keep, and limits.
 
-use crate::kit::{Bench, LONG, PATIENT, SHORT, echo, on_one_thread};
+use crate::kit::{Bench, PATIENT, SHORT, echo, on_one_thread};
 use larder_http::relay::{Limits, Stage};
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -255,7 +255,7 @@ fn the_side_that_is_silent_is_the_one_that_is_due() {
         let limits = Limits { server: SHORT, ..PATIENT };
         // The server reads nothing of an upload, and the client has nowhere to put it.
         let bench = Bench::with(limits, |_, talk| async move {
-            tokio::time::sleep(LONG).await;
+            std::future::pending::<()>().await;
             drop(talk);
         })
         .await;
@@ -299,8 +299,9 @@ fn connections_without_requests_end_in_time() {
         let client = bench.client().await;
         let (mut read, mut write) = client.stream.into_split();
         spawn_local(async move {
+            let mut pace = tokio::time::interval(Duration::from_millis(10));
             while write.write_all(b"\r\n").await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                pace.tick().await;
             }
         });
         let mut reply = Vec::new();

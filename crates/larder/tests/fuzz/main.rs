@@ -29,6 +29,7 @@ macro_rules! targets {
 }
 
 targets! {
+    http_heads = "../../../../fuzz/fuzz_targets/http_heads.rs",
     http_framing = "../../../../fuzz/fuzz_targets/http_framing.rs",
     core_handover = "../../../../fuzz/fuzz_targets/core_handover.rs",
     core_peers = "../../../../fuzz/fuzz_targets/core_peers.rs",
