@@ -1,8 +1,8 @@
 //! Relaying of HTTP/1: from a client's connection to servers and back.
 //!
-//! A thread serves its connections with one task each, and with none per request. [`serve`] is that task:
+//! A thread serves its connections with one task each, and with none per request. [`serve()`] is that task:
 //!
-//! 1. It reads a head ([`Client`]).
+//! 1. It reads a head ([`client::Client`]).
 //! 2. [`Proxy::request`] decides where the request goes.
 //! 3. An [`exchange`] takes it to a server: both directions run at the same time, so that an early reply and a slow upload do not
 //!    wait for each other.
