@@ -1,4 +1,4 @@
-//! Groups of nodes that go over to their backups, and back: what is logged of it.
+//! The log lines about groups of nodes that begin or cease to use their backups.
 
 use crate::switch::Shared;
 use larder_edge::Seldom;

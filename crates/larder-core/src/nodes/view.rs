@@ -151,13 +151,13 @@ pub(super) struct View {
     pools: Vec<Pool>,
 }
 
-/// What is derived of a group's members that can take requests: the ordinary nodes, or the backups while these serve.
+/// Sums over a group's members that can take requests: the ordinary nodes, or the backups while these serve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
     /// Their slots, removed ones included; empty for the group of all if these are all slots.
     members: Vec<u16>,
     size: usize,
-    /// How many of them have not been removed.
+    /// The number of members that have not been removed.
     pub(super) present: usize,
     /// Whether the backups serve: no ordinary node is up, and a backup is.
     pub(super) on_backups: bool,

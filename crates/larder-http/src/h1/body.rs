@@ -1,6 +1,6 @@
-//! How the end of a body is known.
+//! The ways in which a body is delimited.
 
-/// How the end of a message's body is known (RFC 9112 section 6.3).
+/// The way in which a message's body is delimited (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
     /// There is no body.

@@ -1,4 +1,4 @@
-//! Where a body ends.
+//! The decoder of bodies.
 
 use super::{Body, Fault, line, scan};
 use memchr::memchr;
@@ -10,10 +10,10 @@ const TRAILERS_MAX: usize = 8 << 10;
 /// Hexadecimal digits of a chunk's size.
 const DIGITS_MAX: u8 = 16;
 
-/// What comes next of a body.
+/// The part of a body that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// So many bytes of a body whose length is known.
+    /// The bytes left of a body whose length is known.
     Length(u64),
     Close,
     /// A chunk's size: what was read of it.
@@ -21,7 +21,7 @@ enum State {
         digits: u8,
         size: u64,
     },
-    /// What may stand after the size, up to the CR: bytes so far, and whether a semicolon was among them.
+    /// The text after the size, up to the CR: its bytes so far, and whether a semicolon was among them.
     Extension {
         size: u64,
         bytes: usize,
@@ -44,7 +44,7 @@ pub struct Decoder {
     trailers: Vec<u8>,
 }
 
-/// What some bytes of a body are.
+/// The kind of some bytes of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Contents.
@@ -60,7 +60,7 @@ pub enum Piece {
 pub struct Step {
     /// The number of bytes.
     pub taken: usize,
-    /// What they are.
+    /// Their kind.
     pub piece: Piece,
 }
 
@@ -186,7 +186,7 @@ impl Decoder {
     }
 }
 
-/// How many of `bytes` belong to the `left` that are to come, and how many are left after them.
+/// Returns how many of `bytes` are among the `left` bytes to come, and how many are left after them.
 fn count(left: u64, bytes: &[u8]) -> (usize, u64) {
     let taken = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
     (taken, left - taken as u64)

@@ -208,7 +208,7 @@ impl Fields {
         }
     }
 
-    /// Where a part of a head's first line is, which `head` holds.
+    /// Returns the place of a part of a head's first line.
     pub(super) fn span_of(&self, head: &[u8], part: &[u8]) -> Result<Span, Fault> {
         span(head, part)
     }
@@ -233,7 +233,7 @@ impl Fields {
     }
 }
 
-/// Where `part` is in `whole`, of which it is a slice.
+/// Returns the place of `part` in `whole`. `part` must be a slice of `whole`.
 fn span(whole: &[u8], part: &[u8]) -> Result<Span, Fault> {
     let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
     let end = start.wrapping_add(part.len());

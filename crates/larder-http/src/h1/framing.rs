@@ -7,10 +7,10 @@ const KEPT: usize = 4 << 10;
 /// Bytes of a head that are kept while its end is awaited. Whoever reads has a limit below it.
 const HELD_MAX: usize = 1 << 20;
 
-/// Where a connection stops making sense.
+/// The place of a fault in the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Why.
+    /// The fault.
     pub fault: Fault,
     /// The number of bytes of the last call that come before the fault: what is whole, or has begun in earlier bytes, may be
     /// served.
@@ -18,9 +18,8 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// What to give another parser instead of the bytes at fault, so that it refuses what it has got of the message: in a head,
-    /// in a chunk's size and after a chunk's data no parser takes it. Empty where the fault is in trailers, which parsers skip:
-    /// there the connection can only end.
+    /// Bytes that make another parser refuse the message that it has begun to read: no parser accepts them in a head, in a chunk's
+    /// size or after a chunk's data. Empty if the fault is in trailers, which parsers skip: then the connection must end.
     pub const fn poison(&self) -> &'static [u8] {
         match self.fault {
             Fault::Trailer => b"",
@@ -83,7 +82,7 @@ impl Framing {
     /// Checks the next `bytes`.
     ///
     /// # Errors
-    /// Where they make no sense any more. From then on nothing does.
+    /// The bytes break a rule. All later calls return the same fault.
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         // The beginning of the message, or of the line between chunks, that is being read; 0 if it is in earlier bytes.
         let (mut at, mut began) = (0, 0);

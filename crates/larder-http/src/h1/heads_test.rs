@@ -262,7 +262,7 @@ fn by_us(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What is accepted here is read in the same way by the parser of hyper.
+    /// Hyper's parser reads every accepted head in the same way.
     #[test]
     fn requests_mean_the_same_to_httparse(bytes in nearly("GET /a?b HTTP/1.1\r\nHost: a\r\n")) {
         let Some(end) = HeadEnd::new().find(&bytes) else { return Ok(()) };

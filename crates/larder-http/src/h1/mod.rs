@@ -28,7 +28,7 @@ pub use scan::{HeadEnd, is_host};
 /// Fields of a head. Looking one up is linear, so that there must be a limit; those of switch and node are lower.
 pub const FIELDS_MAX: usize = 4096;
 
-/// Why bytes are not a message, or could be read as two different ones.
+/// The reason to refuse bytes: they are no message, or could be read as two different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// RFC 9112 section 3.

@@ -11,7 +11,7 @@ pub struct ReplyHead {
     status: u16,
     reason: Span,
     is_old: bool,
-    /// What the fields say of the body. What the request and the status say comes before it.
+    /// The body as the fields announce it. The request and the status take precedence.
     announced: Body,
     persistent: bool,
 }
@@ -103,7 +103,7 @@ impl ReplyHead {
         matches!(self.status, 100 | 102..=199)
     }
 
-    /// How the end of the body is known, if the request had this method (RFC 9112 section 6.3). A tunnel begins after a 101 and
+    /// The way in which the body is delimited, if the request had this method (RFC 9112 section 6.3). A tunnel begins after a 101 and
     /// after a 2xx to CONNECT, which have no body.
     pub fn body(&self, method: &[u8]) -> Body {
         match self.status {

@@ -122,7 +122,7 @@ impl RequestHead {
         self.is_old
     }
 
-    /// How the end of the body is known.
+    /// The way in which the body is delimited.
     pub const fn body(&self) -> Body {
         self.body
     }
@@ -163,7 +163,7 @@ impl RequestHead {
     }
 }
 
-/// What fields say of a message.
+/// The facts about a message in its fields.
 #[derive(Default)]
 struct Facts<'a> {
     host: Option<&'a [u8]>,
@@ -251,7 +251,7 @@ fn form(method: &[u8], target: &[u8], host: Option<&[u8]>, is_old: bool) -> Resu
     }
 }
 
-/// Of `http://authority/path` and `https://authority/path`.
+/// The authority in `http://authority/path` and `https://authority/path`.
 fn authority(target: &[u8]) -> Option<&[u8]> {
     let rest = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
         let (begin, rest) = target.split_at_checked(scheme.len())?;

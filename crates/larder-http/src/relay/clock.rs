@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Readings of the clock that may follow each other without asking the system. A thread that never waits must see time pass.
 const READINGS_MAX: u32 = 64;
-/// What stands for a deadline that is further away than the clock can tell.
+/// The patience in place of one that the clock cannot represent.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 thread_local! {

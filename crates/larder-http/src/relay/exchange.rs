@@ -89,7 +89,7 @@ pub(super) struct Exchange<'a, T, S, P: Proxy> {
     interim: u32,
     /// The server has sent something.
     pub(super) server_spoke: bool,
-    /// Of the reply whose head was sent to the client.
+    /// The status that the client has got.
     pub(super) status: Option<u16>,
     pub(super) body_bytes: u64,
     server_goes_on: bool,

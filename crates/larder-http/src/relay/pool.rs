@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const PER_SERVER_MAX: usize = 256;
 /// Connections that wait for all servers. Further ones are closed.
 const IDLE_MAX: usize = 4096;
-/// How long a connection waits. Servers and firewalls close connections that are silent for longer without a word.
+/// The longest time that a connection waits. Servers and firewalls close connections that are silent for longer without a word.
 const IDLE: Duration = Duration::from_secs(30);
 /// Time from one look at all waiting connections to the next.
 const LOOK: Duration = Duration::from_secs(2);

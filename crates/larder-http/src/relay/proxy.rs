@@ -114,7 +114,7 @@ pub struct Limits {
 /// A task may be dropped in the middle of a request. Counters of requests under way belong into the `Drop` of
 /// [`Proxy::Exchange`].
 pub trait Proxy: 'static {
-    /// What the proxy keeps of a request while it is under way.
+    /// The proxy's own record of a request under way.
     type Exchange;
     /// A server. Connections to equal servers are interchangeable.
     type Server: Clone + Eq + Hash + 'static;

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Methods of requests that a server may get twice (RFC 9110 section 9.2.2).
 const IDEMPOTENT: [&[u8]; 6] = [b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"];
 
-/// What follows a request on its connection.
+/// The next event on a connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     /// The next request.
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// What the requests of a connection need.
+/// A connection that serves a request.
 struct Connection<'a, T, P: Proxy> {
     client: &'a mut Client<T>,
     proxy: &'a P,

@@ -21,7 +21,7 @@ const READ: usize = 4 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct FirstRecords {
     held: Vec<u8>,
-    /// So many bytes of `held` may be read.
+    /// The number of bytes of `held` that may be read.
     ready: usize,
     records: u8,
     ended: bool,
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// What is read of `sent`, if it comes in pieces of `piece` bytes.
+    /// Reads `sent`, which comes in pieces of `piece` bytes.
     async fn read(sent: &[u8], piece: usize) -> Vec<u8> {
         let pieces = sent.chunks(piece).map(<[u8]>::to_vec).collect();
         let mut client = Client { pieces, first: Some(FirstRecords::default()) };
