@@ -240,6 +240,16 @@ impl Talk {
         self.until("\r\n\r\n").await
     }
 
+    /// The next head; `None` if the other side ends the connection before.
+    pub(crate) async fn next_head(&mut self) -> Option<String> {
+        while !self.read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+            if !self.more().await {
+                return None;
+            }
+        }
+        Some(self.head().await)
+    }
+
     /// All up to the end.
     pub(crate) async fn rest(&mut self) -> String {
         while self.more().await {}
@@ -261,12 +271,7 @@ pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
 /// Answers every request that has no body with its own head.
 pub(crate) async fn echo(mut talk: Talk) {
     loop {
-        while !talk.read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-            if !talk.more().await {
-                return;
-            }
-        }
-        let head = talk.head().await;
+        let Some(head) = talk.next_head().await else { return };
         talk.say(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len())).await;
     }
 }

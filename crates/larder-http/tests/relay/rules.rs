@@ -21,12 +21,7 @@ async fn noting(reply: &'static str) -> (Bench, Seen) {
         let noted = noted.clone();
         async move {
             loop {
-                while !talk.read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-                    if !talk.more().await {
-                        return;
-                    }
-                }
-                let head = talk.head().await;
+                let Some(head) = talk.next_head().await else { return };
                 noted.borrow_mut().push(head);
                 talk.say(reply).await;
             }
@@ -100,12 +95,7 @@ fn only_idempotent_requests_are_repeated() {
                 let noted = noted.clone();
                 async move {
                     loop {
-                        while !talk.read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-                            if !talk.more().await {
-                                return;
-                            }
-                        }
-                        let head = talk.head().await;
+                        let Some(head) = talk.next_head().await else { return };
                         if head.contains("Content-Length: 3") {
                             talk.until("abc").await;
                         }
