@@ -6,15 +6,14 @@
 //!
 //! With a file that holds a certificate and its key, clients speak TLS.
 
-use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{Answer, ClientInfo, Failure, Limits, Next, Pool, Proxy, Report, runtime, serve};
+use larder_http::h1::RequestHead;
+use larder_http::relay::{Answer, Failure, Next, PoolLimits, Proxy, Stage, Worker, runtime, serve};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use tokio_rustls::TlsAcceptor;
@@ -22,45 +21,27 @@ use tokio_rustls::TlsAcceptor;
 struct One(SocketAddr);
 
 impl Proxy for One {
+    type Client = ();
     type Exchange = ();
     type Server = SocketAddr;
     type Stream = TcpStream;
 
-    fn request(&self, _: ClientInfo, _: &mut RequestHead) -> ((), Next<SocketAddr>) {
+    fn request(&self, (): &(), _: &mut RequestHead) -> ((), Next<SocketAddr>) {
         ((), Next::Server(self.0))
     }
 
-    async fn connect(&self, server: &SocketAddr) -> std::io::Result<TcpStream> {
+    async fn connect(&self, (): &(), (): &mut (), server: &SocketAddr) -> std::io::Result<TcpStream> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
 
-    fn reply(&self, (): &mut (), _: &mut ReplyHead) {}
-
-    fn on_failure(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
-        Next::Answer(Answer { status: 502, ..Answer::default() })
-    }
-
-    fn on_end(&self, (): (), _: Report) {}
-
-    fn on_refusal(&self, _: ClientInfo, _: u16) {}
-
-    fn limits(&self) -> Limits {
-        let long = Duration::from_secs(60);
-        Limits {
-            head_bytes: 64 << 10,
-            head: long,
-            keepalive: long,
-            client: long,
-            connect: long,
-            server: long,
-            half_close: false,
+    fn on_failure(&self, (): &(), (): &mut (), request: &RequestHead, failure: &Failure) -> Next<SocketAddr> {
+        // The server has perhaps closed a connection that waited.
+        if failure.stage == (Stage::Request { reused: true }) && request.is_idempotent() {
+            return Next::Server(self.0);
         }
-    }
-
-    fn is_draining(&self) -> bool {
-        false
+        Next::Answer(Answer::new(502))
     }
 }
 
@@ -82,25 +63,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         [listen, server, certificate] => (listen, server, Some(acceptor(certificate)?)),
         _ => return Err("usage: relay LISTEN SERVER [CERTIFICATE.pem]".into()),
     };
-    let (listen, proxy) = (listen.parse::<SocketAddr>()?, Rc::new(One(server.parse()?)));
+    let listen = listen.parse::<SocketAddr>()?;
+    let worker = Rc::new(Worker::new(One(server.parse()?), PoolLimits::default()));
     LocalSet::new().block_on(&runtime()?, async {
         let listener = TcpListener::bind(listen).await?;
-        let pool = Rc::new(Pool::default());
-        let tended = pool.clone();
+        let tended = worker.clone();
         tokio::task::spawn_local(async move { tended.tend().await });
         loop {
-            let (client, address) = listener.accept().await?;
+            let (client, _) = listener.accept().await?;
             client.set_nodelay(true)?;
-            let (proxy, pool, tls) = (proxy.clone(), pool.clone(), tls.clone());
-            let info = ClientInfo { address, secure: tls.is_some() };
+            let (worker, tls) = (worker.clone(), tls.clone());
             tokio::task::spawn_local(async move {
-                match tls {
-                    None => serve(client, info, &*proxy, &pool).await,
+                let cut = match tls {
+                    None => serve(client, &(), &worker).await,
                     Some(tls) => {
                         if let Ok(client) = tls.accept(client).await {
-                            serve(client, info, &*proxy, &pool).await;
+                            // Without a farewell of TLS the client sees that something is missing.
+                            serve(client, &(), &worker).await;
                         }
+                        None
                     }
+                };
+                if let Some(client) = cut {
+                    // Fails only for a connection that is reset already.
+                    let _ = client.set_zero_linger();
                 }
             });
         }

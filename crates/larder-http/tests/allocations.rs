@@ -1,11 +1,12 @@
 //! Relaying a request allocates nothing, once a connection's buffers have grown.
 
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{Answer, ClientInfo, Failure, Limits, Next, Pool, Proxy, Report, runtime, serve};
+use larder_http::relay::{
+    Answer, Failure, Next, Passage, PoolLimits, Proxy, Report, Unfit, Worker, runtime, serve,
+};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
 
 const REQUEST: &[u8] =
     b"GET /path?query HTTP/1.1\r\nHost: a.test\r\nUser-Agent: test/1.0\r\nAccept: */*\r\n\r\n";
@@ -15,48 +16,31 @@ const REPLY: &[u8] =
 struct One(SocketAddr);
 
 impl Proxy for One {
+    type Client = ();
     type Exchange = ();
     type Server = SocketAddr;
     type Stream = tokio::net::TcpStream;
 
-    fn request(&self, _: ClientInfo, head: &mut RequestHead) -> ((), Next<SocketAddr>) {
+    fn request(&self, (): &(), head: &mut RequestHead) -> ((), Next<SocketAddr>) {
         head.fields.append(b"X-Forwarded-For", b"192.0.2.1").expect("room");
         ((), Next::Server(self.0))
     }
 
-    async fn connect(&self, server: &SocketAddr) -> std::io::Result<Self::Stream> {
+    async fn connect(&self, (): &(), (): &mut (), server: &SocketAddr) -> std::io::Result<Self::Stream> {
         tokio::net::TcpStream::connect(server).await
     }
 
-    fn reply(&self, (): &mut (), head: &mut ReplyHead) {
+    fn reply(&self, (): &(), (): &mut (), _: &RequestHead, head: &mut ReplyHead) -> Result<Passage, Unfit> {
         head.fields.append(b"Via", b"1.1 one").expect("room");
+        Ok(Passage::AsIs)
     }
 
-    fn on_failure(&self, (): &mut (), _: Failure) -> Next<SocketAddr> {
-        Next::Answer(Answer { status: 502, ..Answer::default() })
+    fn on_failure(&self, (): &(), (): &mut (), _: &RequestHead, _: &Failure) -> Next<SocketAddr> {
+        Next::Answer(Answer::new(502))
     }
 
-    fn on_end(&self, (): (), report: Report) {
+    fn on_end(&self, (): &(), (): (), _: &mut RequestHead, _: &ReplyHead, report: Report) {
         assert!(report.complete);
-    }
-
-    fn on_refusal(&self, _: ClientInfo, _: u16) {}
-
-    fn limits(&self) -> Limits {
-        let long = Duration::from_secs(60);
-        Limits {
-            head_bytes: 64 << 10,
-            head: long,
-            keepalive: long,
-            client: long,
-            connect: long,
-            server: long,
-            half_close: false,
-        }
-    }
-
-    fn is_draining(&self) -> bool {
-        false
     }
 }
 
@@ -94,11 +78,11 @@ fn allocations(requests: usize) -> u64 {
         }
     });
     let counted = allocation_counter::measure(|| {
-        let (stream, address) = clients.accept().expect("accepts");
+        let (stream, _) = clients.accept().expect("accepts");
         stream.set_nonblocking(true).expect("sets");
         runtime().expect("a runtime").block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
-            serve(stream, ClientInfo { address, secure: false }, &proxy, &Pool::default()).await;
+            serve(stream, &(), &Worker::new(proxy, PoolLimits::default())).await;
         });
     });
     client.join().expect("the client ends");

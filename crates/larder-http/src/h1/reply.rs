@@ -29,6 +29,14 @@ impl ReplyHead {
         }
     }
 
+    /// A head with a status and no fields. The status must have three digits.
+    pub fn with_status(status: u16) -> Self {
+        let mut head = Self { status, persistent: true, ..Self::new() };
+        // A reason is far below the limits of a head.
+        head.reason = head.fields.add_text(reason(status).as_bytes()).unwrap_or(Span::NOWHERE);
+        head
+    }
+
     /// Reads a head that is complete, as [`HeadEnd`](super::HeadEnd) finds it, in place of the one before.
     ///
     /// # Errors
@@ -168,4 +176,56 @@ fn status_line(line: &[u8]) -> Result<(bool, u16, &[u8]), Fault> {
         _ => return Err(Fault::StatusLine),
     };
     if scan::is_text(reason) { Ok((is_old, status, reason)) } else { Err(Fault::StatusLine) }
+}
+
+/// The words for a status that is registered (RFC 9110 section 15, and RFC 6585).
+const fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        511 => "Network Authentication Required",
+        _ => "",
+    }
 }

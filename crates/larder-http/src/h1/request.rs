@@ -147,6 +147,11 @@ impl RequestHead {
         authority(self.target())
     }
 
+    /// Whether a server may execute the request twice with the effect of once (RFC 9110 section 9.2.2).
+    pub fn is_idempotent(&self) -> bool {
+        matches!(self.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
+    }
+
     /// Gives back memory beyond `bytes` when the request has ended.
     pub fn shrink(&mut self, bytes: usize) {
         self.fields.shrink(bytes);

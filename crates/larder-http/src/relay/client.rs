@@ -2,9 +2,12 @@
 
 use super::clock::Clock;
 use super::deadline::Deadline;
-use super::proxy::{Answer, ClientInfo, Limits};
+use super::exchange::Sent;
+use super::fields::delimit;
+use super::proxy::{Answer, Limits, Proxy, Refusal};
 use super::wire::Wire;
-use crate::h1::{Fault, HeadEnd, ReplyHead, RequestHead};
+use super::worker::Place;
+use crate::h1::{Body, Decoder, Fault, HeadEnd, ReplyHead, RequestHead};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -28,11 +31,16 @@ pub(super) struct Client<T> {
     /// A head that is being written.
     pub(super) out: Vec<u8>,
     pub(super) deadline: Deadline,
-    pub(super) info: ClientInfo,
     /// The protocols that the current request asks for (RFC 9110 section 7.8).
     pub(super) protocols: Option<Vec<u8>>,
     /// The client has ended its side, and still waits for its reply.
     pub(super) is_half_closed: bool,
+    /// The parts of the current reply that were sent.
+    pub(super) sent: Sent,
+    /// The first request has not come.
+    is_new: bool,
+    /// A head of a reply that was put aside.
+    aside: Option<Box<ReplyHead>>,
 }
 
 /// The result of waiting for a request.
@@ -44,12 +52,8 @@ pub(super) enum Arrival {
     Closed,
     /// The client was silent for too long, before a head began.
     Idle,
-    /// A head was not complete in time.
-    TimedOut,
-    /// A head is larger than it may be.
-    TooLarge,
-    /// The bytes are no head.
-    Malformed(Fault),
+    /// The bytes are refused.
+    Refused(Refusal),
 }
 
 /// The search for a head.
@@ -61,7 +65,7 @@ struct Search {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
-    pub(super) fn new(io: T, info: ClientInfo, limits: Limits) -> Self {
+    pub(super) fn new(io: T, limits: &Limits) -> Self {
         Self {
             wire: Wire::new(io),
             unread: Vec::new(),
@@ -69,15 +73,18 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
             reply: ReplyHead::new(),
             out: Vec::new(),
             deadline: Deadline::new(limits.head),
-            info,
             protocols: None,
             is_half_closed: false,
+            sent: Sent::default(),
+            is_new: true,
+            aside: None,
         }
     }
 
-    /// Waits for the head of the next request, the `first` of the connection or a later one.
-    pub(super) async fn next(&mut self, limits: Limits, first: bool) -> Arrival {
-        let mut search = Search { end: HeadEnd::new(), begun: first || !self.unread.is_empty() };
+    /// Waits for the head of the next request.
+    pub(super) async fn next<P: Proxy>(&mut self, limits: &Limits, place: &Place<'_, P>) -> Arrival {
+        self.sent = Sent::default();
+        let mut search = Search { end: HeadEnd::new(), begun: self.is_new || !self.unread.is_empty() };
         self.deadline.set(if search.begun { limits.head } else { limits.keepalive });
         if !self.unread.is_empty()
             && let Some(arrival) = self.take_head(&mut search.end, limits.head_bytes)
@@ -87,12 +94,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         if self.is_half_closed {
             return Arrival::Closed;
         }
-        poll_fn(|cx| self.poll_next(cx, &mut search, limits)).await
+        poll_fn(|cx| {
+            let arrival = self.poll_next(cx, &mut search, limits);
+            if arrival.is_pending() && self.unread.is_empty() && place.is_over(cx) {
+                return Poll::Ready(Arrival::Idle);
+            }
+            arrival
+        })
+        .await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>, search: &mut Search, limits: Limits) -> Poll<Arrival> {
+    fn poll_next(&mut self, cx: &mut Context<'_>, search: &mut Search, limits: &Limits) -> Poll<Arrival> {
         loop {
-            let Self { wire, unread, request, .. } = self;
+            let Self { wire, unread, request, is_new, .. } = self;
             let read = wire.poll_read(cx, |_, _, bytes| {
                 // A head that comes whole is not copied here.
                 if unread.is_empty()
@@ -100,10 +114,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
                     && let Some(length) = search.end.find(bytes).filter(|length| *length <= limits.head_bytes)
                 {
                     unread.extend_from_slice(&bytes[length..]);
-                    return Some(match request.read(&bytes[..length]) {
-                        Ok(()) => Arrival::Head,
-                        Err(fault) => Arrival::Malformed(fault),
-                    });
+                    return Some(read_head(request, &bytes[..length], is_new));
                 }
                 unread.extend_from_slice(bytes);
                 bytes.is_empty().then_some(Arrival::Closed)
@@ -114,10 +125,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
                 Poll::Ready(Err(_)) => return Poll::Ready(Arrival::Closed),
                 Poll::Pending => {
                     ready!(self.deadline.poll(cx));
-                    return Poll::Ready(if self.unread.is_empty() {
+                    // Where nothing at all has come, there is nothing to answer.
+                    return Poll::Ready(if self.unread.is_empty() && !self.is_new {
                         Arrival::Idle
                     } else {
-                        Arrival::TimedOut
+                        Arrival::Refused(Refusal::TimedOut)
                     });
                 }
             }
@@ -140,15 +152,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         }
         let length = end.find(&self.unread);
         if length.unwrap_or(self.unread.len()) > bytes_max {
-            return Some(Arrival::TooLarge);
+            let in_target = !self.unread.contains(&b'\n');
+            return Some(Arrival::Refused(Refusal::TooLarge { in_target }));
         }
         let length = length?;
-        let read = self.request.read(&self.unread[..length]);
+        let arrival = read_head(&mut self.request, &self.unread[..length], &mut self.is_new);
         self.take_unread(length);
-        Some(match read {
-            Ok(()) => Arrival::Head,
-            Err(fault) => Arrival::Malformed(fault),
-        })
+        Some(arrival)
     }
 
     /// Waits for a future; `None` if the client leaves before. One read of what the client sends meanwhile is kept.
@@ -188,9 +198,28 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         }
     }
 
+    /// Takes the body of a request that is not passed on, if all of it has come. Whether it has.
+    pub(super) fn take_body(&mut self) -> bool {
+        let mut decoder = Decoder::new(self.request.body());
+        let mut taken = 0;
+        while !decoder.is_ended() {
+            match decoder.step(&self.unread[taken..]) {
+                Ok(step) if step.taken > 0 => taken += step.taken,
+                _ => return false,
+            }
+        }
+        self.take_unread(taken);
+        true
+    }
+
+    /// Puts the head of the current reply aside, or back.
+    pub(super) fn swap_reply(&mut self) {
+        std::mem::swap(&mut self.reply, self.aside.get_or_insert_default());
+    }
+
     /// Gives back the memory of large heads when a request has ended.
     pub(super) fn rest(&mut self) {
-        self.protocols = None;
+        (self.protocols, self.aside) = (None, None);
         self.request.shrink(KEPT);
         self.reply.shrink(KEPT);
         if self.out.capacity() > KEPT {
@@ -210,27 +239,31 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
     /// Answers. The connection `goes_on` or is told to end.
     pub(super) async fn answer(
         &mut self,
-        answer: &Answer,
+        answer: Answer,
         goes_on: bool,
         patience: Duration,
     ) -> io::Result<()> {
-        let (out, status) = (&mut self.out, answer.status);
-        out.clear();
-        out.extend_from_slice(format!("HTTP/1.1 {status} {}\r\n", reason(status)).as_bytes());
-        for (name, value) in &answer.fields {
-            out.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
-        }
-        let has_contents = !matches!(status, 100..=199 | 204 | 304);
-        if has_contents {
-            out.extend_from_slice(format!("Content-Length: {}\r\n", answer.body.len()).as_bytes());
-        }
+        let Answer { head, body, .. } = answer;
+        self.reply = head;
+        let has_contents = !matches!(self.reply.status(), 100..=199 | 204 | 304);
+        let length = has_contents.then_some(body.len() as u64);
+        let fields = &mut self.reply.fields;
+        // The limit of fields is far above what a proxy puts into an answer of its own.
+        let _ = delimit(fields, Body::None, length);
         if !goes_on {
-            out.extend_from_slice(b"Connection: close\r\n");
+            let _ = fields.append(b"Connection", b"close");
         } else if self.request.is_http10() {
-            out.extend_from_slice(b"Connection: keep-alive\r\n");
+            let _ = fields.append(b"Connection", b"keep-alive");
         }
-        out.extend_from_slice(b"\r\n");
-        let body = if has_contents && self.request.method() != b"HEAD" { &answer.body[..] } else { &[] };
+        self.out.clear();
+        self.reply.write(&mut self.out);
+        let body = if has_contents && self.request.method() != b"HEAD" { &body[..] } else { &[] };
+        self.sent = Sent {
+            status: Some(self.reply.status()),
+            body_bytes: body.len() as u64,
+            goes_on,
+            ..Sent::default()
+        };
         self.deadline.set(patience);
         let mut begun = false;
         poll_fn(|cx| {
@@ -288,30 +321,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
     }
 }
 
-/// The words for a status.
-const fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        204 => "No Content",
-        301 => "Moved Permanently",
-        302 => "Found",
-        304 => "Not Modified",
-        307 => "Temporary Redirect",
-        308 => "Permanent Redirect",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        413 => "Content Too Large",
-        414 => "URI Too Long",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        _ => "",
+/// Reads a head. A connection whose first bytes are no head is perhaps one of another protocol.
+fn read_head(request: &mut RequestHead, head: &[u8], is_new: &mut bool) -> Arrival {
+    let was_new = std::mem::replace(is_new, false);
+    match request.read(head) {
+        Ok(()) => Arrival::Head,
+        Err(fault) => {
+            let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let is_http = line.windows(5).any(|part| part == b"HTTP/");
+            let is_other_protocol = was_new && fault == Fault::RequestLine && !is_http;
+            Arrival::Refused(Refusal::Malformed { fault, is_other_protocol })
+        }
     }
 }

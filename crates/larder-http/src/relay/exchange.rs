@@ -2,39 +2,22 @@
 
 use super::client::Client;
 use super::fields::{delimit, remove_hop, were_offered, write_trailers};
-use super::proxy::{Limits, Proxy};
+use super::proxy::{Answer, ClientFault, Limits, Passage, Proxy};
+use super::transfer::{Broken, Coding, Transfer};
 use super::wire::Wire;
-use crate::h1::{Body, Decoder, HeadEnd, Piece, ReplyHead};
-use std::io::{self, Write};
+use super::worker::Worker;
+use crate::h1::{Body, HeadEnd, ReplyHead};
+use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Bytes of a reply's head, and of interim ones before it.
 const REPLY_HEAD_MAX: usize = 256 << 10;
 /// Interim replies to one request.
 const INTERIM_MAX: u32 = 32;
-/// Bytes of a head and contents that are put together: a small copy costs less than a call with two parts.
-const COPIED_MAX: usize = 4 << 10;
 /// Bytes of a request's body that are kept in case another server gets the request.
 const REPLAY_MAX: usize = 64 << 10;
-
-/// The way in which a body is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coding {
-    /// Its contents alone.
-    Plain,
-    /// In chunks.
-    Chunks,
-}
-
-/// A body on its way.
-#[derive(Debug)]
-struct Transfer {
-    decoder: Decoder,
-    coding: Coding,
-    /// A chunk has been written, whose line end is missing.
-    in_chunk: bool,
-}
 
 /// The progress of the reply.
 #[derive(Debug)]
@@ -48,35 +31,59 @@ enum Reply {
 }
 
 /// The end of an exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Outcome {
     /// The client has the reply.
     Done {
         /// The server's connection can serve another request.
         server_goes_on: bool,
-        /// The client's connection can.
-        client_goes_on: bool,
     },
     /// Both speak another protocol from here on.
     Tunnel,
     /// The client has left, broke the rules, or took too long.
-    Client {
-        /// It has sent too little for too long, and waits for a reply perhaps.
-        timed_out: bool,
-    },
+    Client(ClientFault),
+    /// The proxy refuses the request's body.
+    Refused(Box<Answer>),
     /// The server has failed or took too long.
-    Server(io::ErrorKind),
+    Server(io::Error),
 }
 
-const CLIENT_LEFT: Outcome = Outcome::Client { timed_out: false };
-const NO_HTTP: Outcome = Outcome::Server(io::ErrorKind::InvalidData);
+const CLIENT_LEFT: Outcome = Outcome::Client(ClientFault::Gone);
+
+/// The server does not speak HTTP.
+fn no_http() -> Outcome {
+    Outcome::Server(io::ErrorKind::InvalidData.into())
+}
+
+/// The parts of a reply that the client was sent, perhaps of several servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    /// The status, once the client was sent a head.
+    pub(super) status: Option<u16>,
+    /// Bytes of the body.
+    pub(super) body_bytes: u64,
+    /// The length that the head states, if the body has one.
+    pub(super) length: Option<u64>,
+    /// The end of the connection is that of the body.
+    pub(super) ends_by_close: bool,
+    /// The connection can serve another request.
+    pub(super) goes_on: bool,
+}
+
+impl Sent {
+    /// Bytes of the body that the client was sent, if another server can send the rest.
+    pub(super) fn resumable(&self) -> Option<u64> {
+        self.length.filter(|length| self.body_bytes < *length).map(|_| self.body_bytes)
+    }
+}
 
 /// An exchange under way.
 #[derive(Debug)]
 pub(super) struct Exchange<'a, T, S, P: Proxy> {
     client: &'a mut Client<T>,
+    info: &'a P::Client,
     pub(super) server: Wire<S>,
-    proxy: &'a P,
+    worker: &'a Worker<P>,
     state: &'a mut P::Exchange,
     upload: Transfer,
     /// The server takes no more of the request, and replies perhaps.
@@ -89,11 +96,9 @@ pub(super) struct Exchange<'a, T, S, P: Proxy> {
     interim: u32,
     /// The server has sent something.
     pub(super) server_spoke: bool,
-    /// The status that the client has got.
-    pub(super) status: Option<u16>,
-    pub(super) body_bytes: u64,
+    /// The client has a part of the reply already.
+    resumes: bool,
     server_goes_on: bool,
-    client_goes_on: bool,
     limits: Limits,
 }
 
@@ -105,13 +110,14 @@ where
 {
     pub(super) fn new(
         client: &'a mut Client<T>,
+        info: &'a P::Client,
         server: S,
-        proxy: &'a P,
+        worker: &'a Worker<P>,
         state: &'a mut P::Exchange,
         limits: Limits,
     ) -> Self {
-        client.deadline.set(limits.server);
-        let body = client.request.body();
+        client.deadline.set(limits.server_read);
+        let (body, resumes) = (client.request.body(), client.sent.status.is_some());
         Self {
             upload: Transfer::new(body, if body == Body::Chunks { Coding::Chunks } else { Coding::Plain }),
             server: Wire::new(server),
@@ -121,12 +127,11 @@ where
             held: Vec::new(),
             interim: 0,
             server_spoke: false,
-            status: None,
-            body_bytes: 0,
+            resumes,
             server_goes_on: false,
-            client_goes_on: false,
             client,
-            proxy,
+            info,
+            worker,
             state,
             limits,
         }
@@ -137,7 +142,7 @@ where
         let Client { request, out, .. } = &mut *self.client;
         out.clear();
         request.write(out);
-        self.server.send(cx, out, &[]).map_err(|error| Outcome::Server(error.kind()))
+        self.server.send(cx, out, &[]).map_err(Outcome::Server)
     }
 
     /// Goes on until both sides must be waited for.
@@ -154,15 +159,13 @@ where
                 match self.reply {
                     Reply::Tunnel => return Poll::Ready(Outcome::Tunnel),
                     Reply::Ended => {
-                        let (server_goes_on, client_goes_on) = (self.server_goes_on, self.client_goes_on);
-                        return Poll::Ready(Outcome::Done { server_goes_on, client_goes_on });
+                        return Poll::Ready(Outcome::Done { server_goes_on: self.server_goes_on });
                     }
                     Reply::Head(_) | Reply::Body(_) => {}
                 }
             }
             if moved {
-                let limits = self.limits;
-                let patience = if self.is_client_due() { limits.client } else { limits.server };
+                let patience = self.patience();
                 self.client.deadline.set(patience);
                 continue;
             }
@@ -171,21 +174,36 @@ where
                 return Poll::Ready(CLIENT_LEFT);
             }
             return self.client.deadline.poll(cx).map(|()| {
-                if self.is_client_due() {
-                    Outcome::Client { timed_out: true }
+                if !self.client.wire.is_drained() {
+                    CLIENT_LEFT
+                } else if self.client_is_to_send() {
+                    Outcome::Client(ClientFault::TimedOut)
                 } else {
-                    Outcome::Server(io::ErrorKind::TimedOut)
+                    Outcome::Server(io::ErrorKind::TimedOut.into())
                 }
             });
         }
     }
 
-    /// Whether the client is the one who must send or take bytes. One that waits for 100 need not send (RFC 9110 section 10.1.1).
-    fn is_client_due(&self) -> bool {
+    /// The deadline of the side that must send or take bytes.
+    fn patience(&self) -> Duration {
+        if !self.client.wire.is_drained() {
+            self.limits.client_write
+        } else if self.client_is_to_send() {
+            self.limits.client_read
+        } else if self.server.is_drained() {
+            self.limits.server_read
+        } else {
+            self.limits.server_write
+        }
+    }
+
+    /// Whether all wait for the client's body. A client that waits for 100 need not send (RFC 9110 section 10.1.1).
+    fn client_is_to_send(&self) -> bool {
         let waits = self.client.request.expects_continue()
             && self.interim == 0
             && self.taken.as_ref().is_some_and(Vec::is_empty);
-        !self.client.wire.is_drained() || self.is_uploading() && self.server.is_drained() && !waits
+        self.is_uploading() && self.server.is_drained() && !waits
     }
 
     fn is_uploading(&self) -> bool {
@@ -232,7 +250,7 @@ where
 
     /// Sends what of `bytes` belongs to the request's body. Returns how many those are.
     fn upload_piece(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<usize, Outcome> {
-        let Self { upload, server, client, .. } = self;
+        let Self { upload, server, client, worker, info, state, .. } = self;
         let mut failed = false;
         client.out.clear();
         // Trailers of a request go no further: a server might take them for fields.
@@ -240,11 +258,15 @@ where
             bytes,
             &mut client.out,
             |_, _| {},
+            |piece, is_last, _| worker.proxy.request_body(info, state, piece, is_last).map(|()| false),
             |head, piece| {
                 failed |= server.send(cx, head, piece).is_err();
             },
         );
-        let taken = taken.map_err(|_| CLIENT_LEFT)?;
+        let taken = taken.map_err(|broken| match broken {
+            Broken::Fault(fault) => Outcome::Client(ClientFault::Malformed(fault)),
+            Broken::Refused(answer) => Outcome::Refused(answer),
+        })?;
         self.upload_failed |= failed;
         self.taken = self.taken.take().filter(|kept| kept.len() + taken <= REPLAY_MAX).map(|mut kept| {
             kept.extend_from_slice(&bytes[..taken]);
@@ -272,7 +294,7 @@ where
                 Poll::Ready(Err(_)) => Err(CLIENT_LEFT),
                 Poll::Pending => {
                     if self.client.wire.left() < before {
-                        self.client.deadline.set(self.limits.client);
+                        self.client.deadline.set(self.limits.client_write);
                     }
                     Ok(false)
                 }
@@ -285,7 +307,7 @@ where
             let mut buffer = tokio::io::ReadBuf::new(buffer);
             match self.server.poll_fill(cx, &mut buffer) {
                 Poll::Ready(Ok(())) => self.receive(cx, buffer.filled()).map(|()| true),
-                Poll::Ready(Err(error)) => Err(Outcome::Server(error.kind())),
+                Poll::Ready(Err(error)) => Err(Outcome::Server(error)),
                 Poll::Pending => Ok(false),
             }
         })
@@ -307,7 +329,7 @@ where
             held.drain(..used);
             self.held = held;
         }
-        if self.held.len() > REPLY_HEAD_MAX { Err(NO_HTTP) } else { Ok(()) }
+        if self.held.len() > REPLY_HEAD_MAX { Err(no_http()) } else { Ok(()) }
     }
 
     /// Uses bytes of the server. Returns how many; the rest begins a head whose end has not come.
@@ -315,7 +337,7 @@ where
         let mut at = 0;
         while let Reply::Head(end) = &mut self.reply {
             let Some(length) = end.find(&bytes[at..]) else { return Ok(at) };
-            self.client.reply.read(&bytes[at..at + length]).map_err(|_| NO_HTTP)?;
+            self.client.reply.read(&bytes[at..at + length]).map_err(|_| no_http())?;
             at += length;
             if self.client.reply.is_interim() {
                 self.pass_interim(cx)?;
@@ -333,15 +355,15 @@ where
     fn pass_interim(&mut self, cx: &mut Context<'_>) -> Result<(), Outcome> {
         self.interim += 1;
         if self.interim > INTERIM_MAX {
-            return Err(NO_HTTP);
+            return Err(no_http());
         }
         self.reply = Reply::Head(HeadEnd::new());
         let Client { wire, request, reply, out, .. } = &mut *self.client;
-        if request.is_http10() {
+        if request.is_http10() || self.resumes {
             return Ok(());
         }
         remove_hop(&mut reply.fields);
-        delimit(&mut reply.fields, Body::None, None).map_err(|_| NO_HTTP)?;
+        delimit(&mut reply.fields, Body::None, None).map_err(|_| no_http())?;
         out.clear();
         reply.write(out);
         wire.send(cx, out, &[]).map_err(|_| CLIENT_LEFT)
@@ -349,35 +371,35 @@ where
 
     /// The head of the final reply has come, with the first bytes of its body.
     fn begin_reply(&mut self, cx: &mut Context<'_>, rest: &[u8]) -> Result<(), Outcome> {
+        if self.resumes {
+            return self.resume_reply(cx, rest);
+        }
         let uploading = !self.upload.is_ended();
-        let Client { request, reply: head, unread, protocols, is_half_closed, .. } = &mut *self.client;
+        let Client { request, reply: head, unread, protocols, is_half_closed, sent, .. } = &mut *self.client;
         if head.status() == 101 {
             return self.begin_tunnel(cx, rest);
         }
         let (old, body) = (request.is_http10(), head.body(request.method()));
-        let coding =
-            if !old && matches!(body, Body::Chunks | Body::Close) { Coding::Chunks } else { Coding::Plain };
-        let ends_by_close = old && matches!(body, Body::Chunks | Body::Close);
         // Early bytes after a wish for another protocol are perhaps no request.
         let is_clear = unread.is_empty() || !request.asks_for_upgrade();
-        self.client_goes_on = request.is_persistent()
-            && !ends_by_close
-            && !uploading
-            && is_clear
-            && !*is_half_closed
-            && !self.proxy.is_draining();
+        let goes_on = request.is_persistent() && !uploading && is_clear && !*is_half_closed;
         *protocols = None;
         self.server_goes_on = head.is_persistent() && body != Body::Close;
         let length = if head.status() == 204 { None } else { head.stated_length() };
         remove_hop(&mut head.fields);
-        self.proxy.reply(self.state, head);
-        let written = match (body, coding) {
-            (Body::Chunks | Body::Close, Coding::Chunks) => Body::Chunks,
-            (Body::Chunks, Coding::Plain) => Body::Close,
-            (body, _) => body,
+        let passage = self.worker.proxy.reply(self.info, self.state, request, head);
+        let written = match (body, passage.map_err(|_| no_http())?) {
+            (Body::None, _) => Body::None,
+            (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) if old => Body::Close,
+            (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) => Body::Chunks,
+            (Body::Length(bytes), _) => Body::Length(bytes),
         };
-        delimit(&mut head.fields, written, length.filter(|_| body == Body::None)).map_err(|_| NO_HTTP)?;
-        if !self.client_goes_on {
+        let coding = if written == Body::Chunks { Coding::Chunks } else { Coding::Plain };
+        delimit(&mut head.fields, written, length.filter(|_| body == Body::None)).map_err(|_| no_http())?;
+        sent.ends_by_close = written == Body::Close;
+        sent.goes_on = goes_on && written != Body::Close && !self.worker.is_ending();
+        sent.length = if let Body::Length(bytes) = written { Some(bytes) } else { None };
+        if !sent.goes_on {
             append(head, b"close")?;
         } else if old {
             append(head, b"keep-alive")?;
@@ -390,21 +412,38 @@ where
         self.pass_body(cx, rest)
     }
 
+    /// The rest of a reply that another server has begun.
+    fn resume_reply(&mut self, cx: &mut Context<'_>, rest: &[u8]) -> Result<(), Outcome> {
+        let Client { request, reply: head, sent, out, .. } = &mut *self.client;
+        let body = head.body(request.method());
+        self.server_goes_on = head.is_persistent();
+        remove_hop(&mut head.fields);
+        let passage = self.worker.proxy.reply(self.info, self.state, request, head);
+        let left = sent.length.and_then(|length| length.checked_sub(sent.body_bytes));
+        if passage != Ok(Passage::Rest) || left.map(Body::Length) != Some(body) {
+            return Err(no_http());
+        }
+        self.reply = Reply::Body(Transfer::new(body, Coding::Plain));
+        out.clear();
+        self.pass_body(cx, rest)
+    }
+
     /// The server switches to another protocol, and these are its first bytes.
     fn begin_tunnel(&mut self, cx: &mut Context<'_>, rest: &[u8]) -> Result<(), Outcome> {
-        let Client { wire, reply, out, protocols, .. } = &mut *self.client;
-        let offered = protocols.take().ok_or(NO_HTTP)?;
+        let Client { wire, request, reply, out, protocols, sent, .. } = &mut *self.client;
+        let offered = protocols.take().ok_or_else(no_http)?;
         // RFC 9110 section 15.2.2.
         if !self.upload.is_ended() || !were_offered(&reply.fields, &offered) {
-            return Err(NO_HTTP);
+            return Err(no_http());
         }
         let taken: Vec<u8> = reply.fields.get(b"upgrade").unwrap_or_default().to_vec();
         remove_hop(&mut reply.fields);
-        self.proxy.reply(self.state, reply);
-        delimit(&mut reply.fields, Body::None, None).map_err(|_| NO_HTTP)?;
+        let passage = self.worker.proxy.reply(self.info, self.state, request, reply);
+        passage.map_err(|_| no_http())?;
+        delimit(&mut reply.fields, Body::None, None).map_err(|_| no_http())?;
         append(reply, b"upgrade")?;
-        reply.fields.append(b"Upgrade", &taken).map_err(|_| NO_HTTP)?;
-        (self.status, self.body_bytes) = (Some(101), rest.len() as u64);
+        reply.fields.append(b"Upgrade", &taken).map_err(|_| no_http())?;
+        (sent.status, sent.body_bytes) = (Some(101), rest.len() as u64);
         self.reply = Reply::Tunnel;
         out.clear();
         reply.write(out);
@@ -413,51 +452,63 @@ where
 
     /// Passes bytes of the body on, after the head in `out` if that is still to be sent.
     fn pass_body(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<(), Outcome> {
-        let Client { wire, out, reply, .. } = &mut *self.client;
-        let (mut sent, mut begun) = (Ok(()), false);
+        let Self { client, worker, state, .. } = self;
+        let Client { wire, out, reply, sent, .. } = &mut **client;
+        let (mut written, mut begun) = (Ok(()), false);
         let mut send = |head: &[u8], piece: &[u8]| {
             begun = true;
-            if sent.is_ok() {
-                sent = wire.send(cx, head, piece);
+            if written.is_ok() {
+                written = wire.send(cx, head, piece);
             }
         };
-        let taken = match &mut self.reply {
-            Reply::Body(transfer) => transfer.pass(bytes, out, write_trailers, &mut send),
-            _ => Ok(0),
-        };
+        let mut taken = Ok(0);
+        if let Reply::Body(transfer) = &mut self.reply {
+            let edit = |piece: &[u8], is_last, instead: &mut Vec<u8>| {
+                Ok(worker.proxy.reply_body(state, piece, is_last, instead))
+            };
+            taken = transfer.pass(bytes, out, write_trailers, edit, &mut send);
+            sent.body_bytes += transfer.take_count();
+        }
         // A head without contents yet.
         if taken.is_ok() && !out.is_empty() {
             send(out, &[]);
             out.clear();
         }
         if begun {
-            self.status.get_or_insert(reply.status());
+            sent.status.get_or_insert(reply.status());
         }
-        let taken = taken.map_err(|_| NO_HTTP)?;
+        let taken = taken.map_err(|_| no_http())?;
         if matches!(&self.reply, Reply::Body(transfer) if transfer.is_ended()) {
             self.reply = Reply::Ended;
         }
-        self.body_bytes += taken as u64;
         // Nobody has asked for what follows.
         self.server_goes_on &= taken == bytes.len();
-        sent.map_err(|_| CLIENT_LEFT)
+        written.map_err(|_| CLIENT_LEFT)
     }
 
     /// The server has ended its side.
     fn receive_end(&mut self, cx: &mut Context<'_>) -> Result<(), Outcome> {
-        const BROKEN_OFF: Outcome = Outcome::Server(io::ErrorKind::UnexpectedEof);
-        let Reply::Body(transfer) = &self.reply else { return Err(BROKEN_OFF) };
-        if !transfer.decoder.ends_by_close() {
-            return Err(BROKEN_OFF);
+        let broken_off = || Outcome::Server(io::ErrorKind::UnexpectedEof.into());
+        let Self { client, worker, state, .. } = self;
+        let Reply::Body(transfer) = &mut self.reply else { return Err(broken_off()) };
+        if !transfer.ends_by_close() {
+            return Err(broken_off());
         }
-        let last: &[u8] = match (transfer.coding, transfer.in_chunk) {
-            (Coding::Plain, _) => b"",
-            (Coding::Chunks, false) => b"0\r\n\r\n",
-            (Coding::Chunks, true) => b"\r\n0\r\n\r\n",
+        let Client { wire, out, sent, .. } = &mut **client;
+        let edit = |piece: &[u8], is_last, instead: &mut Vec<u8>| {
+            Ok(worker.proxy.reply_body(state, piece, is_last, instead))
         };
+        let mut written = Ok(());
+        let finished = transfer.finish(out, edit, |head, piece| {
+            if written.is_ok() {
+                written = wire.send(cx, head, piece);
+            }
+        });
+        finished.map_err(|_| no_http())?;
+        sent.body_bytes += transfer.take_count();
         self.reply = Reply::Ended;
         self.server_goes_on = false;
-        self.client.wire.send(cx, last, &[]).map_err(|_| CLIENT_LEFT)
+        written.map_err(|_| CLIENT_LEFT)
     }
 
     /// Whether the server has all of the request, so that its connection can take another one.
@@ -466,58 +517,7 @@ where
     }
 }
 
-impl Transfer {
-    const fn new(body: Body, coding: Coding) -> Self {
-        Self { decoder: Decoder::new(body), coding, in_chunk: false }
-    }
-
-    const fn is_ended(&self) -> bool {
-        self.decoder.is_ended()
-    }
-
-    /// Passes the part of `bytes` that belongs to the body on to `send`, after what is in `out`. Returns how many bytes that is.
-    ///
-    /// Chunks are written anew: the recipient does not see how the sender spelt them.
-    fn pass(
-        &mut self,
-        bytes: &[u8],
-        out: &mut Vec<u8>,
-        trailers: impl Fn(&[u8], &mut Vec<u8>),
-        mut send: impl FnMut(&[u8], &[u8]),
-    ) -> Result<usize, crate::h1::Fault> {
-        let mut taken = 0;
-        while taken < bytes.len() && !self.decoder.is_ended() {
-            let step = self.decoder.step(&bytes[taken..])?;
-            let piece = &bytes[taken..taken + step.taken];
-            taken += step.taken;
-            if step.piece == Piece::Data {
-                if self.coding == Coding::Chunks {
-                    let line_end = if self.in_chunk { "\r\n" } else { "" };
-                    // Writing to memory does not fail.
-                    let _ = write!(out, "{line_end}{:x}\r\n", piece.len());
-                    self.in_chunk = true;
-                }
-                if out.len() + piece.len() <= COPIED_MAX {
-                    out.extend_from_slice(piece);
-                    send(out, &[]);
-                } else {
-                    send(out, piece);
-                }
-                out.clear();
-            }
-        }
-        if self.decoder.is_ended() && self.coding == Coding::Chunks {
-            out.extend_from_slice(if self.in_chunk { b"\r\n0\r\n" } else { b"0\r\n" });
-            trailers(self.decoder.trailers(), out);
-            out.extend_from_slice(b"\r\n");
-            send(out, &[]);
-            out.clear();
-        }
-        Ok(taken)
-    }
-}
-
 /// Adds an option of ours, without which the reply could be misread.
 fn append(head: &mut ReplyHead, option: &[u8]) -> Result<(), Outcome> {
-    head.fields.append(b"Connection", option).map_err(|_| NO_HTTP)
+    head.fields.append(b"Connection", option).map_err(|_| no_http())
 }

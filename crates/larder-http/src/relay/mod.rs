@@ -8,11 +8,8 @@
 //!    wait for each other.
 //! 4. [`Proxy::on_end`] learns how it went.
 //!
-//! The connections of a thread share three things, without locks: connections to servers that wait for their next request
-//! ([`Pool`]), a buffer for reading ([`scratch`]), and a clock that is read about once per turn of the event loop ([`Clock`]).
-//!
-//! Not done yet: a truncated reply to a client of HTTP/1.0 ends like a whole one, since nothing here can reset a connection; a
-//! client that is idle does not notice that the proxy drains.
+//! The connections of a thread share a [`Worker`], without locks: connections to servers that wait for their next request, a buffer
+//! for reading ([`scratch`]), and a clock that is read about once per turn of the event loop ([`Clock`]).
 
 mod client;
 mod clock;
@@ -23,10 +20,13 @@ mod pool;
 mod proxy;
 mod scratch;
 mod serve;
+mod transfer;
 mod tunnel;
 mod wire;
+mod worker;
 
 pub use clock::{Clock, runtime};
-pub use pool::Pool;
-pub use proxy::{Answer, ClientInfo, Failure, Limits, Next, Proxy, Report, Stage};
+pub use pool::PoolLimits;
+pub use proxy::{Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, Refusal, Report, Stage, Unfit};
 pub use serve::serve;
+pub use worker::Worker;

@@ -9,20 +9,32 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Connections that wait per server. The one that has waited for longest is closed for a further one.
-const PER_SERVER_MAX: usize = 256;
-/// Connections that wait for all servers. Further ones are closed.
-const IDLE_MAX: usize = 4096;
-/// The longest time that a connection waits. Servers and firewalls close connections that are silent for longer without a word.
-const IDLE: Duration = Duration::from_secs(30);
+/// Limits on the connections of one thread that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// Connections per server. The one that has waited for longest is closed for a further one.
+    pub per_server: usize,
+    /// Connections to all servers. Further ones are closed.
+    pub total: usize,
+    /// The longest time that a connection waits. Servers and firewalls close connections that are silent for longer without a word.
+    pub idle: Duration,
+}
+
+impl Default for PoolLimits {
+    fn default() -> Self {
+        Self { per_server: 256, total: 4096, idle: Duration::from_secs(30) }
+    }
+}
+
 /// Time from one look at all waiting connections to the next.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The waiting connections of one thread, of one proxy with one set of settings: a connection that was made by other settings must
 /// not serve it. All requests for equal servers share them.
 #[derive(Debug)]
-pub struct Pool<K, S> {
+pub(super) struct Pool<K, S> {
     idle: RefCell<Idle<K, S>>,
+    limits: PoolLimits,
 }
 
 #[derive(Debug)]
@@ -31,29 +43,17 @@ struct Idle<K, S> {
     count: usize,
 }
 
-impl<K, S> Default for Pool<K, S> {
-    fn default() -> Self {
-        Self { idle: RefCell::new(Idle { by_server: HashMap::new(), count: 0 }) }
-    }
-}
-
 impl<K, S> Pool<K, S>
 where
     K: Clone + Eq + Hash,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    /// The number of waiting connections.
-    pub fn len(&self) -> usize {
-        self.idle.borrow().count
-    }
-
-    /// Whether none wait.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub(super) fn new(limits: PoolLimits) -> Self {
+        Self { idle: RefCell::new(Idle { by_server: HashMap::new(), count: 0 }), limits }
     }
 
     /// Closes connections that have waited for too long or that their server has closed. Runs for ever, on the pool's thread.
-    pub async fn tend(&self) {
+    pub(super) async fn tend(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
             self.sweep(Clock::now());
@@ -64,7 +64,7 @@ where
         let mut idle = self.idle.borrow_mut();
         for waiting in idle.by_server.values_mut() {
             let before = std::mem::take(waiting).into_iter();
-            let young = before.filter(|(since, _)| now.saturating_duration_since(*since) < IDLE);
+            let young = before.filter(|(since, _)| now.saturating_duration_since(*since) < self.limits.idle);
             *waiting = young.filter_map(|(since, connection)| Some((since, silent(connection)?))).collect();
         }
         idle.by_server.retain(|_, waiting| !waiting.is_empty());
@@ -87,7 +87,7 @@ where
     /// Keeps a connection for the next request.
     pub(super) fn put(&self, server: &K, connection: S) {
         let idle = &mut *self.idle.borrow_mut();
-        if idle.count == IDLE_MAX {
+        if idle.count >= self.limits.total || self.limits.per_server == 0 {
             return;
         }
         let waiting = match idle.by_server.get_mut(server) {
@@ -95,7 +95,7 @@ where
             None => idle.by_server.entry(server.clone()).or_default(),
         };
         idle.count += 1;
-        if waiting.len() == PER_SERVER_MAX {
+        if waiting.len() >= self.limits.per_server {
             waiting.pop_front();
             idle.count -= 1;
         }
@@ -116,13 +116,19 @@ mod tests {
     use super::*;
     use tokio::io::{DuplexStream, duplex};
 
+    const LIMITS: PoolLimits = PoolLimits { per_server: 25, total: 400, idle: Duration::from_secs(30) };
+
+    fn count<K, S>(pool: &Pool<K, S>) -> usize {
+        pool.idle.borrow().count
+    }
+
     fn connection() -> (DuplexStream, DuplexStream) {
         duplex(64)
     }
 
     #[test]
     fn the_youngest_connection_is_taken_that_is_still_open() {
-        let pool = Pool::default();
+        let pool = Pool::new(LIMITS);
         let (old, _old_server) = connection();
         let (new, new_server) = connection();
         pool.put(&1, old);
@@ -130,34 +136,38 @@ mod tests {
         drop(new_server);
         assert!(pool.take(&2).is_none());
         assert!(pool.take(&1).is_some(), "the other one was closed");
-        assert!(pool.take(&1).is_none() && pool.is_empty());
+        assert!(pool.take(&1).is_none() && count(&pool) == 0);
     }
 
     #[test]
     fn what_waits_is_limited() {
-        let pool = Pool::default();
+        let pool = Pool::new(LIMITS);
         let mut servers = Vec::new();
-        for number in 0..IDLE_MAX + 10 {
+        for number in 0..LIMITS.total + 10 {
             let (connection, server) = connection();
-            pool.put(&(number / (PER_SERVER_MAX + 1)), connection);
+            pool.put(&(number / (LIMITS.per_server + 1)), connection);
             servers.push(server);
         }
-        assert!(pool.len() <= IDLE_MAX && pool.len() > IDLE_MAX - PER_SERVER_MAX, "{}", pool.len());
+        assert!(
+            count(&pool) <= LIMITS.total && count(&pool) > LIMITS.total - LIMITS.per_server,
+            "{}",
+            count(&pool)
+        );
         let waiting = pool.idle.borrow().by_server.values().map(VecDeque::len).max();
-        assert_eq!(waiting, Some(PER_SERVER_MAX));
+        assert_eq!(waiting, Some(LIMITS.per_server));
     }
 
     #[test]
     fn old_and_closed_connections_are_swept_away() {
-        let pool = Pool::default();
+        let pool = Pool::new(LIMITS);
         let (kept, _server) = connection();
         let (closed, gone) = connection();
         pool.put(&1, kept);
         pool.put(&2, closed);
         drop(gone);
         pool.sweep(Clock::now());
-        assert_eq!((pool.len(), pool.idle.borrow().by_server.len()), (1, 1));
-        pool.sweep(Clock::now() + IDLE);
-        assert!(pool.is_empty());
+        assert_eq!((count(&pool), pool.idle.borrow().by_server.len()), (1, 1));
+        pool.sweep(Clock::now() + LIMITS.idle);
+        assert!(count(&pool) == 0);
     }
 }

@@ -1,54 +1,57 @@
 //! The interface to the program that decides where requests go.
 
-use crate::h1::{ReplyHead, RequestHead};
+use crate::h1::{Fault, ReplyHead, RequestHead};
+use bytes::Bytes;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The client of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientInfo {
-    /// The client's address.
-    pub address: SocketAddr,
-    /// Whether it speaks TLS.
-    pub secure: bool,
-}
-
 /// The decision about a request.
+#[derive(Debug)]
 pub enum Next<S> {
     /// The request goes to this server.
     Server(S),
     /// The proxy answers it.
     Answer(Answer),
-    /// The decision takes time. The future is dropped if the client leaves before.
-    Later(Pin<Box<dyn Future<Output = Next<S>>>>),
-}
-
-impl<S: fmt::Debug> fmt::Debug for Next<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Server(server) => f.debug_tuple("Server").field(server).finish(),
-            Self::Answer(answer) => f.debug_tuple("Answer").field(answer).finish(),
-            Self::Later(_) => f.write_str("Later"),
-        }
-    }
+    /// The decision takes time: [`Proxy::decide`] makes it.
+    Later,
 }
 
 /// A reply that the proxy makes itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Answer {
-    /// The status.
-    pub status: u16,
-    /// Further fields. Names and values must be valid. The engine adds those that delimit the body.
-    pub fields: Vec<(&'static str, String)>,
+    /// Status and fields. The engine adds the fields that delimit the body.
+    pub head: ReplyHead,
     /// The contents; not sent with a status that has none.
-    pub body: Vec<u8>,
+    pub body: Bytes,
+    /// The connection ends after it.
+    pub closes: bool,
 }
+
+impl Answer {
+    /// An answer without fields and contents.
+    pub fn new(status: u16) -> Self {
+        Self { head: ReplyHead::with_status(status), body: Bytes::new(), closes: false }
+    }
+}
+
+/// The treatment of a reply that a server has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// Its contents pass as they are.
+    AsIs,
+    /// [`Proxy::reply_body`] makes other contents of them, of unknown length.
+    Changed,
+    /// The contents are the rest of a reply that the client has a part of. The head does not pass.
+    Rest,
+}
+
+/// The server's reply must not pass: it is not the one that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfit;
 
 /// The progress of a request when a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,32 +65,68 @@ pub enum Stage {
     },
     /// The server's reply was no reply, or broke off.
     Reply {
-        /// The client has got a part of it. No further answer is possible.
+        /// The client has got a part of it. No answer is possible, but perhaps another server has the rest ([`Passage::Rest`]).
         begun: bool,
     },
 }
 
 /// A failure of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Failure {
     /// The progress of the request.
     pub stage: Stage,
-    /// The kind of the error; [`io::ErrorKind::TimedOut`] for a server that took too long, [`io::ErrorKind::InvalidData`] for one
-    /// that did not speak HTTP.
-    pub error: io::ErrorKind,
+    /// The error; [`io::ErrorKind::TimedOut`] for a server that took too long, [`io::ErrorKind::InvalidData`] for one that did not
+    /// speak HTTP.
+    pub error: io::Error,
     /// All that was read of the request is still there, so that another server can get it.
     pub replayable: bool,
+    /// Bytes of the reply's body that the client has got, if [`Passage::Rest`] is possible.
+    pub resumable: Option<u64>,
+}
+
+/// The fault of a client whose request was decided about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientFault {
+    /// It has left, or takes nothing of its reply.
+    Gone,
+    /// The body of its request does not come.
+    TimedOut,
+    /// The body of its request is not one of HTTP.
+    Malformed(Fault),
+}
+
+/// The reason to refuse what a client has sent before there is a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The head did not come in time.
+    TimedOut,
+    /// The head is too large.
+    TooLarge {
+        /// The end of its first line has not come.
+        in_target: bool,
+    },
+    /// It is no head.
+    Malformed {
+        /// The reason.
+        fault: Fault,
+        /// The client has sent no request before, and this does not begin like one.
+        is_other_protocol: bool,
+    },
+    /// The method is CONNECT, and no tunnel is opened.
+    Connect,
 }
 
 /// The end of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The status that the client has got, if any.
     pub status: Option<u16>,
-    /// Bytes of the reply's body that came from the server.
+    /// Bytes of the reply's body that the client was sent.
     pub body_bytes: u64,
-    /// The reply is complete.
+    /// The reply is complete. A tunnel has no end of its own: it is complete when either side leaves.
     pub complete: bool,
+    /// The fault of the client that ended the request, if one did.
+    pub fault: Option<ClientFault>,
 }
 
 /// Limits and deadlines. A deadline runs from the last byte that came or went, unless it says otherwise.
@@ -99,14 +138,36 @@ pub struct Limits {
     pub head: Duration,
     /// Between two requests.
     pub keepalive: Duration,
-    /// For a client that is to send or to take bytes.
-    pub client: Duration,
+    /// For a client that is to send bytes.
+    pub client_read: Duration,
+    /// For a client that is to take bytes.
+    pub client_write: Duration,
     /// For a connection to a server.
     pub connect: Duration,
-    /// For a server that is to send or to take bytes.
-    pub server: Duration,
+    /// For a server that is to send bytes.
+    pub server_read: Duration,
+    /// For a server that is to take bytes.
+    pub server_write: Duration,
     /// A client that ends its side after a request without a body still gets its reply. Otherwise it counts as gone.
     pub half_close: bool,
+}
+
+impl Default for Limits {
+    /// 64 KiB, and a minute for all that takes time.
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self {
+            head_bytes: 64 << 10,
+            head: minute,
+            keepalive: minute,
+            client_read: minute,
+            client_write: minute,
+            connect: minute,
+            server_read: minute,
+            server_write: minute,
+            half_close: false,
+        }
+    }
 }
 
 /// Decides where requests go, and watches how they fare. The relay calls it inline: no method may block.
@@ -114,39 +175,150 @@ pub struct Limits {
 /// A task may be dropped in the middle of a request. Counters of requests under way belong into the `Drop` of
 /// [`Proxy::Exchange`].
 pub trait Proxy: 'static {
+    /// The proxy's own record of a client's connection.
+    type Client;
     /// The proxy's own record of a request under way.
     type Exchange;
     /// A server. Connections to equal servers are interchangeable.
-    type Server: Clone + Eq + Hash + 'static;
+    type Server: Clone + Eq + Hash + fmt::Debug + 'static;
     /// A connection to a server.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
     /// Decides about a request. Fields that concern the client's connection alone are gone from `head`; changes go to the server,
     /// except to those that delimit the body.
-    fn request(&self, client: ClientInfo, head: &mut RequestHead) -> (Self::Exchange, Next<Self::Server>);
+    fn request(&self, client: &Self::Client, head: &mut RequestHead) -> (Self::Exchange, Next<Self::Server>);
+
+    /// Decides about a request for which [`Self::request`] has returned [`Next::Later`]. The future is dropped if the client leaves.
+    fn decide(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        head: &mut RequestHead,
+    ) -> impl Future<Output = Next<Self::Server>> {
+        let _ = (client, exchange, head);
+        std::future::pending()
+    }
+
+    /// Prepares the request for a server that was chosen: called for each attempt. An answer ends the request.
+    ///
+    /// # Errors
+    /// The request cannot go to a server.
+    fn ask(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        head: &mut RequestHead,
+    ) -> Result<(), Box<Answer>> {
+        let _ = (client, exchange, head);
+        Ok(())
+    }
+
+    /// Whether connections to a server serve all clients. Otherwise each client has its own, which ends with the client's.
+    fn is_shared(&self, server: &Self::Server) -> bool {
+        let _ = server;
+        true
+    }
 
     /// Opens a connection to a server.
-    fn connect(&self, server: &Self::Server) -> impl Future<Output = io::Result<Self::Stream>>;
+    fn connect(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        server: &Self::Server,
+    ) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// Sees the head of a final reply. Fields that concern the server's connection alone are gone from `head`; changes go to the
+    /// Sees a piece of the request's body on its way to a server; the last one may be empty. Not called for a request without a body.
+    /// In a further attempt the pieces come again.
+    ///
+    /// # Errors
+    /// The request is refused, with an answer for the client if no reply has begun.
+    fn request_body(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        piece: &[u8],
+        is_last: bool,
+    ) -> Result<(), Box<Answer>> {
+        let _ = (client, exchange, piece, is_last);
+        Ok(())
+    }
+
+    /// Sees the head of a final reply. Fields that concern the server's connection alone are gone from `reply`; changes go to the
     /// client, except to those that delimit the body.
-    fn reply(&self, exchange: &mut Self::Exchange, head: &mut ReplyHead);
+    ///
+    /// # Errors
+    /// The reply must not pass: the server has failed.
+    fn reply(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        request: &RequestHead,
+        reply: &mut ReplyHead,
+    ) -> Result<Passage, Unfit> {
+        let _ = (client, exchange, request, reply);
+        Ok(Passage::AsIs)
+    }
+
+    /// Sees a piece of the reply's body; of a reply that is [`Passage::Changed`] also that it has ended. Returns whether the contents
+    /// of `instead`, which is empty, pass in place of the piece.
+    fn reply_body(
+        &self,
+        exchange: &mut Self::Exchange,
+        piece: &[u8],
+        is_last: bool,
+        instead: &mut Vec<u8>,
+    ) -> bool {
+        let _ = (exchange, piece, is_last, instead);
+        false
+    }
 
     /// Decides again after a server has failed. Another server is possible only if the failure is replayable, and right only if the
-    /// request may be executed twice or has reached no server (RFC 9110 section 9.2.2). After a reply that had begun the decision is
-    /// ignored.
-    fn on_failure(&self, exchange: &mut Self::Exchange, failure: Failure) -> Next<Self::Server>;
+    /// request may be executed twice or has reached no server (RFC 9110 section 9.2.2). After a failure on a connection that had
+    /// served other requests, the next attempt opens a new one.
+    fn on_failure(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        request: &RequestHead,
+        failure: &Failure,
+    ) -> Next<Self::Server>;
 
-    /// Learns how a request ended.
-    fn on_end(&self, exchange: Self::Exchange, report: Report);
+    /// Answers a client that is at fault, if it can be answered.
+    fn on_client_fault(
+        &self,
+        client: &Self::Client,
+        exchange: &mut Self::Exchange,
+        fault: ClientFault,
+    ) -> Answer {
+        let _ = (client, exchange);
+        Answer::new(if fault == ClientFault::TimedOut { 408 } else { 400 })
+    }
 
-    /// Learns that a client was refused with this status before [`Self::request`]: what it sent was no request that could be
-    /// decided about.
-    fn on_refusal(&self, client: ClientInfo, status: u16);
+    /// Learns how a request ended. `reply` is the head that the client has got, if the report has a status.
+    fn on_end(
+        &self,
+        client: &Self::Client,
+        exchange: Self::Exchange,
+        request: &mut RequestHead,
+        reply: &ReplyHead,
+        report: Report,
+    ) {
+        let _ = (client, exchange, request, reply, report);
+    }
+
+    /// Answers what is no request that could be decided about, after which the connection ends; nothing ends it without an answer.
+    fn refuse(&self, client: &Self::Client, refusal: Refusal) -> Option<Answer> {
+        let _ = client;
+        Some(Answer::new(match refusal {
+            Refusal::TimedOut => 408,
+            Refusal::TooLarge { .. } => 431,
+            Refusal::Malformed { .. } => 400,
+            Refusal::Connect => 405,
+        }))
+    }
 
     /// The limits and deadlines.
-    fn limits(&self) -> Limits;
-
-    /// Whether connections should end after their current request.
-    fn is_draining(&self) -> bool;
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
 }

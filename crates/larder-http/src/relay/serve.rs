@@ -4,18 +4,15 @@ use super::client::{Arrival, Client};
 use super::deadline::Deadline;
 use super::exchange::{Exchange, Outcome};
 use super::fields::{delimit, offered_protocols, remove_hop};
-use super::pool::Pool;
-use super::proxy::{Answer, ClientInfo, Failure, Limits, Next, Proxy, Report, Stage};
+use super::proxy::{Answer, ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
 use super::tunnel;
+use super::worker::Worker;
 use crate::h1::{Body, Fault, FieldName};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
-
-/// Methods of requests that a server may get twice (RFC 9110 section 9.2.2).
-const IDEMPOTENT: [&[u8]; 6] = [b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"];
 
 /// The next event on a connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,58 +25,69 @@ enum After {
     Cut,
 }
 
-/// Serves a client's connection to its end. `pool` has the connections to servers of `proxy` on this thread.
-pub async fn serve<T, P>(io: T, info: ClientInfo, proxy: &P, pool: &Pool<P::Server, P::Stream>)
+/// Serves a client's connection to its end.
+///
+/// Returns the connection if it must be reset: the client has a part of a reply whose end only the end of the connection would show.
+pub async fn serve<T, P>(io: T, info: &P::Client, worker: &Worker<P>) -> Option<T>
 where
     T: AsyncRead + AsyncWrite + Unpin,
     P: Proxy,
 {
-    let mut client = Client::new(io, info, proxy.limits());
-    let mut first = true;
+    let limits = worker.proxy.limits();
+    let mut connection = Connection { client: Client::new(io, &limits), info, worker, limits, own: None };
+    let place = worker.enter();
     loop {
-        let limits = proxy.limits();
-        let status = match client.next(limits, first).await {
-            Arrival::Head if client.request.method() == b"CONNECT" => 405,
+        connection.limits = worker.proxy.limits();
+        let refusal = match connection.client.next(&connection.limits, &place).await {
+            Arrival::Head if connection.client.request.method() == b"CONNECT" => Refusal::Connect,
             Arrival::Head => {
-                let after = Connection { client: &mut client, proxy, pool, limits }.serve_request().await;
+                let after = connection.serve_request().await;
+                let client = &mut connection.client;
                 match after {
-                    After::Request if proxy.is_draining() => return client.close().await,
-                    After::Request => client.rest(),
-                    After::Farewell => return client.linger().await,
-                    After::Cut => return,
+                    After::Request if worker.is_ending() => client.close().await,
+                    After::Request => {
+                        client.rest();
+                        continue;
+                    }
+                    After::Farewell => client.linger().await,
+                    After::Cut => {
+                        let is_hidden = client.sent.ends_by_close && client.sent.status.is_some();
+                        return is_hidden.then(|| connection.client.wire.into_inner());
+                    }
                 }
-                first = false;
-                continue;
+                return None;
             }
-            Arrival::Closed | Arrival::Idle => return client.close().await,
-            Arrival::TimedOut => 408,
-            Arrival::TooLarge | Arrival::Malformed(Fault::TooLarge) => 431,
-            Arrival::Malformed(_) => 400,
+            Arrival::Closed | Arrival::Idle => {
+                connection.client.close().await;
+                return None;
+            }
+            Arrival::Refused(refusal) => refusal,
         };
-        proxy.on_refusal(info, status);
-        let answer = Answer { status, ..Answer::default() };
-        if client.answer(&answer, false, limits.client).await.is_ok() {
-            client.linger().await;
+        if connection.refuse(refusal).await == After::Farewell {
+            connection.client.linger().await;
         }
-        return;
+        return None;
     }
 }
 
-/// A connection that serves a request.
+/// A client's connection.
 struct Connection<'a, T, P: Proxy> {
-    client: &'a mut Client<T>,
-    proxy: &'a P,
-    pool: &'a Pool<P::Server, P::Stream>,
+    client: Client<T>,
+    info: &'a P::Client,
+    worker: &'a Worker<P>,
     limits: Limits,
+    /// A connection to a server that waits for this client's next request.
+    own: Option<(P::Server, P::Stream)>,
 }
 
 /// The result of an attempt at a server.
 enum Attempt {
-    Ended(Report, After),
-    Failed(Failure, Report),
+    Ended(After),
+    /// A client's fault, or an answer of the proxy, ends the request.
+    Fault(ClientFault),
+    Refused(Box<Answer>),
+    Failed(Failure),
 }
-
-const NOTHING: Report = Report { status: None, body_bytes: 0, complete: false };
 
 impl<T, P> Connection<'_, T, P>
 where
@@ -88,74 +96,111 @@ where
 {
     /// Serves a request whose head has come.
     async fn serve_request(&mut self) -> After {
-        let proxy = self.proxy;
         if self.prepare().is_err() {
-            return self.refuse(431).await;
+            return self.refuse(Refusal::TooLarge { in_target: false }).await;
         }
-        let (mut state, mut next) = proxy.request(self.client.info, &mut self.client.request);
-        if self.delimit().is_err() {
-            return self.refuse(431).await;
-        }
-        // Whether a server was asked, and whether another one still may be.
-        let (mut asked, mut may_ask) = (false, true);
-        let (report, after) = loop {
-            let server = match next {
-                Next::Server(server) if may_ask => server,
-                Next::Server(_) => break (NOTHING, After::Cut),
-                Next::Later(decision) => {
-                    let half_close = self.limits.half_close;
-                    match self.client.unless_it_leaves(decision, half_close).await {
-                        Some(decided) => next = decided,
-                        None => break (NOTHING, After::Cut),
-                    }
-                    continue;
-                }
-                Next::Answer(answer) => break self.answer(&answer, !asked).await,
-            };
-            asked = true;
-            match self.attempt(&server, &mut state).await {
-                Attempt::Ended(report, after) => break (report, after),
-                Attempt::Failed(failure, report) => {
-                    next = proxy.on_failure(&mut state, failure);
-                    may_ask = failure.replayable;
-                    if matches!(failure.stage, Stage::Reply { begun: true }) {
-                        break (report, After::Cut);
-                    }
-                }
-            }
+        let proxy = &self.worker.proxy;
+        let (mut state, next) = proxy.request(self.info, &mut self.client.request);
+        let (after, fault) = self.follow(&mut state, next).await;
+        let Client { request, reply, sent, .. } = &mut self.client;
+        let is_tunnel = sent.status == Some(101);
+        let report = Report {
+            status: sent.status,
+            body_bytes: sent.body_bytes,
+            complete: after != After::Cut || is_tunnel,
+            fault: fault.filter(|_| !is_tunnel),
         };
-        proxy.on_end(state, report);
+        proxy.on_end(self.info, state, request, reply, report);
         after
     }
 
-    /// Refuses a request that nothing was decided about.
-    async fn refuse(&mut self, status: u16) -> After {
-        self.proxy.on_refusal(self.client.info, status);
-        self.answer(&Answer { status, ..Answer::default() }, false).await.1
+    /// Does as the proxy decides until the request has ended.
+    async fn follow(
+        &mut self,
+        state: &mut P::Exchange,
+        mut next: Next<P::Server>,
+    ) -> (After, Option<ClientFault>) {
+        let proxy = &self.worker.proxy;
+        let (mut is_asked, mut may_reuse) = (false, true);
+        loop {
+            let server = match next {
+                Next::Server(server) => server,
+                Next::Later => {
+                    match self.decide(state).await {
+                        Some(decided) => next = decided,
+                        None => return (After::Cut, Some(ClientFault::Gone)),
+                    }
+                    continue;
+                }
+                Next::Answer(answer) => return (self.answer(answer, !is_asked).await, None),
+            };
+            is_asked = true;
+            match self.attempt(&server, may_reuse, state).await {
+                Attempt::Ended(after) => return (after, None),
+                Attempt::Refused(answer) => return (self.answer_late(*answer).await, None),
+                Attempt::Fault(fault) => {
+                    let answer = proxy.on_client_fault(self.info, state, fault);
+                    let after =
+                        if fault == ClientFault::Gone { After::Cut } else { self.answer_late(answer).await };
+                    return (after, Some(fault));
+                }
+                Attempt::Failed(failure) => {
+                    next = proxy.on_failure(self.info, state, &self.client.request, &failure);
+                    let begun = matches!(failure.stage, Stage::Reply { begun: true });
+                    let can_go_on = match &next {
+                        Next::Server(_) => failure.replayable && (!begun || failure.resumable.is_some()),
+                        Next::Answer(_) | Next::Later => !begun,
+                    };
+                    if !can_go_on {
+                        return (After::Cut, None);
+                    }
+                    may_reuse = !matches!(failure.stage, Stage::Request { reused: true });
+                }
+            }
+        }
+    }
+
+    /// Has the proxy decide, which takes time; nothing if the client leaves before.
+    async fn decide(&mut self, state: &mut P::Exchange) -> Option<Next<P::Server>> {
+        let mut head = std::mem::take(&mut self.client.request);
+        let decision = self.worker.proxy.decide(self.info, state, &mut head);
+        let decided = self.client.unless_it_leaves(decision, self.limits.half_close).await;
+        self.client.request = head;
+        decided
+    }
+
+    /// Refuses what is no request that can be decided about.
+    async fn refuse(&mut self, refusal: Refusal) -> After {
+        let Some(answer) = self.worker.proxy.refuse(self.info, refusal) else { return After::Cut };
+        self.answer(answer, false).await
+    }
+
+    /// Answers in the middle of an attempt, unless a reply has begun.
+    async fn answer_late(&mut self, answer: Answer) -> After {
+        if self.client.sent.status.is_some() { After::Cut } else { self.answer(answer, false).await }
     }
 
     /// Answers. The connection goes on if it `may` and the client has sent all of its request.
-    async fn answer(&mut self, answer: &Answer, may: bool) -> (Report, After) {
+    async fn answer(&mut self, answer: Answer, may: bool) -> After {
         let request = &self.client.request;
         let goes_on = may
+            && !answer.closes
             && request.is_persistent()
-            && request.body() == Body::None
+            && !self.client.is_half_closed
+            && !self.worker.is_ending()
             // Early bytes after a wish for another protocol are perhaps no request.
             && !request.asks_for_upgrade()
-            && !self.proxy.is_draining();
-        let complete = self.client.answer(answer, goes_on, self.limits.client).await.is_ok();
-        let report = Report { status: Some(answer.status), body_bytes: 0, complete };
-        let after = match (complete, goes_on) {
-            (true, true) => After::Request,
-            (true, false) => After::Farewell,
-            (false, _) => After::Cut,
-        };
-        (report, after)
+            && self.client.take_body();
+        match self.client.answer(answer, goes_on, self.limits.client_write).await {
+            Ok(()) if goes_on => After::Request,
+            Ok(()) => After::Farewell,
+            Err(_) => After::Cut,
+        }
     }
 
     /// Removes from a request what concerns the client's connection alone.
     fn prepare(&mut self) -> Result<(), Fault> {
-        let Client { request, protocols, .. } = &mut *self.client;
+        let Client { request, protocols, .. } = &mut self.client;
         *protocols = if request.asks_for_upgrade() {
             offered_protocols(&request.fields, request.is_http10())
         } else {
@@ -172,46 +217,65 @@ where
 
     /// Adds to a request what the server's connection needs.
     fn delimit(&mut self) -> Result<(), Fault> {
-        let Client { request, protocols, .. } = &mut *self.client;
+        let Client { request, protocols, .. } = &mut self.client;
         let stated = request.fields.named(FieldName::ContentLength).is_some();
         let body = request.body();
         delimit(&mut request.fields, body, stated.then_some(0))?;
         if let Some(protocols) = protocols {
-            request.fields.append(b"Connection", b"upgrade")?;
-            request.fields.append(b"Upgrade", protocols)?;
+            request.fields.set(b"Connection", b"upgrade")?;
+            request.fields.set(b"Upgrade", protocols)?;
         }
         Ok(())
     }
 
-    /// Sends a request to a server: on a connection that waits, and if that turns out to be closed, on a new one.
-    async fn attempt(&mut self, server: &P::Server, state: &mut P::Exchange) -> Attempt {
-        if let Some(waiting) = self.pool.take(server) {
-            let attempt = self.exchange(waiting, (server, true), state).await;
-            let is_stale = matches!(
-                &attempt,
-                Attempt::Failed(Failure { stage: Stage::Request { .. }, error, replayable: true }, _)
-                    if *error != io::ErrorKind::TimedOut
-            );
-            if !is_stale || !IDEMPOTENT.contains(&self.client.request.method()) {
-                return attempt;
-            }
+    /// Sends a request to a server: on a connection that waits, if it `may_reuse` one, or on a new one.
+    async fn attempt(&mut self, server: &P::Server, may_reuse: bool, state: &mut P::Exchange) -> Attempt {
+        let worker = self.worker;
+        if let Err(answer) = worker.proxy.ask(self.info, state, &mut self.client.request) {
+            return Attempt::Refused(answer);
         }
-        match self.connect(server).await {
+        if self.delimit().is_err() {
+            return match worker.proxy.refuse(self.info, Refusal::TooLarge { in_target: false }) {
+                Some(answer) => Attempt::Refused(Box::new(answer)),
+                None => Attempt::Ended(After::Cut),
+            };
+        }
+        let own = self.own.take();
+        let waiting = match own {
+            Some((of, stream)) if of == *server => Some(stream),
+            _ if worker.proxy.is_shared(server) => worker.pool.take(server),
+            _ => None,
+        };
+        if let Some(waiting) = waiting.filter(|_| may_reuse) {
+            return self.exchange(waiting, (server, true), state).await;
+        }
+        match self.connect(server, state).await {
             Ok(Some(stream)) => self.exchange(stream, (server, false), state).await,
-            Ok(None) => Attempt::Ended(NOTHING, After::Cut),
-            Err(error) => {
-                Attempt::Failed(Failure { stage: Stage::Connect, error, replayable: true }, NOTHING)
-            }
+            Ok(None) => Attempt::Fault(ClientFault::Gone),
+            Err(error) => Attempt::Failed(Failure {
+                stage: if self.client.sent.status.is_some() {
+                    Stage::Reply { begun: true }
+                } else {
+                    Stage::Connect
+                },
+                error,
+                replayable: true,
+                resumable: self.client.sent.resumable(),
+            }),
         }
     }
 
     /// A new connection; none if the client leaves before.
-    async fn connect(&mut self, server: &P::Server) -> Result<Option<P::Stream>, io::ErrorKind> {
+    async fn connect(
+        &mut self,
+        server: &P::Server,
+        state: &mut P::Exchange,
+    ) -> io::Result<Option<P::Stream>> {
         let mut deadline = Deadline::new(self.limits.connect);
-        let mut connecting = pin!(self.proxy.connect(server));
+        let mut connecting = pin!(self.worker.proxy.connect(self.info, state, server));
         let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(connected) => Poll::Ready(connected.map_err(|error| error.kind())),
-            Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut)),
+            Poll::Ready(connected) => Poll::Ready(connected),
+            Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
         });
         if self.client.request.body() == Body::None {
             self.client.unless_it_leaves(connected, self.limits.half_close).await.transpose()
@@ -226,8 +290,13 @@ where
         (server, reused): (&P::Server, bool),
         state: &mut P::Exchange,
     ) -> Attempt {
-        let limits = self.limits;
-        let mut exchange = Exchange::new(self.client, stream, self.proxy, state, limits);
+        let (limits, worker) = (self.limits, self.worker);
+        let resumes = self.client.sent.status.is_some();
+        if resumes {
+            // The head that the client has got is not to be lost.
+            self.client.swap_reply();
+        }
+        let mut exchange = Exchange::new(&mut self.client, self.info, stream, worker, state, limits);
         let mut begun = false;
         let outcome = poll_fn(|cx| {
             if !std::mem::replace(&mut begun, true)
@@ -238,35 +307,38 @@ where
             exchange.poll(cx)
         })
         .await;
-        let (status, body_bytes) = (exchange.status, exchange.body_bytes);
-        let report = |complete| Report { status, body_bytes, complete };
+        let replayable = matches!(outcome, Outcome::Server(_)) && exchange.rewind();
+        let (spoke, is_idle, connection) = (exchange.server_spoke, exchange.is_idle(), exchange.server);
+        if resumes {
+            self.client.swap_reply();
+        }
         match outcome {
-            Outcome::Done { server_goes_on, client_goes_on } => {
-                if server_goes_on && exchange.is_idle() {
-                    self.pool.put(server, exchange.server.into_inner());
+            Outcome::Done { server_goes_on } => {
+                if server_goes_on && is_idle {
+                    let stream = connection.into_inner();
+                    if worker.proxy.is_shared(server) {
+                        worker.pool.put(server, stream);
+                    } else {
+                        self.own = Some((server.clone(), stream));
+                    }
                 }
-                let after = if client_goes_on { After::Request } else { After::Farewell };
-                Attempt::Ended(report(true), after)
+                Attempt::Ended(if self.client.sent.goes_on { After::Request } else { After::Farewell })
             }
-            Outcome::Client { timed_out: true } if status.is_none() => {
-                let (report, after) = self.answer(&Answer { status: 408, ..Answer::default() }, false).await;
-                Attempt::Ended(report, after)
-            }
-            Outcome::Client { .. } => Attempt::Ended(report(false), After::Cut),
+            Outcome::Client(fault) => Attempt::Fault(fault),
+            Outcome::Refused(answer) => Attempt::Refused(answer),
             Outcome::Server(error) => {
-                let stage = match (status, exchange.server_spoke) {
+                let stage = match (self.client.sent.status, spoke) {
                     (Some(_), _) => Stage::Reply { begun: true },
                     (None, true) => Stage::Reply { begun: false },
                     (None, false) => Stage::Request { reused },
                 };
-                let replayable = exchange.rewind();
-                Attempt::Failed(Failure { stage, error, replayable }, report(false))
+                let resumable = self.client.sent.resumable();
+                Attempt::Failed(Failure { stage, error, replayable, resumable })
             }
             Outcome::Tunnel => {
-                let server = exchange.server;
-                let bytes = tunnel::carry(self.client, server, limits).await;
-                let report = Report { status, body_bytes: body_bytes + bytes, complete: true };
-                Attempt::Ended(report, After::Farewell)
+                let bytes = tunnel::carry(&mut self.client, connection, &limits).await;
+                self.client.sent.body_bytes += bytes;
+                Attempt::Ended(After::Farewell)
             }
         }
     }

@@ -8,14 +8,14 @@ use std::io;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Carries bytes both ways until both sides have ended, or neither has sent anything for `limits.client`. Returns the number of
+/// Carries bytes both ways until both sides have ended, or neither has sent anything for `limits.server_read`. Returns the number of
 /// bytes that the client was sent.
-pub(super) async fn carry<T, S>(client: &mut Client<T>, mut server: Wire<S>, limits: Limits) -> u64
+pub(super) async fn carry<T, S>(client: &mut Client<T>, mut server: Wire<S>, limits: &Limits) -> u64
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    client.deadline.set(limits.client);
+    client.deadline.set(limits.server_read);
     let early = std::mem::take(&mut client.unread);
     let mut up = Direction { early, ended: client.is_half_closed, ..Direction::default() };
     let mut down = Direction::default();
@@ -29,7 +29,7 @@ where
             if !sent && !got {
                 return client.deadline.poll(cx);
             }
-            client.deadline.set(limits.client);
+            client.deadline.set(limits.server_read);
         }
     })
     .await;

@@ -2,7 +2,7 @@
 
 use crate::kit::{Bench, PATIENCE, PATIENT, SHORT, echo, on_one_thread};
 use larder_http::h1::{Body, Decoder, Piece};
-use larder_http::relay::{Limits, Report, Stage};
+use larder_http::relay::{ClientFault, Limits, Report, Stage};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -224,7 +224,10 @@ fn another_protocol_is_carried_both_ways() {
         client.until("pong").await;
         client.stream.shutdown().await.expect("ends");
         assert_eq!(client.rest().await, "last");
-        assert_eq!(bench.reports(1).await[0], Report { status: Some(101), body_bytes: 13, complete: true });
+        assert_eq!(
+            bench.reports(1).await[0],
+            Report { status: Some(101), body_bytes: 13, complete: true, fault: None }
+        );
     });
 }
 
@@ -248,7 +251,8 @@ fn a_connection_that_the_server_has_closed_is_replaced() {
             client.head().await;
             client.until(&number.to_string()).await;
         }
-        assert!(bench.proxy.failures.borrow().is_empty());
+        let told = bench.proxy().failures.borrow().iter().map(|failure| failure.0).collect::<Vec<_>>();
+        assert_eq!(told, [Stage::Request { reused: true }]);
     });
 }
 
@@ -279,12 +283,8 @@ fn what_a_server_does_wrong_is_told_by_its_stage() {
             client.say("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
             let got = client.rest().await;
             assert!(got.starts_with(seen) && !got.contains("\r\n0\r\n"), "{reply:?}: {got:?}");
-            let failure = bench.proxy.failures.borrow()[0];
-            assert_eq!(
-                (failure.stage, failure.error == ErrorKind::TimedOut, failure.replayable),
-                (stage, false, true),
-                "{reply:?}"
-            );
+            let (failed, error) = bench.proxy().failures.borrow()[0];
+            assert_eq!((failed, error == ErrorKind::TimedOut), (stage, false), "{reply:?}");
         }
     });
 }
@@ -292,15 +292,18 @@ fn what_a_server_does_wrong_is_told_by_its_stage() {
 #[test]
 fn a_server_that_is_not_there_or_takes_too_long_is_told() {
     on_one_thread(async {
-        let bench = Bench::with(Limits { server: SHORT, ..PATIENT }, |_, mut talk| async move {
-            talk.rest().await;
-        })
+        let bench = Bench::with(
+            Limits { server_read: SHORT, server_write: SHORT, ..PATIENT },
+            |_, mut talk| async move {
+                talk.rest().await;
+            },
+        )
         .await;
         let mut client = bench.client().await;
         client.say("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
         assert!(client.rest().await.starts_with("HTTP/1.1 504 Gateway Timeout\r\n"));
-        let failure = bench.proxy.failures.borrow()[0];
-        assert_eq!((failure.stage, failure.error), (Stage::Request { reused: false }, ErrorKind::TimedOut));
+        let (failed, error) = bench.proxy().failures.borrow()[0];
+        assert_eq!((failed, error), (Stage::Request { reused: false }, ErrorKind::TimedOut));
     });
 }
 
@@ -313,8 +316,8 @@ fn clients_that_send_nonsense_or_nothing_are_told_to_go() {
             ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
             (&large, "HTTP/1.1 431 "),
             ("GET / HTTP/1.1\r\nHo", "HTTP/1.1 408 "),
-            ("", ""),
-            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", ""),
+            ("", "HTTP/1.1 408 "),
+            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", "HTTP/1.1 400 "),
         ] {
             let mut client = bench.client().await;
             client.say(sent).await;
@@ -340,7 +343,7 @@ fn a_client_that_leaves_frees_the_server() {
         .await;
         let mut client = bench.client().await;
         client.say("GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
-        while bench.proxy.reports.borrow().is_empty() {
+        while bench.proxy().reports.borrow().is_empty() {
             // The request must be at the server, or there is nothing to free.
             tokio::task::yield_now().await;
             if !left.get() {
@@ -353,7 +356,7 @@ fn a_client_that_leaves_frees_the_server() {
             }
         };
         timeout(PATIENCE, wait).await.expect("the server's connection ends");
-        assert_eq!(bench.reports(1).await[0], Report { status: None, body_bytes: 0, complete: false });
+        assert_eq!(bench.reports(1).await[0], Report { fault: Some(ClientFault::Gone), ..Report::default() });
     });
 }
 
@@ -365,7 +368,7 @@ fn connections_end_after_their_request_while_the_proxy_drains() {
         client.say("GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
         client.head().await;
         client.head().await;
-        bench.proxy.draining.set(true);
+        bench.worker.retire();
         client.say("GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
         assert!(client.rest().await.contains("Connection: close\r\n"));
     });
@@ -377,12 +380,12 @@ fn a_decision_may_take_its_time_and_ends_with_its_client() {
         let bench = Bench::new(|_, talk| echo(talk)).await;
         let mut client = bench.client().await;
         client.say("GET /later HTTP/1.1\r\nHost: h\r\n\r\nGET /own HTTP/1.1\r\nHost: h\r\n\r\n").await;
-        bench.proxy.decides.notify_one();
+        bench.proxy().decides.notify_one();
         assert!(client.head().await.contains(" 200 ") && client.head().await.contains("GET /later "));
         client.until("no\n").await;
         client.say("GET /later HTTP/1.1\r\nHost: h\r\n\r\n").await;
         client.stream.shutdown().await.expect("ends");
-        assert_eq!(bench.reports(3).await[2], Report { status: None, body_bytes: 0, complete: false });
+        assert_eq!(bench.reports(3).await[2], Report { fault: Some(ClientFault::Gone), ..Report::default() });
     });
 }
 

@@ -1,7 +1,11 @@
 //! A proxy between a client and a server that follow scripts byte by byte.
 
+use bytes::Bytes;
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{Answer, ClientInfo, Failure, Limits, Next, Pool, Proxy, Report, runtime, serve};
+use larder_http::relay::{
+    Answer, Failure, Limits, Next, Passage, PoolLimits, Proxy, Refusal, Report, Stage, Unfit, Worker,
+    runtime, serve,
+};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::ErrorKind;
@@ -22,9 +26,11 @@ pub(crate) const PATIENT: Limits = Limits {
     head_bytes: 4096,
     head: LONG,
     keepalive: LONG,
-    client: LONG,
+    client_read: LONG,
+    client_write: LONG,
     connect: LONG,
-    server: LONG,
+    server_read: LONG,
+    server_write: LONG,
     half_close: false,
 };
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -39,77 +45,118 @@ thread_local! {
 pub(crate) struct One {
     server: SocketAddr,
     limits: Limits,
-    pub(crate) draining: Cell<bool>,
     /// Requests for `/later` wait for this.
     pub(crate) decides: Rc<Notify>,
-    pub(crate) failures: RefCell<Vec<Failure>>,
-    pub(crate) refusals: RefCell<Vec<u16>>,
+    pub(crate) failures: RefCell<Vec<(Stage, ErrorKind)>>,
+    pub(crate) refusals: RefCell<Vec<Refusal>>,
+    /// Attempts that may follow a failure.
+    pub(crate) retries: Cell<u32>,
     pub(crate) reports: RefCell<Vec<Report>>,
+    /// Connections to the server serve all clients.
+    pub(crate) shares: Cell<bool>,
+    /// Replies are spelt in capitals.
+    pub(crate) loud: Cell<bool>,
     reported: Notify,
 }
 
 impl Proxy for One {
+    type Client = ();
     type Exchange = ();
     type Server = SocketAddr;
     type Stream = TcpStream;
 
-    fn request(&self, _: ClientInfo, head: &mut RequestHead) -> ((), Next<SocketAddr>) {
-        let server = self.server;
-        if head.target() == b"/own" {
-            let fields = vec![("X", "1".to_owned())];
-            return ((), Next::Answer(Answer { status: 403, fields, body: b"no\n".to_vec() }));
-        }
+    fn request(&self, (): &(), head: &mut RequestHead) -> ((), Next<SocketAddr>) {
+        let next = match head.target() {
+            b"/own" => {
+                let mut answer = Answer::new(403);
+                answer.head.fields.append(b"X", b"1").expect("room");
+                answer.body = Bytes::from_static(b"no\n");
+                Next::Answer(answer)
+            }
+            b"/later" => Next::Later,
+            _ => Next::Server(self.server),
+        };
         head.fields.append(b"Via", b"1.1 one").expect("room");
-        if head.target() == b"/later" {
-            let decides = self.decides.clone();
-            return (
-                (),
-                Next::Later(Box::pin(async move {
-                    decides.notified().await;
-                    Next::Server(server)
-                })),
-            );
-        }
-        ((), Next::Server(server))
+        ((), next)
     }
 
-    async fn connect(&self, server: &SocketAddr) -> std::io::Result<TcpStream> {
+    async fn decide(&self, (): &(), (): &mut (), _: &mut RequestHead) -> Next<SocketAddr> {
+        self.decides.notified().await;
+        Next::Server(self.server)
+    }
+
+    fn is_shared(&self, _: &SocketAddr) -> bool {
+        self.shares.get()
+    }
+
+    async fn connect(&self, (): &(), (): &mut (), server: &SocketAddr) -> std::io::Result<TcpStream> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
 
-    fn reply(&self, (): &mut (), head: &mut ReplyHead) {
+    fn request_body(&self, (): &(), (): &mut (), piece: &[u8], _: bool) -> Result<(), Box<Answer>> {
+        if piece.starts_with(b"refused") { Err(Box::new(Answer::new(413))) } else { Ok(()) }
+    }
+
+    fn reply(
+        &self,
+        (): &(),
+        (): &mut (),
+        request: &RequestHead,
+        head: &mut ReplyHead,
+    ) -> Result<Passage, Unfit> {
         head.fields.append(b"Via", b"1.1 one").expect("room");
+        match (head.status(), request.target()) {
+            (206, _) => Ok(Passage::Rest),
+            (_, b"/loud") => Ok(Passage::Changed),
+            (_, b"/unfit") => Err(Unfit),
+            _ => Ok(Passage::AsIs),
+        }
     }
 
-    fn on_failure(&self, (): &mut (), failure: Failure) -> Next<SocketAddr> {
-        self.failures.borrow_mut().push(failure);
-        let status = if failure.error == ErrorKind::TimedOut { 504 } else { 502 };
-        Next::Answer(Answer { status, ..Answer::default() })
+    fn reply_body(&self, (): &mut (), piece: &[u8], is_last: bool, instead: &mut Vec<u8>) -> bool {
+        instead.extend(piece.to_ascii_uppercase());
+        if is_last {
+            instead.push(b'!');
+        }
+        self.loud.get()
     }
 
-    fn on_end(&self, (): (), report: Report) {
+    fn on_failure(&self, (): &(), (): &mut (), request: &RequestHead, failure: &Failure) -> Next<SocketAddr> {
+        self.failures.borrow_mut().push((failure.stage, failure.error.kind()));
+        let is_stale = failure.stage == Stage::Request { reused: true };
+        if request.is_idempotent() && (is_stale || self.retries.get() > 0) {
+            self.retries.set(self.retries.get().saturating_sub(1));
+            return Next::Server(self.server);
+        }
+        let status = if failure.error.kind() == ErrorKind::TimedOut { 504 } else { 502 };
+        Next::Answer(Answer::new(status))
+    }
+
+    fn on_end(&self, (): &(), (): (), _: &mut RequestHead, _: &ReplyHead, report: Report) {
         self.reports.borrow_mut().push(report);
         self.reported.notify_one();
     }
 
-    fn on_refusal(&self, _: ClientInfo, status: u16) {
-        self.refusals.borrow_mut().push(status);
+    fn refuse(&self, (): &(), refusal: Refusal) -> Option<Answer> {
+        self.refusals.borrow_mut().push(refusal);
+        match refusal {
+            Refusal::TimedOut => Some(Answer::new(408)),
+            Refusal::TooLarge { .. } => Some(Answer::new(431)),
+            Refusal::Malformed { .. } => Some(Answer::new(400)),
+            Refusal::Connect => Some(Answer::new(405)),
+        }
     }
 
     fn limits(&self) -> Limits {
         self.limits
     }
-
-    fn is_draining(&self) -> bool {
-        self.draining.get()
-    }
 }
 
 /// A proxy in front of a server whose connections `script` follows, one call for each.
 pub(crate) struct Bench {
-    pub(crate) proxy: Rc<One>,
+    pub(crate) worker: Rc<Worker<One>>,
     pub(crate) address: SocketAddr,
 }
 
@@ -141,28 +188,38 @@ impl Bench {
     }
 
     async fn before_server(server: SocketAddr, limits: Limits) -> Self {
-        let proxy = Rc::new(One {
+        let proxy = One {
             server,
             limits,
-            draining: Cell::default(),
+            retries: Cell::default(),
+            shares: Cell::new(true),
+            loud: Cell::default(),
             decides: Rc::default(),
             failures: RefCell::default(),
             refusals: RefCell::default(),
             reports: RefCell::default(),
             reported: Notify::new(),
-        });
+        };
         let clients = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = clients.local_addr().expect("bound");
-        let (serving, pool) = (proxy.clone(), Rc::new(Pool::default()));
+        let worker = Rc::new(Worker::new(proxy, PoolLimits::default()));
+        let serving = worker.clone();
         spawn_local(async move {
             loop {
-                let (stream, address) = clients.accept().await.expect("accepts");
-                let (proxy, pool, info) =
-                    (serving.clone(), pool.clone(), ClientInfo { address, secure: false });
-                watched(async move { serve(stream, info, &*proxy, &pool).await });
+                let (stream, _) = clients.accept().await.expect("accepts");
+                let worker = serving.clone();
+                watched(async move {
+                    if let Some(stream) = serve(stream, &(), &worker).await {
+                        stream.set_zero_linger().expect("sets");
+                    }
+                });
             }
         });
-        Self { proxy, address }
+        Self { worker, address }
+    }
+
+    pub(crate) fn proxy(&self) -> &One {
+        self.worker.proxy()
     }
 
     pub(crate) async fn client(&self) -> Talk {
@@ -179,12 +236,12 @@ impl Bench {
     /// Waits for the reports of so many requests.
     pub(crate) async fn reports(&self, count: usize) -> Vec<Report> {
         let wait = async {
-            while self.proxy.reports.borrow().len() < count {
-                self.proxy.reported.notified().await;
+            while self.proxy().reports.borrow().len() < count {
+                self.proxy().reported.notified().await;
             }
         };
         timeout(PATIENCE, wait).await.expect("requests end");
-        self.proxy.reports.borrow().clone()
+        self.proxy().reports.borrow().clone()
     }
 }
 

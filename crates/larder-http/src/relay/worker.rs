@@ -1,0 +1,102 @@
+//! The part of a thread that its connections share.
+
+use super::pool::{Pool, PoolLimits};
+use super::proxy::Proxy;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::task::{Context, Waker};
+
+/// The state of a thread: the proxy, connections to servers that wait, and whether the proxy is about to end.
+///
+/// Connections are served by [`serve`](super::serve()), each in a task of its own on this thread.
+pub struct Worker<P: Proxy> {
+    pub(super) proxy: P,
+    pub(super) pool: Pool<P::Server, P::Stream>,
+    ending: Cell<bool>,
+    idle_ends: Cell<bool>,
+    /// The tasks of connections that may wait for a request.
+    waiting: RefCell<Slab<Waker>>,
+}
+
+impl<P: Proxy> std::fmt::Debug for Worker<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("ending", &self.ending)
+            .field("idle_ends", &self.idle_ends)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Proxy> Worker<P> {
+    /// A worker whose connections all go by `proxy`.
+    pub fn new(proxy: P, pool: PoolLimits) -> Self {
+        Self {
+            proxy,
+            pool: Pool::new(pool),
+            ending: Cell::new(false),
+            idle_ends: Cell::new(false),
+            waiting: RefCell::default(),
+        }
+    }
+
+    /// The proxy.
+    pub const fn proxy(&self) -> &P {
+        &self.proxy
+    }
+
+    /// From now on each connection ends after its current request, or after its next one if it is idle: a request may be on its way.
+    pub fn retire(&self) {
+        self.ending.set(true);
+    }
+
+    /// From now on each connection ends after its current request, and idle ones end at once.
+    pub fn drain(&self) {
+        self.ending.set(true);
+        self.idle_ends.set(true);
+        for (_, waker) in &*self.waiting.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Closes connections to servers that have waited for too long or that their server has closed. Runs for ever, on this thread.
+    pub async fn tend(&self) {
+        self.pool.tend().await;
+    }
+
+    pub(super) const fn is_ending(&self) -> bool {
+        self.ending.get()
+    }
+
+    /// Notes a connection. It is told when idle connections are to end.
+    pub(super) fn enter(&self) -> Place<'_, P> {
+        let key = self.waiting.borrow_mut().insert(Waker::noop().clone());
+        Place { worker: self, key }
+    }
+}
+
+/// A connection's place among those of its thread.
+pub(super) struct Place<'a, P: Proxy> {
+    worker: &'a Worker<P>,
+    key: usize,
+}
+
+impl<P: Proxy> Place<'_, P> {
+    /// Whether an idle connection is to end. If not, its task is woken when that changes.
+    pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
+        if self.worker.idle_ends.get() {
+            return true;
+        }
+        if let Some(waker) = self.worker.waiting.borrow_mut().get_mut(self.key)
+            && !waker.will_wake(cx.waker())
+        {
+            *waker = cx.waker().clone();
+        }
+        false
+    }
+}
+
+impl<P: Proxy> Drop for Place<'_, P> {
+    fn drop(&mut self) {
+        self.worker.waiting.borrow_mut().try_remove(self.key);
+    }
+}
