@@ -1,21 +1,18 @@
 //! The client that a request is from, where relays stand before it.
 
 use crate::Announcers;
-use http::HeaderMap;
-use http::header::HeaderName;
+use crate::header::Fields;
 use std::net::{IpAddr, SocketAddr};
-
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The address of the client that a request is from: the sender of the connection or, if that is a trusted relay, the last address
 /// in `X-Forwarded-For` that is none. `None` if a trusted relay names nobody, or something that is no address: its own address would
 /// let all of its clients pass.
-pub fn client_address(headers: &HeaderMap, sender: IpAddr, relays: &Announcers) -> Option<IpAddr> {
+pub fn client_address(fields: &impl Fields, sender: IpAddr, relays: &Announcers) -> Option<IpAddr> {
     if !relays.trusts(sender) {
         return Some(sender);
     }
-    let values = headers.get_all(X_FORWARDED_FOR).iter().collect::<Vec<_>>();
-    let listed = values.iter().rev().flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+    let values = fields.each("X-Forwarded-For").collect::<Vec<_>>();
+    let listed = values.iter().rev().flat_map(|value| value.rsplit(|byte| *byte == b','));
     let mut first = None;
     for text in listed {
         let address = forwarded_address(text)?;
@@ -37,7 +34,7 @@ pub fn forwarded_address(element: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
+    use http::{HeaderMap, HeaderValue};
 
     fn ranges(texts: &[&str]) -> Vec<crate::AddressRange> {
         texts.iter().map(|text| text.parse().expect(text)).collect()
@@ -67,7 +64,7 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             for field in fields {
-                headers.append(X_FORWARDED_FOR, HeaderValue::from_static(field));
+                headers.append("x-forwarded-for", HeaderValue::from_static(field));
             }
             let named = client_address(&headers, address(sender), &relays);
             assert_eq!(named, (!client.is_empty()).then(|| address(client)), "{fields:?}");

@@ -20,45 +20,13 @@
 //! A trusted relay's own address is not appended (HAProxy: `option forwardfor except`). So the last address in `X-Forwarded-For` is
 //! always that of the sender that connected from outside the trusted relays.
 
+use crate::header::Fields;
 use crate::proxy_protocol::Announcers;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use larder_http::h1::{CONNECTION_OPTIONS_MAX, is_end_to_end};
 use std::net::IpAddr;
-
-/// Most options in the `Connection` fields of a request.
-pub const CONNECTION_OPTIONS_MAX: usize = 32;
-
-const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
-const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Options of `Connection` that are no fields, or that a protocol switch needs.
 const OPTIONS: [&str; 4] = ["close", "keep-alive", "te", "upgrade"];
-
-/// Header fields that can be changed.
-pub trait Fields {
-    /// The fields.
-    fn map(&self) -> &HeaderMap;
-    /// Removes all fields of this name.
-    fn remove(&mut self, name: &HeaderName);
-    /// Replaces all fields of this name.
-    fn set(&mut self, name: &HeaderName, value: HeaderValue);
-}
-
-impl Fields for HeaderMap {
-    fn map(&self) -> &HeaderMap {
-        self
-    }
-
-    fn remove(&mut self, name: &HeaderName) {
-        HeaderMap::remove(self, name);
-    }
-
-    fn set(&mut self, name: &HeaderName, value: HeaderValue) {
-        self.insert(name, value);
-    }
-}
 
 /// Treatment of `X-Forwarded-For` from a sender that is not a trusted relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,25 +66,25 @@ pub struct EntryRules {
 
 /// Fields that may tell an application another scheme, host, port or path of the request than the request itself, and that
 /// [`EntryRules::identify`] does not write. A reply to a request with such a field may have other links or be a redirect.
-pub const URL_FIELDS: [HeaderName; 18] = [
-    HeaderName::from_static("cloudfront-forwarded-proto"),
-    HeaderName::from_static("front-end-https"),
-    HeaderName::from_static("x-forwarded-path"),
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-protocol"),
-    HeaderName::from_static("x-forwarded-scheme"),
-    HeaderName::from_static("x-forwarded-ssl"),
-    HeaderName::from_static("x-forwarded-uri"),
-    HeaderName::from_static("x-forwarded-url"),
-    HeaderName::from_static("x-host"),
-    HeaderName::from_static("x-http-host-override"),
-    HeaderName::from_static("x-original-host"),
-    HeaderName::from_static("x-original-uri"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("x-scheme"),
-    HeaderName::from_static("x-url-scheme"),
+pub const URL_FIELDS: [&str; 18] = [
+    "cloudfront-forwarded-proto",
+    "front-end-https",
+    "x-forwarded-path",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-protocol",
+    "x-forwarded-scheme",
+    "x-forwarded-ssl",
+    "x-forwarded-uri",
+    "x-forwarded-url",
+    "x-host",
+    "x-http-host-override",
+    "x-original-host",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-scheme",
+    "x-url-scheme",
 ];
 
 /// The request has more than [`CONNECTION_OPTIONS_MAX`] options in `Connection`. Fault of the client.
@@ -134,9 +102,9 @@ pub struct Sender<'a> {
     /// Whether the connection has TLS.
     pub secure: bool,
     /// The host that the request names.
-    pub host: Option<&'a HeaderValue>,
+    pub host: Option<&'a [u8]>,
     /// The certificate that the sender has shown, in the form of `Client-Cert`.
-    pub client_cert: Option<&'a HeaderValue>,
+    pub client_cert: Option<&'a [u8]>,
 }
 
 impl EntryRules {
@@ -146,104 +114,103 @@ impl EntryRules {
     /// # Errors
     /// `Connection` has too many options. The request must be refused.
     pub fn sanitize(&self, fields: &mut impl Fields) -> Result<u64, TooManyOptions> {
-        let dropped =
-            if self.underscores { 0 } else { drop_named(fields, |name| name.as_str().contains('_')) };
+        let dropped = self.drop_underscores(fields);
         remove_nominated(fields)?;
         Ok(dropped)
+    }
+
+    /// Removes the fields whose names have an underscore, where they are not kept. Returns their number.
+    pub fn drop_underscores(&self, fields: &mut impl Fields) -> u64 {
+        if self.underscores { 0 } else { fields.remove_if(|name| name.contains(&b'_')) }
     }
 
     /// Writes the identity fields of a request. Returns the number of fields dropped because they tell of the URL.
     pub fn identify(&self, fields: &mut impl Fields, sender: Sender<'_>) -> u64 {
         let scheme = if sender.secure { "https" } else { "http" };
-        if !sender.trusted || !fields.map().contains_key(X_FORWARDED_PROTO) {
-            fields.set(&X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
+        if !sender.trusted || !fields.has("X-Forwarded-Proto") {
+            fields.set("X-Forwarded-Proto", scheme.as_bytes());
         }
-        if !sender.trusted || !fields.map().contains_key(X_FORWARDED_HOST) {
-            set_or_remove(fields, &X_FORWARDED_HOST, sender.host.filter(|host| !host.is_empty()));
+        if !sender.trusted || !fields.has("X-Forwarded-Host") {
+            set_or_remove(fields, "X-Forwarded-Host", sender.host.filter(|host| !host.is_empty()));
         }
         if sender.trusted {
             return 0;
         }
-        let dropped = if self.url_fields { 0 } else { drop_named(fields, |name| URL_FIELDS.contains(name)) };
-        fields.remove(&CLIENT_CERT_CHAIN);
-        set_or_remove(fields, &CLIENT_CERT, sender.client_cert);
+        let dropped = if self.url_fields { 0 } else { fields.remove_if(tells_url) };
+        fields.remove("Client-Cert-Chain");
+        set_or_remove(fields, "Client-Cert", sender.client_cert);
         let address = sender.address.to_canonical();
-        self.list(fields, &X_FORWARDED_FOR, &address.to_string());
-        if fields.map().contains_key(header::FORWARDED) {
+        self.list(fields, "X-Forwarded-For", &address.to_string());
+        if fields.has("Forwarded") {
             // Applications take scheme and host from the first element. So none of the sender's may stand before this one.
-            let own = HeaderValue::try_from(element(address, scheme, sender.host)).ok();
-            set_or_remove(fields, &header::FORWARDED, own.as_ref());
+            fields.set("Forwarded", element(address, scheme, sender.host).as_bytes());
         }
         dropped
     }
 
     /// Puts `last` at the end of a list, or in its place. A list that already ends with it stays: a node that takes a connection from
     /// its peer gets the request with the field already written.
-    fn list(&self, fields: &mut impl Fields, name: &HeaderName, last: &str) {
+    fn list(&self, fields: &mut impl Fields, name: &str, last: &str) {
         let mut list = Vec::new();
         if self.forwarded == Forwarded::Append {
-            for value in fields.map().get_all(name) {
+            for value in fields.each(name) {
                 if !list.is_empty() {
                     list.extend_from_slice(b", ");
                 }
-                list.extend_from_slice(value.as_bytes());
+                list.extend_from_slice(value);
             }
+        }
+        if list.is_empty() {
+            return fields.set(name, last.as_bytes());
         }
         let ends_with_it =
             list.rsplit(|byte| *byte == b',').next().is_some_and(|end| end.trim_ascii() == last.as_bytes());
-        if list.is_empty() || !ends_with_it {
-            if !list.is_empty() {
-                list.extend_from_slice(b", ");
-            }
+        if !ends_with_it {
+            list.extend_from_slice(b", ");
             list.extend_from_slice(last.as_bytes());
         }
         // Values that were valid one by one are valid as a list.
-        match HeaderValue::from_bytes(&list) {
-            Ok(value) => fields.set(name, value),
-            Err(_) => fields.remove(name),
-        }
+        fields.set(name, &list);
     }
 }
 
-fn set_or_remove(fields: &mut impl Fields, name: &HeaderName, value: Option<&HeaderValue>) {
+/// Whether a field tells of the URL ([`URL_FIELDS`]).
+fn tells_url(name: &[u8]) -> bool {
+    matches!(name.first(), Some(b'c' | b'C' | b'f' | b'F' | b'x' | b'X'))
+        && URL_FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field.as_bytes()))
+}
+
+fn set_or_remove(fields: &mut impl Fields, name: &str, value: Option<&[u8]>) {
     match value {
-        Some(value) => fields.set(name, value.clone()),
+        Some(value) => fields.set(name, value),
         None => fields.remove(name),
     }
 }
 
 /// The element of `Forwarded` for a sender (RFC 7239 section 4).
-fn element(address: IpAddr, scheme: &str, host: Option<&HeaderValue>) -> String {
+fn element(address: IpAddr, scheme: &str, host: Option<&[u8]>) -> String {
     let sender = match address {
         IpAddr::V4(address) => format!("for={address}"),
         IpAddr::V6(address) => format!("for=\"[{address}]\""),
     };
-    let plain = |host: &&str| !host.is_empty() && !host.contains(['"', '\\']);
-    match host.and_then(|host| host.to_str().ok()).filter(plain) {
+    let plain = |host: &&str| {
+        let is_text = host.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        !host.is_empty() && is_text && !host.contains(['"', '\\'])
+    };
+    match host.and_then(|host| std::str::from_utf8(host).ok()).filter(plain) {
         Some(host) => format!("{sender};host=\"{host}\";proto={scheme}"),
         None => format!("{sender};proto={scheme}"),
     }
 }
 
-/// Removes the fields whose names are `unwanted`. Returns their number.
-fn drop_named(fields: &mut impl Fields, unwanted: impl Fn(&HeaderName) -> bool) -> u64 {
-    let names: Vec<HeaderName> = fields.map().keys().filter(|name| unwanted(name)).cloned().collect();
-    let mut dropped = 0;
-    for name in &names {
-        dropped += fields.map().get_all(name).iter().count() as u64;
-        fields.remove(name);
-    }
-    dropped
-}
-
 fn remove_nominated(fields: &mut impl Fields) -> Result<(), TooManyOptions> {
-    if !fields.map().contains_key(header::CONNECTION) {
+    const CONNECTION: &str = "Connection";
+    if !fields.has(CONNECTION) {
         return Ok(());
     }
     let mut present = [false; OPTIONS.len()];
     let (mut nominated, mut others, mut count) = (Vec::new(), false, 0);
-    let values = fields.map().get_all(header::CONNECTION).iter();
-    let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let options = fields.each(CONNECTION).flat_map(|value| value.split(|byte| *byte == b','));
     for option in options.map(<[u8]>::trim_ascii).filter(|option| !option.is_empty()) {
         count += 1;
         if count > CONNECTION_OPTIONS_MAX {
@@ -253,7 +220,8 @@ fn remove_nominated(fields: &mut impl Fields) -> Result<(), TooManyOptions> {
             Some(at) => present[at] = true,
             None => {
                 others = true;
-                nominated.extend(HeaderName::from_bytes(option).ok().filter(|name| !is_end_to_end(name)));
+                let name = std::str::from_utf8(option).ok().filter(|_| !is_end_to_end(option));
+                nominated.extend(name.map(str::to_owned));
             }
         }
     }
@@ -265,49 +233,9 @@ fn remove_nominated(fields: &mut impl Fields) -> Result<(), TooManyOptions> {
     }
     let kept: Vec<&str> =
         OPTIONS.iter().zip(present).filter(|(_, present)| *present).map(|(name, _)| *name).collect();
-    let value = HeaderValue::try_from(kept.join(", ")).ok().filter(|value| !value.is_empty());
-    set_or_remove(fields, &header::CONNECTION, value.as_ref());
+    let value = kept.join(", ");
+    set_or_remove(fields, CONNECTION, Some(value.as_bytes()).filter(|value| !value.is_empty()));
     Ok(())
-}
-
-/// Whether a field is meant for the origin or for all who handle the request, so that no `Connection` may nominate it.
-fn is_end_to_end(name: &HeaderName) -> bool {
-    const PREFIXES: [&str; 8] =
-        ["accept", "access-control-", "cdn-", "content-", "if-", "larder-", "sec-", "x-forwarded-"];
-    const NAMES: [&str; 29] = [
-        "alt-used",
-        "authorization",
-        "cache-control",
-        "client-cert",
-        "client-cert-chain",
-        "connection",
-        "cookie",
-        "date",
-        "digest",
-        "expect",
-        "forwarded",
-        "from",
-        "host",
-        "max-forwards",
-        "origin",
-        "pragma",
-        "prefer",
-        "priority",
-        "proxy-authorization",
-        "range",
-        "referer",
-        "traceparent",
-        "tracestate",
-        "transfer-encoding",
-        "true-client-ip",
-        "user-agent",
-        "via",
-        "x-real-ip",
-        "x-request-id",
-    ];
-    debug_assert!(NAMES.is_sorted(), "searched by halves");
-    let name = name.as_str();
-    NAMES.binary_search(&name).is_ok() || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod client_address;
 mod client_io;
 mod entry;
 mod fields;
+mod header;
 pub mod http2;
 mod proxy_protocol;
 mod purge;
@@ -23,8 +24,9 @@ mod token;
 
 pub use client_address::{client_address, forwarded_address};
 pub use client_io::{ClientIo, Counted};
-pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions, URL_FIELDS};
+pub use entry::{EntryRules, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};
+pub use header::{Fields, Lookup};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use purge::{BadPurge, Location, PURGE_FIELD, PURGE_PATH, Purge};
 pub use secret_file::{read_secret, refuse_exposed};

@@ -3,9 +3,8 @@
 //! A client's request decides nothing, since it could escape admission with a header field. The node's reply decides: 101
 //! and a tunnel of CONNECT, a stream by its media type, or any reply that takes long to send.
 
-use http::{Method, StatusCode};
 use larder_core::rules::Headers;
-use pingora_http::ResponseHeader;
+use larder_edge::Lookup;
 use std::time::Duration;
 
 /// Which requests count as long-lived. How many there may be is [`larder_core::Settings::long_lived_max`].
@@ -30,12 +29,11 @@ impl Default for LongLivedConfig {
 
 impl LongLivedConfig {
     /// Whether a request is long-lived once it has this reply.
-    pub(crate) fn is_for(&self, method: &Method, reply: &ResponseHeader) -> bool {
-        if reply.status == StatusCode::SWITCHING_PROTOCOLS || *method == Method::CONNECT {
-            return self.upgrades && (reply.status.is_success() || reply.status.is_informational());
+    pub(crate) fn is_for(&self, method: &[u8], status: u16, reply: &impl Lookup) -> bool {
+        if status == 101 || method == b"CONNECT" {
+            return self.upgrades && status < 300;
         }
-        let Some(kind) = reply.headers.get(http::header::CONTENT_TYPE) else { return false };
-        let kind = kind.as_bytes();
+        let Some(kind) = reply.first("Content-Type") else { return false };
         self.event_streams && has_media_type(kind, b"text/event-stream")
             || self.grpc && has_media_type(kind, b"application/grpc")
     }
@@ -59,11 +57,12 @@ pub(crate) fn asks_to_last(method: &[u8], fields: &dyn Headers) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_edge::Fields as _;
 
-    fn reply(status: u16, kind: &str) -> ResponseHeader {
-        let mut reply = ResponseHeader::build(status, None).expect("a status");
+    fn reply(kind: &str) -> http::HeaderMap {
+        let mut reply = http::HeaderMap::new();
         if !kind.is_empty() {
-            reply.insert_header("content-type", kind).expect("a value");
+            reply.set("Content-Type", kind.as_bytes());
         }
         reply
     }
@@ -72,27 +71,27 @@ mod tests {
     fn replies_that_last_are_told_by_status_and_media_type() {
         let all = LongLivedConfig::default();
         for (method, status, kind, lasts) in [
-            (Method::GET, 101, "", true),
-            (Method::CONNECT, 200, "", true),
-            (Method::CONNECT, 502, "", false),
-            (Method::GET, 200, "", false),
-            (Method::GET, 200, "text/html", false),
-            (Method::GET, 200, "Text/Event-Stream; charset=utf-8", true),
-            (Method::GET, 200, "text/event-streams", false),
-            (Method::POST, 200, "application/grpc", true),
-            (Method::POST, 200, "application/grpc+proto", true),
-            (Method::POST, 200, "application/grpc-web", false),
+            (&b"GET"[..], 101, "", true),
+            (&b"CONNECT"[..], 200, "", true),
+            (&b"CONNECT"[..], 502, "", false),
+            (&b"GET"[..], 200, "", false),
+            (&b"GET"[..], 200, "text/html", false),
+            (&b"GET"[..], 200, "Text/Event-Stream; charset=utf-8", true),
+            (&b"GET"[..], 200, "text/event-streams", false),
+            (&b"POST"[..], 200, "application/grpc", true),
+            (&b"POST"[..], 200, "application/grpc+proto", true),
+            (&b"POST"[..], 200, "application/grpc-web", false),
         ] {
-            assert_eq!(all.is_for(&method, &reply(status, kind)), lasts, "{method} {status} {kind}");
+            assert_eq!(all.is_for(method, status, &reply(kind)), lasts, "{method:?} {status} {kind}");
         }
         // By the list of the kinds that count.
         let none = LongLivedConfig { upgrades: false, event_streams: false, grpc: false, after: None };
         for (method, status, kind) in [
-            (Method::GET, 101, ""),
-            (Method::GET, 200, "text/event-stream"),
-            (Method::POST, 200, "application/grpc"),
+            (&b"GET"[..], 101, ""),
+            (&b"GET"[..], 200, "text/event-stream"),
+            (&b"POST"[..], 200, "application/grpc"),
         ] {
-            assert!(!none.is_for(&method, &reply(status, kind)), "{method} {status} {kind}");
+            assert!(!none.is_for(method, status, &reply(kind)), "{method:?} {status} {kind}");
         }
     }
 

@@ -20,7 +20,7 @@ use http::header::{CACHE_STATUS, HOST, HeaderMap, HeaderValue, REFERER, USER_AGE
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri, Version};
 use larder_edge::access::{AccessLog, AccessLogConfig, Record, Value};
-use larder_edge::client_address;
+use larder_edge::{Lookup, client_address};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -238,8 +238,8 @@ impl Line {
             referer: text(self.referer.as_ref()),
             user_agent: text(self.user_agent.as_ref()),
             fields: &fields,
-            request: self.request.as_ref(),
-            reply: answer.and_then(|answer| answer.header.as_ref()),
+            request: self.request.as_ref().map(|fields| fields as &dyn Lookup),
+            reply: answer.and_then(|answer| answer.header.as_ref()).map(|fields| fields as &dyn Lookup),
         });
     }
 }

@@ -19,7 +19,7 @@ use crate::report::{TARGET, is_relayed};
 use crate::store::Store;
 use crate::terms::{Own, Terms};
 use http::HeaderMap;
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use larder_edge::{EntryRules, Sender, TooManyOptions};
 use larder_peers::PROOF_FIELD;
@@ -113,8 +113,8 @@ impl Node {
             address,
             trusted,
             secure: entered.is_some_and(Entered::is_secure),
-            host: host.as_ref(),
-            client_cert: entered.and_then(Entered::client_cert),
+            host: host.as_ref().map(HeaderValue::as_bytes),
+            client_cert: entered.and_then(Entered::client_cert).map(HeaderValue::as_bytes),
         };
         let dropped = terms.entry.identify(headers, sender);
         if !origin.sends_host_of_client() {

@@ -2,7 +2,7 @@
 
 use super::AccessFormat;
 use super::date::with_now;
-use http::HeaderMap;
+use crate::header::Lookup;
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -31,9 +31,9 @@ pub struct Record<'a> {
     /// The fields that the log's owner adds, in the order that [`LineFormat::parse`](super::LineFormat::parse) was told.
     pub fields: &'a [(&'static str, Value<'a>)],
     /// The header of the request, if it is known.
-    pub request: Option<&'a HeaderMap>,
+    pub request: Option<&'a dyn Lookup>,
     /// The header of the reply, if there was one.
-    pub reply: Option<&'a HeaderMap>,
+    pub reply: Option<&'a dyn Lookup>,
 }
 
 /// The value of a field; `None` if it is unknown.

@@ -2,9 +2,9 @@
 
 use super::date::with_now;
 use super::line::{Record, Value, escape};
+use crate::header::Lookup;
 use crate::template::{FormatError, pieces};
 use http::header::HeaderName;
-use http::{HeaderMap, HeaderValue};
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::Arc;
@@ -140,8 +140,8 @@ fn piece(name: &str, braced: &str, fields: &[&str]) -> Result<Piece, FormatError
     })
 }
 
-fn field<'a>(fields: Option<&'a HeaderMap>, name: &HeaderName) -> Option<&'a [u8]> {
-    fields?.get(name).map(HeaderValue::as_bytes)
+fn field<'a>(fields: Option<&'a dyn Lookup>, name: &HeaderName) -> Option<&'a [u8]> {
+    fields?.first(name.as_str())
 }
 
 fn text(line: &mut Vec<u8>, value: Option<&[u8]>) {
@@ -185,6 +185,7 @@ fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
 mod tests {
     use super::super::line::tests::{FIELDS, record};
     use super::*;
+    use http::{HeaderMap, HeaderValue};
 
     fn line(format: &str, record: &Record<'_>) -> String {
         let mut line = Vec::new();

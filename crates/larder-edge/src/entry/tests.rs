@@ -1,4 +1,5 @@
 use super::*;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 fn map(fields: &[(&str, &str)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -17,7 +18,7 @@ fn list(mode: Forwarded, name: &str, before: &[&str]) -> Vec<String> {
     let mut headers = map(&before.iter().map(|value| (name, *value)).collect::<Vec<_>>());
     let rules = EntryRules { forwarded: mode, ..EntryRules::default() };
     let host = HeaderValue::from_static("a.test");
-    rules.identify(&mut headers, Sender { host: Some(&host), ..sender() });
+    rules.identify(&mut headers, Sender { host: Some(host.as_bytes()), ..sender() });
     headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned()).collect()
 }
 
@@ -70,7 +71,8 @@ fn an_untrusted_sender_sets_no_scheme_host_or_certificate() {
     EntryRules::default().identify(&mut headers, sender());
     assert_eq!(headers, map(&[("x-forwarded-proto", "http"), ("x-forwarded-for", "192.0.2.1")]));
     let (host, cert) = (HeaderValue::from_static("a.test"), HeaderValue::from_static(":AQ==:"));
-    let shown = Sender { secure: true, host: Some(&host), client_cert: Some(&cert), ..sender() };
+    let shown =
+        Sender { secure: true, host: Some(host.as_bytes()), client_cert: Some(cert.as_bytes()), ..sender() };
     let mut headers = map(&LIES);
     EntryRules::default().identify(&mut headers, shown);
     let expected = [
@@ -109,7 +111,7 @@ fn an_untrusted_sender_tells_no_other_url() {
 #[test]
 fn a_trusted_relay_is_believed() {
     let own = HeaderValue::from_static(":of-the-relay:");
-    let relay = Sender { trusted: true, client_cert: Some(&own), ..sender() };
+    let relay = Sender { trusted: true, client_cert: Some(own.as_bytes()), ..sender() };
     let mut said = map(&LIES);
     said.insert("x-forwarded-for", HeaderValue::from_static("198.51.100.2"));
     said.insert("forwarded", HeaderValue::from_static("for=198.51.100.2"));
@@ -151,10 +153,10 @@ fn nominated_fields_are_removed_unless_they_are_end_to_end() {
 fn end_to_end_names_are_sorted_and_found() {
     for name in ["alt-used", "host", "authorization", "x-request-id", "content-type", "if-none-match", "via"]
     {
-        assert!(is_end_to_end(&HeaderName::from_static(name)), "{name}");
+        assert!(is_end_to_end(name.as_bytes()), "{name}");
     }
     for name in ["x-own", "http2-settings", "keep-alive", "te", "trailer"] {
-        assert!(!is_end_to_end(&HeaderName::from_static(name)), "{name}");
+        assert!(!is_end_to_end(name.as_bytes()), "{name}");
     }
 }
 

@@ -10,6 +10,7 @@ mod config;
 pub use config::ClientLimits;
 
 use larder_core::Time;
+use larder_edge::Lookup;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -85,9 +86,9 @@ impl Clients {
     }
 
     /// The client who makes a request: by its field, or by its address.
-    pub(crate) fn who(&self, headers: &http::HeaderMap, address: IpAddr) -> Client {
-        let named = self.limits.header.as_ref().and_then(|name| headers.get(name));
-        named.map_or_else(|| self.at(address), |name| Client(self.hash.hash_one((0, name.as_bytes()))))
+    pub(crate) fn who(&self, fields: &impl Lookup, address: IpAddr) -> Client {
+        let named = self.limits.header.as_ref().and_then(|name| fields.first(name.as_str()));
+        named.map_or_else(|| self.at(address), |name| Client(self.hash.hash_one((0, name))))
     }
 
     /// Counts a request at `now`.

@@ -125,7 +125,7 @@ impl Answer {
 ///
 /// What a client has put into it is encoded where it could not stand in a URI, and cannot become a host: `//other.example/` and, as
 /// browsers read it, `/\other.example/` lead elsewhere. Only what the template itself says, `//cdn.example/{path}`, does.
-pub(crate) fn location(to: &Template, known: &Known<'_>) -> Option<HeaderValue> {
+pub(crate) fn location(to: &Template, known: &Known<'_>) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     if !to.render(known, &mut text) {
         return None;
@@ -149,7 +149,7 @@ pub(crate) fn location(to: &Template, known: &Known<'_>) -> Option<HeaderValue> 
     }
     let uri = http::Uri::try_from(&location[..]).ok()?;
     let leads = uri.host().map_or(location.first() == Some(&b'/'), |host| !host.is_empty());
-    if leads { HeaderValue::from_bytes(&location).ok() } else { None }
+    leads.then_some(location)
 }
 
 /// Whether a byte may stand in a URI (RFC 3986 section 2).
@@ -168,7 +168,7 @@ mod tests {
         let Answer::Redirect { to, .. } = Answer::redirect(302, to, None).expect(to) else { return None };
         sample(|known| {
             let known = Known { head: Head::get(b"Shop.example:8080", path), ..*known };
-            location(&to, &known).map(|value| String::from_utf8(value.as_bytes().to_vec()).expect("ASCII"))
+            location(&to, &known).map(|value| String::from_utf8(value).expect("ASCII"))
         })
     }
 

@@ -13,18 +13,11 @@
 //! weak one: the bytes are others, what they mean is the same. A 304 says the tag in the form by which the client has asked.
 
 use super::EditError;
-use http::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH, VARY,
-};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
-use pingora_error::Result;
-use pingora_http::{RequestHeader, ResponseHeader};
+use larder_edge::Fields;
 
-static CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
-static CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
-static REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
-static DIGEST: HeaderName = HeaderName::from_static("digest");
+/// Fields that are wrong once the contents are compressed.
+const OF_PLAIN_CONTENTS: [&str; 6] =
+    ["Content-Length", "Accept-Ranges", "Content-MD5", "Content-Digest", "Repr-Digest", "Digest"];
 
 /// The most types that a route names.
 const TYPES_MAX: usize = 64;
@@ -70,12 +63,7 @@ impl Compression {
     ///
     /// # Errors
     /// There is no coding or type, one is twice or none, or the level is out of range.
-    pub fn new(
-        codings: &[Coding],
-        types: &[String],
-        bytes_min: u64,
-        level: u8,
-    ) -> std::result::Result<Self, EditError> {
+    pub fn new(codings: &[Coding], types: &[String], bytes_min: u64, level: u8) -> Result<Self, EditError> {
         if codings.is_empty() || codings.iter().enumerate().any(|(at, coding)| codings[..at].contains(coding))
         {
             return Err(EditError::new(
@@ -90,56 +78,54 @@ impl Compression {
             let right = format!("1 to {TYPES_MAX}, such as \"text/*\", \"application/json\" and \"*+xml\"");
             return Err(EditError::new(format!("{} types", types.len()), right));
         }
-        let types: std::result::Result<_, EditError> = types.iter().map(|text| pattern(text)).collect();
+        let types: Result<_, EditError> = types.iter().map(|text| pattern(text)).collect();
         Ok(Self { codings: codings.into(), types: types?, bytes_min, level })
     }
 
-    /// Prepares a final reply: says in its header what will be done to its body, and gives what does it.
+    /// Prepares a final reply of this status to a request of HTTP/1.1 or later: says in its header what will be done to its body, and
+    /// gives what does it.
     pub(crate) fn prepare(
         &self,
-        request: &RequestHeader,
-        reply: &mut ResponseHeader,
-    ) -> Result<Option<Encoder>> {
-        if request.version < Version::HTTP_11 {
-            return Ok(None);
+        (method, asked): (&[u8], &impl Fields),
+        status: u16,
+        reply: &mut impl Fields,
+    ) -> Option<Encoder> {
+        if status == 304 {
+            weaken_as_asked(asked, reply);
+            return None;
         }
-        if reply.status == StatusCode::NOT_MODIFIED {
-            weaken_as_asked(request, reply)?;
-            return Ok(None);
+        if !self.suits(status, reply) {
+            return None;
         }
-        if !self.suits(reply) {
-            return Ok(None);
-        }
-        vary(reply)?;
-        if request.method == Method::HEAD {
+        vary(reply);
+        if method == b"HEAD" {
             // It is of the reply as it is.
-            return Ok(None);
+            return None;
         }
-        let Some(coding) = self.choose(&request.headers) else { return Ok(None) };
+        let coding = self.choose(asked)?;
         // First, so that nothing is announced that is not done.
-        let Some(encoder) = Encoder::new(coding, self.level) else { return Ok(None) };
-        reply.insert_header(CONTENT_ENCODING, coding.name())?;
-        for name in [&CONTENT_LENGTH, &ACCEPT_RANGES, &CONTENT_MD5, &CONTENT_DIGEST, &REPR_DIGEST, &DIGEST] {
-            reply.remove_header(name);
+        let encoder = Encoder::new(coding, self.level)?;
+        reply.set("Content-Encoding", coding.name().as_bytes());
+        for name in OF_PLAIN_CONTENTS {
+            reply.remove(name);
         }
-        if let Some(weak) = reply.headers.get(ETAG).and_then(weakened) {
-            reply.insert_header(ETAG, weak)?;
+        if let Some(weak) = reply.first("ETag").and_then(weakened) {
+            reply.set("ETag", &weak);
         }
-        Ok(Some(encoder))
+        Some(encoder)
     }
 
     /// Whether a reply may be compressed for whoever asks.
-    fn suits(&self, reply: &ResponseHeader) -> bool {
-        let headers = &reply.headers;
-        let length = headers.get(CONTENT_LENGTH).map(|length| length.to_str().ok()?.parse::<u64>().ok());
-        matches!(reply.status.as_u16(), 200 | 203 | 404 | 410)
-            // A stream of HTTP/2 from a node may end with trailers, of which the codec is not told.
-            && reply.version < Version::HTTP_2
-            && !headers.contains_key(CONTENT_ENCODING)
-            && !headers.contains_key(CONTENT_RANGE)
+    fn suits(&self, status: u16, reply: &impl Fields) -> bool {
+        let number = |text| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+        let length = reply.first("Content-Length").map(number);
+        let text = |value| std::str::from_utf8(value).ok();
+        matches!(status, 200 | 203 | 404 | 410)
+            && !reply.has("Content-Encoding")
+            && !reply.has("Content-Range")
             && length.is_none_or(|length| length.is_some_and(|length| length >= self.bytes_min.max(1)))
-            && !listed(headers, &CACHE_CONTROL).any(|word| word.eq_ignore_ascii_case("no-transform"))
-            && headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| self.is_of(kind))
+            && !listed(reply, "Cache-Control").any(|word| word.eq_ignore_ascii_case("no-transform"))
+            && reply.first("Content-Type").and_then(text).is_some_and(|kind| self.is_of(kind))
     }
 
     fn is_of(&self, kind: &str) -> bool {
@@ -153,10 +139,10 @@ impl Compression {
 
     /// The coding that a client likes best, of those with equal weight the one that the route prefers; `None` for none at
     /// all, where none is named, or the client would rather have the reply as it is.
-    fn choose(&self, headers: &HeaderMap) -> Option<Coding> {
+    fn choose(&self, asked: &impl Fields) -> Option<Coding> {
         let weight = |name: &str| {
             let mut any = None;
-            for item in listed(headers, &ACCEPT_ENCODING) {
+            for item in listed(asked, "Accept-Encoding") {
                 let (coding, weight) = weighed(item);
                 if coding.eq_ignore_ascii_case(name)
                     || name == "gzip" && coding.eq_ignore_ascii_case("x-gzip")
@@ -177,12 +163,12 @@ impl Compression {
             }
         }
         // "identity" that is named counts as any other; unnamed it is acceptable, and no preference.
-        let plain = listed(headers, &ACCEPT_ENCODING).map(weighed).find(|(coding, _)| *coding == "identity");
+        let plain = listed(asked, "Accept-Encoding").map(weighed).find(|(coding, _)| *coding == "identity");
         best.filter(|(weight, _)| plain.is_none_or(|(_, plain)| *weight >= plain)).map(|(_, coding)| coding)
     }
 }
 
-fn pattern(text: &str) -> std::result::Result<Box<str>, EditError> {
+fn pattern(text: &str) -> Result<Box<str>, EditError> {
     let lower = text.trim().to_ascii_lowercase();
     let token = |text: &str| {
         !text.is_empty()
@@ -200,16 +186,16 @@ fn pattern(text: &str) -> std::result::Result<Box<str>, EditError> {
 }
 
 /// What a route with every coding would choose.
-pub(super) fn fuzz_choose(headers: &HeaderMap) -> Option<Coding> {
+pub(super) fn fuzz_choose(headers: &http::HeaderMap) -> Option<Coding> {
     Compression::new(&[Coding::Zstd, Coding::Br, Coding::Gzip], &["text/*".to_owned()], 0, 5)
         .ok()?
         .choose(headers)
 }
 
 /// The members of a list that may stand in several fields.
-fn listed<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
-    let fields = headers.get_all(name).into_iter().filter_map(|field| field.to_str().ok());
-    fields.flat_map(|field| field.split(',')).map(str::trim).filter(|member| !member.is_empty())
+fn listed<'h>(fields: &'h impl Fields, name: &'h str) -> impl Iterator<Item = &'h str> {
+    let values = fields.each(name).filter_map(|value| std::str::from_utf8(value).ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|member| !member.is_empty())
 }
 
 /// A coding and its weight in thousandths; one that cannot be read is no wish.
@@ -227,27 +213,23 @@ fn weighed(item: &str) -> (&str, u16) {
     (coding, weight.map_or(1000, |text| thousandths(text).unwrap_or(0)))
 }
 
-fn weakened(tag: &HeaderValue) -> Option<HeaderValue> {
-    let tag = tag.as_bytes();
-    if !tag.starts_with(b"\"") {
-        return None;
-    }
-    HeaderValue::from_bytes(&[b"W/", tag].concat()).ok()
+fn weakened(tag: &[u8]) -> Option<Vec<u8>> {
+    tag.starts_with(b"\"").then(|| [b"W/", tag].concat())
 }
 
 /// A client whose compressed copy is still good knows it by its weak tag.
-fn weaken_as_asked(request: &RequestHeader, reply: &mut ResponseHeader) -> Result<()> {
-    let Some(weak) = reply.headers.get(ETAG).and_then(weakened) else { return Ok(()) };
-    let asked = listed(&request.headers, &IF_NONE_MATCH).any(|tag| tag.as_bytes() == weak.as_bytes());
-    if asked { reply.insert_header(ETAG, weak) } else { Ok(()) }
+fn weaken_as_asked(asked: &impl Fields, reply: &mut impl Fields) {
+    let Some(weak) = reply.first("ETag").and_then(weakened) else { return };
+    if listed(asked, "If-None-Match").any(|tag| tag.as_bytes() == weak) {
+        reply.set("ETag", &weak);
+    }
 }
 
-fn vary(reply: &mut ResponseHeader) -> Result<()> {
+fn vary(reply: &mut impl Fields) {
     let named = |word: &str| word == "*" || word.eq_ignore_ascii_case("accept-encoding");
-    if listed(&reply.headers, &VARY).any(named) {
-        return Ok(());
+    if !listed(reply, "Vary").any(named) {
+        reply.add("Vary", b"accept-encoding");
     }
-    reply.append_header(VARY, HeaderValue::from_static("accept-encoding")).map(drop)
 }
 
 pub(crate) use encoder::Encoder;
@@ -334,6 +316,8 @@ mod encoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
+    use larder_edge::Lookup as _;
     use proptest::prelude::*;
     use std::io::Read as _;
 
@@ -345,7 +329,7 @@ mod tests {
     fn chosen(accept: &[&str]) -> Option<&'static str> {
         let mut headers = HeaderMap::new();
         for value in accept {
-            headers.append(ACCEPT_ENCODING, HeaderValue::try_from(*value).expect("a value"));
+            headers.add("Accept-Encoding", value.as_bytes());
         }
         standard().choose(&headers).map(Coding::name)
     }
@@ -377,31 +361,30 @@ mod tests {
         }
     }
 
-    fn reply(fields: &[(&str, &str)]) -> ResponseHeader {
-        let mut reply = ResponseHeader::build(200, None).expect("a reply");
+    fn reply(fields: &[(&str, &str)]) -> HeaderMap {
+        let mut reply = HeaderMap::new();
         for (name, value) in
             [("content-type", "Text/HTML; charset=utf-8"), ("content-length", "1000")].iter().chain(fields)
         {
-            let name = HeaderName::try_from(*name).expect("a name");
             match *value {
-                "" => _ = reply.remove_header(&name),
-                value => reply.insert_header(name, value).expect("inserts"),
+                "" => Fields::remove(&mut reply, name),
+                value => reply.set(name, value.as_bytes()),
             }
         }
         reply
     }
 
-    fn request(method: &str) -> RequestHeader {
-        let mut request = RequestHeader::build(method, b"/", None).expect("a request");
-        request.insert_header("accept-encoding", "gzip").expect("inserts");
-        request
+    fn asked() -> HeaderMap {
+        let mut asked = HeaderMap::new();
+        asked.set("Accept-Encoding", b"gzip");
+        asked
     }
 
     #[test]
     fn only_whole_plain_replies_of_a_type_are_compressed() {
-        let prepared = |method: &str, mut reply: ResponseHeader| {
-            let encoder = standard().prepare(&request(method), &mut reply).expect("prepares");
-            (encoder.is_some(), reply.headers.contains_key(VARY))
+        let prepared = |method: &str, mut reply: HeaderMap| {
+            let encoder = standard().prepare((method.as_bytes(), &asked()), 200, &mut reply);
+            (encoder.is_some(), reply.has("Vary"))
         };
         assert_eq!(prepared("GET", reply(&[])), (true, true));
         assert_eq!(prepared("POST", reply(&[("content-length", "")])), (true, true));
@@ -418,16 +401,7 @@ mod tests {
             assert_eq!(prepared("GET", reply(&[fields])), (false, false), "{what}");
         }
         assert_eq!(prepared("HEAD", reply(&[])), (false, true));
-        let with = |change: fn(&mut ResponseHeader)| {
-            let mut reply = reply(&[]);
-            change(&mut reply);
-            reply
-        };
-        assert!(!prepared("GET", with(|reply| reply.set_status(206).expect("a status"))).0);
-        assert!(!prepared("GET", with(|reply| reply.set_version(Version::HTTP_2))).0);
-        let mut old = request("GET");
-        old.set_version(Version::HTTP_10);
-        assert!(standard().prepare(&old, &mut reply(&[])).expect("prepares").is_none());
+        assert!(standard().prepare((b"GET", &asked()), 206, &mut reply(&[])).is_none());
     }
 
     #[test]
@@ -438,21 +412,20 @@ mod tests {
             ("accept-ranges", "bytes"),
             ("content-md5", "x"),
         ]);
-        standard().prepare(&request("GET"), &mut reply).expect("prepares").expect("an encoder");
-        let all = |name: &str| {
-            reply.headers.get_all(name).iter().map(|v| v.to_str().expect("text")).collect::<Vec<_>>()
-        };
+        standard().prepare((b"GET", &asked()), 200, &mut reply).expect("an encoder");
+        let all =
+            |name: &str| reply.get_all(name).iter().map(|v| v.to_str().expect("text")).collect::<Vec<_>>();
         assert_eq!((all("content-encoding"), all("etag")), (vec!["gzip"], vec!["W/\"v1\""]));
         assert_eq!(all("vary"), ["origin", "accept-encoding"]);
         for gone in ["content-length", "accept-ranges", "content-md5"] {
             assert_eq!(all(gone), [""; 0], "{gone}");
         }
-        let mut asks = request("GET");
-        asks.insert_header("if-none-match", "\"v0\", W/\"v1\"").expect("inserts");
-        let mut unchanged = ResponseHeader::build(304, None).expect("a reply");
-        unchanged.insert_header("etag", "\"v1\"").expect("inserts");
-        standard().prepare(&asks, &mut unchanged).expect("prepares");
-        assert_eq!(unchanged.headers[ETAG], "W/\"v1\"");
+        let mut asks = asked();
+        asks.set("If-None-Match", b"\"v0\", W/\"v1\"");
+        let mut unchanged = HeaderMap::new();
+        unchanged.set("ETag", b"\"v1\"");
+        assert!(standard().prepare((b"GET", &asks), 304, &mut unchanged).is_none());
+        assert_eq!(unchanged.first("ETag"), Some(&b"W/\"v1\""[..]));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::template::{Stage, Template};
 use super::{EditError, Known};
 use http::HeaderValue;
 use http::header::{HOST, HeaderName};
-use pingora_error::Result;
-use pingora_http::{RequestHeader, ResponseHeader};
+use larder_edge::Fields;
+use std::ops::Range;
 
 /// The most rules of one kind in one place.
 const FIELD_RULES_MAX: usize = 64;
@@ -40,16 +40,37 @@ enum Deed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Removal {
     One(HeaderName),
-    /// All whose names begin so, in lower case, but for those that no rule may touch.
-    Beginning(Box<str>),
+    /// All whose names begin so, in any case, but for those that no rule may touch.
+    Beginning(Box<str>, Side),
 }
 
 /// Rules for one side; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldRules {
     remove: Vec<Removal>,
-    set: Vec<(HeaderName, Template)>,
-    add: Vec<(HeaderName, Template)>,
+    /// Names are written as they are spelt here.
+    set: Vec<(Box<str>, Template)>,
+    add: Vec<(Box<str>, Template)>,
+}
+
+/// The values of the rules' fields for one message.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    text: Vec<u8>,
+    /// The places of the values in `text`, in the order of the rules; none for a value that comes to nothing.
+    places: Vec<Option<Range<usize>>>,
+}
+
+impl Values {
+    fn push(&mut self, template: &Template, known: &Known<'_>) {
+        let start = self.text.len();
+        template.render(known, &mut self.text);
+        let value = &self.text[start..];
+        let blank = value.len() - value.trim_ascii_start().len();
+        let range = start + blank..start + value.trim_ascii_end().len().max(blank);
+        let is_value = !range.is_empty() && HeaderValue::from_bytes(&self.text[range.clone()]).is_ok();
+        self.places.push(is_value.then_some(range));
+    }
 }
 
 impl FieldRules {
@@ -62,7 +83,7 @@ impl FieldRules {
     ///
     /// # Errors
     /// It is no name, or no rule may remove it.
-    pub fn remove(&mut self, side: Side, name: &str) -> std::result::Result<(), EditError> {
+    pub fn remove(&mut self, side: Side, name: &str) -> Result<(), EditError> {
         let removal = match name.strip_suffix('*') {
             Some("") => {
                 return Err(EditError::new(
@@ -73,7 +94,7 @@ impl FieldRules {
             Some(beginning) => {
                 // A beginning of a name is a name.
                 let beginning = field_name(beginning)?;
-                Removal::Beginning(beginning.as_str().into())
+                Removal::Beginning(beginning.as_str().into(), side)
             }
             None => {
                 let name = field_name(name)?;
@@ -90,12 +111,13 @@ impl FieldRules {
     ///
     /// # Errors
     /// It is no name, no rule may set it, the template is wrong, or there is such a rule already.
-    pub fn set(&mut self, side: Side, name: &str, value: &str) -> std::result::Result<(), EditError> {
+    pub fn set(&mut self, side: Side, name: &str, value: &str) -> Result<(), EditError> {
         let (name, value) = rule(side, Deed::Set, name, value)?;
-        if self.set.iter().any(|(other, _)| *other == name) {
+        if self.set.iter().any(|(other, _)| other.eq_ignore_ascii_case(&name)) {
             return Err(EditError::new(format!("'{name}' is set twice"), "leave one of them out"));
         }
-        if self.remove.contains(&Removal::One(name.clone())) {
+        let removes = |removal: &Removal| matches!(removal, Removal::One(other) if *other == *name);
+        if self.remove.iter().any(removes) {
             let what = format!("'{name}' is removed and set");
             return Err(EditError::new(what, "leave the removal out: set replaces what is there"));
         }
@@ -108,65 +130,65 @@ impl FieldRules {
     ///
     /// # Errors
     /// It is no name, no rule may add it, or the template is wrong.
-    pub fn add(&mut self, side: Side, name: &str, value: &str) -> std::result::Result<(), EditError> {
+    pub fn add(&mut self, side: Side, name: &str, value: &str) -> Result<(), EditError> {
         let rule = rule(side, Deed::Add, name, value)?;
         room(&self.add)?;
         self.add.push(rule);
         Ok(())
     }
 
-    /// Edits a header.
-    pub(crate) fn edit(&self, message: &mut impl Message, known: &Known<'_>) -> Result<()> {
+    /// Renders the values of the fields that the rules set and add, after those in `values`.
+    pub(crate) fn render(&self, known: &Known<'_>, values: &mut Values) {
+        for (_, template) in self.set.iter().chain(&self.add) {
+            values.push(template, known);
+        }
+    }
+
+    /// Edits a header, with the values that [`Self::render`] has made. `from` is the number of values before them; returned is the
+    /// number with them.
+    pub(crate) fn edit(&self, message: &mut impl Fields, values: &Values, from: usize) -> usize {
         for removal in &self.remove {
             match removal {
-                Removal::One(name) => message.remove(name),
-                Removal::Beginning(start) => {
-                    let side = message.side();
-                    for name in message.names_beginning(start) {
-                        if allowed(side, Deed::Remove, &name, None).is_ok() {
-                            message.remove(&name);
-                        }
-                    }
+                Removal::One(name) => message.remove(name.as_str()),
+                Removal::Beginning(start, side) => {
+                    message.remove_if(|name| begins(name, start) && may_remove(*side, name));
                 }
             }
         }
-        let mut text = Vec::new();
-        for (name, template) in &self.set {
-            match value(template, known, &mut text) {
-                Some(value) => message.set(name, value)?,
+        let mut places = values.places.iter().skip(from);
+        let mut next = || places.next().cloned().flatten().map(|place| &values.text[place]);
+        for (name, _) in &self.set {
+            match next() {
+                Some(value) => message.set(name, value),
                 None => message.remove(name),
             }
         }
-        for (name, template) in &self.add {
-            if let Some(value) = value(template, known, &mut text) {
-                message.add(name, value)?;
+        for (name, _) in &self.add {
+            if let Some(value) = next() {
+                message.add(name, value);
             }
         }
-        Ok(())
+        from + self.set.len() + self.add.len()
     }
 }
 
-fn value(template: &Template, known: &Known<'_>, text: &mut Vec<u8>) -> Option<HeaderValue> {
-    text.clear();
-    template.render(known, text);
-    let value = text.trim_ascii();
-    if value.is_empty() { None } else { HeaderValue::from_bytes(value).ok() }
+fn begins(name: &[u8], start: &str) -> bool {
+    name.get(..start.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(start.as_bytes()))
 }
 
-fn room<T>(rules: &[T]) -> std::result::Result<(), EditError> {
+fn may_remove(side: Side, name: &[u8]) -> bool {
+    HeaderName::from_bytes(name).is_ok_and(|name| allowed(side, Deed::Remove, &name, None).is_ok())
+}
+
+fn room<T>(rules: &[T]) -> Result<(), EditError> {
     if rules.len() < FIELD_RULES_MAX {
         return Ok(());
     }
     Err(EditError::new("more rules than there may be", format!("at most {FIELD_RULES_MAX} of one kind")))
 }
 
-fn rule(
-    side: Side,
-    deed: Deed,
-    name: &str,
-    value: &str,
-) -> std::result::Result<(HeaderName, Template), EditError> {
-    let name = field_name(name)?;
+fn rule(side: Side, deed: Deed, name: &str, value: &str) -> Result<(Box<str>, Template), EditError> {
+    let (spelt, name) = (name, field_name(name)?);
     let stage = if side == Side::Request { Stage::Request } else { Stage::Reply };
     let template = Template::parse(value, stage)?;
     allowed(side, deed, &name, Some(&template))?;
@@ -177,11 +199,11 @@ fn rule(
     if template.constant().is_some_and(|text| text.trim_ascii().is_empty()) {
         return Err(EditError::new("the value is empty", "give one, or name the field in remove"));
     }
-    Ok((name, template))
+    Ok((spelt.into(), template))
 }
 
 /// A field's name.
-pub(super) fn field_name(name: &str) -> std::result::Result<HeaderName, EditError> {
+pub(super) fn field_name(name: &str) -> Result<HeaderName, EditError> {
     HeaderName::try_from(name).map_err(|_| {
         let what = format!("'{}' is no name of a field", name.escape_debug());
         EditError::new(what, "letters, digits and !#$%&'*+-.^_`|~ (RFC 9110 section 5.6.2)")
@@ -207,12 +229,7 @@ pub(super) fn frames(name: &HeaderName) -> bool {
 }
 
 /// Whether a rule may do this to this field.
-fn allowed(
-    side: Side,
-    deed: Deed,
-    name: &HeaderName,
-    value: Option<&Template>,
-) -> std::result::Result<(), EditError> {
+fn allowed(side: Side, deed: Deed, name: &HeaderName, value: Option<&Template>) -> Result<(), EditError> {
     let refuse = |what: &str, right: &str| Err(EditError::new(format!("'{name}' {what}"), right));
     if frames(name) {
         return refuse(
@@ -249,76 +266,26 @@ fn allowed(
     }
 }
 
-/// A message whose header can be edited.
-pub(crate) trait Message {
-    fn side(&self) -> Side;
-    fn names_beginning(&self, start: &str) -> Vec<HeaderName>;
-    fn remove(&mut self, name: &HeaderName);
-    fn set(&mut self, name: &HeaderName, value: HeaderValue) -> Result<()>;
-    fn add(&mut self, name: &HeaderName, value: HeaderValue) -> Result<()>;
-}
-
-fn beginning(headers: &http::HeaderMap, start: &str) -> Vec<HeaderName> {
-    headers.keys().filter(|name| name.as_str().starts_with(start)).cloned().collect()
-}
-
-impl Message for RequestHeader {
-    fn side(&self) -> Side {
-        Side::Request
-    }
-
-    fn names_beginning(&self, start: &str) -> Vec<HeaderName> {
-        beginning(&self.headers, start)
-    }
-
-    fn remove(&mut self, name: &HeaderName) {
-        self.remove_header(name);
-    }
-
-    fn set(&mut self, name: &HeaderName, value: HeaderValue) -> Result<()> {
-        self.insert_header(name.clone(), value)
-    }
-
-    fn add(&mut self, name: &HeaderName, value: HeaderValue) -> Result<()> {
-        self.append_header(name.clone(), value).map(drop)
-    }
-}
-
-impl Message for ResponseHeader {
-    fn side(&self) -> Side {
-        Side::Reply
-    }
-
-    fn names_beginning(&self, start: &str) -> Vec<HeaderName> {
-        beginning(&self.headers, start)
-    }
-
-    fn remove(&mut self, name: &HeaderName) {
-        self.remove_header(name);
-    }
-
-    fn set(&mut self, name: &HeaderName, value: HeaderValue) -> Result<()> {
-        self.insert_header(name.clone(), value)
-    }
-
-    fn add(&mut self, name: &HeaderName, value: HeaderValue) -> Result<()> {
-        self.append_header(name.clone(), value).map(drop)
-    }
-}
-
-/// Whether this is the name of the field that says which host is asked.
+/// Whether it is the field that names the host.
 pub(super) fn is_host(name: &HeaderName) -> bool {
-    name == HOST
+    *name == HOST
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::known::sample;
     use super::*;
+    use http::HeaderMap;
     use proptest::prelude::*;
 
-    fn values<'a>(request: &'a RequestHeader, name: &str) -> Vec<&'a [u8]> {
-        request.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+    fn edit(rules: &FieldRules, headers: &mut HeaderMap) {
+        let mut values = Values::default();
+        sample(|known| rules.render(known, &mut values));
+        assert_eq!(rules.edit(headers, &values, 0), values.places.len());
+    }
+
+    fn values<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a [u8]> {
+        headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
     }
 
     #[test]
@@ -329,7 +296,7 @@ mod tests {
         rules.set(Side::Request, "X-None", "{header:absent}").expect("sets");
         rules.remove(Side::Request, "x-gone").expect("removes");
         rules.remove(Side::Request, "X-Internal-*").expect("removes");
-        let mut request = RequestHeader::build("GET", b"/", None).expect("a header");
+        let mut request = HeaderMap::new();
         for (name, value) in [
             ("x-gone", "1"),
             ("x-seen", "0"),
@@ -340,16 +307,14 @@ mod tests {
             ("X-Internal-B", "2"),
             ("x-internal", "stays"),
         ] {
-            request.append_header(name, value).expect("appends");
+            Fields::add(&mut request, name, value.as_bytes());
         }
-        sample(|known| rules.edit(&mut request, known)).expect("edits");
+        edit(&rules, &mut request);
         assert_eq!(values(&request, "x-gone"), Vec::<&[u8]>::new());
         assert_eq!(values(&request, "x-seen"), [&b"0"[..], b"192.0.2.7"]);
         assert_eq!(values(&request, "x-one"), [b"shop"]);
         assert_eq!(values(&request, "x-none"), Vec::<&[u8]>::new(), "no client speaks for the switch");
-        assert!(
-            !request.headers.contains_key("x-internal-a") && !request.headers.contains_key("x-internal-b")
-        );
+        assert!(!request.contains_key("x-internal-a") && !request.contains_key("x-internal-b"));
         assert_eq!(values(&request, "x-internal"), [b"stays"]);
     }
 
@@ -357,15 +322,13 @@ mod tests {
     fn a_beginning_spares_what_no_rule_may_touch() {
         let mut rules = FieldRules::default();
         rules.remove(Side::Reply, "content-*").expect("removes");
-        let mut reply = ResponseHeader::build(200, None).expect("a reply");
+        let mut reply = HeaderMap::new();
         for name in ["content-length", "content-encoding", "content-language"] {
-            reply.append_header(name, "1").expect("appends");
+            Fields::add(&mut reply, name, b"1");
         }
-        sample(|known| rules.edit(&mut reply, known)).expect("edits");
-        assert!(
-            reply.headers.contains_key("content-length") && reply.headers.contains_key("content-encoding")
-        );
-        assert!(!reply.headers.contains_key("content-language"));
+        edit(&rules, &mut reply);
+        assert!(reply.contains_key("content-length") && reply.contains_key("content-encoding"));
+        assert!(!reply.contains_key("content-language"));
     }
 
     #[test]
@@ -401,12 +364,11 @@ mod tests {
             let head = larder_core::rules::Head::new(b"GET", b"h", b"/", &headers);
             let mut rules = FieldRules::default();
             rules.set(Side::Reply, "y", "a{header:x}b").expect("sets");
-            let mut reply = ResponseHeader::build(200, None).expect("a reply");
-            sample(|known| {
-                let known = Known { head, request_id: None, ..*known };
-                rules.edit(&mut reply, &known)
-            }).expect("edits");
-            for value in reply.headers.get_all("y") {
+            let mut reply = HeaderMap::new();
+            let mut values = Values::default();
+            sample(|known| rules.render(&Known { head, request_id: None, ..*known }, &mut values));
+            rules.edit(&mut reply, &values, 0);
+            for value in reply.get_all("y") {
                 prop_assert!(!value.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
             }
         }

@@ -2,9 +2,8 @@
 
 use super::EditError;
 use super::fields::{field_name, frames, is_host};
-use http::HeaderValue;
 use http::header::HeaderName;
-use pingora_http::RequestHeader;
+use larder_edge::Fields;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read as _;
@@ -75,20 +74,20 @@ impl RequestIds {
     }
 
     /// The id of a request: the one it brings, or a new one.
-    pub(crate) fn of(&self, request: &RequestHeader) -> HeaderValue {
-        let mut brought = request.headers.get_all(&self.config.header).iter();
+    pub(crate) fn of(&self, fields: &impl Fields) -> Box<[u8]> {
+        let mut brought = fields.each(self.config.header.as_str());
         match (brought.next(), brought.next()) {
-            (Some(id), None) if self.config.accept && is_request_id(id.as_bytes()) => id.clone(),
-            _ => self.fresh(),
+            (Some(id), None) if self.config.accept && is_request_id(id) => id.into(),
+            _ => Box::new(self.fresh()),
         }
     }
 
     /// 128 bits of chance in 32 hexadecimal digits, which is also what a trace's id is in W3C Trace Context.
-    fn fresh(&self) -> HeaderValue {
+    fn fresh(&self) -> [u8; 32] {
         thread_local!(static POOL: RefCell<Pool> =
             const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES }) });
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let id = POOL.with_borrow_mut(|pool| {
+        POOL.with_borrow_mut(|pool| {
             if pool.used + 16 > POOL_BYTES {
                 // Does not fail on a system that runs; if it does, ids are those of this thread's last pool again.
                 let _ = (&self.source).read_exact(&mut pool.bytes);
@@ -99,14 +98,14 @@ impl RequestIds {
                 std::array::from_fn(|at| DIGITS[usize::from(bytes[at / 2] >> (4 * (1 - at % 2)) & 15)]);
             pool.used += 16;
             digits
-        });
-        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
     use std::collections::HashSet;
 
     fn ids(accept: bool) -> RequestIds {
@@ -114,22 +113,22 @@ mod tests {
         RequestIds::new(config).expect("chance")
     }
 
-    fn request(ids: &[&str]) -> RequestHeader {
-        let mut request = RequestHeader::build("GET", b"/", None).expect("a header");
+    fn request(ids: &[&str]) -> HeaderMap {
+        let mut request = HeaderMap::new();
         for id in ids {
-            request.append_header("X-Request-ID", *id).expect("appends");
+            request.add("X-Request-ID", id.as_bytes());
         }
         request
     }
 
     #[test]
     fn what_a_request_brings_is_kept_if_it_is_one_id() {
-        assert_eq!(ids(true).of(&request(&["abc-1"])), "abc-1");
+        assert_eq!(&*ids(true).of(&request(&["abc-1"])), b"abc-1");
         let long = "x".repeat(ID_BYTES_MAX + 1);
         for brought in [&[][..], &["a b"], &["a\"b"], &[&*long], &["a", "b"]] {
             let id = ids(true).of(&request(brought));
             assert_eq!(id.len(), 32, "{brought:?}");
-            assert!(is_request_id(id.as_bytes()));
+            assert!(is_request_id(&id));
         }
         assert_eq!(ids(false).of(&request(&["abc-1"])).len(), 32);
     }

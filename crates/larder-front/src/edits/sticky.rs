@@ -13,10 +13,9 @@ use crate::nodes::Nodes;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::COOKIE;
-use http::{HeaderMap, HeaderValue};
 use larder_core::NodeId;
 use larder_core::rules::{Head, KeyTemplate};
+use larder_edge::Fields;
 use ring::hmac;
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -218,16 +217,16 @@ impl Tokens {
     }
 
     /// What tells the client of a node.
-    pub(crate) fn set_cookie(&self, cookie: &StickyCookie, node: &str, by_tls: bool) -> Option<HeaderValue> {
+    pub(crate) fn set_cookie(&self, cookie: &StickyCookie, node: &str, by_tls: bool) -> String {
         let token = URL_SAFE_NO_PAD.encode(self.of(node));
         let secure = if by_tls || cookie.secure { "; Secure" } else { "" };
-        HeaderValue::try_from(format!("{}={token}{}{secure}", cookie.name, cookie.attributes)).ok()
+        format!("{}={token}{}{secure}", cookie.name, cookie.attributes)
     }
 }
 
 /// The pairs of all cookies of a header.
-fn pairs(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    headers.get_all(COOKIE).into_iter().flat_map(|field| pairs_of(field.as_bytes()))
+fn pairs(fields: &impl Fields) -> impl Iterator<Item = &[u8]> {
+    fields.each("Cookie").flat_map(pairs_of)
 }
 
 /// Those of one field.
@@ -249,14 +248,14 @@ fn is_of(pair: &[u8], name: &str) -> bool {
 }
 
 /// The value of the first cookie of this name.
-pub(crate) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
-    value_of(pairs(headers), name)
+pub(crate) fn cookie<'h>(fields: &'h impl Fields, name: &str) -> Option<&'h [u8]> {
+    value_of(pairs(fields), name)
 }
 
 /// The other cookies, in one field; `None` if there is no other.
-pub(crate) fn other_cookies(headers: &HeaderMap, name: &str) -> Option<HeaderValue> {
-    let others: Vec<&[u8]> = pairs(headers).filter(|pair| !pair.is_empty() && !is_of(pair, name)).collect();
-    HeaderValue::from_bytes(&others.join(&b"; "[..])).ok().filter(|value| !value.is_empty())
+pub(crate) fn other_cookies(fields: &impl Fields, name: &str) -> Option<Vec<u8>> {
+    let others: Vec<&[u8]> = pairs(fields).filter(|pair| !pair.is_empty() && !is_of(pair, name)).collect();
+    Some(others.join(&b"; "[..])).filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]
@@ -265,6 +264,7 @@ mod tests {
     use crate::config::{NodeEntry, Timeouts};
     use crate::dial::Dial;
     use crate::node::Node;
+    use http::HeaderMap;
     use larder_core::NodeSpec;
 
     fn nodes(names: &[&str]) -> Nodes {
@@ -286,8 +286,7 @@ mod tests {
     }
 
     fn value(tokens: &Tokens, cookie: &StickyCookie, node: &str) -> String {
-        let set = tokens.set_cookie(cookie, node, false).expect("a value");
-        let text = set.to_str().expect("text").to_owned();
+        let text = tokens.set_cookie(cookie, node, false);
         text.strip_prefix("srv=").and_then(|rest| rest.split_once(';')).expect("a pair").0.to_owned()
     }
 
@@ -318,8 +317,8 @@ mod tests {
     fn attributes_are_as_asked() {
         let said = |same_site, age, tls| {
             let cookie = StickyCookie::new("s", "/app", same_site, age, None).expect("a cookie");
-            let set = Tokens::new(&cookie).set_cookie(&cookie, "a", tls).expect("a value");
-            set.to_str().expect("text").split_once("; ").expect("attributes").1.to_owned()
+            let set = Tokens::new(&cookie).set_cookie(&cookie, "a", tls);
+            set.split_once("; ").expect("attributes").1.to_owned()
         };
         assert_eq!(said(SameSite::Lax, None, false), "Path=/app; HttpOnly; SameSite=Lax");
         let hour = Some(Duration::from_secs(3600));
@@ -344,13 +343,13 @@ mod tests {
     #[test]
     fn a_cookie_is_taken_out_of_the_others() {
         let mut headers = HeaderMap::new();
-        headers.append(COOKIE, HeaderValue::from_static("a=1; srv=x;srv2=y"));
-        headers.append(COOKIE, HeaderValue::from_static("srv=z; b=2"));
+        headers.add("Cookie", b"a=1; srv=x;srv2=y");
+        headers.add("Cookie", b"srv=z; b=2");
         assert_eq!(cookie(&headers, "srv"), Some(&b"x"[..]));
         assert_eq!(cookie(&headers, "sr"), None);
-        assert_eq!(other_cookies(&headers, "srv"), Some(HeaderValue::from_static("a=1; srv2=y; b=2")));
+        assert_eq!(other_cookies(&headers, "srv"), Some(b"a=1; srv2=y; b=2".to_vec()));
         let mut alone = HeaderMap::new();
-        alone.append(COOKIE, HeaderValue::from_static("srv=x"));
+        alone.add("Cookie", b"srv=x");
         assert_eq!(other_cookies(&alone, "srv"), None);
     }
 

@@ -12,9 +12,7 @@ pub use users::{Users, UsersError};
 use crate::config::ConfigError;
 use crate::failure::Failure;
 use crate::routes::wrong;
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
-use larder_edge::AddressRange;
+use larder_edge::{AddressRange, Fields};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -63,11 +61,11 @@ impl Guard {
     ///
     /// # Errors
     /// [`Failure::Unauthorized`] if it carries none or wrong ones, [`Failure::RateLimited`] if too many passwords wait to be checked.
-    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<(), Failure> {
+    pub(crate) async fn authenticate(&self, fields: &impl Fields) -> Result<(), Failure> {
         let Some(users) = &self.users else { return Ok(()) };
-        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let mut values = fields.each("Authorization");
         match (values.next(), values.next()) {
-            (Some(value), None) => users.check(value.as_bytes()).await,
+            (Some(value), None) => users.check(value).await,
             _ => Err(Failure::Unauthorized),
         }
     }

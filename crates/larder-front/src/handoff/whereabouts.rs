@@ -5,13 +5,11 @@ use super::edge::Edge;
 use crate::lease::Lease;
 use crate::switch::Shared;
 use crate::target::target_key;
-use http::header::CONTENT_LENGTH;
-use http::{Method, StatusCode};
 use larder_core::rules::{Head, Headers};
 use larder_core::{NodeId, Request, TargetId};
+use larder_edge::Lookup;
 use larder_handoff::channel::message::ToNode;
 use larder_handoff::channel::whereabouts::{Asked, HOLDERS_MAX, Has, Holder, Where};
-use pingora_http::ResponseHeader;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -70,11 +68,11 @@ impl Edge {
     }
 
     /// A relayed request has been answered: how long the reply will be, if it says so and if that is ever asked.
-    pub(crate) fn note_relayed(&self, method: &Method, target: TargetId, reply: &ResponseHeader) {
-        if !self.config.setting.allows_repair() || *method != Method::GET || reply.status != StatusCode::OK {
+    pub(crate) fn note_relayed(&self, method: &[u8], target: TargetId, status: u16, reply: &impl Lookup) {
+        if !self.config.setting.allows_repair() || method != b"GET" || status != 200 {
             return;
         }
-        let length = reply.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let length = reply.first("Content-Length").and_then(|length| std::str::from_utf8(length).ok());
         if let Some(bytes) = length.and_then(|length| length.parse().ok()) {
             self.learned.note_reply(target, bytes);
         }
@@ -93,6 +91,7 @@ mod tests {
     use super::super::peers::{LATERAL_FOR_TESTS, UP_FOR_TESTS};
     use super::super::tests::{Bench, GET, key};
     use super::*;
+    use larder_edge::Fields as _;
 
     fn asked(target: &str) -> Asked {
         Asked { method: "GET".to_owned(), host: "h".to_owned(), target: target.to_owned() }
@@ -150,27 +149,27 @@ mod tests {
     async fn relayed_replies_teach_how_long_they_are() {
         let bench = Bench::new(|_| {});
         let target = TargetId(5);
-        let reply = |status: u16, length: Option<&str>| {
-            let mut reply = ResponseHeader::build(status, None).expect("a header");
+        let reply = |length: Option<&str>| {
+            let mut reply = http::HeaderMap::new();
             if let Some(length) = length {
-                reply.insert_header(CONTENT_LENGTH, length).expect("inserts");
+                reply.set("Content-Length", length.as_bytes());
             }
             reply
         };
         for (method, status, length) in [
-            (Method::HEAD, 200, Some("9")),
-            (Method::GET, 404, Some("9")),
-            (Method::GET, 206, Some("9")),
-            (Method::GET, 200, None),
-            (Method::GET, 200, Some("x")),
+            (&b"HEAD"[..], 200, Some("9")),
+            (b"GET", 404, Some("9")),
+            (b"GET", 206, Some("9")),
+            (b"GET", 200, None),
+            (b"GET", 200, Some("x")),
         ] {
-            bench.edge.note_relayed(&method, target, &reply(status, length));
-            assert_eq!(bench.edge.learned.reply_bytes(target), None, "{method} {status} {length:?}");
+            bench.edge.note_relayed(method, target, status, &reply(length));
+            assert_eq!(bench.edge.learned.reply_bytes(target), None, "{method:?} {status} {length:?}");
         }
-        bench.edge.note_relayed(&Method::GET, target, &reply(200, Some("1234")));
+        bench.edge.note_relayed(b"GET", target, 200, &reply(Some("1234")));
         assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_234));
         let cookie = Bench::new(|config| config.handoff.setting = Setting::Cookie);
-        cookie.edge.note_relayed(&Method::GET, target, &reply(200, Some("1234")));
+        cookie.edge.note_relayed(b"GET", target, 200, &reply(Some("1234")));
         assert_eq!(cookie.edge.learned.reply_bytes(target), None, "nobody would ask");
     }
 }

@@ -11,7 +11,6 @@ use crate::hedge::Race;
 use crate::lease::Lease;
 use crate::metrics::Retry;
 use crate::switch::Shared;
-use http::HeaderValue;
 use larder_core::{Decision, NodeId, Request, TargetId, Time};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +26,7 @@ pub(crate) struct Context {
     /// Of the present try, where that may be hedged.
     pub(super) race: Option<Arc<Race>>,
     pub(super) delivery: Delivery,
-    pub(super) request_id: Option<HeaderValue>,
+    pub(super) request_id: Option<Box<[u8]>>,
     /// Compresses the present try's reply, and whether piece by piece.
     pub(super) encoder: Option<(Encoder, bool)>,
     /// Of this request, as far as it has come.

@@ -2,11 +2,12 @@
 
 use super::{Context, Fields, Relay, correct, headers, link};
 use crate::copies::{Duplicate, Outcome};
-use crate::edits::Known;
+use crate::edits::{Known, Values};
 use crate::target::target_key;
 use http::header::{CONNECTION, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
 use larder_core::Request;
 use larder_core::rules::Head;
+use larder_edge::Fields as _;
 use pingora_error::Result;
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -83,13 +84,15 @@ impl Relay {
         headers::via(&mut copy, &self.shared.via)?;
         headers::target(&mut copy, target)?;
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &context.request_id) {
-            copy.insert_header(ids.config.header.clone(), id.clone())?;
+            headers::Engine(&mut copy).set(ids.config.header.as_str(), id);
         }
+        let (mut values, rules) =
+            (Values::default(), [&self.shared.routing.request_fields, &route.edits.request_fields]);
         self.known(session, context, None, |known| {
             let known = Known { route: &route.name, target, node: None, reason: None, ..*known };
-            self.shared.routing.request_fields.edit(&mut copy, &known)?;
-            route.edits.request_fields.edit(&mut copy, &known)
-        })?;
+            rules.iter().for_each(|rules| rules.render(&known, &mut values));
+        });
+        rules.iter().fold(0, |from, rules| rules.edit(&mut headers::Engine(&mut copy), &values, from));
         Ok((copy, request))
     }
 }

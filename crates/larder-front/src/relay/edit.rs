@@ -2,12 +2,13 @@
 
 use super::{Context, Fields, Relay, headers, link};
 use crate::cache_status::CacheOutcome;
-use crate::edits::{FieldRules, Known};
+use crate::edits::{FieldRules, Known, Values};
 use crate::target::target_key;
-use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, HOST};
+use http::{HeaderValue, Version};
 use larder_core::Reason;
 use larder_core::rules::Head;
+use larder_edge::Fields as _;
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
@@ -29,7 +30,7 @@ impl Relay {
             head: Head::new(header.method.as_str().as_bytes(), key.host, key.path, &fields),
             client: link.as_ref().map(|link| link.client),
             secure: link.is_some_and(|link| link.security.is_some()),
-            request_id: context.request_id.as_ref().map(HeaderValue::as_bytes),
+            request_id: context.request_id.as_deref(),
             target: context.request.target,
             route: &self.shared.routing.of(context.request.route).name,
             class: context.request.class.name(),
@@ -53,7 +54,7 @@ impl Relay {
             return Ok(());
         }
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &context.request_id) {
-            request.insert_header(ids.config.header.clone(), id.clone())?;
+            headers::Engine(&mut *request).set(ids.config.header.as_str(), id);
         }
         if let Some(rewrite) = &route.edits.rewrite {
             let header = session.req_header();
@@ -77,8 +78,9 @@ impl Relay {
             context,
             None,
             [&self.shared.routing.request_fields, &route.edits.request_fields],
-            |rules, known| rules.edit(request, known),
-        )
+            headers::Engine(request),
+        );
+        Ok(())
     }
 
     /// Has the reply compressed, if its route does that and the client asks for it.
@@ -93,7 +95,14 @@ impl Relay {
         };
         // What comes without a length comes as it is made: none of it is kept waiting for more.
         let flush = !reply.headers.contains_key(CONTENT_LENGTH);
-        context.encoder = compression.prepare(session.req_header(), reply)?.map(|encoder| (encoder, flush));
+        let request = session.req_header();
+        // A stream of HTTP/2 from a node may end with trailers, of which the codec is not told.
+        if request.version >= Version::HTTP_11 && reply.version < Version::HTTP_2 {
+            let (asked, status) =
+                ((request.method.as_str().as_bytes(), &request.headers), reply.status.as_u16());
+            let encoder = compression.prepare(asked, status, &mut headers::Engine(reply));
+            context.encoder = encoder.map(|encoder| (encoder, flush));
+        }
         Ok(())
     }
 
@@ -111,7 +120,7 @@ impl Relay {
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &context.request_id)
             && ids.config.reply
         {
-            reply.insert_header(ids.config.header.clone(), id.clone())?;
+            headers::Engine(&mut *reply).set(ids.config.header.as_str(), id);
         }
         let status = reply.status.as_u16();
         self.rules(
@@ -119,24 +128,27 @@ impl Relay {
             context,
             Some(status),
             [&self.shared.routing.reply_fields, &route.edits.reply_fields],
-            |rules, known| rules.edit(reply, known),
-        )
+            headers::Engine(reply),
+        );
+        Ok(())
     }
 
-    /// Has those of the rules carried out that there are, in their order.
+    /// Has the rules carried out in their order.
     fn rules(
         &self,
         session: &Session,
         context: &Context,
         status: Option<u16>,
         rules: [&FieldRules; 2],
-        mut edit: impl FnMut(&FieldRules, &Known<'_>) -> Result<()>,
-    ) -> Result<()> {
+        mut message: impl larder_edge::Fields,
+    ) {
         if rules.iter().all(|rules| rules.is_empty()) {
-            return Ok(());
+            return;
         }
+        let mut values = Values::default();
         self.known(session, context, status, |known| {
-            rules.into_iter().filter(|rules| !rules.is_empty()).try_for_each(|rules| edit(rules, known))
-        })
+            rules.iter().for_each(|rules| rules.render(known, &mut values));
+        });
+        rules.iter().fold(0, |from, rules| rules.edit(&mut message, &values, from));
     }
 }

@@ -8,8 +8,9 @@ use crate::conn::Link;
 use crate::failure::Failure;
 use crate::http2;
 use bytes::Bytes;
+use http::HeaderValue;
 use http::StatusCode;
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::header::CONTENT_LENGTH;
 use larder_edge::{EntryRules, Sender, TooManyOptions};
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -45,16 +46,16 @@ impl Relay {
 /// Removes from a request what its sender may not set, and writes who the sender is, before routes, keys and limits read it. Returns
 /// the number of fields dropped for their names.
 fn enter(rules: &EntryRules, request: &mut RequestHeader, link: &Link) -> Result<u64, TooManyOptions> {
-    let host = HeaderValue::from_bytes(headers::host(request)).ok();
-    let mut fields = EngineFields(request);
+    let host = headers::host(request).to_vec();
+    let mut fields = headers::Engine(request);
     let dropped = rules.sanitize(&mut fields)?;
     let (address, security) = (link.client.ip(), link.security.as_ref());
     let sender = Sender {
         address,
         trusted: rules.trusted_relays.trusts(address),
         secure: security.is_some(),
-        host: host.as_ref(),
-        client_cert: security.and_then(|security| security.client_cert.as_ref()),
+        host: Some(&host),
+        client_cert: security.and_then(|security| security.client_cert.as_ref()).map(HeaderValue::as_bytes),
     };
     Ok(dropped + rules.identify(&mut fields, sender))
 }
@@ -62,25 +63,6 @@ fn enter(rules: &EntryRules, request: &mut RequestHeader, link: &Link) -> Result
 /// Whether a path is one of those by which nodes answer switches and monitors. Clients do not reach them through the switch.
 fn is_of_nodes(target: &[u8]) -> bool {
     target.starts_with(b"/.larder/")
-}
-
-/// The engine's header, which keeps the spelling of names beside the fields.
-struct EngineFields<'a>(&'a mut RequestHeader);
-
-impl larder_edge::Fields for EngineFields<'_> {
-    fn map(&self) -> &HeaderMap {
-        &self.0.headers
-    }
-
-    fn remove(&mut self, name: &HeaderName) {
-        self.0.remove_header(name);
-    }
-
-    fn set(&mut self, name: &HeaderName, value: HeaderValue) {
-        if self.0.insert_header(name.clone(), value).is_err() {
-            self.0.remove_header(name);
-        }
-    }
 }
 
 #[cfg(test)]

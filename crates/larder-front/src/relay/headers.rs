@@ -4,11 +4,59 @@ use http::HeaderValue;
 use http::header::{COOKIE, HOST, HeaderName, VIA};
 use larder_core::TargetId;
 use larder_core::rules::Headers;
+use larder_edge::Lookup;
 use larder_http::h1::is_host;
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 static LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
+
+/// A header of the engine as fields that can be changed. The engine keeps the spelling of names beside it.
+#[derive(Debug)]
+pub(super) struct Engine<'a, H>(pub(super) &'a mut H);
+
+macro_rules! engine_fields {
+    ($header:ty) => {
+        impl Lookup for Engine<'_, $header> {
+            fn first(&self, name: &str) -> Option<&[u8]> {
+                self.0.headers.first(name)
+            }
+        }
+
+        impl larder_edge::Fields for Engine<'_, $header> {
+            fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+                self.0.headers.each(name)
+            }
+
+            fn remove(&mut self, name: &str) {
+                self.0.remove_header(name);
+            }
+
+            fn remove_if(&mut self, is_unwanted: impl Fn(&[u8]) -> bool) -> u64 {
+                let names = self.0.headers.keys().filter(|name| is_unwanted(name.as_str().as_bytes()));
+                let (names, before): (Vec<_>, _) = (names.cloned().collect(), self.0.headers.len());
+                for name in &names {
+                    self.0.remove_header(name);
+                }
+                (before - self.0.headers.len()) as u64
+            }
+
+            fn set(&mut self, name: &str, value: &[u8]) {
+                if self.0.insert_header(name.to_owned(), value).is_err() {
+                    self.0.remove_header(name);
+                }
+            }
+
+            fn add(&mut self, name: &str, value: &[u8]) {
+                // Fails for what is no field.
+                let _ = self.0.append_header(name.to_owned(), value);
+            }
+        }
+    };
+}
+
+engine_fields!(RequestHeader);
+engine_fields!(ResponseHeader);
 
 /// The fields of a request, as rules and key templates read them.
 #[derive(Debug)]

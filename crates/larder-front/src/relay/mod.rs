@@ -202,6 +202,13 @@ impl Relay {
         if late { Err(Failure::BodyTimeout) } else { Ok(()) }
     }
 
+    fn begin_trace(&self, session: &Session) -> Option<Box<Traced>> {
+        let header = session.req_header();
+        let key = target_key(headers::host(header), header.raw_path());
+        let head = Head::new(header.method.as_str().as_bytes(), key.host, key.path, &());
+        Traced::begin(&self.shared, &head, &header.headers)
+    }
+
     /// The node that was asked has failed, and perhaps another is.
     fn trace_failure(&self, context: &mut Context, failure: Failure) {
         if let (Some(tracer), Some(traced)) = (&self.shared.tracer, &mut context.traced) {
@@ -252,7 +259,7 @@ impl ProxyHttp for Relay {
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));
         if let Some(ids) = &self.shared.request_ids {
-            context.request_id = Some(ids.of(session.req_header()));
+            context.request_id = Some(ids.of(&session.req_header().headers));
         }
         correct::interim(session);
         self.check(session).map_err(|failure| refuse(context, failure))?;
@@ -272,10 +279,10 @@ impl ProxyHttp for Relay {
             return Ok(true);
         }
         self.wish(session, context);
-        context.traced = Traced::begin(&self.shared, session.req_header());
+        context.traced = self.begin_trace(session);
         let placed = self.place(session, context).await;
         if let Some(traced) = &context.traced {
-            traced.decided(&self.shared, context, placed);
+            traced.decided(&self.shared, (&context.request, context.queued), placed);
         }
         let decision = placed.map_err(|failure| refuse(context, failure))?;
         if http2::current().is_some() {
@@ -354,7 +361,7 @@ impl ProxyHttp for Relay {
         correct::as_http1(request)?;
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;
-        traced::tell(&self.shared, context.traced.as_deref(), request)?;
+        traced::tell(&self.shared, context.traced.as_deref(), &mut headers::Engine(&mut *request));
         self.edit_request(session, request, context)?;
         if let Some(resume) = &context.resume {
             resume.ask(request)?;
@@ -396,15 +403,17 @@ impl ProxyHttp for Relay {
         if self.shared.shadow.is_some() {
             let status = status.map(HeaderValue::as_bytes);
             context.keeps = context.cache == Some(CacheOutcome::Hit)
-                || keeps(&session.req_header().method, reply, status);
+                || keeps(session.req_header().method.as_str().as_bytes(), &reply.headers, status);
         }
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
             health::note_success(&node);
             health::outliers::note_status(&self.shared, &node, reply.status.as_u16());
-            signals::note_reply(&self.shared, &node, context.request.target, context.cache, reply);
+            let mut fields = headers::Engine(&mut *reply);
+            signals::note_reply(&self.shared, &node, context.request.target, context.cache, &mut fields);
         }
         if let Some(edge) = &self.shared.handoff {
-            edge.note_relayed(&session.req_header().method, context.request.target, reply);
+            let method = session.req_header().method.as_str().as_bytes();
+            edge.note_relayed(method, context.request.target, reply.status.as_u16(), &reply.headers);
         }
         headers::via_reply(reply, &self.shared.via)?;
         self.stick(session, reply, context)?;
@@ -413,7 +422,8 @@ impl ProxyHttp for Relay {
         if has_body {
             self.prepare_abort(session, reply, context);
         }
-        if self.shared.long_lived.is_for(&session.req_header().method, reply) {
+        let method = session.req_header().method.as_str().as_bytes();
+        if self.shared.long_lived.is_for(method, reply.status.as_u16(), &reply.headers) {
             context.become_long_lived(now);
         }
         Ok(())

@@ -12,6 +12,7 @@ use crate::switch::Shared;
 use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 use larder_core::Time;
+use larder_edge::Lookup;
 use larder_edge::access::Record;
 use pingora_error::Error;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -54,7 +55,7 @@ impl Relay {
             tries: context.tries,
             connect: context.connect,
             delivery: context.delivery,
-            request_id: context.request_id.as_ref(),
+            request_id: context.request_id.as_deref(),
         };
         write(&self.shared, &ended, &facts);
         if let (Some(tracer), Some(traced)) = (&self.shared.tracer, context.traced.take()) {
@@ -106,7 +107,7 @@ impl Relay {
                 tries,
                 connect,
                 delivery,
-                request_id: request_id.as_ref(),
+                request_id: request_id.as_deref(),
             };
             write(&shared, &ended, &facts);
         });
@@ -123,7 +124,7 @@ struct Facts<'a> {
     tries: u8,
     connect: Option<Duration>,
     delivery: Delivery,
-    request_id: Option<&'a HeaderValue>,
+    request_id: Option<&'a [u8]>,
 }
 
 /// Counts a request that has ended, and writes its line of the access log.
@@ -147,7 +148,7 @@ fn write(shared: &Shared, ended: &Ended, facts: &Facts<'_>) {
         class: ended.class.name(),
         mechanism: facts.delivery.mechanism.name(),
         why: facts.delivery.why.name(),
-        request_id: facts.request_id.map(HeaderValue::as_bytes),
+        request_id: facts.request_id,
     };
     log.write(&Record {
         client: facts.client.map(|client| client.to_canonical()),
@@ -166,6 +167,6 @@ fn write(shared: &Shared, ended: &Ended, facts: &Facts<'_>) {
         user_agent: field(USER_AGENT),
         fields: &fields.named(),
         request: Some(&request.headers),
-        reply: facts.reply,
+        reply: facts.reply.map(|fields| fields as &dyn Lookup),
     });
 }

@@ -65,11 +65,9 @@ impl Relay {
         }
         let Some(node) = self.shared.nodes.get(decision.node) else { return Ok(()) };
         let by_tls = link(session).is_some_and(|link| link.security.is_some());
-        if let Some(set) = tokens.set_cookie(of, &node.name, by_tls) {
-            reply.append_header(SET_COOKIE, set)?;
-            // A shared cache may keep the reply, but not for others what names this client's node (RFC 9111 section 5.2.2.4).
-            reply.append_header(CACHE_CONTROL, HeaderValue::from_static("no-cache=\"set-cookie\""))?;
-        }
+        reply.append_header(SET_COOKIE, tokens.set_cookie(of, &node.name, by_tls))?;
+        // A shared cache may keep the reply, but not for others what names this client's node (RFC 9111 section 5.2.2.4).
+        reply.append_header(CACHE_CONTROL, HeaderValue::from_static("no-cache=\"set-cookie\""))?;
         Ok(())
     }
 }

@@ -7,67 +7,73 @@
 //!   relay              one for each time a node is asked, of kind client; the node goes on from here
 //! ```
 
-use super::{Context, headers};
 use crate::failure::Failure;
 use crate::metrics::Ended;
 use crate::switch::Shared;
-use larder_core::{Decision, Reason};
+use larder_core::rules::Head;
+use larder_core::{Decision, Reason, Request};
+use larder_edge::Fields;
 use larder_spans::{Kind, Open, TRACEPARENT, TRACESTATE, Tracer};
-use pingora_error::Result;
-use pingora_http::RequestHeader;
+use std::time::Duration;
 
 /// The one that a request has; of two, none is right.
-fn traceparent(header: &RequestHeader) -> Option<&[u8]> {
-    let mut values = header.headers.get_all(TRACEPARENT).iter();
-    values.next().filter(|_| values.next().is_none()).map(http::HeaderValue::as_bytes)
+fn traceparent(fields: &impl Fields) -> Option<&[u8]> {
+    let mut values = fields.each(TRACEPARENT);
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// The node is told which span it is asked in, or that the lot has not fallen on this request.
-pub(super) fn tell(shared: &Shared, traced: Option<&Traced>, request: &mut RequestHeader) -> Result<()> {
-    let Some(tracer) = shared.tracer.as_ref() else { return Ok(()) };
+pub(crate) fn tell(shared: &Shared, traced: Option<&Traced>, request: &mut impl Fields) {
+    let Some(tracer) = shared.tracer.as_ref() else { return };
     let (parent, begins) = match traced {
         Some(Traced { request, relay: Some(relay) }) => (relay.parent(), request.is_root()),
         None if tracer.follows(traceparent(request)).is_none() => (tracer.unsampled(), true),
-        _ => return Ok(()),
+        _ => return,
     };
     if begins {
-        request.remove_header(TRACESTATE);
+        request.remove(TRACESTATE);
     }
-    request.insert_header(TRACEPARENT, parent.write())
+    request.set(TRACEPARENT, parent.write().as_bytes());
 }
 
 /// The spans of a request that go on.
 #[derive(Debug)]
-pub(super) struct Traced {
+pub(crate) struct Traced {
     request: Open,
     relay: Option<Open>,
 }
 
 impl Traced {
     /// Of a request that has just come, if it is to be traced.
-    pub(super) fn begin(shared: &Shared, header: &RequestHeader) -> Option<Box<Self>> {
+    pub(crate) fn begin(shared: &Shared, head: &Head<'_>, fields: &impl Fields) -> Option<Box<Self>> {
         let tracer = shared.tracer.as_ref()?;
-        let mut request = tracer.begin(traceparent(header), "request")?;
-        request.set("http.request.method", header.method.as_str());
-        request.set("server.address", String::from_utf8_lossy(headers::host(header)).into_owned());
-        request.set("url.path", header.uri.path());
+        let mut request = tracer.begin(traceparent(fields), "request")?;
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        request.set("http.request.method", text(head.method));
+        request.set("server.address", text(head.host));
+        request.set("url.path", text(head.path));
         Some(Box::new(Self { request, relay: None }))
     }
 
     /// The first node is chosen, or none.
-    pub(super) fn decided(&self, shared: &Shared, context: &Context, decision: Result<Decision, Failure>) {
+    pub(crate) fn decided(
+        &self,
+        shared: &Shared,
+        (request, queued): (&Request, Option<Duration>),
+        decision: Result<Decision, Failure>,
+    ) {
         let Some(tracer) = shared.tracer.as_ref() else { return };
         let (parent, began) = (self.request.parent(), self.request.began_ns());
-        let queued = context.queued.unwrap_or_default();
-        let admitted = began.saturating_add(u64::try_from(queued.as_nanos()).unwrap_or(u64::MAX));
-        if context.queued.is_some() {
+        let waited = queued.unwrap_or_default();
+        let admitted = began.saturating_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+        if queued.is_some() {
             tracer.send(tracer.child(parent, "queue", Kind::Internal, began).end(admitted));
         }
         let mut span = tracer.child(parent, "decision", Kind::Internal, admitted);
-        let policy = shared.dispatcher.settings_of(context.request.route).policy;
+        let policy = shared.dispatcher.settings_of(request.route).policy;
         span.set("larder.policy", policy.name());
-        span.set("larder.route", &*shared.routing.of(context.request.route).name);
-        span.set("larder.target", context.request.target.to_string());
+        span.set("larder.route", &*shared.routing.of(request.route).name);
+        span.set("larder.target", request.target.to_string());
         match decision {
             Ok(decision) => {
                 span.set("larder.reason", decision.reason.name());
@@ -79,7 +85,7 @@ impl Traced {
     }
 
     /// A node is asked, for the first time or again.
-    pub(super) fn asks(&mut self, shared: &Shared, decision: Decision, tries: u8) {
+    pub(crate) fn asks(&mut self, shared: &Shared, decision: Decision, tries: u8) {
         let Some(tracer) = shared.tracer.as_ref() else { return };
         self.fails(tracer, "retried");
         let mut span = tracer.child_now(self.request.parent(), "relay", Kind::Client);
@@ -95,14 +101,14 @@ impl Traced {
     }
 
     /// The answer is another node's, which was asked beside the first.
-    pub(super) fn hedged(&mut self, shared: &Shared, decision: Decision) {
+    pub(crate) fn hedged(&mut self, shared: &Shared, decision: Decision) {
         if let Some(relay) = &mut self.relay {
             relay.set("larder.hedge.node", &*shared.dispatcher.nodes().name(decision.node));
         }
     }
 
     /// The node that was asked has failed.
-    pub(super) fn fails(&mut self, tracer: &Tracer, why: &str) {
+    pub(crate) fn fails(&mut self, tracer: &Tracer, why: &str) {
         if let Some(mut relay) = self.relay.take() {
             relay.fail(why);
             tracer.end(relay);
@@ -110,7 +116,7 @@ impl Traced {
     }
 
     /// The request has ended.
-    pub(super) fn end(mut self, tracer: &Tracer, ended: &Ended) {
+    pub(crate) fn end(mut self, tracer: &Tracer, ended: &Ended) {
         if let Some(mut relay) = self.relay.take() {
             if let Some(status) = ended.status {
                 relay.set("http.response.status_code", status);

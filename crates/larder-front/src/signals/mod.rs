@@ -40,8 +40,8 @@ use larder_core::nodes::LoadReport;
 use larder_core::policy::PolicyKind;
 use larder_core::policy::thresholds::LowRule;
 use larder_core::{NodeId, Settings, TargetId};
+use larder_edge::Fields;
 use larder_peers::ClusterSecrets;
-use pingora_http::ResponseHeader;
 use state::EventKind;
 
 /// What the policies in use need to hear.
@@ -180,19 +180,19 @@ pub(crate) fn note_reply(
     node: &Node,
     target: TargetId,
     cache: Option<CacheOutcome>,
-    reply: &mut ResponseHeader,
+    reply: &mut impl Fields,
 ) {
     let signals = &shared.signals;
-    if signals.source == SignalSource::Orca && orca::is_in(&reply.headers) {
+    if signals.source == SignalSource::Orca && orca::is_in(reply) {
         let now = shared.clock.now();
         if node.signals.claim(now, signals.config.period) {
-            let report = orca::read(&reply.headers).map(|orca| orca.report(&signals.config.counters));
+            let report = orca::read(reply).map(|orca| orca.report(&signals.config.counters));
             if let Err(cause) = report.and_then(|report| take(shared, node, report)) {
                 node.signals.failed(cause);
             }
         }
         for name in [orca::HEADER, orca::HEADER_BIN] {
-            reply.remove_header(&name);
+            reply.remove(name.as_str());
         }
     }
     // Where a stream is live, it knows better.

@@ -52,6 +52,9 @@ impl FieldName {
     }
 }
 
+/// Fields that can be added to a head that was read with [`FIELDS_MAX`]: a client must not keep a proxy from writing who it is.
+const ROOM: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct Place {
     name: Span,
@@ -152,7 +155,7 @@ impl Fields {
     /// begin another field.
     ///
     /// # Errors
-    /// The name or the value is not valid, or there are [`FIELDS_MAX`] fields already. Nothing has changed then.
+    /// The name or the value is not valid, or there is no room for another field. Nothing has changed then.
     pub fn append(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
         if !super::scan::is_token(name) {
             return Err(Fault::Field);
@@ -204,6 +207,9 @@ impl Fields {
                 return Ok(());
             }
             let (name, value) = line::field(line)?;
+            if self.places.len() == FIELDS_MAX {
+                return Err(Fault::TooLarge);
+            }
             self.add(span(head, name)?, span(head, value)?)?;
         }
     }
@@ -224,7 +230,7 @@ impl Fields {
     }
 
     fn add(&mut self, name: Span, value: Span) -> Result<(), Fault> {
-        if self.places.len() == FIELDS_MAX {
+        if self.places.len() == FIELDS_MAX + ROOM {
             return Err(Fault::TooLarge);
         }
         let kind = FieldName::of(name.of(&self.text));

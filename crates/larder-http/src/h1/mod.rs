@@ -9,6 +9,7 @@
 //! connection.
 
 mod body;
+mod connection;
 mod decode;
 mod fields;
 mod framing;
@@ -18,6 +19,7 @@ mod request;
 mod scan;
 
 pub use body::Body;
+pub use connection::{CONNECTION_OPTIONS_MAX, is_end_to_end};
 pub use decode::{Decoder, Piece, Step};
 pub use fields::{Field, FieldName, Fields};
 pub use framing::{Broken, Framing};
@@ -25,7 +27,7 @@ pub use reply::ReplyHead;
 pub use request::{Form, RequestHead};
 pub use scan::{HeadEnd, is_host};
 
-/// Fields of a head. Looking one up is linear, so that there must be a limit; those of switch and node are lower.
+/// Fields of a head that is read. Looking one up is linear, so that there must be a limit; those of switch and node are lower.
 pub const FIELDS_MAX: usize = 4096;
 
 /// The reason to refuse bytes: they are no message, or could be read as two different ones.
@@ -67,6 +69,9 @@ pub enum Fault {
     /// RFC 9112 section 7.1.2.
     #[error("a trailer is not a field, or there are too many bytes of trailers")]
     Trailer,
+    /// RFC 9110 section 7.6.1: more options than [`CONNECTION_OPTIONS_MAX`].
+    #[error("there are too many options in Connection")]
+    Options,
     /// A limit of the parser.
     #[error("the head has too many bytes or too many fields")]
     TooLarge,

@@ -1,6 +1,6 @@
 //! Fields that concern one connection alone (RFC 9110 section 7.6.1), and those that delimit a body.
 
-use crate::h1::{Body, Fault, FieldName, Fields};
+use crate::h1::{Body, CONNECTION_OPTIONS_MAX, Fault, FieldName, Fields, is_end_to_end};
 
 /// Names that concern one connection even if `Connection` does not list them.
 const ONE_HOP: [&[u8]; 5] = [b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"];
@@ -30,14 +30,27 @@ fn options(fields: &Fields) -> impl Iterator<Item = &[u8]> {
     values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// Removes the fields that concern the connection a message came by. Those that delimit the body stay.
+/// Removes from a request the fields that concern the client's connection. Those that delimit the body stay, and so do end-to-end
+/// fields that the client nominates.
+pub(super) fn remove_hop_of_request(fields: &mut Fields) -> Result<(), Fault> {
+    let named = || options(fields).filter(|option| !option.is_empty());
+    if named().count() > CONNECTION_OPTIONS_MAX {
+        return Err(Fault::Options);
+    }
+    let listed = named().filter(|option| !is_end_to_end(option)).map(<[u8]>::to_vec).collect();
+    remove_listed(fields, listed);
+    Ok(())
+}
+
+/// Removes from a reply the fields that concern the server's connection. Those that delimit the body stay.
 pub(super) fn remove_hop(fields: &mut Fields) {
-    let listed: Vec<Vec<u8>> = options(fields)
-        .filter(|option| {
-            !is_one_of(option, &[b"close", b"keep-alive", b"content-length", b"transfer-encoding"])
-        })
-        .map(<[u8]>::to_vec)
-        .collect();
+    let delimits = |option: &&[u8]| !is_one_of(option, &[b"content-length", b"transfer-encoding"]);
+    let listed = options(fields).filter(delimits).map(<[u8]>::to_vec).collect();
+    remove_listed(fields, listed);
+}
+
+fn remove_listed(fields: &mut Fields, mut listed: Vec<Vec<u8>>) {
+    listed.retain(|option| !is_one_of(option, &[b"close", b"keep-alive"]));
     fields.retain(|field| {
         !is_one_of(field.name, &ONE_HOP) && !listed.iter().any(|name| field.name.eq_ignore_ascii_case(name))
     });

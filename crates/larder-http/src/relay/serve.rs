@@ -3,7 +3,7 @@
 use super::client::{Arrival, Client};
 use super::deadline::Deadline;
 use super::exchange::{Exchange, Outcome};
-use super::fields::{delimit, offered_protocols, remove_hop};
+use super::fields::{delimit, offered_protocols, remove_hop_of_request};
 use super::proxy::{Answer, ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
 use super::tunnel;
 use super::worker::Worker;
@@ -96,8 +96,12 @@ where
 {
     /// Serves a request whose head has come.
     async fn serve_request(&mut self) -> After {
-        if self.prepare().is_err() {
-            return self.refuse(Refusal::TooLarge { in_target: false }).await;
+        match self.prepare() {
+            Ok(()) => {}
+            Err(Fault::TooLarge) => return self.refuse(Refusal::TooLarge { in_target: false }).await,
+            Err(fault) => {
+                return self.refuse(Refusal::Malformed { fault, is_other_protocol: false }).await;
+            }
         }
         let proxy = &self.worker.proxy;
         let (mut state, next) = proxy.request(self.info, &mut self.client.request);
@@ -206,7 +210,7 @@ where
         } else {
             None
         };
-        remove_hop(&mut request.fields);
+        remove_hop_of_request(&mut request.fields)?;
         if request.fields.named(FieldName::Host).is_none() {
             // HTTP/1.0 knows requests without a host; HTTP/1.1 does not (RFC 9112 section 3.2).
             let host = request.authority().unwrap_or_default().to_vec();

@@ -97,10 +97,10 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
     }
     let mut others = if differs { told } else { Vec::new() };
     for name in URL_FIELDS {
-        for value in headers.get_all(&name) {
+        for value in headers.get_all(name) {
             let value = value.as_bytes();
             let value = if swapped.is_some() { of_scheme(value, scheme) } else { value };
-            others.extend([name.as_str().as_bytes(), b" ", value, b"\n"].concat());
+            others.extend([name.as_bytes(), b" ", value, b"\n"].concat());
         }
     }
     others

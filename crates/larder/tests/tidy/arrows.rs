@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("larder-core", &[]),
-    ("larder-edge", &[]),
+    ("larder-edge", &["larder-http"]),
     (
         "larder-front",
         &["larder-core", "larder-edge", "larder-handoff", "larder-http", "larder-peers", "larder-spans"],

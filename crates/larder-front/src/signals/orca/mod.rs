@@ -28,9 +28,9 @@ mod text;
 
 use super::cause::Cause;
 use super::sample::{APPS, count, permille};
-use http::HeaderMap;
 use http::header::HeaderName;
 use larder_core::nodes::LoadReport;
+use larder_edge::Lookup;
 
 /// The header whose value names its format.
 pub(super) const HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");
@@ -95,15 +95,15 @@ impl Orca {
 }
 
 /// Whether a reply carries a report.
-pub(super) fn is_in(headers: &HeaderMap) -> bool {
-    headers.contains_key(HEADER) || headers.contains_key(HEADER_BIN)
+pub(super) fn is_in(fields: &impl Lookup) -> bool {
+    [HEADER, HEADER_BIN].iter().any(|name| fields.first(name.as_str()).is_some())
 }
 
 /// Reads the report of a reply that carries one.
-pub(super) fn read(headers: &HeaderMap) -> Result<Orca, Cause> {
-    match (headers.get(HEADER_BIN), headers.get(HEADER)) {
-        (Some(value), _) => read_bin(value.as_bytes()),
-        (None, Some(value)) => read_value(value.as_bytes()),
+pub(super) fn read(fields: &impl Lookup) -> Result<Orca, Cause> {
+    match (fields.first(HEADER_BIN.as_str()), fields.first(HEADER.as_str())) {
+        (Some(value), _) => read_bin(value),
+        (None, Some(value)) => read_value(value),
         (None, None) => Err(Cause::Malformed),
     }
 }
@@ -133,6 +133,7 @@ pub(super) fn read_bin(value: &[u8]) -> Result<Orca, Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
     use proptest::prelude::*;
 
     /// `cpu_utilization: 0.25 mem_utilization: 0.5 utilization{disk: 0.75} named_metrics{n: 3}

@@ -1,0 +1,110 @@
+//! The fields of a header, in whichever form a program keeps them.
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use larder_http::h1;
+use std::fmt::Debug;
+
+/// Values of fields by their names, which are compared without regard to case.
+pub trait Lookup: Debug {
+    /// The value of the first field of this name.
+    fn first(&self, name: &str) -> Option<&[u8]>;
+}
+
+/// Fields that can be changed.
+pub trait Fields: Lookup {
+    /// The values of all fields of this name, in their order.
+    fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]>;
+
+    /// Removes all fields of this name.
+    fn remove(&mut self, name: &str);
+
+    /// Removes the fields whose names are unwanted, and returns their number.
+    fn remove_if(&mut self, is_unwanted: impl Fn(&[u8]) -> bool) -> u64;
+
+    /// Replaces all fields of this name by one. If no field can have the value, there is none afterwards.
+    fn set(&mut self, name: &str, value: &[u8]);
+
+    /// Adds a field at the end, if it is one.
+    fn add(&mut self, name: &str, value: &[u8]);
+
+    /// Whether there is a field of this name.
+    fn has(&self, name: &str) -> bool {
+        self.first(name).is_some()
+    }
+}
+
+impl Lookup for HeaderMap {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        self.get(name).map(HeaderValue::as_bytes)
+    }
+}
+
+impl Fields for HeaderMap {
+    fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.get_all(name).into_iter().map(HeaderValue::as_bytes)
+    }
+
+    fn remove(&mut self, name: &str) {
+        Self::remove(self, name);
+    }
+
+    fn remove_if(&mut self, is_unwanted: impl Fn(&[u8]) -> bool) -> u64 {
+        let names: Vec<HeaderName> =
+            self.keys().filter(|name| is_unwanted(name.as_str().as_bytes())).cloned().collect();
+        let before = self.len();
+        for name in names {
+            Self::remove(self, name);
+        }
+        (before - self.len()) as u64
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
+        match HeaderValue::from_bytes(value) {
+            Ok(value) => drop(self.insert(name, value)),
+            Err(_) => drop(Self::remove(self, name)),
+        }
+    }
+
+    fn add(&mut self, name: &str, value: &[u8]) {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
+        {
+            self.append(name, value);
+        }
+    }
+}
+
+impl Lookup for h1::Fields {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        self.get(name.as_bytes())
+    }
+}
+
+impl Fields for h1::Fields {
+    fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.all(name.as_bytes())
+    }
+
+    fn remove(&mut self, name: &str) {
+        Self::remove(self, name.as_bytes());
+    }
+
+    fn remove_if(&mut self, is_unwanted: impl Fn(&[u8]) -> bool) -> u64 {
+        let before = self.len();
+        self.retain(|field| !is_unwanted(field.name));
+        (before - self.len()) as u64
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) {
+        if Self::set(self, name.as_bytes(), value).is_err() {
+            Self::remove(self, name.as_bytes());
+        }
+    }
+
+    fn add(&mut self, name: &str, value: &[u8]) {
+        // Heads are read with room for what a proxy adds.
+        let _ = self.append(name.as_bytes(), value);
+    }
+}
