@@ -4,20 +4,24 @@
 //! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
 
 use crate::clients::Connected;
-use crate::conn::{ClientStream, ConnLimits, Link, Rescued, Security};
+use crate::conn::{ClientStream, ConnLimits, Link, Rescued};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
 use crate::http2;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
+use crate::request::{Client, Requests, Security};
 use crate::switch::{BACKLOG, Shared};
 use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
+use larder_http::relay::{self, Worker};
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
+use socket2::SockRef;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
@@ -60,6 +64,8 @@ pub(crate) struct Front {
     /// Turns true when the switch stops.
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) lingering: Arc<Semaphore>,
+    /// Serves requests of HTTP/1; Pingora does where there is none.
+    worker: Option<Rc<Worker<Requests>>>,
 }
 
 impl Front {
@@ -69,7 +75,12 @@ impl Front {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
-        Self { shared, proxy, entry: Entry::Clear, stopping, lingering }
+        Self { shared, proxy, entry: Entry::Clear, stopping, lingering, worker: None }
+    }
+
+    /// The same with requests of HTTP/1 served by this worker, if there is one.
+    pub(crate) fn on(self, worker: Option<Rc<Worker<Requests>>>) -> Self {
+        Self { worker, ..self }
     }
 
     /// The same for an address whose connections begin otherwise.
@@ -140,7 +151,7 @@ impl Front {
                 return;
             }
             if let Ok(permit) = self.lingering.clone().try_acquire_owned() {
-                connections.spawn(async move {
+                connections.spawn_local(async move {
                     bid_farewell(ClientIo::Clear(tcp), Some(Failure::ConnectionsFull)).await;
                     drop(permit);
                 });
@@ -148,7 +159,7 @@ impl Front {
             return;
         };
         let front = self.clone();
-        connections.spawn(async move {
+        connections.spawn_local(async move {
             front.serve(tcp, client).await;
             drop(counted);
         });
@@ -161,13 +172,13 @@ impl Front {
         let Some((tcp, _connected)) = self.among_its_own(tcp, client).await else { return };
         if let Entry::Secure(tls) = &self.entry {
             let Some(secured) = tls.accept(tcp, shared.timeouts.header).await else { return };
-            let link = Link::new(client, shared.clock.now(), Delivery::relay(Why::Tls), None);
-            let link = link.at(server).secured(Security::of(secured.client.as_deref(), secured.version));
+            let client = Client::new(client, server, Delivery::relay(Why::Tls), None);
+            let client = client.secured(Security::of(secured.client.as_deref(), secured.version));
             let io = ClientIo::Secure(secured.stream);
             return if secured.http2 {
-                self.serve_http2(io, link).await;
+                self.serve_http2(io, client).await;
             } else {
-                self.serve_http1(io, link).await;
+                self.serve_http1(io, client).await;
             };
         }
         let (tcp, delivery, outcome) = match &shared.handoff {
@@ -177,11 +188,11 @@ impl Front {
                 Entered::Done => return,
             },
         };
-        let link = Link::new(client, shared.clock.now(), delivery, outcome).at(server);
+        let client = Client::new(client, server, delivery, outcome);
         if shared.h2c && http2::begins(&tcp, shared.timeouts.header).await {
-            return self.serve_http2(ClientIo::Clear(tcp), link).await;
+            return self.serve_http2(ClientIo::Clear(tcp), client).await;
         }
-        self.serve_http1(ClientIo::Clear(tcp), link).await;
+        self.serve_http1(ClientIo::Clear(tcp), client).await;
     }
 
     /// Counts the connection among its client's, where that is limited. `None` if the client has as many as it may.
@@ -245,8 +256,16 @@ impl Front {
     }
 
     /// Serves the requests of an HTTP/1 connection, one after the other.
-    async fn serve_http1(self, io: ClientIo, link: Link) {
-        let (shared, link) = (&self.shared, Arc::new(link));
+    async fn serve_http1(self, io: ClientIo, client: Client) {
+        let shared = &self.shared;
+        if let Some(worker) = &self.worker {
+            if let Some(cut) = relay::serve(io, &client, worker).await {
+                // Fails only for a connection that is reset already.
+                let _ = SockRef::from(cut.tcp()).set_linger(Some(Duration::ZERO));
+            }
+            return;
+        }
+        let link = Arc::new(Link::new(client, shared.clock.now()));
         let stream: Stream = Box::new(ClientStream::new(io, link.clone(), self.limits(), shared.clock));
         let mut session = ServerSession::new_http1(stream);
         // No timeouts of the engine's own before a request: the stream has them.

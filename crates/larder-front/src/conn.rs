@@ -10,12 +10,12 @@ use crate::clock::Clock;
 use crate::dial::{Announced, ShownByTls, Ties};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Outcome};
+use crate::request::{Client, Security};
 use async_trait::async_trait;
 use bytes::BytesMut;
-use http::HeaderValue;
 use larder_core::Time;
+use larder_edge::ClientIo;
 use larder_edge::http2::{Blocked, Flood, FrameLimits, WriteDeadline};
-use larder_edge::{ClientIo, client_cert};
 use larder_http::h1::{Fault, Framing};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
@@ -96,22 +96,6 @@ pub(crate) struct Link {
     outcome: Mutex<Option<Outcome>>,
 }
 
-/// What TLS has shown of a client.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Security {
-    /// Its certificate as it stands in `Client-Cert` (RFC 9440 section 2.2).
-    pub(crate) client_cert: Option<HeaderValue>,
-    /// The version of TLS.
-    pub(crate) version: &'static str,
-}
-
-impl Security {
-    /// Of a client with this certificate (DER), if it has shown one.
-    pub(crate) fn of(certificate: Option<&[u8]>, version: &'static str) -> Self {
-        Self { client_cert: certificate.and_then(client_cert), version }
-    }
-}
-
 /// How a connection ends that is not simply closed.
 #[derive(Debug, Default)]
 pub(crate) struct Rescued {
@@ -122,11 +106,12 @@ pub(crate) struct Rescued {
 }
 
 impl Link {
-    /// A connection accepted at `now`; its first header is awaited from now on.
-    pub(crate) fn new(client: SocketAddr, now: Time, delivery: Delivery, outcome: Option<Outcome>) -> Self {
+    /// A client's connection whose first header is awaited from `now` on.
+    pub(crate) fn new(of: Client, now: Time) -> Self {
+        let outcome = of.take_outcome();
         Self {
-            client,
-            server: None,
+            client: of.address,
+            server: of.server,
             ties: Ties::default(),
             phase: AtomicU8::new(Phase::Head as u8),
             head_bytes: AtomicUsize::new(0),
@@ -139,20 +124,10 @@ impl Link {
             past_other: AtomicBool::new(false),
             rescued: Mutex::default(),
             flood: OnceLock::new(),
-            delivery,
-            security: None,
+            delivery: of.delivery,
+            security: of.security,
             outcome: Mutex::new(outcome),
         }
-    }
-
-    /// The same over TLS.
-    pub(crate) fn secured(self, security: Security) -> Self {
-        Self { security: Some(security), ..self }
-    }
-
-    /// The same, where the client connected being known.
-    pub(crate) fn at(self, server: Option<SocketAddr>) -> Self {
-        Self { server, ..self }
     }
 
     /// Whom connections for this client are from; `None` if it is not known where the client connected.

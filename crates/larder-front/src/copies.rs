@@ -12,13 +12,13 @@ use crate::dial::{Announced, Speaks};
 use crate::lease::Lease;
 use crate::switch::Shared;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use larder_core::dispatch::Served;
 use larder_core::{Decision, Request, RouteId};
-use pingora_http::RequestHeader;
+use larder_http::h1::{Body, RequestHead};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -142,7 +142,7 @@ impl Drop for UnderWay {
 #[derive(Debug)]
 pub(crate) struct Duplicate {
     place: UnderWay,
-    header: Box<RequestHeader>,
+    head: Box<RequestHead>,
     request: Request,
     /// Whom it is from, for nodes to which that is announced.
     client: Option<Announced>,
@@ -153,11 +153,11 @@ pub(crate) struct Duplicate {
 impl Duplicate {
     pub(crate) fn new(
         place: UnderWay,
-        header: RequestHeader,
+        head: RequestHead,
         request: Request,
         client: Option<Announced>,
     ) -> Self {
-        Self { place, header: Box::new(header), request, client, body: BytesMut::new(), whole: false }
+        Self { place, head: Box::new(head), request, client, body: BytesMut::new(), whole: false }
     }
 
     /// Takes a piece of the body. False if it is too long by now.
@@ -220,12 +220,15 @@ impl Duplicate {
     }
 
     fn message(&self) -> Option<http::Request<Full<Bytes>>> {
-        let uri = std::str::from_utf8(self.header.raw_path()).ok()?;
-        let mut message = http::Request::builder().method(self.header.method.clone()).uri(uri);
+        let uri = std::str::from_utf8(self.head.target()).ok()?;
+        let mut message = http::Request::builder().method(self.head.method()).uri(uri);
         let headers = message.headers_mut()?;
-        headers.extend(self.header.headers.clone());
-        headers.insert(CONNECTION, http::HeaderValue::from_static("close"));
-        if !self.body.is_empty() || self.header.headers.contains_key(CONTENT_LENGTH) {
+        for field in self.head.fields.iter() {
+            let value = HeaderValue::from_bytes(field.value).ok()?;
+            headers.append(HeaderName::from_bytes(field.name).ok()?, value);
+        }
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        if !self.body.is_empty() || self.head.body() != Body::None {
             headers.insert(CONTENT_LENGTH, self.body.len().into());
         }
         message.body(Full::new(self.body.clone().freeze())).ok()

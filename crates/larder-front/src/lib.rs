@@ -43,6 +43,7 @@ mod purge;
 mod recorder;
 mod relay;
 mod reloads;
+mod request;
 mod route_status;
 mod routes;
 mod routing;
@@ -53,6 +54,7 @@ mod switch;
 mod target;
 mod waiting;
 mod wish;
+mod workers;
 
 pub use access_fields::ACCESS_FIELDS;
 pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};

@@ -1,6 +1,6 @@
 //! The switch as a whole: bound, run, drained.
 
-use crate::accept::{Entry, Front};
+use crate::accept::Entry;
 use crate::admission_log::AdmissionLog;
 use crate::backups::{self, BackupLog};
 use crate::beside::{self, Beside};
@@ -28,12 +28,14 @@ use crate::routing::Routing;
 use crate::shadow::{self, Feed};
 use crate::signals::{self, Needs, Signals};
 use crate::waiting::Waiting;
+use crate::workers::{Stage, Workers};
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
 use larder_core::{Dispatcher, GroupId, NodeId, NodeSpec};
 use larder_edge::access::AccessLog;
 use larder_edge::{Announcers, CertificateFault, EntryRules, Tls};
+use larder_http::relay::PoolLimits;
 use larder_spans::Tracer;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::configuration::ServerConf;
@@ -46,7 +48,6 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -233,6 +234,16 @@ fn pool_nodes(config: &SwitchConfig) -> usize {
     config.nodes.len().max(AT_LEAST.min(usize::from(config.settings.nodes_max)))
 }
 
+/// Limits on the connections to nodes that wait on each thread; none where Pingora serves requests of HTTP/1.
+fn pool(config: &SwitchConfig) -> Option<PoolLimits> {
+    let chosen = std::env::var_os("LARDER_ENGINE").is_some_and(|engine| engine == "larder-http");
+    chosen.then(|| {
+        let per_server = config.limits.node_idle_max;
+        let total = per_server.saturating_mul(pool_nodes(config));
+        PoolLimits { per_server, total, idle: config.timeouts.node_idle }
+    })
+}
+
 /// The settings, routes and nodes of the dispatcher that a config describes.
 fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header, SwitchError> {
     let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
@@ -307,6 +318,8 @@ pub struct Prepared {
     /// How many of them are without TLS; the others come after them.
     clear: usize,
     server: Arc<ServerConf>,
+    /// Connections to nodes that wait on each thread, if our own engine serves requests of HTTP/1.
+    pool: Option<PoolLimits>,
     joined: mpsc::UnboundedReceiver<NodeId>,
     handoff: HandoffConfig,
     nodes_max: u16,
@@ -343,11 +356,13 @@ impl Prepared {
         let (join, joined) = mpsc::unbounded_channel();
         let (handoff, nodes_max) = (config.handoff.clone(), config.settings.nodes_max);
         let (clear, redirect) = (config.listen.len(), config.tls.as_ref().is_some_and(|tls| tls.redirect));
+        let pool = pool(&config);
         let mut shared = Shared::new(config, join, Clock::since(since))?;
         if redirect {
             shared.redirect = addresses.get(clear).map(SocketAddr::port);
         }
-        Ok(Self { shared, listeners, addresses, clear, server: Arc::new(server), joined, handoff, nodes_max })
+        let server = Arc::new(server);
+        Ok(Self { shared, listeners, addresses, clear, server, pool, joined, handoff, nodes_max })
     }
 
     /// Takes the forwarding plane, where connections are to be handed over.
@@ -362,8 +377,8 @@ impl Prepared {
             let (edge, heard) = Edge::open(self.handoff, &self.addresses[..self.clear], self.nodes_max)?;
             (self.shared.handoff, ears) = (Some(edge), Some(heard));
         }
-        let Self { shared, listeners, addresses, clear, server, joined, .. } = self;
-        Ok(Switch { shared: Arc::new(shared), listeners, addresses, clear, server, joined, ears })
+        let Self { shared, listeners, addresses, clear, server, pool, joined, .. } = self;
+        Ok(Switch { shared: Arc::new(shared), listeners, addresses, clear, server, pool, joined, ears })
     }
 }
 
@@ -377,6 +392,7 @@ pub struct Switch {
     /// How many of them are without TLS.
     clear: usize,
     server: Arc<ServerConf>,
+    pool: Option<PoolLimits>,
     joined: mpsc::UnboundedReceiver<NodeId>,
     ears: Option<Ears>,
 }
@@ -413,19 +429,19 @@ impl Switch {
     /// # Errors
     /// A listener cannot be registered with the runtime.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let (stop, stopping) = watch::channel(false);
         let relay = Relay { shared: self.shared.clone() };
         let mut proxy = HttpProxy::new(relay, self.server.clone());
         proxy.handle_init_modules();
         let proxy = Arc::new(proxy);
-        let front = Front::new(self.shared.clone(), proxy.clone(), stopping);
-
-        let mut listeners = JoinSet::new();
-        for (number, listener) in self.listeners.into_iter().enumerate() {
-            let secure = self.shared.tls.as_ref().filter(|_| number >= self.clear);
-            let front = front.at(secure.map_or(Entry::Clear, |tls| Entry::Secure(tls.clone())));
-            listeners.spawn(front.accept(TcpListener::from_std(listener)?));
-        }
+        let entry = |number| match &self.shared.tls {
+            Some(tls) if number >= self.clear => Entry::Secure(tls.clone()),
+            _ => Entry::Clear,
+        };
+        let listeners = std::mem::take(&mut self.listeners).into_iter().enumerate();
+        let listeners: Vec<_> = listeners.map(|(number, listener)| (listener, entry(number))).collect();
+        let mut workers = Workers::start(&self.shared, &proxy, &listeners, (self.server.threads, self.pool))?;
+        // The threads have the listeners from here on.
+        drop(listeners);
         let mut helpers = JoinSet::new();
         if let Some(tls) = &self.shared.tls {
             helpers.spawn(tls.clone().watch());
@@ -449,7 +465,6 @@ impl Switch {
         for node in self.shared.nodes.members() {
             watch(&mut helpers, &self.shared, node.id);
         }
-        drop(front);
         let mut shutdown = pin!(shutdown);
         let mut retire = self.shared.retire.subscribe();
         let retires = loop {
@@ -470,14 +485,13 @@ impl Switch {
             }
         };
         self.shared.say_end(retires);
-        stop.send_replace(true);
-        let ended = async { while listeners.join_next().await.is_some() {} };
-        let mut ended = pin!(ended);
-        let left = retires && tokio::select! { () = &mut ended => true, () = &mut shutdown => false };
+        workers.end(if retires { Stage::Retiring } else { Stage::Draining });
+        let left = retires && tokio::select! { () = workers.ended() => true, () = &mut shutdown => false };
         if !left {
+            workers.end(Stage::Draining);
             // Wakes the connections that wait for a request.
             proxy.http_cleanup().await;
-            ended.await;
+            workers.ended().await;
         }
         self.shared.wind_up(helpers).await;
         Ok(())

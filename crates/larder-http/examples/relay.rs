@@ -6,7 +6,7 @@
 //!
 //! With a file that holds a certificate and its key, clients speak TLS.
 
-use larder_http::h1::RequestHead;
+use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{Answer, Failure, Next, PoolLimits, Proxy, Stage, Worker, runtime, serve};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -36,7 +36,13 @@ impl Proxy for One {
         Ok(stream)
     }
 
-    fn on_failure(&self, (): &(), (): &mut (), request: &RequestHead, failure: &Failure) -> Next<SocketAddr> {
+    fn on_failure(
+        &self,
+        (): &(),
+        (): &mut (),
+        (request, _): (&RequestHead, &ReplyHead),
+        failure: &Failure,
+    ) -> Next<SocketAddr> {
         // The server has perhaps closed a connection that waited.
         if failure.stage == (Stage::Request { reused: true }) && request.is_idempotent() {
             return Next::Server(self.0);

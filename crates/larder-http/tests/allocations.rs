@@ -35,7 +35,13 @@ impl Proxy for One {
         Ok(Passage::AsIs)
     }
 
-    fn on_failure(&self, (): &(), (): &mut (), _: &RequestHead, _: &Failure) -> Next<SocketAddr> {
+    fn on_failure(
+        &self,
+        (): &(),
+        (): &mut (),
+        _: (&RequestHead, &ReplyHead),
+        _: &Failure,
+    ) -> Next<SocketAddr> {
         Next::Answer(Answer::new(502))
     }
 

@@ -5,11 +5,13 @@
 
 mod announce;
 mod opener;
+mod stream;
 mod tie;
 mod tls;
 
 pub use announce::ProxyVersion;
 pub(crate) use announce::{Announced, ShownByTls};
+pub(crate) use stream::NodeStream;
 pub(crate) use tie::Ties;
 pub(crate) use tls::Loaded;
 
@@ -22,7 +24,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tie::Tie;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -96,11 +98,6 @@ pub(crate) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// A connection to a node.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Io for T {}
-
 /// What is said on a connection that the switch opens for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
@@ -144,16 +141,17 @@ impl Dial {
     }
 
     /// Opens a connection for a client, or for the switch itself. The caller bounds the time.
-    pub(crate) async fn open(
-        &self,
-        of: Option<&Announced>,
-        speaks: Speaks,
-    ) -> Result<Box<dyn Io>, DialError> {
+    pub(crate) async fn open(&self, of: Option<&Announced>, speaks: Speaks) -> Result<NodeStream, DialError> {
         let tcp = connect(self.address, self.announce, of).await.map_err(DialError::Connect)?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(tcp)) };
+        let Some(tls) = &self.tls else { return Ok(NodeStream::Clear(tcp)) };
         let config = if speaks == Speaks::Http1 { &tls.http1 } else { &tls.as_traffic };
         let shaken = TlsConnector::from(config.clone()).connect(tls.server.clone(), tcp).await;
-        Ok(Box::new(shaken.map_err(DialError::Tls)?))
+        Ok(NodeStream::Secure(Box::new(shaken.map_err(DialError::Tls)?)))
+    }
+
+    /// All that TLS to the node depends on; 0 without TLS. A connection that was opened by other settings must not be used.
+    pub(crate) fn tls_key(&self) -> u64 {
+        self.tls.as_ref().map_or(0, |tls| tls.key.max(1))
     }
 
     /// What the engine is told of the node.

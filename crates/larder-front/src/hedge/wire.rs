@@ -1,7 +1,7 @@
 //! Connections to a node for requests that may be hedged: kept and used again by hyper's client, of HTTP/1.1.
 
 use crate::config::Timeouts;
-use crate::dial::{Dial, DialError, Io, Speaks};
+use crate::dial::{Dial, DialError, NodeStream, Speaks};
 use crate::failure::Failure;
 use crate::node_log::{self, NodeLog};
 use bytes::Bytes;
@@ -106,7 +106,7 @@ struct Connector {
 }
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn Io>>;
+    type Response = TokioIo<NodeStream>;
     type Error = DialError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, DialError>> + Send>>;
 
@@ -125,7 +125,7 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 /// As the client takes it.
-impl Connection for Box<dyn Io> {
+impl Connection for NodeStream {
     fn connected(&self) -> Connected {
         Connected::new()
     }

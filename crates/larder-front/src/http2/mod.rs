@@ -23,6 +23,7 @@ pub(crate) use stream::{Stream, current};
 use crate::accept::{Front, farewell, note_end};
 use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
+use crate::request::Client;
 use crate::switch::Shared;
 use larder_edge::ClientIo;
 use larder_edge::http2::Blocked;
@@ -98,8 +99,9 @@ impl Front {
     }
 
     /// Serves an HTTP/2 connection to its end.
-    pub(crate) async fn serve_http2(self, io: ClientIo, link: Link) {
-        let (shared, link) = (&self.shared, Arc::new(link));
+    pub(crate) async fn serve_http2(self, io: ClientIo, client: Client) {
+        let shared = &self.shared;
+        let link = Arc::new(Link::new(client, shared.clock.now()));
         shared.metrics.http2_connected();
         // The header phase of HTTP/1 does not exist here.
         link.serving(false);
@@ -197,7 +199,7 @@ impl Front {
         &self,
         stream: Arc<Stream>,
         mut session: HttpSession,
-    ) -> impl Future<Output = Served> + Send + 'static {
+    ) -> impl Future<Output = Served> + Send + use<> {
         let (proxy, stopping, shared) = (self.proxy.clone(), self.stopping.clone(), self.shared.clone());
         async move {
             let grpc = is_grpc(session.req_header());

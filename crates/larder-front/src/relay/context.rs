@@ -1,7 +1,6 @@
 //! What is known of a request while it is served.
 
 use super::retry::Resume;
-use super::traced::Traced;
 use crate::cache_status::CacheOutcome;
 use crate::copies::Duplicate;
 use crate::edits::Encoder;
@@ -10,6 +9,7 @@ use crate::handoff::{Delivery, Outcome, Why};
 use crate::hedge::Race;
 use crate::lease::Lease;
 use crate::metrics::Retry;
+use crate::request::traced::Traced;
 use crate::switch::Shared;
 use larder_core::{Decision, NodeId, Request, TargetId, Time};
 use std::sync::Arc;

@@ -8,9 +8,22 @@ use http::header::{CONNECTION, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
 use larder_core::Request;
 use larder_core::rules::Head;
 use larder_edge::Fields as _;
+use larder_http::h1::RequestHead;
 use pingora_error::Result;
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
+
+/// The same in the form of our own engine.
+fn as_head(header: &RequestHeader) -> Option<RequestHead> {
+    let mut text = [header.method.as_str().as_bytes(), b" ", header.raw_path(), b" HTTP/1.1\r\n"].concat();
+    for (name, value) in &header.headers {
+        text.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    text.extend_from_slice(b"\r\n");
+    let mut head = RequestHead::new();
+    head.read(&text).ok()?;
+    Some(head)
+}
 
 impl Relay {
     /// Begins the copies of a request that has its node; those without a body are sent.
@@ -28,7 +41,10 @@ impl Relay {
             let Some(place) = mirror.enter() else { continue };
             // What cannot be said to a node otherwise is no fault of the client's.
             match self.copied(session, context, mirror.route) {
-                Ok((header, request)) => context.copies.push(Duplicate::new(place, header, request, client)),
+                Ok((header, request)) => match as_head(&header) {
+                    Some(head) => context.copies.push(Duplicate::new(place, head, request, client)),
+                    None => mirror.count(Outcome::Failed),
+                },
                 Err(_) => mirror.count(Outcome::Failed),
             }
         }

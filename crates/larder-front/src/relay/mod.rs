@@ -20,12 +20,11 @@ mod reply;
 mod retry;
 mod served;
 mod stick;
-mod traced;
 mod watched;
 
+use crate::request::traced::{self, Traced};
 pub(crate) use context::Context;
 pub(crate) use correct::listed;
-use traced::Traced;
 
 use self::headers::Fields;
 use crate::cache_status::{CacheOutcome, cache_outcome, keeps};

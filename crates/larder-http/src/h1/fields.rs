@@ -53,7 +53,7 @@ impl FieldName {
 }
 
 /// Fields that can be added to a head that was read with [`FIELDS_MAX`]: a client must not keep a proxy from writing who it is.
-const ROOM: usize = 1024;
+const ROOM: usize = 512;
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -72,6 +72,10 @@ pub struct Field<'a> {
     /// The name, if HTTP/1 acts on it.
     pub kind: FieldName,
 }
+
+/// The state of the fields of a head.
+#[derive(Clone, Debug)]
+pub struct SavedFields(Vec<Place>);
 
 /// The fields of a head. Keeps its memory from one head to the next, so that a connection's heads cost no allocation.
 ///
@@ -185,6 +189,17 @@ impl Fields {
             index - 1 <= first || !field.name.eq_ignore_ascii_case(name)
         });
         Ok(())
+    }
+
+    /// The fields as they are now. What is changed later can be taken back with [`Self::restore`].
+    pub fn save(&self) -> SavedFields {
+        SavedFields(self.places.clone())
+    }
+
+    /// Takes back all changes since `saved`, which must be of this head.
+    pub fn restore(&mut self, saved: &SavedFields) {
+        // The text is still there: it only grows.
+        self.places.clone_from(&saved.0);
     }
 
     /// Writes the fields as lines, without the empty line at their end.

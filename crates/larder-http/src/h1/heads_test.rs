@@ -93,9 +93,8 @@ fn changes_cannot_break_a_head() {
         assert_eq!(head.set_target(target), Err(Fault::Target), "{target:?}");
     }
     assert_eq!(written(|out| head.write(out)), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    while head.fields.len() < FIELDS_MAX {
-        head.fields.append(b"A", b"1").expect("appends");
-    }
+    while head.fields.append(b"A", b"1").is_ok() {}
+    assert!(head.fields.len() > FIELDS_MAX, "room for a proxy's own");
     assert_eq!(head.fields.append(b"A", b"1"), Err(Fault::TooLarge));
     assert_eq!(head.fields.set(b"B", b"1"), Err(Fault::TooLarge));
     head.fields.set(b"A", b"2").expect("takes no further place");

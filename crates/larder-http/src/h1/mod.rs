@@ -21,14 +21,14 @@ mod scan;
 pub use body::Body;
 pub use connection::{CONNECTION_OPTIONS_MAX, is_end_to_end};
 pub use decode::{Decoder, Piece, Step};
-pub use fields::{Field, FieldName, Fields};
+pub use fields::{Field, FieldName, Fields, SavedFields};
 pub use framing::{Broken, Framing};
 pub use reply::ReplyHead;
 pub use request::{Form, RequestHead};
 pub use scan::{HeadEnd, is_host};
 
-/// Fields of a head that is read. Looking one up is linear, so that there must be a limit; those of switch and node are lower.
-pub const FIELDS_MAX: usize = 4096;
+/// Fields of a head that is read; one with more is refused. Looking a field up takes time in proportion to their number.
+pub const FIELDS_MAX: usize = 256;
 
 /// The reason to refuse bytes: they are no message, or could be read as two different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::fields::{delimit, remove_hop, were_offered, write_trailers};
-use super::proxy::{Answer, ClientFault, Limits, Passage, Proxy};
+use super::proxy::{ClientFault, Limits, Passage, Proxy};
 use super::transfer::{Broken, Coding, Transfer};
 use super::wire::Wire;
 use super::worker::Worker;
@@ -42,8 +42,6 @@ pub(super) enum Outcome {
     Tunnel,
     /// The client has left, broke the rules, or took too long.
     Client(ClientFault),
-    /// The proxy refuses the request's body.
-    Refused(Box<Answer>),
     /// The server has failed or took too long.
     Server(io::Error),
 }
@@ -265,7 +263,7 @@ where
         );
         let taken = taken.map_err(|broken| match broken {
             Broken::Fault(fault) => Outcome::Client(ClientFault::Malformed(fault)),
-            Broken::Refused(answer) => Outcome::Refused(answer),
+            Broken::Refused => Outcome::Client(ClientFault::Refused),
         })?;
         self.upload_failed |= failed;
         self.taken = self.taken.take().filter(|kept| kept.len() + taken <= REPLAY_MAX).map(|mut kept| {

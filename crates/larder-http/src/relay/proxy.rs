@@ -49,14 +49,14 @@ pub enum Passage {
     Rest,
 }
 
-/// The server's reply must not pass: it is not the one that was asked for.
+/// A message must not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfit;
 
 /// The progress of a request when a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// No connection to the server came about.
+    /// No connection to the server came about. The client has perhaps a part of the reply of another server.
     Connect,
     /// The server took the request, or a part of it, and sent nothing.
     Request {
@@ -93,6 +93,8 @@ pub enum ClientFault {
     TimedOut,
     /// The body of its request is not one of HTTP.
     Malformed(Fault),
+    /// The proxy has refused the body of its request.
+    Refused,
 }
 
 /// The reason to refuse what a client has sent before there is a request.
@@ -231,14 +233,14 @@ pub trait Proxy: 'static {
     /// In a further attempt the pieces come again.
     ///
     /// # Errors
-    /// The request is refused, with an answer for the client if no reply has begun.
+    /// The request is refused: the client is at fault ([`ClientFault::Refused`]).
     fn request_body(
         &self,
         client: &Self::Client,
         exchange: &mut Self::Exchange,
         piece: &[u8],
         is_last: bool,
-    ) -> Result<(), Box<Answer>> {
+    ) -> Result<(), Unfit> {
         let _ = (client, exchange, piece, is_last);
         Ok(())
     }
@@ -274,12 +276,13 @@ pub trait Proxy: 'static {
 
     /// Decides again after a server has failed. Another server is possible only if the failure is replayable, and right only if the
     /// request may be executed twice or has reached no server (RFC 9110 section 9.2.2). After a failure on a connection that had
-    /// served other requests, the next attempt opens a new one.
+    /// served other requests, the next attempt opens a new one. The second head is the reply that the
+    /// client has a part of, if a reply has begun.
     fn on_failure(
         &self,
         client: &Self::Client,
         exchange: &mut Self::Exchange,
-        request: &RequestHead,
+        heads: (&RequestHead, &ReplyHead),
         failure: &Failure,
     ) -> Next<Self::Server>;
 
@@ -288,10 +291,15 @@ pub trait Proxy: 'static {
         &self,
         client: &Self::Client,
         exchange: &mut Self::Exchange,
+        request: &RequestHead,
         fault: ClientFault,
     ) -> Answer {
-        let _ = (client, exchange);
-        Answer::new(if fault == ClientFault::TimedOut { 408 } else { 400 })
+        let _ = (client, exchange, request);
+        Answer::new(match fault {
+            ClientFault::TimedOut => 408,
+            ClientFault::Refused => 413,
+            ClientFault::Gone | ClientFault::Malformed(_) => 400,
+        })
     }
 
     /// Learns how a request ended. `reply` is the head that the client has got, if the report has a status.

@@ -143,14 +143,15 @@ where
                 Attempt::Ended(after) => return (after, None),
                 Attempt::Refused(answer) => return (self.answer_late(*answer).await, None),
                 Attempt::Fault(fault) => {
-                    let answer = proxy.on_client_fault(self.info, state, fault);
+                    let answer = proxy.on_client_fault(self.info, state, &self.client.request, fault);
                     let after =
                         if fault == ClientFault::Gone { After::Cut } else { self.answer_late(answer).await };
                     return (after, Some(fault));
                 }
                 Attempt::Failed(failure) => {
-                    next = proxy.on_failure(self.info, state, &self.client.request, &failure);
-                    let begun = matches!(failure.stage, Stage::Reply { begun: true });
+                    let heads = (&self.client.request, &self.client.reply);
+                    next = proxy.on_failure(self.info, state, heads, &failure);
+                    let begun = self.client.sent.status.is_some();
                     let can_go_on = match &next {
                         Next::Server(_) => failure.replayable && (!begun || failure.resumable.is_some()),
                         Next::Answer(_) | Next::Later => !begun,
@@ -257,11 +258,7 @@ where
             Ok(Some(stream)) => self.exchange(stream, (server, false), state).await,
             Ok(None) => Attempt::Fault(ClientFault::Gone),
             Err(error) => Attempt::Failed(Failure {
-                stage: if self.client.sent.status.is_some() {
-                    Stage::Reply { begun: true }
-                } else {
-                    Stage::Connect
-                },
+                stage: Stage::Connect,
                 error,
                 replayable: true,
                 resumable: self.client.sent.resumable(),
@@ -329,7 +326,6 @@ where
                 Attempt::Ended(if self.client.sent.goes_on { After::Request } else { After::Farewell })
             }
             Outcome::Client(fault) => Attempt::Fault(fault),
-            Outcome::Refused(answer) => Attempt::Refused(answer),
             Outcome::Server(error) => {
                 let stage = match (self.client.sent.status, spoke) {
                     (Some(_), _) => Stage::Reply { begun: true },

@@ -1,6 +1,6 @@
 //! The body of a message on its way.
 
-use super::proxy::Answer;
+use super::proxy::Unfit;
 use crate::h1::{Body, Decoder, Fault, Piece};
 use std::io::Write;
 
@@ -22,7 +22,7 @@ pub(super) enum Broken {
     /// It is no body.
     Fault(Fault),
     /// The proxy refuses it.
-    Refused(Box<Answer>),
+    Refused,
 }
 
 impl From<Fault> for Broken {
@@ -69,7 +69,7 @@ impl Transfer {
         bytes: &[u8],
         out: &mut Vec<u8>,
         trailers: impl Fn(&[u8], &mut Vec<u8>),
-        mut edit: impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Box<Answer>>,
+        mut edit: impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Unfit>,
         mut send: impl FnMut(&[u8], &[u8]),
     ) -> Result<usize, Broken> {
         let mut taken = 0;
@@ -100,7 +100,7 @@ impl Transfer {
     pub(super) fn finish(
         &mut self,
         out: &mut Vec<u8>,
-        mut edit: impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Box<Answer>>,
+        mut edit: impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Unfit>,
         mut send: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Broken> {
         out.clear();
@@ -116,12 +116,12 @@ impl Transfer {
         piece: &[u8],
         is_last: bool,
         out: &mut Vec<u8>,
-        edit: &mut impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Box<Answer>>,
+        edit: &mut impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Unfit>,
         send: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Broken> {
         self.is_last_shown |= is_last;
         let mut instead = Vec::new();
-        let is_replaced = edit(piece, is_last, &mut instead).map_err(Broken::Refused)?;
+        let is_replaced = edit(piece, is_last, &mut instead).map_err(|Unfit| Broken::Refused)?;
         let piece = if is_replaced { &instead[..] } else { piece };
         if piece.is_empty() {
             return Ok(());

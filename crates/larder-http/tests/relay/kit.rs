@@ -95,8 +95,8 @@ impl Proxy for One {
         Ok(stream)
     }
 
-    fn request_body(&self, (): &(), (): &mut (), piece: &[u8], _: bool) -> Result<(), Box<Answer>> {
-        if piece.starts_with(b"refused") { Err(Box::new(Answer::new(413))) } else { Ok(()) }
+    fn request_body(&self, (): &(), (): &mut (), piece: &[u8], _: bool) -> Result<(), Unfit> {
+        if piece.starts_with(b"refused") { Err(Unfit) } else { Ok(()) }
     }
 
     fn reply(
@@ -123,7 +123,13 @@ impl Proxy for One {
         self.loud.get()
     }
 
-    fn on_failure(&self, (): &(), (): &mut (), request: &RequestHead, failure: &Failure) -> Next<SocketAddr> {
+    fn on_failure(
+        &self,
+        (): &(),
+        (): &mut (),
+        (request, _): (&RequestHead, &ReplyHead),
+        failure: &Failure,
+    ) -> Next<SocketAddr> {
         self.failures.borrow_mut().push((failure.stage, failure.error.kind()));
         let is_stale = failure.stage == Stage::Request { reused: true };
         if request.is_idempotent() && (is_stale || self.retries.get() > 0) {

@@ -1,0 +1,85 @@
+//! The facts about a request that rules and templates read.
+
+use super::Requests;
+use super::client::Client;
+use super::exchange::Exchange;
+use crate::cache_status::CacheOutcome;
+use crate::edits::{FieldRules, Known, Values};
+use crate::target::target_key;
+use larder_core::Reason;
+use larder_core::rules::{Head, Headers};
+use larder_edge::Fields;
+use larder_http::h1::{self, FieldName, RequestHead};
+
+/// The fields of a request, for rules and key templates.
+#[derive(Debug)]
+pub(super) struct Rules<'a>(pub(super) &'a h1::Fields);
+
+impl Headers for Rules<'_> {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name.as_bytes())
+    }
+}
+
+/// The host that a request names; empty if there is none.
+pub(super) fn host(head: &RequestHead) -> &[u8] {
+    head.fields.named(FieldName::Host).unwrap_or_default()
+}
+
+/// Shows a request to `act` in the form that rules read.
+pub(super) fn with_head<T>(head: &RequestHead, act: impl FnOnce(&Head<'_>) -> T) -> T {
+    let key = target_key(host(head), head.target());
+    act(&Head::new(head.method(), key.host, key.path, &Rules(&head.fields)))
+}
+
+impl Requests {
+    /// Shows `act` the facts about a request, and about its reply if there is one of this status.
+    pub(super) fn known<T>(
+        &self,
+        (client, exchange): (&Client, &Exchange),
+        head: &RequestHead,
+        status: Option<u16>,
+        act: impl FnOnce(&Known<'_>) -> T,
+    ) -> T {
+        let node = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node));
+        with_head(head, |head| {
+            act(&Known {
+                head: *head,
+                client: Some(client.address),
+                secure: client.is_secure(),
+                request_id: exchange.request_id.as_deref(),
+                target: exchange.request.target,
+                route: &self.shared.routing.of(exchange.request.route).name,
+                class: exchange.request.class.name(),
+                policy: self.shared.dispatcher.settings_of(exchange.request.route).policy.name(),
+                node: node.as_ref().map(|node| &*node.name),
+                reason: exchange.decision.map(|decision| decision.reason).map(Reason::name),
+                status,
+                cache: exchange.cache.map(CacheOutcome::name),
+            })
+        })
+    }
+
+    /// Renders the values of header rules for a request; nothing if there are no rules.
+    pub(super) fn values(
+        &self,
+        of: (&Client, &Exchange),
+        head: &RequestHead,
+        status: Option<u16>,
+        rules: [&FieldRules; 2],
+    ) -> Option<Values> {
+        if rules.iter().all(|rules| rules.is_empty()) {
+            return None;
+        }
+        let mut values = Values::default();
+        self.known(of, head, status, |known| {
+            rules.iter().for_each(|rules| rules.render(known, &mut values));
+        });
+        Some(values)
+    }
+}
+
+/// Applies header rules in their order.
+pub(super) fn apply(rules: [&FieldRules; 2], values: &Values, fields: &mut impl Fields) {
+    rules.iter().fold(0, |from, rules| rules.edit(fields, values, from));
+}

@@ -1,0 +1,164 @@
+//! A request on its way through the switch, as the engine ([`larder_http::relay`]) meets it:
+//!
+//! | the engine | the switch |
+//! |---|---|
+//! | a head has come | [`enter`]: limits, rules for fields, guards, the switch's own answers |
+//! | the decision | [`decide`]: the client's session, the dispatcher, waiting for admission |
+//! | each attempt at a node | [`ask`]: fields and path for the node; [`node`]: a connection to it |
+//! | the reply's head, its body | [`reply`] |
+//! | a node or the client has failed | [`failure`]: retries, the rest of a reply, answers |
+//! | the end | [`end`]: the dispatcher, metrics, the access log, traces, those who watch |
+//!
+//! [`Requests`] is the interface; it only passes on.
+
+mod answer;
+mod ask;
+mod client;
+mod copy;
+mod decide;
+mod end;
+mod enter;
+mod exchange;
+mod failure;
+mod known;
+mod node;
+mod reply;
+mod resume;
+pub(crate) mod traced;
+
+pub(crate) use client::{Client, Security};
+
+use crate::switch::Shared;
+use exchange::Exchange;
+use larder_http::h1::{ReplyHead, RequestHead};
+use larder_http::relay::{
+    Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, Refusal, Report, Unfit,
+};
+use node::{NodeStream, Server};
+use std::io;
+use std::sync::Arc;
+
+/// The requests of all clients of a thread.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Proxy for Requests {
+    type Client = Client;
+    type Exchange = Exchange;
+    type Server = Server;
+    type Stream = NodeStream;
+
+    fn request(&self, client: &Client, head: &mut RequestHead) -> (Exchange, Next<Server>) {
+        let mut exchange = Exchange::new(&self.shared, client);
+        let next = self.begin(client, &mut exchange, head);
+        (exchange, next)
+    }
+
+    async fn decide(&self, client: &Client, exchange: &mut Exchange, head: &mut RequestHead) -> Next<Server> {
+        self.go_on(client, exchange, head).await
+    }
+
+    fn ask(
+        &self,
+        client: &Client,
+        exchange: &mut Exchange,
+        head: &mut RequestHead,
+    ) -> Result<(), Box<Answer>> {
+        self.prepare(client, exchange, head)
+            .map_err(|failure| Box::new(self.fail(client, exchange, head, failure)))
+    }
+
+    fn is_shared(&self, server: &Server) -> bool {
+        server.is_shared()
+    }
+
+    async fn connect(&self, client: &Client, exchange: &mut Exchange, _: &Server) -> io::Result<NodeStream> {
+        self.open(client, exchange).await
+    }
+
+    fn request_body(
+        &self,
+        _: &Client,
+        exchange: &mut Exchange,
+        piece: &[u8],
+        is_last: bool,
+    ) -> Result<(), Unfit> {
+        self.take_body(exchange, piece, is_last).map_err(|failure| {
+            exchange.failure = Some(failure);
+            Unfit
+        })
+    }
+
+    fn reply(
+        &self,
+        client: &Client,
+        exchange: &mut Exchange,
+        request: &RequestHead,
+        reply: &mut ReplyHead,
+    ) -> Result<Passage, Unfit> {
+        self.receive(client, exchange, request, reply)
+    }
+
+    fn reply_body(
+        &self,
+        exchange: &mut Exchange,
+        piece: &[u8],
+        is_last: bool,
+        instead: &mut Vec<u8>,
+    ) -> bool {
+        self.pass_body(exchange, piece, is_last, instead)
+    }
+
+    fn on_failure(
+        &self,
+        client: &Client,
+        exchange: &mut Exchange,
+        heads: (&RequestHead, &ReplyHead),
+        failure: &Failure,
+    ) -> Next<Server> {
+        self.judge(client, exchange, heads, failure)
+    }
+
+    fn on_client_fault(
+        &self,
+        client: &Client,
+        exchange: &mut Exchange,
+        request: &RequestHead,
+        fault: ClientFault,
+    ) -> Answer {
+        let failure = failure::of_client(fault, exchange);
+        self.fail(client, exchange, request, failure)
+    }
+
+    fn on_end(
+        &self,
+        client: &Client,
+        exchange: Exchange,
+        request: &mut RequestHead,
+        reply: &ReplyHead,
+        report: Report,
+    ) {
+        self.end(client, exchange, request, reply, &report);
+    }
+
+    fn refuse(&self, _: &Client, refusal: Refusal) -> Option<Answer> {
+        self.refusal(refusal)
+    }
+
+    fn limits(&self) -> Limits {
+        let (limits, timeouts) = (&self.shared.limits, &self.shared.timeouts);
+        Limits {
+            head_bytes: limits.header_bytes_max,
+            head: timeouts.header,
+            keepalive: timeouts.keepalive,
+            client_read: timeouts.client_read,
+            client_write: timeouts.client_write,
+            connect: timeouts.connect,
+            server_read: timeouts.node_read,
+            server_write: timeouts.node_write,
+            half_close: self.shared.handoff.is_some(),
+        }
+    }
+}

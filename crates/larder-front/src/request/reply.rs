@@ -1,0 +1,133 @@
+//! A node's reply on its way to the client.
+
+use super::Requests;
+use super::client::Client;
+use super::exchange::Exchange;
+use super::known::apply;
+use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
+use crate::edits::{Sticky, StickyBy};
+use crate::failure::Failure;
+use crate::{health, signals};
+use larder_edge::Fields;
+use larder_http::h1::{Fault, ReplyHead, RequestHead};
+use larder_http::relay::{Passage, Unfit};
+
+impl Requests {
+    /// The head of a node's final reply has come.
+    pub(super) fn receive(
+        &self,
+        client: &Client,
+        exchange: &mut Exchange,
+        request: &RequestHead,
+        reply: &mut ReplyHead,
+    ) -> Result<Passage, Unfit> {
+        let now = self.shared.clock.now();
+        exchange.answered = Some(now);
+        if let Some(resume) = &exchange.resume {
+            exchange.resume_refused = !resume.is_in(reply);
+            return if exchange.resume_refused { Err(Unfit) } else { Ok(Passage::Rest) };
+        }
+        exchange.first_byte = Some(now - exchange.arrived);
+        self.learn(exchange, request, reply);
+        let edited = self.edit_reply(client, exchange, request, reply);
+        if edited.is_err() {
+            exchange.failure = Some(Failure::Internal);
+            return Err(Unfit);
+        }
+        if self.shared.long_lived.is_for(request.method(), reply.status(), &reply.fields) {
+            exchange.become_long_lived(now);
+        }
+        Ok(if exchange.encoder.is_some() { Passage::Changed } else { Passage::AsIs })
+    }
+
+    /// Learns what the reply says about the node, its cache and the target.
+    fn learn(&self, exchange: &mut Exchange, request: &RequestHead, reply: &mut ReplyHead) {
+        let (method, status) = (request.method(), reply.status());
+        let cache_status =
+            reply.fields.iter().rev().find(|field| field.name.eq_ignore_ascii_case(b"cache-status"));
+        let cache_status = cache_status.map(|field| field.value);
+        exchange.cache = cache_status.and_then(cache_outcome);
+        if self.shared.shadow.is_some() {
+            exchange.keeps =
+                exchange.cache == Some(CacheOutcome::Hit) || keeps(method, &reply.fields, cache_status);
+        }
+        let target = exchange.request.target;
+        if let Some(node) = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
+            health::note_success(&node);
+            health::outliers::note_status(&self.shared, &node, status);
+            signals::note_reply(&self.shared, &node, target, exchange.cache, &mut reply.fields);
+        }
+        if let Some(edge) = &self.shared.handoff {
+            edge.note_relayed(method, target, status, &reply.fields);
+        }
+    }
+
+    fn edit_reply(
+        &self,
+        client: &Client,
+        exchange: &mut Exchange,
+        request: &RequestHead,
+        reply: &mut ReplyHead,
+    ) -> Result<(), Fault> {
+        reply.fields.append(b"Via", self.shared.via.as_bytes())?;
+        let route = self.shared.routing.of(exchange.request.route);
+        if !route.edited {
+            return Ok(());
+        }
+        self.stick(client, exchange, reply)?;
+        if let Some(compression) = &route.edits.compress
+            && !request.is_http10()
+        {
+            // What comes without a length comes as it is made: none of it is kept waiting for more.
+            let (flush, status) = (!reply.fields.has("Content-Length"), reply.status());
+            let encoder = compression.prepare((request.method(), &request.fields), status, &mut reply.fields);
+            exchange.encoder = encoder.map(|encoder| (encoder, flush));
+        }
+        self.tell_request_id(exchange, &mut reply.fields);
+        let rules = [&self.shared.routing.reply_fields, &route.edits.reply_fields];
+        if let Some(values) = self.values((client, exchange), request, Some(reply.status()), rules) {
+            apply(rules, &values, &mut reply.fields);
+        }
+        Ok(())
+    }
+
+    /// Names the node to the client, if the client does not know it yet.
+    fn stick(&self, client: &Client, exchange: &Exchange, reply: &mut ReplyHead) -> Result<(), Fault> {
+        let route = self.shared.routing.of(exchange.request.route);
+        let (Some(Sticky { by: StickyBy::Cookie(of), .. }), Some(tokens), Some(decision)) =
+            (&route.edits.sticky, &route.tokens, exchange.decision)
+        else {
+            return Ok(());
+        };
+        if exchange.sticky == Some(decision.node) && !of.renewed() {
+            return Ok(());
+        }
+        let Some(node) = self.shared.nodes.get(decision.node) else { return Ok(()) };
+        let set = tokens.set_cookie(of, &node.name, client.is_secure());
+        reply.fields.append(b"Set-Cookie", set.as_bytes())?;
+        // A shared cache may keep the reply, but not for others what names this client's node (RFC 9111 section 5.2.2.4).
+        reply.fields.append(b"Cache-Control", b"no-cache=\"set-cookie\"")
+    }
+
+    /// A piece of the reply's body passes.
+    pub(super) fn pass_body(
+        &self,
+        exchange: &mut Exchange,
+        piece: &[u8],
+        is_last: bool,
+        instead: &mut Vec<u8>,
+    ) -> bool {
+        if let Some(after) = self.shared.long_lived.after
+            && !(is_last || exchange.long_lived)
+            && self.shared.clock.now() - exchange.tried > after
+        {
+            exchange.become_long_lived(self.shared.clock.now());
+        }
+        let Some((encoder, flush)) = &mut exchange.encoder else { return false };
+        // The codecs write to memory, which does not fail; if one did, its stream would be cut short, which the client sees.
+        if let Ok(encoded) = encoder.encode(piece, *flush, is_last) {
+            instead.extend_from_slice(&encoded);
+        }
+        true
+    }
+}

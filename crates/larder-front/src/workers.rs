@@ -1,0 +1,127 @@
+//! The threads that serve connections.
+//!
+//! Each has an event loop of its own, accepts connections for itself, and serves each from its first byte to its last. Threads share
+//! what all requests share ([`Shared`]), and no connection.
+
+use crate::accept::{Entry, Front};
+use crate::relay::Relay;
+use crate::request::Requests;
+use crate::switch::Shared;
+use larder_http::relay::{PoolLimits, Worker, runtime};
+use pingora_proxy::HttpProxy;
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, LocalSet, spawn_local};
+
+/// The progress of a switch's end, as its threads know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Connections are accepted.
+    #[default]
+    Serving,
+    /// None is accepted any more. Idle ones may bring one more request.
+    Retiring,
+    /// None is accepted any more, and idle ones end.
+    Draining,
+}
+
+/// The threads of a switch. They end at once when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    stage: watch::Sender<Stage>,
+    /// Held by each thread while it lives.
+    alive: mpsc::Receiver<()>,
+}
+
+/// A thread's share of the switch.
+struct Thread {
+    shared: Arc<Shared>,
+    proxy: Arc<HttpProxy<Relay>>,
+    listeners: Vec<(TcpListener, Entry)>,
+    stage: watch::Receiver<Stage>,
+    pool: Option<PoolLimits>,
+    alive: mpsc::Sender<()>,
+}
+
+impl Workers {
+    /// Starts `threads` threads that accept connections from all `listeners`.
+    ///
+    /// # Errors
+    /// The system refuses a thread, or what its event loop needs.
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        proxy: &Arc<HttpProxy<Relay>>,
+        listeners: &[(TcpListener, Entry)],
+        (threads, pool): (usize, Option<PoolLimits>),
+    ) -> io::Result<Self> {
+        let (stage, alive) = (watch::Sender::default(), mpsc::channel(1));
+        for number in 0..threads {
+            let cloned = listeners.iter().map(|(listener, entry)| Ok((listener.try_clone()?, entry.clone())));
+            let thread = Thread {
+                shared: shared.clone(),
+                proxy: proxy.clone(),
+                listeners: cloned.collect::<io::Result<_>>()?,
+                stage: stage.subscribe(),
+                pool,
+                alive: alive.0.clone(),
+            };
+            let runtime = runtime()?;
+            let serve = move || LocalSet::new().block_on(&runtime, thread.serve());
+            thread::Builder::new().name(format!("requests-{number}")).spawn(serve)?;
+        }
+        Ok(Self { stage, alive: alive.1 })
+    }
+
+    /// Has the threads end, once their connections have.
+    pub(crate) fn end(&self, stage: Stage) {
+        self.stage.send_replace(stage);
+    }
+
+    /// Waits until all threads have ended.
+    pub(crate) async fn ended(&mut self) {
+        let _ = self.alive.recv().await;
+    }
+}
+
+impl Thread {
+    /// Serves until the switch ends and all connections have.
+    async fn serve(self) {
+        let Self { shared, proxy, listeners, mut stage, pool, alive } = self;
+        let worker = pool.map(|pool| Rc::new(Worker::new(Requests { shared: shared.clone() }, pool)));
+        let (stop, stopping) = watch::channel(false);
+        let front = Front::new(shared.clone(), proxy, stopping).on(worker.clone());
+        let mut accepting = JoinSet::new();
+        for (listener, entry) in listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => drop(accepting.spawn_local(front.at(entry).accept(listener))),
+                Err(error) => tracing::error!(%error, "thread cannot accept connections"),
+            }
+        }
+        drop(front);
+        if let Some(worker) = worker.clone() {
+            spawn_local(async move { worker.tend().await });
+        }
+        let all_ended = async { while accepting.join_next().await.is_some() {} };
+        let follow = async {
+            while stage.changed().await.is_ok() {
+                let is_draining = *stage.borrow_and_update() == Stage::Draining;
+                stop.send_replace(true);
+                match &worker {
+                    Some(worker) if is_draining => worker.drain(),
+                    Some(worker) => worker.retire(),
+                    None => {}
+                }
+            }
+            // The switch is gone: everything is cut at once.
+        };
+        tokio::select! {
+            () = all_ended => {}
+            () = follow => {}
+        }
+        drop(alive);
+    }
+}
