@@ -26,7 +26,7 @@ impl Proxy for One {
         ((), Next::Server(self.0))
     }
 
-    async fn connect(&self, (): &(), (): &mut (), server: &SocketAddr) -> std::io::Result<Self::Stream> {
+    async fn connect(&self, (): &(), server: &SocketAddr) -> std::io::Result<Self::Stream> {
         tokio::net::TcpStream::connect(server).await
     }
 

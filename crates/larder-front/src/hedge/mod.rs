@@ -94,12 +94,12 @@ impl Hedging {
     }
 
     /// A request that may be hedged begins.
-    fn enter(&self) {
+    pub(crate) fn enter(&self) {
         self.eligible.fetch_add(1, Relaxed);
     }
 
     /// Takes a hedge from what the share allows; one that there is none of is counted.
-    fn allows(&self, now: Time) -> bool {
+    pub(crate) fn allows(&self, now: Time) -> bool {
         let allowed = self.budget.take(now, self.eligible.load(Relaxed));
         if !allowed {
             self.count(Outcome::OverShare);
@@ -108,12 +108,12 @@ impl Hedging {
     }
 
     /// No other node had room for what was allowed.
-    fn finds_no_room(&self) {
+    pub(crate) fn finds_no_room(&self) {
         self.budget.give_back();
         self.count(Outcome::NoRoom);
     }
 
-    fn count(&self, outcome: Outcome) {
+    pub(crate) fn count(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
     }
 

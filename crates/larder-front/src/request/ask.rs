@@ -38,6 +38,7 @@ impl Requests {
         if let Some(resume) = &exchange.resume {
             resume.ask(head);
         }
+        exchange.hedges_after = self.may_hedge(exchange, head);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The record of a request under way.
 
 use super::client::Client;
+use super::hedge::Hedge;
 use super::resume::Resume;
 use super::traced::Traced;
 use crate::cache_status::CacheOutcome;
@@ -35,6 +36,12 @@ pub(crate) struct Exchange {
     /// Compresses the reply, and whether piece by piece.
     pub(super) encoder: Option<(Encoder, bool)>,
     pub(super) copies: Vec<Duplicate>,
+    /// The time after which another node is asked in the current attempt.
+    pub(super) hedges_after: Option<Duration>,
+    /// The other node, while both are asked.
+    pub(super) hedge: Option<Hedge>,
+    /// Failures of the current attempt were noted while two nodes were asked.
+    pub(super) has_raced: bool,
     /// The node that the client's cookie names.
     pub(super) sticky: Option<NodeId>,
     /// The name of the switch's own answer, if it gave one.
@@ -102,6 +109,9 @@ impl Exchange {
             unedited_target: None,
             encoder: None,
             copies: Vec::new(),
+            hedges_after: None,
+            hedge: None,
+            has_raced: false,
             sticky: None,
             answered_by: None,
             body_bytes: 0,

@@ -31,7 +31,7 @@ pub(super) fn of_client(fault: ClientFault, exchange: &Exchange) -> Failure {
 }
 
 /// The failure that an error of a node is.
-fn of_node(stage: Stage, error: &io::Error) -> Failure {
+pub(super) fn of_node(stage: Stage, error: &io::Error) -> Failure {
     let inner = error.get_ref();
     // With TLS 1.3 a node that does not like the switch's certificate says so after the handshake.
     if inner.is_some_and(|inner| inner.is::<rustls::Error>() || inner.is::<DialError>()) {
@@ -55,6 +55,8 @@ impl Requests {
         heads: (&RequestHead, &ReplyHead),
         error: &relay::Failure,
     ) -> Next<Server> {
+        // What two nodes had a part in is over, and counted.
+        exchange.hedge = None;
         let failure = of_node(error.stage, &error.error);
         if !exchange.resume_refused && exchange.failure != Some(Failure::Internal) {
             exchange.failure = Some(failure);
@@ -94,11 +96,12 @@ impl Requests {
         let connects = error.stage == Stage::Connect;
         let begun = error.stage == Stage::Reply { begun: true } || error.resumable.is_some();
         let stale = error.stage == Stage::Request { reused: true } && failure == Failure::NodeClosed;
-        if !stale {
+        let is_noted = std::mem::take(&mut exchange.has_raced);
+        if !stale && !is_noted {
             self.log_node_failure(exchange, failure, &error.error);
         }
         // What breaks off later may be the network's fault or the content's; a node that is gone shows soon enough.
-        if !stale && (connects || !begun) {
+        if !stale && !is_noted && (connects || !begun) {
             self.note_node_failure(exchange);
         }
         let may_ask_again = connects || begun || request.is_idempotent() && error.replayable;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a head has come | [`enter`]: limits, rules for fields, guards, the switch's own answers |
 //! | the decision | [`decide`]: the client's session, the dispatcher, waiting for admission |
-//! | each attempt at a node | [`ask`]: fields and path for the node; [`node`]: a connection to it |
+//! | each attempt at a node | [`ask`]: fields and path for the node; [`node`]: a connection to it; [`hedge`]: a second node |
 //! | the reply's head, its body | [`reply`] |
 //! | a node or the client has failed | [`failure`]: retries, the rest of a reply, answers |
 //! | the end | [`end`]: the dispatcher, metrics, the access log, traces, those who watch |
@@ -20,6 +20,7 @@ mod end;
 mod enter;
 mod exchange;
 mod failure;
+mod hedge;
 mod known;
 mod node;
 mod reply;
@@ -32,11 +33,12 @@ use crate::switch::Shared;
 use exchange::Exchange;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, Refusal, Report, Unfit,
+    Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Unfit,
 };
 use node::{NodeStream, Server};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The requests of all clients of a thread.
 #[derive(Debug)]
@@ -74,8 +76,24 @@ impl Proxy for Requests {
         server.is_shared()
     }
 
-    async fn connect(&self, client: &Client, exchange: &mut Exchange, _: &Server) -> io::Result<NodeStream> {
-        self.open(client, exchange).await
+    async fn connect(&self, client: &Client, server: &Server) -> io::Result<NodeStream> {
+        self.open(client, server).await
+    }
+
+    fn on_connect(&self, exchange: &mut Exchange, took: Duration) {
+        exchange.connect = Some(took);
+    }
+
+    fn hedges_after(&self, exchange: &Exchange) -> Option<Duration> {
+        exchange.hedges_after
+    }
+
+    fn rival(&self, _: &Client, exchange: &mut Exchange) -> Option<Server> {
+        self.second(exchange)
+    }
+
+    fn on_race(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
+        self.watch_race(exchange, event);
     }
 
     fn request_body(

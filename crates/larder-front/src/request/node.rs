@@ -6,14 +6,18 @@ use super::exchange::Exchange;
 pub(super) use crate::dial::NodeStream;
 use crate::dial::{DialError, Speaks};
 use crate::failure::Failure;
+use crate::node::Node;
+use larder_core::NodeId;
 use larder_http::h1::RequestHead;
 use larder_http::relay::Next;
 use std::io;
 use std::net::SocketAddr;
 
-/// A server, as far as connections to it are interchangeable.
+/// A node, as far as connections to it are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
+    node: NodeId,
+    /// The slot may be another node's by now.
     address: SocketAddr,
     /// All that TLS to it depends on; 0 without TLS.
     tls: u64,
@@ -22,6 +26,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// A node, for the client of this number if its connections announce clients.
+    pub(super) fn of(node: &Node, client: u64) -> Self {
+        let client = if node.dial.announce.is_some() { client } else { 0 };
+        Self { node: node.id, address: node.dial.address, tls: node.dial.tls_key(), client }
+    }
+
     /// Whether its connections serve all clients.
     pub(super) const fn is_shared(&self) -> bool {
         self.client == 0
@@ -38,18 +48,16 @@ impl Requests {
     ) -> Next<Server> {
         let node = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node));
         match node {
-            Some(node) => Next::Server(Server {
-                address: node.dial.address,
-                tls: node.dial.tls_key(),
-                client: if node.dial.announce.is_some() { client.number } else { 0 },
-            }),
+            Some(node) => Next::Server(Server::of(&node, client.number)),
             None => Next::Answer(self.fail(client, exchange, head, Failure::Internal)),
         }
     }
 
-    /// Opens a connection to the node that was decided on.
-    pub(super) async fn open(&self, client: &Client, exchange: &mut Exchange) -> io::Result<NodeStream> {
-        let node = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node)?.keep());
+    /// Opens a connection to a node.
+    pub(super) async fn open(&self, client: &Client, server: &Server) -> io::Result<NodeStream> {
+        let node = self.shared.nodes.get(server.node).and_then(|node| node.keep());
+        // A node that has moved meanwhile is decided on again.
+        let node = node.filter(|node| node.dial.address == server.address);
         let node = node.ok_or(io::ErrorKind::NotFound)?;
         let announced = node.dial.announce.and_then(|_| client.announced());
         let stream = node.dial.open(announced.as_ref(), Speaks::AsTraffic).await;
@@ -57,7 +65,6 @@ impl Requests {
             DialError::Connect(error) => error,
             error @ DialError::Tls(_) => io::Error::other(error),
         })?;
-        exchange.connect = Some(self.shared.clock.now() - exchange.tried);
         self.shared.metrics.node_connected(node.id);
         Ok(stream)
     }

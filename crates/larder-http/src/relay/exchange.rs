@@ -109,7 +109,7 @@ where
     pub(super) fn new(
         client: &'a mut Client<T>,
         info: &'a P::Client,
-        server: S,
+        server: Wire<S>,
         worker: &'a Worker<P>,
         state: &'a mut P::Exchange,
         limits: Limits,
@@ -118,7 +118,7 @@ where
         let (body, resumes) = (client.request.body(), client.sent.status.is_some());
         Self {
             upload: Transfer::new(body, if body == Body::Chunks { Coding::Chunks } else { Coding::Plain }),
-            server: Wire::new(server),
+            server,
             upload_failed: false,
             taken: Some(Vec::new()),
             reply: Reply::Head(HeadEnd::new()),
@@ -135,8 +135,11 @@ where
         }
     }
 
-    /// Begins to send the request.
-    pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), Outcome> {
+    /// Begins to send the request, or with the reply, if a part of that has come.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_>, replied: &[u8]) -> Result<(), Outcome> {
+        if !replied.is_empty() {
+            return self.receive(cx, replied);
+        }
         let Client { request, out, .. } = &mut *self.client;
         out.clear();
         request.write(out);

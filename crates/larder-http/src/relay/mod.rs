@@ -18,6 +18,7 @@ mod exchange;
 mod fields;
 mod pool;
 mod proxy;
+mod race;
 mod scratch;
 mod serve;
 mod transfer;
@@ -27,6 +28,6 @@ mod worker;
 
 pub use clock::{Clock, runtime};
 pub use pool::PoolLimits;
-pub use proxy::{Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, Refusal, Report, Stage, Unfit};
+pub use proxy::{Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit};
 pub use serve::serve;
 pub use worker::Worker;

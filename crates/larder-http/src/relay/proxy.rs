@@ -84,6 +84,30 @@ pub struct Failure {
     pub resumable: Option<u64>,
 }
 
+/// An event while two servers are asked at the same time.
+#[derive(Clone, Copy, Debug)]
+pub enum RaceEvent<'a> {
+    /// A server has failed.
+    Failed {
+        /// The second server.
+        is_second: bool,
+        /// Its failure.
+        failure: &'a Failure,
+    },
+    /// A server's fault came first, and another reply is taken.
+    Discarded {
+        /// The second server's.
+        is_second: bool,
+        /// The status, 500 to 599.
+        status: u16,
+    },
+    /// A reply is taken.
+    Won {
+        /// The second server's.
+        is_second: bool,
+    },
+}
+
 /// The fault of a client whose request was decided about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientFault {
@@ -225,9 +249,31 @@ pub trait Proxy: 'static {
     fn connect(
         &self,
         client: &Self::Client,
-        exchange: &mut Self::Exchange,
         server: &Self::Server,
     ) -> impl Future<Output = io::Result<Self::Stream>>;
+
+    /// Learns that a connection to the request's server was opened, and how long that took.
+    fn on_connect(&self, exchange: &mut Self::Exchange, took: Duration) {
+        let _ = (exchange, took);
+    }
+
+    /// The time after which another server is asked too, if the first one has not begun to reply. Asked for each attempt. `None`:
+    /// never. Requests with a body, or for another protocol, are sent to one server at a time.
+    fn hedges_after(&self, exchange: &Self::Exchange) -> Option<Duration> {
+        let _ = exchange;
+        None
+    }
+
+    /// The other server, if one is to be asked.
+    fn rival(&self, client: &Self::Client, exchange: &mut Self::Exchange) -> Option<Self::Server> {
+        let _ = (client, exchange);
+        None
+    }
+
+    /// Learns how two servers fare that were asked at the same time.
+    fn on_race(&self, exchange: &mut Self::Exchange, event: RaceEvent<'_>) {
+        let _ = (exchange, event);
+    }
 
     /// Sees a piece of the request's body on its way to a server; the last one may be empty. Not called for a request without a body.
     /// In a further attempt the pieces come again.

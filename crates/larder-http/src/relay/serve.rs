@@ -1,17 +1,21 @@
 //! A client's connection from its first request to its last.
 
 use super::client::{Arrival, Client};
+use super::clock::Clock;
 use super::deadline::Deadline;
 use super::exchange::{Exchange, Outcome};
 use super::fields::{delimit, offered_protocols, remove_hop_of_request};
 use super::proxy::{Answer, ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
+use super::race::{Race, Replied};
 use super::tunnel;
+use super::wire::Wire;
 use super::worker::Worker;
 use crate::h1::{Body, Fault, FieldName};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// The next event on a connection after a request.
@@ -78,6 +82,15 @@ struct Connection<'a, T, P: Proxy> {
     limits: Limits,
     /// A connection to a server that waits for this client's next request.
     own: Option<(P::Server, P::Stream)>,
+}
+
+/// A connection to a server.
+struct Opened<S> {
+    wire: Wire<S>,
+    /// Bytes of the reply, if the server has got the request already.
+    replied: Vec<u8>,
+    /// It has served other requests.
+    reused: bool,
 }
 
 /// The result of an attempt at a server.
@@ -245,6 +258,13 @@ where
                 None => Attempt::Ended(After::Cut),
             };
         }
+        if let Some(after) = worker.proxy.hedges_after(state)
+            && self.client.request.body() == Body::None
+            && self.client.protocols.is_none()
+            && self.client.sent.status.is_none()
+        {
+            return self.race(server, (after, may_reuse), state).await;
+        }
         let own = self.own.take();
         let waiting = match own {
             Some((of, stream)) if of == *server => Some(stream),
@@ -252,10 +272,16 @@ where
             _ => None,
         };
         if let Some(waiting) = waiting.filter(|_| may_reuse) {
-            return self.exchange(waiting, (server, true), state).await;
+            let opened = Opened { wire: Wire::new(waiting), replied: Vec::new(), reused: true };
+            return self.exchange(opened, server, state).await;
         }
-        match self.connect(server, state).await {
-            Ok(Some(stream)) => self.exchange(stream, (server, false), state).await,
+        let began = Clock::now();
+        match self.connect(server).await {
+            Ok(Some(stream)) => {
+                worker.proxy.on_connect(state, Clock::now().saturating_duration_since(began));
+                let opened = Opened { wire: Wire::new(stream), replied: Vec::new(), reused: false };
+                self.exchange(opened, server, state).await
+            }
             Ok(None) => Attempt::Fault(ClientFault::Gone),
             Err(error) => Attempt::Failed(Failure {
                 stage: Stage::Connect,
@@ -266,14 +292,36 @@ where
         }
     }
 
-    /// A new connection; none if the client leaves before.
-    async fn connect(
+    /// Asks a server, and after a while another one.
+    async fn race(
         &mut self,
-        server: &P::Server,
+        first: &P::Server,
+        how: (Duration, bool),
         state: &mut P::Exchange,
-    ) -> io::Result<Option<P::Stream>> {
+    ) -> Attempt {
+        let worker = self.worker;
+        let mut request = Vec::new();
+        self.client.request.write(&mut request);
+        let race = Race { worker, info: self.info, limits: &self.limits, request: &request };
+        let run = race.run(first, how, state);
+        match self.client.unless_it_leaves(run, self.limits.half_close).await {
+            Some(Ok((replied, second))) => {
+                let Replied { wire, bytes, reused, connected, .. } = replied;
+                if let Some(took) = connected {
+                    worker.proxy.on_connect(state, took);
+                }
+                let opened = Opened { wire, replied: bytes, reused };
+                self.exchange(opened, second.as_ref().unwrap_or(first), state).await
+            }
+            Some(Err(failure)) => Attempt::Failed(failure),
+            None => Attempt::Fault(ClientFault::Gone),
+        }
+    }
+
+    /// A new connection; none if the client leaves before.
+    async fn connect(&mut self, server: &P::Server) -> io::Result<Option<P::Stream>> {
         let mut deadline = Deadline::new(self.limits.connect);
-        let mut connecting = pin!(self.worker.proxy.connect(self.info, state, server));
+        let mut connecting = pin!(self.worker.proxy.connect(self.info, server));
         let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(connected) => Poll::Ready(connected),
             Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
@@ -287,21 +335,22 @@ where
 
     async fn exchange(
         &mut self,
-        stream: P::Stream,
-        (server, reused): (&P::Server, bool),
+        opened: Opened<P::Stream>,
+        server: &P::Server,
         state: &mut P::Exchange,
     ) -> Attempt {
         let (limits, worker) = (self.limits, self.worker);
+        let Opened { wire, replied, reused } = opened;
         let resumes = self.client.sent.status.is_some();
         if resumes {
             // The head that the client has got is not to be lost.
             self.client.swap_reply();
         }
-        let mut exchange = Exchange::new(&mut self.client, self.info, stream, worker, state, limits);
+        let mut exchange = Exchange::new(&mut self.client, self.info, wire, worker, state, limits);
         let mut begun = false;
         let outcome = poll_fn(|cx| {
             if !std::mem::replace(&mut begun, true)
-                && let Err(outcome) = exchange.begin(cx)
+                && let Err(outcome) = exchange.begin(cx, &replied)
             {
                 return Poll::Ready(outcome);
             }

@@ -89,7 +89,7 @@ impl Proxy for One {
         self.shares.get()
     }
 
-    async fn connect(&self, (): &(), (): &mut (), server: &SocketAddr) -> std::io::Result<TcpStream> {
+    async fn connect(&self, (): &(), server: &SocketAddr) -> std::io::Result<TcpStream> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
