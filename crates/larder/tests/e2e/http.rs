@@ -55,14 +55,13 @@ impl<S: Read + Write> Client<S> {
 
     pub fn ask(&mut self, method: &str, target: &str, headers: &str) -> io::Result<Reply> {
         write!(self.0.get_mut(), "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")?;
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if self.0.read_line(&mut head)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+        let (status, head) = loop {
+            let (status, head) = self.head()?;
+            // Others follow an interim reply (RFC 9110 section 15.2).
+            if !matches!(status, 100 | 102..=199) {
+                break (status, head);
             }
-        }
-        let status =
-            head.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+        };
         let mut reply = Reply { status, head, body: Vec::new() };
         let length = reply.header("content-length").and_then(|text| text.parse().ok());
         if method != "HEAD" && status != 304 && status != 204 {
@@ -77,6 +76,18 @@ impl<S: Read + Write> Client<S> {
             }
         }
         Ok(reply)
+    }
+
+    /// The next head, with its status.
+    fn head(&mut self) -> io::Result<(u16, String)> {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.0.read_line(&mut head)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        Ok((status.ok_or(io::ErrorKind::InvalidData)?, head))
     }
 }
 
