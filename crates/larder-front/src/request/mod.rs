@@ -76,6 +76,14 @@ impl Proxy for Requests {
         server.is_shared()
     }
 
+    fn speaks_http2(&self, server: &Server) -> bool {
+        server.speaks_http2()
+    }
+
+    fn is_secure(&self, server: &Server) -> bool {
+        server.is_secure()
+    }
+
     async fn connect(&self, client: &Client, server: &Server) -> io::Result<NodeStream> {
         self.open(client, server).await
     }

@@ -21,6 +21,7 @@ pub(crate) struct Server {
     address: SocketAddr,
     /// All that TLS to it depends on; 0 without TLS.
     tls: u64,
+    http2: bool,
     /// The number of the client whom its connections announce; 0 if they announce none.
     client: u64,
 }
@@ -29,7 +30,16 @@ impl Server {
     /// A node, for the client of this number if its connections announce clients.
     pub(super) fn of(node: &Node, client: u64) -> Self {
         let client = if node.dial.announce.is_some() { client } else { 0 };
-        Self { node: node.id, address: node.dial.address, tls: node.dial.tls_key(), client }
+        let (address, tls) = (node.dial.address, node.dial.tls_key());
+        Self { node: node.id, address, tls, http2: node.speaks_http2(), client }
+    }
+
+    pub(super) const fn speaks_http2(&self) -> bool {
+        self.http2
+    }
+
+    pub(super) const fn is_secure(&self) -> bool {
+        self.tls != 0
     }
 
     /// Whether its connections serve all clients.

@@ -52,6 +52,23 @@ impl ReplyHead {
         self.interpret()
     }
 
+    /// Begins a head that did not come as bytes of HTTP/1, in place of the one before. Fields are appended, then [`Self::end`] is called.
+    pub(crate) fn begin(&mut self, status: u16) {
+        self.fields.clear();
+        (self.status, self.is_old) = (status, false);
+        // A reason is far below the limits of a head.
+        self.reason = self.fields.add_text(reason(status).as_bytes()).unwrap_or(Span::NOWHERE);
+    }
+
+    /// Ends such a head. `is_empty`: no contents follow, whether or not a length says so.
+    pub(crate) fn end(&mut self, is_empty: bool) -> Result<(), Fault> {
+        self.interpret()?;
+        if is_empty && self.announced == Body::Close {
+            self.announced = Body::Length(0);
+        }
+        Ok(())
+    }
+
     /// Reads what the fields say of the message itself.
     fn interpret(&mut self) -> Result<(), Fault> {
         let (mut length, mut chunks, mut persistent) = (None, false, !self.is_old);

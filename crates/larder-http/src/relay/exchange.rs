@@ -3,8 +3,9 @@
 use super::client::Client;
 use super::fields::{delimit, remove_hop, were_offered, write_trailers};
 use super::proxy::{ClientFault, Limits, Passage, Proxy};
+use super::streams::Part;
 use super::transfer::{Broken, Coding, Transfer};
-use super::wire::Wire;
+use super::upstream::Upstream;
 use super::worker::Worker;
 use crate::h1::{Body, HeadEnd, ReplyHead};
 use std::io;
@@ -80,7 +81,7 @@ impl Sent {
 pub(super) struct Exchange<'a, T, S, P: Proxy> {
     client: &'a mut Client<T>,
     info: &'a P::Client,
-    pub(super) server: Wire<S>,
+    pub(super) server: Upstream<S>,
     worker: &'a Worker<P>,
     state: &'a mut P::Exchange,
     upload: Transfer,
@@ -109,15 +110,17 @@ where
     pub(super) fn new(
         client: &'a mut Client<T>,
         info: &'a P::Client,
-        server: Wire<S>,
+        server: Upstream<S>,
         worker: &'a Worker<P>,
         state: &'a mut P::Exchange,
         limits: Limits,
     ) -> Self {
         client.deadline.set(limits.server_read);
         let (body, resumes) = (client.request.body(), client.sent.status.is_some());
+        let is_chunked = body == Body::Chunks && matches!(server, Upstream::Http1(_));
+        let coding = if is_chunked { Coding::Chunks } else { Coding::Plain };
         Self {
-            upload: Transfer::new(body, if body == Body::Chunks { Coding::Chunks } else { Coding::Plain }),
+            upload: Transfer::new(body, coding),
             server,
             upload_failed: false,
             taken: Some(Vec::new()),
@@ -141,9 +144,7 @@ where
             return self.receive(cx, replied);
         }
         let Client { request, out, .. } = &mut *self.client;
-        out.clear();
-        request.write(out);
-        self.server.send(cx, out, &[]).map_err(Outcome::Server)
+        self.server.send_head(cx, request, out).map_err(Outcome::Server)
     }
 
     /// Goes on until both sides must be waited for.
@@ -264,6 +265,9 @@ where
                 failed |= server.send(cx, head, piece).is_err();
             },
         );
+        if upload.is_ended() && taken.is_ok() {
+            failed |= server.end_body(cx).is_err();
+        }
         let taken = taken.map_err(|broken| match broken {
             Broken::Fault(fault) => Outcome::Client(ClientFault::Malformed(fault)),
             Broken::Refused => Outcome::Client(ClientFault::Refused),
@@ -304,9 +308,13 @@ where
         if matches!(self.reply, Reply::Ended | Reply::Tunnel) {
             return Ok(false);
         }
+        if let Upstream::Http2(_) = self.server {
+            return self.download_part(cx);
+        }
         super::scratch::with(|buffer| {
             let mut buffer = tokio::io::ReadBuf::new(buffer);
-            match self.server.poll_fill(cx, &mut buffer) {
+            let Upstream::Http1(wire) = &mut self.server else { return Ok(false) };
+            match wire.poll_fill(cx, &mut buffer) {
                 Poll::Ready(Ok(())) => self.receive(cx, buffer.filled()).map(|()| true),
                 Poll::Ready(Err(error)) => Err(Outcome::Server(error)),
                 Poll::Pending => Ok(false),
@@ -314,10 +322,32 @@ where
         })
     }
 
+    /// Takes a part of a reply of HTTP/2 to the client. Whether there was one.
+    fn download_part(&mut self, cx: &mut Context<'_>) -> Result<bool, Outcome> {
+        let Self { client, server, .. } = self;
+        let Upstream::Http2(stream) = server else { return Ok(false) };
+        let Client { reply, request, .. } = &mut **client;
+        let part = match stream.poll_part(cx, reply, request.method()) {
+            Poll::Ready(part) => part.map_err(Outcome::Server)?,
+            Poll::Pending => return Ok(false),
+        };
+        self.server_spoke = true;
+        match part {
+            Part::Head if self.client.reply.is_interim() => self.pass_interim(cx)?,
+            Part::Head => self.begin_reply(cx, &[])?,
+            Part::Data(data) => {
+                self.client.out.clear();
+                self.pass_body(cx, &data)?;
+            }
+            Part::End(trailers) => self.end_reply(cx, &trailers)?,
+        }
+        Ok(true)
+    }
+
     /// Bytes of the server; none at the end of its stream.
     fn receive(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<(), Outcome> {
         if bytes.is_empty() {
-            return self.receive_end(cx);
+            return self.end_reply(cx, &[]);
         }
         self.server_spoke = true;
         if self.held.is_empty() {
@@ -434,7 +464,10 @@ where
         let Client { wire, request, reply, out, protocols, sent, .. } = &mut *self.client;
         let offered = protocols.take().ok_or_else(no_http)?;
         // RFC 9110 section 15.2.2.
-        if !self.upload.is_ended() || !were_offered(&reply.fields, &offered) {
+        if matches!(self.server, Upstream::Http2(_))
+            || !self.upload.is_ended()
+            || !were_offered(&reply.fields, &offered)
+        {
             return Err(no_http());
         }
         let taken: Vec<u8> = reply.fields.get(b"upgrade").unwrap_or_default().to_vec();
@@ -487,8 +520,8 @@ where
         written.map_err(|_| CLIENT_LEFT)
     }
 
-    /// The server has ended its side.
-    fn receive_end(&mut self, cx: &mut Context<'_>) -> Result<(), Outcome> {
+    /// The server has ended its side, with these lines of trailers.
+    fn end_reply(&mut self, cx: &mut Context<'_>, trailers: &[u8]) -> Result<(), Outcome> {
         let broken_off = || Outcome::Server(io::ErrorKind::UnexpectedEof.into());
         let Self { client, worker, state, .. } = self;
         let Reply::Body(transfer) = &mut self.reply else { return Err(broken_off()) };
@@ -500,7 +533,7 @@ where
             Ok(worker.proxy.reply_body(state, piece, is_last, instead))
         };
         let mut written = Ok(());
-        let finished = transfer.finish(out, edit, |head, piece| {
+        let finished = transfer.finish(out, trailers, edit, |head, piece| {
             if written.is_ok() {
                 written = wire.send(cx, head, piece);
             }

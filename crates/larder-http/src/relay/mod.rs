@@ -21,13 +21,17 @@ mod proxy;
 mod race;
 mod scratch;
 mod serve;
+mod streams;
 mod transfer;
 mod tunnel;
+mod upstream;
 mod wire;
 mod worker;
 
 pub use clock::{Clock, runtime};
 pub use pool::PoolLimits;
-pub use proxy::{Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit};
+pub use proxy::{
+    Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit,
+};
 pub use serve::serve;
 pub use worker::Worker;

@@ -26,15 +26,12 @@ impl Default for PoolLimits {
     }
 }
 
-/// Time from one look at all waiting connections to the next.
-const LOOK: Duration = Duration::from_secs(2);
-
 /// The waiting connections of one thread, of one proxy with one set of settings: a connection that was made by other settings must
 /// not serve it. All requests for equal servers share them.
 #[derive(Debug)]
 pub(super) struct Pool<K, S> {
     idle: RefCell<Idle<K, S>>,
-    limits: PoolLimits,
+    pub(super) limits: PoolLimits,
 }
 
 #[derive(Debug)]
@@ -52,15 +49,8 @@ where
         Self { idle: RefCell::new(Idle { by_server: HashMap::new(), count: 0 }), limits }
     }
 
-    /// Closes connections that have waited for too long or that their server has closed. Runs for ever, on the pool's thread.
-    pub(super) async fn tend(&self) {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            self.sweep(Clock::now());
-        }
-    }
-
-    fn sweep(&self, now: Instant) {
+    /// Closes connections that have waited for too long or that their server has closed.
+    pub(super) fn sweep(&self, now: Instant) {
         let mut idle = self.idle.borrow_mut();
         for waiting in idle.by_server.values_mut() {
             let before = std::mem::take(waiting).into_iter();

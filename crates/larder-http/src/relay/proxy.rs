@@ -245,6 +245,18 @@ pub trait Proxy: 'static {
         true
     }
 
+    /// Whether a server speaks HTTP/2, so that requests share connections to it. Asked for servers that serve all clients.
+    fn speaks_http2(&self, server: &Self::Server) -> bool {
+        let _ = server;
+        false
+    }
+
+    /// Whether requests reach a server by TLS, for the scheme that HTTP/2 tells it.
+    fn is_secure(&self, server: &Self::Server) -> bool {
+        let _ = server;
+        false
+    }
+
     /// Opens a connection to a server.
     fn connect(
         &self,

@@ -7,7 +7,9 @@ use super::exchange::{Exchange, Outcome};
 use super::fields::{delimit, offered_protocols, remove_hop_of_request};
 use super::proxy::{Answer, ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
 use super::race::{Race, Replied};
+use super::streams::Stream;
 use super::tunnel;
+use super::upstream::Upstream;
 use super::wire::Wire;
 use super::worker::Worker;
 use crate::h1::{Body, Fault, FieldName};
@@ -17,6 +19,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
 /// The next event on a connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +89,7 @@ struct Connection<'a, T, P: Proxy> {
 
 /// A connection to a server.
 struct Opened<S> {
-    wire: Wire<S>,
+    upstream: Upstream<S>,
     /// Bytes of the reply, if the server has got the request already.
     replied: Vec<u8>,
     /// It has served other requests.
@@ -265,6 +268,9 @@ where
         {
             return self.race(server, (after, may_reuse), state).await;
         }
+        if worker.proxy.is_shared(server) && worker.proxy.speaks_http2(server) {
+            return self.attempt_stream(server, state).await;
+        }
         let own = self.own.take();
         let waiting = match own {
             Some((of, stream)) if of == *server => Some(stream),
@@ -272,33 +278,59 @@ where
             _ => None,
         };
         if let Some(waiting) = waiting.filter(|_| may_reuse) {
-            let opened = Opened { wire: Wire::new(waiting), replied: Vec::new(), reused: true };
+            let opened =
+                Opened { upstream: Upstream::Http1(Wire::new(waiting)), replied: Vec::new(), reused: true };
             return self.exchange(opened, server, state).await;
         }
         let began = Clock::now();
         match self.connect(server).await {
             Ok(Some(stream)) => {
                 worker.proxy.on_connect(state, Clock::now().saturating_duration_since(began));
-                let opened = Opened { wire: Wire::new(stream), replied: Vec::new(), reused: false };
+                let opened = Opened {
+                    upstream: Upstream::Http1(Wire::new(stream)),
+                    replied: Vec::new(),
+                    reused: false,
+                };
                 self.exchange(opened, server, state).await
             }
             Ok(None) => Attempt::Fault(ClientFault::Gone),
-            Err(error) => Attempt::Failed(Failure {
-                stage: Stage::Connect,
-                error,
-                replayable: true,
-                resumable: self.client.sent.resumable(),
-            }),
+            Err(error) => self.not_connected(error),
+        }
+    }
+
+    fn not_connected(&self, error: io::Error) -> Attempt {
+        let resumable = self.client.sent.resumable();
+        Attempt::Failed(Failure { stage: Stage::Connect, error, replayable: true, resumable })
+    }
+
+    /// Sends a request to a server of HTTP/2.
+    async fn attempt_stream(&mut self, server: &P::Server, state: &mut P::Exchange) -> Attempt {
+        let (worker, info, limits) = (self.worker, self.info, self.limits);
+        let began = Clock::now();
+        let place = worker.streams.place(server, worker.proxy.connect(info, server));
+        let place = async {
+            timeout(limits.connect, place).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        };
+        let place = match self.client.unless_it_leaves(place, limits.half_close).await {
+            Some(Ok(place)) => place,
+            Some(Err(error)) => return self.not_connected(error),
+            None => return Attempt::Fault(ClientFault::Gone),
+        };
+        let reused = place.reused;
+        if !reused {
+            worker.proxy.on_connect(state, Clock::now().saturating_duration_since(began));
+        }
+        match Stream::new(place, &self.client.request, worker.proxy.is_secure(server)) {
+            Some(stream) => {
+                let upstream = Upstream::Http2(Box::new(stream));
+                self.exchange(Opened { upstream, replied: Vec::new(), reused }, server, state).await
+            }
+            None => Attempt::Fault(ClientFault::Malformed(Fault::Target)),
         }
     }
 
     /// Asks a server, and after a while another one.
-    async fn race(
-        &mut self,
-        first: &P::Server,
-        how: (Duration, bool),
-        state: &mut P::Exchange,
-    ) -> Attempt {
+    async fn race(&mut self, first: &P::Server, how: (Duration, bool), state: &mut P::Exchange) -> Attempt {
         let worker = self.worker;
         let mut request = Vec::new();
         self.client.request.write(&mut request);
@@ -310,7 +342,7 @@ where
                 if let Some(took) = connected {
                     worker.proxy.on_connect(state, took);
                 }
-                let opened = Opened { wire, replied: bytes, reused };
+                let opened = Opened { upstream: Upstream::Http1(wire), replied: bytes, reused };
                 self.exchange(opened, second.as_ref().unwrap_or(first), state).await
             }
             Some(Err(failure)) => Attempt::Failed(failure),
@@ -340,13 +372,13 @@ where
         state: &mut P::Exchange,
     ) -> Attempt {
         let (limits, worker) = (self.limits, self.worker);
-        let Opened { wire, replied, reused } = opened;
+        let Opened { upstream, replied, reused } = opened;
         let resumes = self.client.sent.status.is_some();
         if resumes {
             // The head that the client has got is not to be lost.
             self.client.swap_reply();
         }
-        let mut exchange = Exchange::new(&mut self.client, self.info, wire, worker, state, limits);
+        let mut exchange = Exchange::new(&mut self.client, self.info, upstream, worker, state, limits);
         let mut begun = false;
         let outcome = poll_fn(|cx| {
             if !std::mem::replace(&mut begun, true)
@@ -364,8 +396,11 @@ where
         }
         match outcome {
             Outcome::Done { server_goes_on } => {
-                if server_goes_on && is_idle {
-                    let stream = connection.into_inner();
+                if let Upstream::Http1(wire) = connection
+                    && server_goes_on
+                    && is_idle
+                {
+                    let stream = wire.into_inner();
                     if worker.proxy.is_shared(server) {
                         worker.pool.put(server, stream);
                     } else {
@@ -385,8 +420,10 @@ where
                 Attempt::Failed(Failure { stage, error, replayable, resumable })
             }
             Outcome::Tunnel => {
-                let bytes = tunnel::carry(&mut self.client, connection, &limits).await;
-                self.client.sent.body_bytes += bytes;
+                // No stream of HTTP/2 becomes a tunnel: its replies of 101 are malformed.
+                if let Upstream::Http1(wire) = connection {
+                    self.client.sent.body_bytes += tunnel::carry(&mut self.client, wire, &limits).await;
+                }
                 Attempt::Ended(After::Farewell)
             }
         }

@@ -96,17 +96,22 @@ impl Transfer {
         Ok(taken)
     }
 
-    /// Ends a body that the end of the sender's connection ends.
+    /// Ends a body that the end of the sender's connection or stream ends, with these lines of trailers.
     pub(super) fn finish(
         &mut self,
         out: &mut Vec<u8>,
+        trailers: &[u8],
         mut edit: impl FnMut(&[u8], bool, &mut Vec<u8>) -> Result<bool, Unfit>,
         mut send: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Broken> {
         out.clear();
         self.pass_piece(&[], true, out, &mut edit, &mut send)?;
         if self.coding == Coding::Chunks {
-            send(if self.in_chunk { b"\r\n0\r\n\r\n" } else { b"0\r\n\r\n" }, &[]);
+            out.extend_from_slice(if self.in_chunk { b"\r\n0\r\n" } else { b"0\r\n" });
+            out.extend_from_slice(trailers);
+            out.extend_from_slice(b"\r\n");
+            send(out, &[]);
+            out.clear();
         }
         Ok(())
     }

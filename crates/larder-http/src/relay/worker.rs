@@ -1,10 +1,16 @@
 //! The part of a thread that its connections share.
 
+use super::clock::Clock;
 use super::pool::{Pool, PoolLimits};
 use super::proxy::Proxy;
+use super::streams::Connections;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
+use std::time::Duration;
+
+/// Time from one look at all waiting connections to the next.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The state of a thread: the proxy, connections to servers that wait, and whether the proxy is about to end.
 ///
@@ -12,6 +18,7 @@ use std::task::{Context, Waker};
 pub struct Worker<P: Proxy> {
     pub(super) proxy: P,
     pub(super) pool: Pool<P::Server, P::Stream>,
+    pub(super) streams: Connections<P::Server>,
     ending: Cell<bool>,
     idle_ends: Cell<bool>,
     /// The tasks of connections that may wait for a request.
@@ -33,6 +40,7 @@ impl<P: Proxy> Worker<P> {
         Self {
             proxy,
             pool: Pool::new(pool),
+            streams: Connections::default(),
             ending: Cell::new(false),
             idle_ends: Cell::new(false),
             waiting: RefCell::default(),
@@ -60,7 +68,12 @@ impl<P: Proxy> Worker<P> {
 
     /// Closes connections to servers that have waited for too long or that their server has closed. Runs for ever, on this thread.
     pub async fn tend(&self) {
-        self.pool.tend().await;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = Clock::now();
+            self.pool.sweep(now);
+            self.streams.sweep(now, self.pool.limits.idle);
+        }
     }
 
     pub(super) const fn is_ending(&self) -> bool {
