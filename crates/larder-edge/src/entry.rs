@@ -127,18 +127,24 @@ impl EntryRules {
     /// Writes the identity fields of a request. Returns the number of fields dropped because they tell of the URL.
     pub fn identify(&self, fields: &mut impl Fields, sender: Sender<'_>) -> u64 {
         let scheme = if sender.secure { "https" } else { "http" };
-        if !sender.trusted || !fields.has("X-Forwarded-Proto") {
-            fields.set("X-Forwarded-Proto", scheme.as_bytes());
+        let dropped = if sender.trusted || self.url_fields { 0 } else { fields.remove_if(tells_url) };
+        if !sender.trusted {
+            fields.remove_if(is_identity);
         }
-        if !sender.trusted || !fields.has("X-Forwarded-Host") {
-            set_or_remove(fields, "X-Forwarded-Host", sender.host.filter(|host| !host.is_empty()));
+        if !fields.has("X-Forwarded-Proto") {
+            fields.add("X-Forwarded-Proto", scheme.as_bytes());
+        }
+        if let Some(host) = sender.host.filter(|host| !host.is_empty())
+            && !fields.has("X-Forwarded-Host")
+        {
+            fields.add("X-Forwarded-Host", host);
         }
         if sender.trusted {
             return 0;
         }
-        let dropped = if self.url_fields { 0 } else { fields.remove_if(tells_url) };
-        fields.remove("Client-Cert-Chain");
-        set_or_remove(fields, "Client-Cert", sender.client_cert);
+        if let Some(certificate) = sender.client_cert {
+            fields.add("Client-Cert", certificate);
+        }
         let address = sender.address.to_canonical();
         self.list(fields, "X-Forwarded-For", &address.to_string());
         if fields.has("Forwarded") {
@@ -172,6 +178,14 @@ impl EntryRules {
         // Values that were valid one by one are valid as a list.
         fields.set(name, &list);
     }
+}
+
+/// Whether a field says who the sender is, and is written anew for a sender that is not trusted.
+fn is_identity(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 4] =
+        [b"client-cert", b"client-cert-chain", b"x-forwarded-host", b"x-forwarded-proto"];
+    matches!(name.first(), Some(b'c' | b'C' | b'x' | b'X'))
+        && NAMES.iter().any(|field| name.eq_ignore_ascii_case(field))
 }
 
 /// Whether a field tells of the URL ([`URL_FIELDS`]).

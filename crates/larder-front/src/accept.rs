@@ -4,7 +4,6 @@
 //! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
 
 use crate::clients::Connected;
-use crate::conn::{ClientStream, ConnLimits, Link, Rescued};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
 use crate::http2;
@@ -14,9 +13,6 @@ use crate::request::{Client, Requests, Security};
 use crate::switch::{BACKLOG, Shared};
 use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
 use larder_http::relay::{self, Worker};
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
 use socket2::SockRef;
 use std::future::poll_fn;
@@ -64,8 +60,8 @@ pub(crate) struct Front {
     /// Turns true when the switch stops.
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) lingering: Arc<Semaphore>,
-    /// Serves requests of HTTP/1; Pingora does where there is none.
-    worker: Option<Rc<Worker<Requests>>>,
+    /// Serves requests of HTTP/1.
+    worker: Rc<Worker<Requests>>,
 }
 
 impl Front {
@@ -73,14 +69,10 @@ impl Front {
         shared: Arc<Shared>,
         proxy: Arc<HttpProxy<Relay>>,
         stopping: watch::Receiver<bool>,
+        worker: Rc<Worker<Requests>>,
     ) -> Self {
         let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
-        Self { shared, proxy, entry: Entry::Clear, stopping, lingering, worker: None }
-    }
-
-    /// The same with requests of HTTP/1 served by this worker, if there is one.
-    pub(crate) fn on(self, worker: Option<Rc<Worker<Requests>>>) -> Self {
-        Self { worker, ..self }
+        Self { shared, proxy, entry: Entry::Clear, stopping, lingering, worker }
     }
 
     /// The same for an address whose connections begin otherwise.
@@ -152,7 +144,7 @@ impl Front {
             }
             if let Ok(permit) = self.lingering.clone().try_acquire_owned() {
                 connections.spawn_local(async move {
-                    bid_farewell(ClientIo::Clear(tcp), Some(Failure::ConnectionsFull)).await;
+                    bid_farewell(ClientIo::Clear(tcp), Failure::ConnectionsFull).await;
                     drop(permit);
                 });
             }
@@ -212,7 +204,7 @@ impl Front {
         if matches!(self.entry, Entry::Clear)
             && let Ok(_permit) = self.lingering.clone().try_acquire_owned()
         {
-            bid_farewell(ClientIo::Clear(tcp), Some(Failure::ClientConnectionsFull)).await;
+            bid_farewell(ClientIo::Clear(tcp), Failure::ClientConnectionsFull).await;
         }
         None
     }
@@ -243,51 +235,11 @@ impl Front {
         }
     }
 
-    pub(crate) fn limits(&self) -> ConnLimits {
-        let shared = &self.shared;
-        ConnLimits {
-            header_bytes_max: shared.limits.header_bytes_max,
-            header: shared.timeouts.header,
-            keepalive: shared.timeouts.keepalive,
-            client_write: shared.timeouts.client_write,
-            half_close: shared.handoff.is_some(),
-            http2_too: shared.h2c,
-        }
-    }
-
     /// Serves the requests of an HTTP/1 connection, one after the other.
     async fn serve_http1(self, io: ClientIo, client: Client) {
-        let shared = &self.shared;
-        if let Some(worker) = &self.worker {
-            if let Some(cut) = relay::serve(io, &client, worker).await {
-                // Fails only for a connection that is reset already.
-                let _ = SockRef::from(cut.tcp()).set_linger(Some(Duration::ZERO));
-            }
-            return;
-        }
-        let link = Arc::new(Link::new(client, shared.clock.now()));
-        let stream: Stream = Box::new(ClientStream::new(io, link.clone(), self.limits(), shared.clock));
-        let mut session = ServerSession::new_http1(stream);
-        // No timeouts of the engine's own before a request: the stream has them.
-        session.set_keepalive(Some(0));
-        // Requests sent ahead are kept for their turn; otherwise they would count as rubbish after a body.
-        session.set_pipelining_enabled(true);
-        while let Some(reused) = self.proxy.process_new_http(session, &self.stopping).await {
-            link.idle();
-            let (stream, settings) = reused.consume();
-            session = ServerSession::new_http1(stream);
-            if let Some(settings) = settings {
-                settings.apply_to_session(&mut session);
-            }
-        }
-        let Rescued { unanswered, io } = link.take_rescued();
-        match unanswered {
-            Some(failure) => shared.metrics.failed(failure),
-            None if link.was_malformed() => shared.metrics.failed(Failure::BadRequest),
-            None => {}
-        }
-        if let Some(io) = io {
-            bid_farewell(io, unanswered).await;
+        if let Some(cut) = relay::serve(io, &client, &self.worker).await {
+            // Fails only for a connection that is reset already.
+            let _ = SockRef::from(cut.tcp()).set_linger(Some(Duration::ZERO));
         }
     }
 }
@@ -308,13 +260,11 @@ pub(crate) async fn farewell(io: ClientIo) {
     let _ = tokio::time::timeout(HTTP2_LINGER, shut_and_drain(io, HTTP2_SILENCE)).await;
 }
 
-/// Answers on a bare connection what is unanswered, and closes it so that the client can read the answer: closing with
-/// unread bytes would reset the connection and take the answer back.
-async fn bid_farewell(mut io: ClientIo, unanswered: Option<Failure>) {
+/// Answers on a bare connection, and closes it so that the client can read the answer: closing with unread bytes would reset the
+/// connection and take the answer back.
+async fn bid_farewell(mut io: ClientIo, failure: Failure) {
     let exchange = async {
-        if let Some(failure) = unanswered {
-            io.write_all(failure.raw_reply().as_bytes()).await?;
-        }
+        io.write_all(failure.raw_reply().as_bytes()).await?;
         shut_and_drain(io, LINGER).await
     };
     let _ = tokio::time::timeout(LINGER, exchange).await;

@@ -1,10 +1,10 @@
 //! The live switch: accepts clients, asks the dispatcher for every request, relays.
 //!
-//! [`larder_core::Dispatcher`] decides; this crate acts. It owns the sockets: its own accept loops (`accept`) hand
-//! each connection to Pingora's HTTP proxy engine, used as a library, which parses, relays, pools and retries; the
-//! hooks in `relay` ask the dispatcher for a node for every request, also on kept-alive connections. What a request
-//! has taken (a place among the admitted, load at a node) is held by a lease that gives it back exactly once,
-//! however the request ends. `health` tells the dispatcher which nodes answer.
+//! [`larder_core::Dispatcher`] decides; this crate acts. It owns the sockets: its threads (`workers`) accept connections and serve
+//! them by [`larder_http::relay`], which parses, relays and pools. `request` asks the dispatcher for a node for every request, also on
+//! kept-alive connections. A lease holds what a request has taken (a place among the admitted, load at a node) and gives it back exactly
+//! once, however the request ends. `health` tells the dispatcher which nodes answer. Clients of HTTP/2 are still served by Pingora's
+//! proxy engine (`http2`, `relay`).
 //!
 //! Every limit has a named outcome ([`Failure`]), which the client sees in the header `x-larder-error`, the log in
 //! the field `error` and the metrics in the label `error`.

@@ -234,14 +234,11 @@ fn pool_nodes(config: &SwitchConfig) -> usize {
     config.nodes.len().max(AT_LEAST.min(usize::from(config.settings.nodes_max)))
 }
 
-/// Limits on the connections to nodes that wait on each thread; none where Pingora serves requests of HTTP/1.
-fn pool(config: &SwitchConfig) -> Option<PoolLimits> {
-    let chosen = std::env::var_os("LARDER_ENGINE").is_some_and(|engine| engine == "larder-http");
-    chosen.then(|| {
-        let per_server = config.limits.node_idle_max;
-        let total = per_server.saturating_mul(pool_nodes(config));
-        PoolLimits { per_server, total, idle: config.timeouts.node_idle }
-    })
+/// Limits on the connections to nodes that wait on each thread.
+fn pool(config: &SwitchConfig) -> PoolLimits {
+    let per_server = config.limits.node_idle_max;
+    let total = per_server.saturating_mul(pool_nodes(config));
+    PoolLimits { per_server, total, idle: config.timeouts.node_idle }
 }
 
 /// The settings, routes and nodes of the dispatcher that a config describes.
@@ -318,8 +315,8 @@ pub struct Prepared {
     /// How many of them are without TLS; the others come after them.
     clear: usize,
     server: Arc<ServerConf>,
-    /// Connections to nodes that wait on each thread, if our own engine serves requests of HTTP/1.
-    pool: Option<PoolLimits>,
+    /// Limits on the connections to nodes that wait on each thread.
+    pool: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
     handoff: HandoffConfig,
     nodes_max: u16,
@@ -392,7 +389,7 @@ pub struct Switch {
     /// How many of them are without TLS.
     clear: usize,
     server: Arc<ServerConf>,
-    pool: Option<PoolLimits>,
+    pool: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
     ears: Option<Ears>,
 }

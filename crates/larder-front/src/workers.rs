@@ -43,7 +43,7 @@ struct Thread {
     proxy: Arc<HttpProxy<Relay>>,
     listeners: Vec<(TcpListener, Entry)>,
     stage: watch::Receiver<Stage>,
-    pool: Option<PoolLimits>,
+    pool: PoolLimits,
     alive: mpsc::Sender<()>,
 }
 
@@ -56,7 +56,7 @@ impl Workers {
         shared: &Arc<Shared>,
         proxy: &Arc<HttpProxy<Relay>>,
         listeners: &[(TcpListener, Entry)],
-        (threads, pool): (usize, Option<PoolLimits>),
+        (threads, pool): (usize, PoolLimits),
     ) -> io::Result<Self> {
         let (stage, alive) = (watch::Sender::default(), mpsc::channel(1));
         for number in 0..threads {
@@ -91,9 +91,9 @@ impl Thread {
     /// Serves until the switch ends and all connections have.
     async fn serve(self) {
         let Self { shared, proxy, listeners, mut stage, pool, alive } = self;
-        let worker = pool.map(|pool| Rc::new(Worker::new(Requests { shared: shared.clone() }, pool)));
+        let worker = Rc::new(Worker::new(Requests { shared: shared.clone() }, pool));
         let (stop, stopping) = watch::channel(false);
-        let front = Front::new(shared.clone(), proxy, stopping).on(worker.clone());
+        let front = Front::new(shared.clone(), proxy, stopping, worker.clone());
         let mut accepting = JoinSet::new();
         for (listener, entry) in listeners {
             match tokio::net::TcpListener::from_std(listener) {
@@ -102,18 +102,17 @@ impl Thread {
             }
         }
         drop(front);
-        if let Some(worker) = worker.clone() {
-            spawn_local(async move { worker.tend().await });
-        }
+        let tended = worker.clone();
+        spawn_local(async move { tended.tend().await });
         let all_ended = async { while accepting.join_next().await.is_some() {} };
         let follow = async {
             while stage.changed().await.is_ok() {
                 let is_draining = *stage.borrow_and_update() == Stage::Draining;
                 stop.send_replace(true);
-                match &worker {
-                    Some(worker) if is_draining => worker.drain(),
-                    Some(worker) => worker.retire(),
-                    None => {}
+                if is_draining {
+                    worker.drain();
+                } else {
+                    worker.retire();
                 }
             }
             // The switch is gone: everything is cut at once.

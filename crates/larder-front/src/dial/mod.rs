@@ -18,7 +18,7 @@ pub(crate) use tls::Loaded;
 use crate::config::NodeEntry;
 use crate::conn::Link;
 use larder_edge::OutboundTls;
-use opener::{Announcement, Opener};
+use opener::Opener;
 use pingora_core::upstreams::peer::HttpPeer;
 use std::io;
 use std::net::SocketAddr;
@@ -27,9 +27,6 @@ use tie::Tie;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-/// Keeps idle connections on which requests may be upgraded apart from the others.
-const UPGRADABLE: u64 = 0x7570_6772_6164_6562;
 
 /// What a node says of TLS for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -163,21 +160,13 @@ impl Dial {
         peer
     }
 
-    /// Has the engine open a connection of its own kind where a request needs one: a connection that announces the client
-    /// of `link`, or one on which a request may be upgraded.
-    pub(crate) fn suit(&self, peer: &mut HttpPeer, link: Option<&Arc<Link>>, upgrade: bool) {
-        let announcement = self.announce.zip(link).map(|(version, link)| {
-            let (bytes, tie) = (version.announcement(link.announced().as_ref()), Tie::default());
-            peer.group_key ^= xxhash_rust::xxh3::xxh3_64(&bytes);
-            peer.options.tracer = Some(tie.tracer());
-            Announcement { bytes, link: link.clone(), tie }
-        });
-        if upgrade {
-            peer.group_key ^= UPGRADABLE;
-        }
-        if announcement.is_some() || upgrade {
-            peer.options.custom_l4 = Some(Arc::new(Opener { announcement, upgrade }));
-        }
+    /// Has the engine open a connection that announces the client of `link`, if the node is to know clients.
+    pub(crate) fn suit(&self, peer: &mut HttpPeer, link: Option<&Arc<Link>>) {
+        let Some((version, link)) = self.announce.zip(link) else { return };
+        let (bytes, tie) = (version.announcement(link.announced().as_ref()), Tie::default());
+        peer.group_key ^= xxhash_rust::xxh3::xxh3_64(&bytes);
+        peer.options.tracer = Some(tie.tracer());
+        peer.options.custom_l4 = Some(Arc::new(Opener { bytes, link: link.clone(), tie }));
     }
 }
 

@@ -101,22 +101,18 @@ impl Front {
     /// Serves an HTTP/2 connection to its end.
     pub(crate) async fn serve_http2(self, io: ClientIo, client: Client) {
         let shared = &self.shared;
-        let link = Arc::new(Link::new(client, shared.clock.now()));
+        let link = Arc::new(Link::new(client));
         shared.metrics.http2_connected();
-        // The header phase of HTTP/1 does not exist here.
-        link.serving(false);
-        // The socket is kept for the farewell.
-        link.linger();
         // It fails only for a connection that is gone.
         let _ = SockRef::from(io.tcp()).set_tcp_notsent_lowat(UNSENT_MAX);
         let blocked = Arc::new(Blocked::default());
-        let stream = ClientStream::frames(io, link.clone(), self.limits(), shared.clock, blocked.clone());
+        let stream = ClientStream::new(io, link.clone(), shared.timeouts.client_write, blocked.clone());
         let complete = self.serve_streams(stream, &link, &blocked).await;
         if let Some(flood) = link.flood() {
             shared.metrics.failed(Failure::Http2Flood);
             tracing::debug!(client = %link.client, %flood, "HTTP/2 connection closed");
         }
-        if let Some(io) = link.take_rescued().io
+        if let Some(io) = link.take_socket()
             && complete
         {
             farewell(io).await;

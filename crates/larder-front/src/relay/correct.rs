@@ -89,26 +89,7 @@ pub(super) fn reply(session: &mut Session, reply: &mut ResponseHeader) -> Result
             reply.remove_header(&name);
         }
     }
-    if upgrade && !super::link(session).is_none_or(|link| link.stays_http()) {
-        session.set_keepalive(None);
-    }
     Ok(())
-}
-
-/// Keeps interim replies of nodes (1xx) from a client of HTTP/1.0, which takes them for the final reply (RFC 9110 section 15.2).
-pub(super) fn interim(session: &mut Session) {
-    if session.req_header().version < Version::HTTP_11 {
-        session.downstream_session.set_ignore_info_resp(true);
-    }
-}
-
-/// Makes a reply in chunks one for a client of HTTP/1.0, which knows none: the end of the connection is that of the reply (RFC 9112
-/// section 6.1). The engine puts replies without a length into chunks, so this comes behind it.
-pub(super) fn unchunked(session: &mut Session, reply: &mut ResponseHeader) {
-    if session.req_header().version == Version::HTTP_10 && reply.headers.contains_key(TRANSFER_ENCODING) {
-        reply.remove_header(&TRANSFER_ENCODING);
-        session.set_keepalive(None);
-    }
 }
 
 /// The fields that `Connection` says are of this hop alone (RFC 9110 section 7.6.1).

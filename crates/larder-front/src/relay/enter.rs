@@ -3,7 +3,7 @@
 //! The relay engine removes the standard hop-by-hop fields before a node is asked. It would also remove what `Connection` nominates, but
 //! only after the decision, and it refuses the nominations that the rules ignore.
 
-use super::{Context, Relay, headers, stream};
+use super::{Context, Relay, headers};
 use crate::conn::Link;
 use crate::failure::Failure;
 use crate::http2;
@@ -20,7 +20,7 @@ impl Relay {
     /// Applies the rules for header fields that enter.
     pub(super) fn enter(&self, session: &mut Session) -> Result<(), Failure> {
         // Without a connection nothing is known of the sender.
-        let link = stream(session).map(|stream| stream.link().clone()).or_else(http2::connection);
+        let link = http2::connection();
         let link = link.ok_or(Failure::Internal)?;
         let dropped = enter(&self.shared.entry, session.req_header_mut(), &link)
             .map_err(|TooManyOptions| Failure::BadRequest)?;

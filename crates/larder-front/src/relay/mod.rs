@@ -1,7 +1,7 @@
 //! The relay: Pingora's hooks, in the order in which a request meets them.
 //!
 //! `request_filter` (header read: which node) -> `upstream_peer` (its address) -> `connected_to_upstream` ->
-//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) -> `response_filter` (for old clients) ->
+//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) ->
 //! `response_body_filter` (its pieces) -> `logging` (done). No other hook is used, since each that waits costs an allocation per
 //! request.
 //! `fail_to_connect` and `error_while_proxy` decide whether `upstream_peer` is asked again; `fail_to_proxy` answers
@@ -29,7 +29,7 @@ pub(crate) use correct::listed;
 use self::headers::Fields;
 use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
 use crate::clients::TooMany;
-use crate::conn::{ClientStream, Link};
+use crate::conn::Link;
 use crate::failure::Failure;
 use crate::handoff::Started;
 use crate::health;
@@ -42,7 +42,7 @@ use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CACHE_STATUS, UPGRADE};
+use http::header::CACHE_STATUS;
 use http::{HeaderValue, StatusCode};
 use larder_core::rules::Head;
 use larder_core::{Decision, Refusal, Request};
@@ -54,7 +54,6 @@ use pingora_error::{Error, ErrorSource, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use std::os::fd::RawFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,47 +63,16 @@ pub(crate) struct Relay {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The stream under a session.
-fn stream(session: &Session) -> Option<&ClientStream> {
-    // Through the box: the box is a stream of its own as far as the types go.
-    (**session.downstream_session.stream()?).as_any().downcast_ref()
-}
-
 /// The connection that a request has come by.
-enum LinkRef<'a> {
-    /// Its stream has it.
-    Own(&'a Link),
-    /// It is one of many on a connection of HTTP/2.
-    Shared(Arc<Link>),
-}
-
-impl std::ops::Deref for LinkRef<'_> {
-    type Target = Link;
-
-    fn deref(&self) -> &Link {
-        match self {
-            Self::Own(link) => link,
-            Self::Shared(link) => link,
-        }
-    }
-}
-
-fn link(session: &Session) -> Option<LinkRef<'_>> {
-    match stream(session) {
-        Some(stream) => Some(LinkRef::Own(stream.link())),
-        None => http2::connection().map(LinkRef::Shared),
-    }
+fn link(_: &Session) -> Option<Arc<Link>> {
+    http2::connection()
 }
 
 /// How the engine reaches a node for a session.
 fn peer(node: &Node, session: &Session) -> HttpPeer {
     let mut peer = node.peer.clone();
-    // Upgrades are of HTTP/1.1 alone.
-    let upgrade = session.req_header().headers.contains_key(UPGRADE) && !node.speaks_http2();
-    let announces = node.dial.announce.is_some();
-    if announces || upgrade {
-        let link = || stream(session).map(|stream| stream.link().clone()).or_else(http2::connection);
-        node.dial.suit(&mut peer, link().filter(|_| announces).as_ref(), upgrade);
+    if node.dial.announce.is_some() {
+        node.dial.suit(&mut peer, link(session).as_ref());
     }
     peer
 }
@@ -155,7 +123,7 @@ impl Relay {
     }
 
     /// Asks the dispatcher for a node, waiting for admission if need be.
-    async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
+    async fn place(&self, context: &mut Context) -> Result<Decision, Failure> {
         match context.placed.take() {
             Some(Ok(Started { lease, request, decision })) => {
                 (context.lease, context.request) = (lease, request);
@@ -168,14 +136,7 @@ impl Relay {
             return Ok(decision);
         }
         let outcome = {
-            let admitted = context.lease.wait();
-            match stream(session) {
-                Some(stream) => tokio::select! {
-                    outcome = admitted => outcome.map_err(Failure::from),
-                    () = stream.closed() => Err(Failure::ClientGone),
-                },
-                None => admitted.await.map_err(Failure::from),
-            }
+            context.lease.wait().await.map_err(Failure::from)
         };
         context.queued = Some(self.shared.clock.now() - context.arrived);
         outcome
@@ -250,17 +211,13 @@ impl ProxyHttp for Relay {
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
         context.arrived = self.shared.clock.now();
         if let Some(link) = link(session) {
-            link.serving(headers::is_bodyless(session.req_header()));
             context.delivery = link.delivery;
-            // This request's and no other's: what ends before it is placed gives the load back with its context.
-            context.placed = link.take_outcome();
         }
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));
         if let Some(ids) = &self.shared.request_ids {
             context.request_id = Some(ids.of(&session.req_header().headers));
         }
-        correct::interim(session);
         self.check(session).map_err(|failure| refuse(context, failure))?;
         self.enter(session).map_err(|failure| refuse(context, failure))?;
         self.within_rate(session, context).map_err(|failure| refuse(context, failure))?;
@@ -279,7 +236,7 @@ impl ProxyHttp for Relay {
         }
         self.wish(session, context);
         context.traced = self.begin_trace(session);
-        let placed = self.place(session, context).await;
+        let placed = self.place(context).await;
         if let Some(traced) = &context.traced {
             traced.decided(&self.shared, (&context.request, context.queued), placed);
         }
@@ -466,23 +423,6 @@ impl ProxyHttp for Relay {
         Ok(None)
     }
 
-    /// Written out, since an async function would allocate for every request.
-    fn response_filter<'a, 'b, 'c, 'd, 'e>(
-        &'a self,
-        session: &'b mut Session,
-        reply: &'c mut ResponseHeader,
-        _context: &'d mut Context,
-    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'e>>
-    where
-        'a: 'e,
-        'b: 'e,
-        'c: 'e,
-        'd: 'e,
-    {
-        correct::unchunked(session, reply);
-        Box::pin(async { Ok(()) })
-    }
-
     fn fail_to_connect(
         &self,
         session: &mut Session,
@@ -550,9 +490,6 @@ impl ProxyHttp for Relay {
         let now = self.shared.clock.now();
         self.tell(session, error, context, now);
         context.lease.release(now);
-        if let Some(link) = link(session) {
-            link.idle_since(now);
-        }
         self.record(session, error, context, now);
         self.watch(session, error, context, now);
     }

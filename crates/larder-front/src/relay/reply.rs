@@ -1,7 +1,7 @@
 //! Replies the switch makes itself.
 
 use super::retry::reply_begun;
-use super::{Context, Relay, headers, link, refuse, stream};
+use super::{Context, Relay, headers, link, refuse};
 use crate::edits::{Answer, location};
 use crate::failure::{ERROR_HEADER, Failure};
 use bytes::Bytes;
@@ -35,10 +35,6 @@ impl Relay {
         let keep = (failure.status() >= 500 || may_go_on) && context.tries == 0;
         if !keep {
             session.set_keepalive(None);
-            // A stream of HTTP/2 ends by itself, and its connection goes on.
-            if let Some(stream) = stream(session) {
-                stream.link().linger();
-            }
         }
         match self.write_answer(session, failure, context).await {
             Ok(()) => FailToProxy { error_code: failure.status(), can_reuse_downstream: keep },

@@ -1,5 +1,6 @@
 //! The relay between real sockets.
 
 mod exchanges;
+mod features;
 mod kit;
 mod rules;

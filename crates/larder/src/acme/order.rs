@@ -135,9 +135,10 @@ async fn begin(
     if let Some(before) = replaces {
         match account.new_order(&NewOrder::new(&hosts).replaces(before)).await {
             Ok(order) => return Ok(order),
-            // It was replaced already, or the authority has never heard of such a thing: an order like any other.
+            // The certificate was replaced already, or the authority does not find it or knows no replacement: an order like any other.
+            // Pebble answers 500 to the number of about one certificate in 500, which it does not find.
             Err(Error::Unsupported(_)) => {}
-            Err(Error::Api(problem)) if matches!(problem.status, Some(400 | 404 | 409)) => {}
+            Err(Error::Api(problem)) if matches!(problem.status, Some(400 | 404 | 409 | 500)) => {}
             Err(error) => return Err(error.into()),
         }
     }
