@@ -135,9 +135,7 @@ impl Relay {
         if let Some(decision) = context.lease.arrive(context.arrived, context.request)? {
             return Ok(decision);
         }
-        let outcome = {
-            context.lease.wait().await.map_err(Failure::from)
-        };
+        let outcome = { context.lease.wait().await.map_err(Failure::from) };
         context.queued = Some(self.shared.clock.now() - context.arrived);
         outcome
     }

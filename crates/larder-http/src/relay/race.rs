@@ -58,8 +58,9 @@ impl<P: Proxy> Race<'_, P> {
         };
         let mut asked_second = pin!(self.ask(&second, true));
         let (mut first_open, mut second_open) = (true, true);
-        // A server's fault that came first, and the failure of the first server.
-        let (mut fault, mut failed): (Option<(bool, Replied<P::Stream>)>, Option<Failure>) = (None, None);
+        // A server's fault that came first, and whether it is the second one's.
+        let mut fault: Option<(bool, Replied<P::Stream>)> = None;
+        let mut failed: Option<Failure> = None;
         let mut grace = pin!(sleep(after));
         let winner = loop {
             let (is_second, reply) = tokio::select! {
