@@ -116,6 +116,15 @@ impl AsRawFd for ClientIo {
     }
 }
 
+impl larder_http::relay::Transport for ClientIo {
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Clear(tcp) => Some(tcp),
+            Self::Secure(_) => None,
+        }
+    }
+}
+
 impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {

@@ -14,6 +14,15 @@ pub(crate) enum NodeStream {
     Secure(Box<TlsStream<TcpStream>>),
 }
 
+impl larder_http::relay::Transport for NodeStream {
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Clear(tcp) => Some(tcp),
+            Self::Secure(_) => None,
+        }
+    }
+}
+
 /// Has the stream inside do it.
 macro_rules! inside {
     ($stream:expr, $method:ident($($argument:expr),*)) => {

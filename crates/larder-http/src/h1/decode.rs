@@ -81,6 +81,22 @@ impl Decoder {
         matches!(self.state, State::Ended)
     }
 
+    /// The bytes that are missing of a body whose length is known.
+    pub const fn left(&self) -> Option<u64> {
+        match self.state {
+            State::Length(left) => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Passes over bytes of a body whose length is known: all of them at most.
+    pub fn skip(&mut self, bytes: u64) {
+        if let State::Length(left) = self.state {
+            let left = left.saturating_sub(bytes);
+            self.state = if left == 0 { State::Ended } else { State::Length(left) };
+        }
+    }
+
     /// Whether the end of the connection is that of the body.
     pub const fn ends_by_close(&self) -> bool {
         matches!(self.state, State::Close)

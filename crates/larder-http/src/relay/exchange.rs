@@ -1,9 +1,11 @@
 //! One request on its way to a server, and the reply on its way back.
 
+mod ways;
+
 use super::client::Client;
 use super::fields::{delimit, remove_hop, were_offered, write_trailers};
 use super::proxy::{ClientFault, Limits, Passage, Proxy};
-use super::streams::Part;
+use super::splice::{Pipe, Transport};
 use super::transfer::{Broken, Coding, Transfer};
 use super::upstream::Upstream;
 use super::worker::Worker;
@@ -11,7 +13,6 @@ use crate::h1::{Body, HeadEnd, ReplyHead};
 use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Bytes of a reply's head, and of interim ones before it.
 const REPLY_HEAD_MAX: usize = 256 << 10;
@@ -98,13 +99,17 @@ pub(super) struct Exchange<'a, T, S, P: Proxy> {
     /// The client has a part of the reply already.
     resumes: bool,
     server_goes_on: bool,
+    /// Contents that pass as they are go through it.
+    pipe: Option<Pipe>,
+    /// The contents of the reply are the server's own.
+    is_unchanged: bool,
     limits: Limits,
 }
 
 impl<'a, T, S, P> Exchange<'a, T, S, P>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
-    S: AsyncRead + AsyncWrite + Unpin,
+    T: Transport,
+    S: Transport,
     P: Proxy,
 {
     pub(super) fn new(
@@ -130,6 +135,8 @@ where
             server_spoke: false,
             resumes,
             server_goes_on: false,
+            pipe: None,
+            is_unchanged: false,
             client,
             info,
             worker,
@@ -157,7 +164,7 @@ where
                     Err(outcome) => return Poll::Ready(outcome),
                 }
             }
-            if self.client.wire.is_drained() {
+            if self.is_client_drained() {
                 match self.reply {
                     Reply::Tunnel => return Poll::Ready(Outcome::Tunnel),
                     Reply::Ended => {
@@ -176,7 +183,7 @@ where
                 return Poll::Ready(CLIENT_LEFT);
             }
             return self.client.deadline.poll(cx).map(|()| {
-                if !self.client.wire.is_drained() {
+                if !self.is_client_drained() {
                     CLIENT_LEFT
                 } else if self.client_is_to_send() {
                     Outcome::Client(ClientFault::TimedOut)
@@ -187,9 +194,14 @@ where
         }
     }
 
+    /// Whether the client's socket has taken all that came from the server.
+    fn is_client_drained(&self) -> bool {
+        self.client.wire.is_drained() && self.pipe.as_ref().is_none_or(Pipe::is_empty)
+    }
+
     /// The deadline of the side that must send or take bytes.
     fn patience(&self) -> Duration {
-        if !self.client.wire.is_drained() {
+        if !self.is_client_drained() {
             self.limits.client_write
         } else if self.client_is_to_send() {
             self.limits.client_read
@@ -305,11 +317,14 @@ where
                 }
             };
         }
-        if matches!(self.reply, Reply::Ended | Reply::Tunnel) {
+        if matches!(self.reply, Reply::Ended | Reply::Tunnel) && self.is_client_drained() {
             return Ok(false);
         }
         if let Upstream::Http2(_) = self.server {
             return self.download_part(cx);
+        }
+        if let Some(spliced) = self.splice(cx) {
+            return spliced;
         }
         super::scratch::with(|buffer| {
             let mut buffer = tokio::io::ReadBuf::new(buffer);
@@ -320,28 +335,6 @@ where
                 Poll::Pending => Ok(false),
             }
         })
-    }
-
-    /// Takes a part of a reply of HTTP/2 to the client. Whether there was one.
-    fn download_part(&mut self, cx: &mut Context<'_>) -> Result<bool, Outcome> {
-        let Self { client, server, .. } = self;
-        let Upstream::Http2(stream) = server else { return Ok(false) };
-        let Client { reply, request, .. } = &mut **client;
-        let part = match stream.poll_part(cx, reply, request.method()) {
-            Poll::Ready(part) => part.map_err(Outcome::Server)?,
-            Poll::Pending => return Ok(false),
-        };
-        self.server_spoke = true;
-        match part {
-            Part::Head if self.client.reply.is_interim() => self.pass_interim(cx)?,
-            Part::Head => self.begin_reply(cx, &[])?,
-            Part::Data(data) => {
-                self.client.out.clear();
-                self.pass_body(cx, &data)?;
-            }
-            Part::End(trailers) => self.end_reply(cx, &trailers)?,
-        }
-        Ok(true)
     }
 
     /// Bytes of the server; none at the end of its stream.
@@ -419,7 +412,9 @@ where
         let length = if head.status() == 204 { None } else { head.stated_length() };
         remove_hop(&mut head.fields);
         let passage = self.worker.proxy.reply(self.info, self.state, request, head);
-        let written = match (body, passage.map_err(|_| no_http())?) {
+        let passage = passage.map_err(|_| no_http())?;
+        self.is_unchanged = passage == Passage::AsIs;
+        let written = match (body, passage) {
             (Body::None, _) => Body::None,
             (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) if old => Body::Close,
             (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) => Body::Chunks,
@@ -543,6 +538,13 @@ where
         self.reply = Reply::Ended;
         self.server_goes_on = false;
         written.map_err(|_| CLIENT_LEFT)
+    }
+
+    /// Gives back what the thread's exchanges share.
+    pub(super) fn end(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            self.worker.pipes.put(pipe);
+        }
     }
 
     /// Whether the server has all of the request, so that its connection can take another one.

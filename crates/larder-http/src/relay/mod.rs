@@ -8,6 +8,8 @@
 //!    wait for each other.
 //! 4. [`Proxy::on_end`] learns how it went.
 //!
+//! Large bodies pass from socket to socket without a copy ([`splice`]).
+//!
 //! The connections of a thread share a [`Worker`], without locks: connections to servers that wait for their next request, a buffer
 //! for reading ([`scratch`]), and a clock that is read about once per turn of the event loop ([`Clock`]).
 
@@ -21,6 +23,7 @@ mod proxy;
 mod race;
 mod scratch;
 mod serve;
+mod splice;
 mod streams;
 mod transfer;
 mod tunnel;
@@ -34,4 +37,5 @@ pub use proxy::{
     Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit,
 };
 pub use serve::serve;
+pub use splice::Transport;
 pub use worker::Worker;

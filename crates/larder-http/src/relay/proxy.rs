@@ -1,5 +1,6 @@
 //! The interface to the program that decides where requests go.
 
+use super::splice::Transport;
 use crate::h1::{Fault, ReplyHead, RequestHead};
 use bytes::Bytes;
 use std::fmt;
@@ -7,7 +8,6 @@ use std::future::Future;
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 /// The decision about a request.
 #[derive(Debug)]
@@ -208,7 +208,7 @@ pub trait Proxy: 'static {
     /// A server. Connections to equal servers are interchangeable.
     type Server: Clone + Eq + Hash + fmt::Debug + 'static;
     /// A connection to a server.
-    type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
+    type Stream: Transport + 'static;
 
     /// Decides about a request. Fields that concern the client's connection alone are gone from `head`; changes go to the server,
     /// except to those that delimit the body.
@@ -319,7 +319,7 @@ pub trait Proxy: 'static {
         Ok(Passage::AsIs)
     }
 
-    /// Sees a piece of the reply's body; of a reply that is [`Passage::Changed`] also that it has ended. Returns whether the contents
+    /// Sees a piece of the reply's body, which is empty where the contents do not pass through this process; of a reply that is [`Passage::Changed`] also that it has ended. Returns whether the contents
     /// of `instead`, which is empty, pass in place of the piece.
     fn reply_body(
         &self,

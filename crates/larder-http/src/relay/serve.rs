@@ -7,6 +7,7 @@ use super::exchange::{Exchange, Outcome};
 use super::fields::{delimit, offered_protocols, remove_hop_of_request};
 use super::proxy::{Answer, ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
 use super::race::{Race, Replied};
+use super::splice::Transport;
 use super::streams::Stream;
 use super::tunnel;
 use super::upstream::Upstream;
@@ -18,7 +19,6 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 /// The next event on a connection after a request.
@@ -37,7 +37,7 @@ enum After {
 /// Returns the connection if it must be reset: the client has a part of a reply whose end only the end of the connection would show.
 pub async fn serve<T, P>(io: T, info: &P::Client, worker: &Worker<P>) -> Option<T>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: Transport,
     P: Proxy,
 {
     let limits = worker.proxy.limits();
@@ -107,7 +107,7 @@ enum Attempt {
 
 impl<T, P> Connection<'_, T, P>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: Transport,
     P: Proxy,
 {
     /// Serves a request whose head has come.
@@ -389,6 +389,7 @@ where
             exchange.poll(cx)
         })
         .await;
+        exchange.end();
         let replayable = matches!(outcome, Outcome::Server(_)) && exchange.rewind();
         let (spoke, is_idle, connection) = (exchange.server_spoke, exchange.is_idle(), exchange.server);
         if resumes {

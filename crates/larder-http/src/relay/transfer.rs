@@ -57,6 +57,18 @@ impl Transfer {
         self.decoder.ends_by_close()
     }
 
+    /// The bytes that are missing of a body that passes as it is and whose length is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        self.decoder.left().filter(|_| self.coding == Coding::Plain)
+    }
+
+    /// Notes bytes of such a body that have passed otherwise.
+    pub(super) fn skip(&mut self, bytes: u64) {
+        self.decoder.skip(bytes);
+        self.sent += bytes;
+        self.is_last_shown |= self.is_ended();
+    }
+
     /// Bytes of contents that were sent since the last call.
     pub(super) const fn take_count(&mut self) -> u64 {
         std::mem::replace(&mut self.sent, 0)

@@ -26,6 +26,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         self.io
     }
 
+    pub(super) const fn io(&self) -> &T {
+        &self.io
+    }
+
     /// Whether the socket has taken all.
     pub(super) const fn is_drained(&self) -> bool {
         self.pending.is_empty() && !self.unflushed

@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::pool::{Pool, PoolLimits};
 use super::proxy::Proxy;
+use super::splice::Pipes;
 use super::streams::Connections;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -19,6 +20,7 @@ pub struct Worker<P: Proxy> {
     pub(super) proxy: P,
     pub(super) pool: Pool<P::Server, P::Stream>,
     pub(super) streams: Connections<P::Server>,
+    pub(super) pipes: Pipes,
     ending: Cell<bool>,
     idle_ends: Cell<bool>,
     /// The tasks of connections that may wait for a request.
@@ -41,6 +43,7 @@ impl<P: Proxy> Worker<P> {
             proxy,
             pool: Pool::new(pool),
             streams: Connections::default(),
+            pipes: Pipes::default(),
             ending: Cell::new(false),
             idle_ends: Cell::new(false),
             waiting: RefCell::default(),

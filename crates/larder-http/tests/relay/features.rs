@@ -196,3 +196,45 @@ fn a_reply_that_breaks_off_resets_the_connection_where_its_end_would_look_right(
         assert!(!bench.reports(1).await[0].complete);
     });
 }
+
+/// Above some size the contents pass through a pipe in the kernel.
+#[test]
+fn large_bodies_pass_whole_and_break_off_where_the_server_does() {
+    const SIZE: usize = 3 << 20;
+    let contents: Rc<[u8]> = (0..SIZE).map(|at| (at % 251) as u8).collect();
+    on_one_thread(async {
+        let served = contents.clone();
+        let bench = Bench::new(move |_, mut talk| {
+            let served = served.clone();
+            async move {
+                while let Some(head) = talk.next_head().await {
+                    let sent = if head.starts_with("GET /part ") { SIZE / 2 } else { SIZE };
+                    talk.say(format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n")).await;
+                    talk.say(&served[..sent]).await;
+                    if sent < SIZE {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        let mut client = bench.client().await;
+        for _ in 0..3 {
+            client.say(GET).await;
+            client.head().await;
+            while client.read.len() < SIZE {
+                assert!(client.more().await, "{} bytes came", client.read.len());
+            }
+            assert!(client.read == *contents, "other bytes");
+            client.read.clear();
+        }
+        client.say("GET /part HTTP/1.1\r\nHost: h\r\n\r\n").await;
+        client.head().await;
+        while client.more().await {}
+        assert!(client.read == contents[..SIZE / 2], "{} bytes", client.read.len());
+        let reports = bench.reports(4).await;
+        let told: Vec<_> =
+            reports.iter().map(|report| (report.body_bytes as usize, report.complete)).collect();
+        assert_eq!(told, [(SIZE, true), (SIZE, true), (SIZE, true), (SIZE / 2, false)]);
+    });
+}
