@@ -57,6 +57,11 @@ impl Transfer {
         self.decoder.ends_by_close()
     }
 
+    /// Lines of trailers; complete once the body has ended.
+    pub(super) fn trailers(&self) -> &[u8] {
+        self.decoder.trailers()
+    }
+
     /// Bytes of contents that were sent since the last call.
     pub(super) const fn take_count(&mut self) -> u64 {
         std::mem::replace(&mut self.sent, 0)
@@ -113,6 +118,7 @@ impl Transfer {
             send(out, &[]);
             out.clear();
         }
+        self.decoder = Decoder::new(Body::None);
         Ok(())
     }
 
