@@ -3,6 +3,7 @@
 mod ways;
 
 use super::client::Client;
+use super::downstream::Downstream;
 use super::fields::{delimit, remove_hop, were_offered, write_trailers};
 use super::proxy::{ClientFault, Limits, Passage, Proxy};
 use super::splice::{Pipe, Transport};
@@ -11,7 +12,7 @@ use super::upstream::Upstream;
 use super::worker::Worker;
 use crate::h1::{Body, HeadEnd, ReplyHead};
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Bytes of a reply's head, and of interim ones before it.
@@ -79,8 +80,8 @@ impl Sent {
 
 /// An exchange under way.
 #[derive(Debug)]
-pub(super) struct Exchange<'a, T, S, P: Proxy> {
-    client: &'a mut Client<T>,
+pub(super) struct Exchange<'a, D, S, P: Proxy> {
+    client: &'a mut Client<D>,
     info: &'a P::Client,
     pub(super) server: Upstream<S>,
     worker: &'a Worker<P>,
@@ -106,14 +107,14 @@ pub(super) struct Exchange<'a, T, S, P: Proxy> {
     limits: Limits,
 }
 
-impl<'a, T, S, P> Exchange<'a, T, S, P>
+impl<'a, D, S, P> Exchange<'a, D, S, P>
 where
-    T: Transport,
+    D: Downstream,
     S: Transport,
     P: Proxy,
 {
     pub(super) fn new(
-        client: &'a mut Client<T>,
+        client: &'a mut Client<D>,
         info: &'a P::Client,
         server: Upstream<S>,
         worker: &'a Worker<P>,
@@ -125,7 +126,7 @@ where
         let is_chunked = body == Body::Chunks && matches!(server, Upstream::Http1(_));
         let coding = if is_chunked { Coding::Chunks } else { Coding::Plain };
         Self {
-            upload: Transfer::new(body, coding),
+            upload: Transfer::new(client.down.body(&client.request), coding),
             server,
             upload_failed: false,
             taken: Some(Vec::new()),
@@ -182,21 +183,25 @@ where
             if self.upload.is_ended() && self.client.watch(cx, self.limits.half_close).is_err() {
                 return Poll::Ready(CLIENT_LEFT);
             }
-            return self.client.deadline.poll(cx).map(|()| {
-                if !self.is_client_drained() {
-                    CLIENT_LEFT
-                } else if self.client_is_to_send() {
-                    Outcome::Client(ClientFault::TimedOut)
-                } else {
-                    Outcome::Server(io::ErrorKind::TimedOut.into())
+            ready!(self.client.deadline.poll(cx));
+            if !self.is_client_drained() {
+                if let Some(more) = self.client.down.grace(self.limits.client_write) {
+                    self.client.deadline.set(more);
+                    continue;
                 }
+                return Poll::Ready(CLIENT_LEFT);
+            }
+            return Poll::Ready(if self.client_is_to_send() {
+                Outcome::Client(ClientFault::TimedOut)
+            } else {
+                Outcome::Server(io::ErrorKind::TimedOut.into())
             });
         }
     }
 
     /// Whether the client's socket has taken all that came from the server.
     fn is_client_drained(&self) -> bool {
-        self.client.wire.is_drained() && self.pipe.as_ref().is_none_or(Pipe::is_empty)
+        self.client.down.is_drained() && self.pipe.as_ref().is_none_or(Pipe::is_empty)
     }
 
     /// The deadline of the side that must send or take bytes.
@@ -250,12 +255,13 @@ where
         }
         super::scratch::with(|buffer| {
             let mut buffer = tokio::io::ReadBuf::new(buffer);
-            match self.client.wire.poll_fill(cx, &mut buffer) {
+            match self.client.down.poll_fill(cx, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     let taken = self.upload_piece(cx, buffer.filled())?;
                     self.client.unread.extend_from_slice(&buffer.filled()[taken..]);
                     Ok(true)
                 }
+                Poll::Ready(Ok(())) if self.upload.ends_by_close() => self.upload_end(cx).map(|()| true),
                 Poll::Ready(_) => Err(CLIENT_LEFT),
                 Poll::Pending => Ok(moved),
             }
@@ -292,6 +298,24 @@ where
         Ok(taken)
     }
 
+    /// The request's body has ended with its stream.
+    fn upload_end(&mut self, cx: &mut Context<'_>) -> Result<(), Outcome> {
+        let Self { upload, server, client, worker, info, state, .. } = self;
+        let mut failed = false;
+        let ended = upload.finish(
+            &mut client.out,
+            &[],
+            |piece, is_last, _| worker.proxy.request_body(info, state, piece, is_last).map(|()| false),
+            |head, piece| {
+                failed |= server.send(cx, head, piece).is_err();
+            },
+        );
+        ended.map_err(|_| Outcome::Client(ClientFault::Refused))?;
+        failed |= server.end_body(cx).is_err();
+        self.upload_failed |= failed;
+        Ok(())
+    }
+
     /// Gives back the bytes of the request's body that were taken, for another attempt. Whether all are there.
     pub(super) fn rewind(&mut self) -> bool {
         let Some(mut taken) = self.taken.take() else { return false };
@@ -304,13 +328,13 @@ where
 
     /// Takes the reply to the client. Whether something moved.
     fn download(&mut self, cx: &mut Context<'_>) -> Result<bool, Outcome> {
-        if !self.client.wire.is_drained() {
-            let before = self.client.wire.left();
-            return match self.client.wire.poll_drain(cx) {
+        if !self.client.down.is_drained() {
+            let before = self.client.down.left();
+            return match self.client.down.poll_drain(cx) {
                 Poll::Ready(Ok(())) => Ok(true),
                 Poll::Ready(Err(_)) => Err(CLIENT_LEFT),
                 Poll::Pending => {
-                    if self.client.wire.left() < before {
+                    if self.client.down.left() < before {
                         self.client.deadline.set(self.limits.client_write);
                     }
                     Ok(false)
@@ -382,15 +406,13 @@ where
             return Err(no_http());
         }
         self.reply = Reply::Head(HeadEnd::new());
-        let Client { wire, request, reply, out, .. } = &mut *self.client;
+        let Client { down, request, reply, out, .. } = &mut *self.client;
         if request.is_http10() || self.resumes {
             return Ok(());
         }
         remove_hop(&mut reply.fields);
         delimit(&mut reply.fields, Body::None, None).map_err(|_| no_http())?;
-        out.clear();
-        reply.write(out);
-        wire.send(cx, out, &[]).map_err(|_| CLIENT_LEFT)
+        down.send_interim(cx, reply, out).map_err(|_| CLIENT_LEFT)
     }
 
     /// The head of the final reply has come, with the first bytes of its body.
@@ -399,14 +421,12 @@ where
             return self.resume_reply(cx, rest);
         }
         let uploading = !self.upload.is_ended();
-        let Client { request, reply: head, unread, protocols, is_half_closed, sent, .. } = &mut *self.client;
+        let Client { down, request, reply: head, unread, protocols, sent, .. } = &mut *self.client;
         if head.status() == 101 {
             return self.begin_tunnel(cx, rest);
         }
         let (old, body) = (request.is_http10(), head.body(request.method()));
-        // Early bytes after a wish for another protocol are perhaps no request.
-        let is_clear = unread.is_empty() || !request.asks_for_upgrade();
-        let goes_on = request.is_persistent() && !uploading && is_clear && !*is_half_closed;
+        let goes_on = !uploading && down.goes_on(request, unread);
         *protocols = None;
         self.server_goes_on = head.is_persistent() && body != Body::Close;
         let length = if head.status() == 204 { None } else { head.stated_length() };
@@ -416,7 +436,9 @@ where
         self.is_unchanged = passage == Passage::AsIs;
         let written = match (body, passage) {
             (Body::None, _) => Body::None,
-            (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) if old => Body::Close,
+            (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) if old || D::IS_FRAMED => {
+                Body::Close
+            }
             (Body::Length(_), Passage::Changed) | (Body::Chunks | Body::Close, _) => Body::Chunks,
             (Body::Length(bytes), _) => Body::Length(bytes),
         };
@@ -425,16 +447,17 @@ where
         sent.ends_by_close = written == Body::Close;
         sent.goes_on = goes_on && written != Body::Close && !self.worker.is_ending();
         sent.length = if let Body::Length(bytes) = written { Some(bytes) } else { None };
-        if !sent.goes_on {
+        if D::IS_FRAMED {
+            // The end of a stream does not end its connection.
+        } else if !sent.goes_on {
             append(head, b"close")?;
         } else if old {
             append(head, b"keep-alive")?;
         }
         let transfer = Transfer::new(body, coding);
         self.reply = if transfer.is_ended() { Reply::Ended } else { Reply::Body(transfer) };
-        let Client { reply, out, .. } = &mut *self.client;
-        out.clear();
-        reply.write(out);
+        let Client { down, reply, out, .. } = &mut *self.client;
+        down.begin(reply, out);
         self.pass_body(cx, rest)
     }
 
@@ -456,7 +479,7 @@ where
 
     /// The server switches to another protocol, and these are its first bytes.
     fn begin_tunnel(&mut self, cx: &mut Context<'_>, rest: &[u8]) -> Result<(), Outcome> {
-        let Client { wire, request, reply, out, protocols, sent, .. } = &mut *self.client;
+        let Client { down, request, reply, out, protocols, sent, .. } = &mut *self.client;
         let offered = protocols.take().ok_or_else(no_http)?;
         // RFC 9110 section 15.2.2.
         if matches!(self.server, Upstream::Http2(_))
@@ -474,37 +497,41 @@ where
         reply.fields.append(b"Upgrade", &taken).map_err(|_| no_http())?;
         (sent.status, sent.body_bytes) = (Some(101), rest.len() as u64);
         self.reply = Reply::Tunnel;
-        out.clear();
-        reply.write(out);
-        wire.send(cx, out, rest).map_err(|_| CLIENT_LEFT)
+        down.begin(reply, out);
+        down.send(cx, out, rest).map_err(|_| CLIENT_LEFT)
     }
 
-    /// Passes bytes of the body on, after the head in `out` if that is still to be sent.
+    /// Passes bytes of the body on, after the head if that is still to be sent.
     fn pass_body(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<(), Outcome> {
         let Self { client, worker, state, .. } = self;
-        let Client { wire, out, reply, sent, .. } = &mut **client;
+        let Client { down, out, reply, sent, .. } = &mut **client;
         let (mut written, mut begun) = (Ok(()), false);
-        let mut send = |head: &[u8], piece: &[u8]| {
-            begun = true;
-            if written.is_ok() {
-                written = wire.send(cx, head, piece);
-            }
-        };
         let mut taken = Ok(0);
         if let Reply::Body(transfer) = &mut self.reply {
             let edit = |piece: &[u8], is_last, instead: &mut Vec<u8>| {
                 Ok(worker.proxy.reply_body(state, piece, is_last, instead))
             };
-            taken = transfer.pass(bytes, out, write_trailers, edit, &mut send);
+            taken = transfer.pass(bytes, out, write_trailers, edit, |head, piece| {
+                begun = true;
+                if written.is_ok() {
+                    written = down.send(cx, head, piece);
+                }
+            });
             sent.body_bytes += transfer.take_count();
         }
         // A head without contents yet.
         if taken.is_ok() && !out.is_empty() {
-            send(out, &[]);
+            written = written.and_then(|()| down.send(cx, out, &[]));
             out.clear();
         }
-        if begun {
+        if taken.is_ok() || begun {
             sent.status.get_or_insert(reply.status());
+            let trailers = match &self.reply {
+                Reply::Body(transfer) if transfer.is_ended() => Some(transfer.trailers()),
+                Reply::Ended => Some(&[][..]),
+                _ => None,
+            };
+            written = written.and_then(|()| down.finish(cx, trailers));
         }
         let taken = taken.map_err(|_| no_http())?;
         if matches!(&self.reply, Reply::Body(transfer) if transfer.is_ended()) {
@@ -523,17 +550,18 @@ where
         if !transfer.ends_by_close() {
             return Err(broken_off());
         }
-        let Client { wire, out, sent, .. } = &mut **client;
+        let Client { down, out, sent, .. } = &mut **client;
         let edit = |piece: &[u8], is_last, instead: &mut Vec<u8>| {
             Ok(worker.proxy.reply_body(state, piece, is_last, instead))
         };
         let mut written = Ok(());
         let finished = transfer.finish(out, trailers, edit, |head, piece| {
             if written.is_ok() {
-                written = wire.send(cx, head, piece);
+                written = down.send(cx, head, piece);
             }
         });
         finished.map_err(|_| no_http())?;
+        written = written.and_then(|()| down.finish(cx, Some(trailers)));
         sent.body_bytes += transfer.take_count();
         self.reply = Reply::Ended;
         self.server_goes_on = false;

@@ -16,11 +16,14 @@
 mod client;
 mod clock;
 mod deadline;
+mod downstream;
 mod exchange;
 mod fields;
+mod http1;
 mod pool;
 mod proxy;
 mod race;
+mod request;
 mod scratch;
 mod serve;
 mod splice;

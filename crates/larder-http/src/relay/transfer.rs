@@ -69,6 +69,11 @@ impl Transfer {
         self.is_last_shown |= self.is_ended();
     }
 
+    /// Lines of trailers; complete once the body has ended.
+    pub(super) fn trailers(&self) -> &[u8] {
+        self.decoder.trailers()
+    }
+
     /// Bytes of contents that were sent since the last call.
     pub(super) const fn take_count(&mut self) -> u64 {
         std::mem::replace(&mut self.sent, 0)
@@ -125,6 +130,7 @@ impl Transfer {
             send(out, &[]);
             out.clear();
         }
+        self.decoder = Decoder::new(Body::None);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Another protocol, once both sides speak it (RFC 9110 section 7.8): bytes both ways.
 
 use super::client::Client;
+use super::http1::Http1;
 use super::proxy::Limits;
 use super::wire::Wire;
 use std::future::poll_fn;
@@ -10,19 +11,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Carries bytes both ways until both sides have ended, or neither has sent anything for `limits.server_read`. Returns the number of
 /// bytes that the client was sent.
-pub(super) async fn carry<T, S>(client: &mut Client<T>, mut server: Wire<S>, limits: &Limits) -> u64
+pub(super) async fn carry<T, S>(client: &mut Client<Http1<T>>, mut server: Wire<S>, limits: &Limits) -> u64
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
     client.deadline.set(limits.server_read);
     let early = std::mem::take(&mut client.unread);
-    let mut up = Direction { early, ended: client.is_half_closed, ..Direction::default() };
+    let mut up = Direction { early, ended: client.down.is_half_closed, ..Direction::default() };
     let mut down = Direction::default();
     poll_fn(|cx| {
         loop {
-            let sent = up.advance(cx, &mut client.wire, &mut server);
-            let got = down.advance(cx, &mut server, &mut client.wire);
+            let sent = up.advance(cx, &mut client.down.wire, &mut server);
+            let got = down.advance(cx, &mut server, &mut client.down.wire);
             if up.over && down.over {
                 return Poll::Ready(());
             }

@@ -2,6 +2,7 @@
 
 use super::{CLIENT_LEFT, Exchange, Outcome, Reply};
 use crate::relay::client::Client;
+use crate::relay::downstream::Downstream;
 use crate::relay::proxy::Proxy;
 use crate::relay::splice::{SPLICED_MIN, Transport};
 use crate::relay::streams::Part;
@@ -9,9 +10,9 @@ use crate::relay::upstream::Upstream;
 use std::io;
 use std::task::{Context, Poll};
 
-impl<T, S, P> Exchange<'_, T, S, P>
+impl<D, S, P> Exchange<'_, D, S, P>
 where
-    T: Transport,
+    D: Downstream,
     S: Transport,
     P: Proxy,
 {
@@ -19,7 +20,7 @@ where
     pub(super) fn splice(&mut self, cx: &mut Context<'_>) -> Option<Result<bool, Outcome>> {
         let Self { client, server, reply, pipe, worker, state, is_unchanged, .. } = self;
         let Upstream::Http1(wire) = server else { return None };
-        let (from, to) = (wire.io().socket()?, client.wire.io().socket()?);
+        let (from, to) = (wire.io().socket()?, client.down.socket()?);
         if let Some(pipe) = pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
             return Some(match pipe.poll_drain(cx, to) {
                 Poll::Ready(drained) => drained.map(|_| true).map_err(|_| CLIENT_LEFT),
