@@ -1,7 +1,6 @@
 //! The one clock of a switch: monotonic, counted from its start, as the dispatcher wants it.
 
 use larder_core::Time;
-use larder_http::relay;
 use std::time::Instant;
 
 /// Turns the machine's monotonic clock into [`Time`].
@@ -21,10 +20,8 @@ impl Clock {
         Self { start }
     }
 
-    /// The time. On the threads that serve requests it is that of the event loop's last turn.
     pub(crate) fn now(self) -> Time {
-        let since = relay::Clock::now().saturating_duration_since(self.start);
-        Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// The instant of `time`; `None` if it is past what the machine's clock can express.
