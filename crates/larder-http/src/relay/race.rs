@@ -59,7 +59,8 @@ impl<P: Proxy> Race<'_, P> {
         let mut asked_second = pin!(self.ask(&second, true));
         let (mut first_open, mut second_open) = (true, true);
         // A server's fault that came first, and the failure of the first server.
-        let (mut fault, mut failed): (Option<(bool, Replied<P::Stream>)>, Option<Failure>) = (None, None);
+        let mut fault: Option<(bool, Replied<P::Stream>)> = None;
+        let mut failed = None;
         let mut grace = pin!(sleep(after));
         let winner = loop {
             let (is_second, reply) = tokio::select! {
