@@ -1,4 +1,4 @@
-//! A client's connection: the announcement of a balancer and TLS before its first request, and the limits on HTTP/2 ([`http2`]).
+//! A client's connection: the announcement of a balancer and TLS before its first request.
 //!
 //! Switch and node use it alike. It parses no requests, but it knows the header fields of a request that depend on its connection
 //! ([`client_cert`], [`under_https`], [`EntryRules`]), and it writes the access log ([`access`]).
@@ -13,7 +13,6 @@ mod client_io;
 mod entry;
 mod fields;
 mod header;
-pub mod http2;
 mod proxy_protocol;
 mod purge;
 mod secret_file;
@@ -27,6 +26,7 @@ pub use client_io::{ClientIo, Counted};
 pub use entry::{EntryRules, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};
 pub use header::{Fields, Lookup};
+pub use larder_http::http2;
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use purge::{BadPurge, Location, PURGE_FIELD, PURGE_PATH, Purge};
 pub use secret_file::{read_secret, refuse_exposed};

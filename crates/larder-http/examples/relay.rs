@@ -4,10 +4,12 @@
 //! cargo run --release -p larder-http --example relay -- 127.0.0.1:8080 127.0.0.1:80 [CERTIFICATE.pem]
 //! ```
 //!
-//! With a file that holds a certificate and its key, clients speak TLS.
+//! With a file that holds a certificate and its key, clients speak TLS, and HTTP/2 if they offer it.
 
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{Answer, Failure, Next, PoolLimits, Proxy, Stage, Worker, runtime, serve};
+use larder_http::relay::{
+    Answer, Failure, Next, PoolLimits, Proxy, Stage, Worker, runtime, serve, serve_http2,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::error::Error;
@@ -55,10 +57,11 @@ impl Proxy for One {
 fn acceptor(file: &str) -> Result<TlsAcceptor, Box<dyn Error>> {
     let chain = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, PrivateKeyDer::from_pem_file(file)?)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
@@ -83,9 +86,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let cut = match tls {
                     None => serve(client, &(), &worker).await,
                     Some(tls) => {
-                        if let Ok(client) = tls.accept(client).await {
+                        match tls.accept(client).await {
+                            Ok(client) if client.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                                serve_http2(client, &(), &worker).await;
+                            }
                             // Without a farewell of TLS the client sees that something is missing.
-                            serve(client, &(), &worker).await;
+                            Ok(client) => drop(serve(client, &(), &worker).await),
+                            Err(_) => {}
                         }
                         None
                     }

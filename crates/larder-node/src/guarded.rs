@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 use larder_edge::ClientIo;
-use larder_edge::http2::FrameLimits;
 use larder_http::h1::Framing;
+use larder_http::http2::FrameLimits;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

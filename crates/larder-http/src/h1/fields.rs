@@ -212,6 +212,12 @@ impl Fields {
         }
     }
 
+    /// All fields, and the places of their values in [`Self::text`].
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Field<'_>, std::ops::Range<usize>)> {
+        let range = |span: Span| span.start as usize..span.end as usize;
+        self.places.iter().map(move |place| (self.field(*place), range(place.value)))
+    }
+
     /// Takes the fields of a head that is complete, from the line at `from` on.
     pub(super) fn read(&mut self, head: &[u8], from: usize) -> Result<(), Fault> {
         self.text.extend_from_slice(head);
@@ -234,7 +240,8 @@ impl Fields {
         span(head, part)
     }
 
-    pub(super) fn text(&self) -> &[u8] {
+    /// The head's bytes, and what was set.
+    pub(crate) fn text(&self) -> &[u8] {
         &self.text
     }
 

@@ -24,7 +24,7 @@ pub use decode::{Decoder, Piece, Step};
 pub use fields::{Field, FieldName, Fields, SavedFields};
 pub use framing::{Broken, Framing};
 pub use reply::ReplyHead;
-pub use request::{Form, RequestHead};
+pub use request::{Form, RequestHead, Version};
 pub use scan::{HeadEnd, is_host};
 
 /// Fields of a head that is read; one with more is refused. Looking a field up takes time in proportion to their number.

@@ -1,7 +1,7 @@
 //! The head of a request.
 
 use super::fields::Span;
-use super::{Body, Fault, FieldName, Fields, body, is_host, line, scan};
+use super::{Body, FIELDS_MAX, Fault, FieldName, Fields, body, is_host, line, scan};
 use memchr::memchr;
 
 /// The form of a request's target (RFC 9112 section 3.2).
@@ -18,6 +18,18 @@ pub enum Form {
     Asterisk,
 }
 
+/// The version of HTTP by which a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// RFC 1945.
+    Http10,
+    /// RFC 9112.
+    #[default]
+    Http11,
+    /// RFC 9113.
+    Http2,
+}
+
 /// The head of a request. Keeps its memory from one request to the next.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
@@ -26,7 +38,7 @@ pub struct RequestHead {
     method: Span,
     target: Span,
     form: Form,
-    is_old: bool,
+    version: Version,
     body: Body,
     upgrade: bool,
     persistent: bool,
@@ -42,7 +54,7 @@ impl RequestHead {
             method: NOWHERE,
             target: NOWHERE,
             form: Form::Origin,
-            is_old: false,
+            version: Version::Http11,
             body: Body::None,
             upgrade: false,
             persistent: false,
@@ -58,26 +70,61 @@ impl RequestHead {
         self.fields.clear();
         let mut rest = head;
         let first = line::next(&mut rest);
-        let (method, target, is_old) = request_line(first)?;
+        let (method, target, version) = request_line(first)?;
         self.method = self.fields.span_of(head, method)?;
         self.target = self.fields.span_of(head, target)?;
-        self.is_old = is_old;
+        self.version = version;
         self.fields.read(head, head.len() - rest.len())?;
         self.interpret()
     }
 
+    /// Begins a head that came by HTTP/2, in place of the one before. Fields are appended, then [`Self::end`] is called.
+    ///
+    /// # Errors
+    /// The method or the target has a character that it may not have.
+    pub(crate) fn begin(&mut self, method: &[u8], target: &[u8]) -> Result<(), Fault> {
+        self.fields.clear();
+        if !scan::is_token(method) {
+            return Err(Fault::RequestLine);
+        }
+        self.method = self.fields.add_text(method)?;
+        self.version = Version::Http2;
+        self.set_target(target)
+    }
+
+    /// Ends such a head. `has_body`: the end of the stream has not come with it.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn end(&mut self, has_body: bool) -> Result<(), Fault> {
+        if self.fields.len() > FIELDS_MAX {
+            return Err(Fault::TooLarge);
+        }
+        self.interpret()?;
+        // These concern one connection of HTTP/1 (RFC 9113 section 8.2.2), and a target names no host.
+        if self.body == Body::Chunks || self.upgrade || self.form == Form::Absolute {
+            return Err(Fault::Field);
+        }
+        if has_body && self.body == Body::None {
+            // A length of zero does not end the stream, and what follows shows whether it was true.
+            self.body = Body::Chunks;
+        }
+        if self.method() == b"TRACE" && has_body { Err(Fault::Body) } else { Ok(()) }
+    }
+
     /// Reads what the fields say of the message itself.
     fn interpret(&mut self) -> Result<(), Fault> {
-        let mut facts = Facts { persistent: !self.is_old, ..Facts::default() };
+        let is_old = self.is_http10();
+        let mut facts = Facts { persistent: !is_old, ..Facts::default() };
         for field in self.fields.iter() {
-            facts.note(field.kind, field.value, self.is_old)?;
+            facts.note(field.kind, field.value, is_old)?;
         }
         let Facts { host, length, chunks, upgrade, persistent, expects_continue } = facts;
         let (method, target) = (self.method(), self.target());
-        let form = form(method, target, host, self.is_old)?;
+        let form = form(method, target, host, is_old)?;
         let body = match (length, chunks) {
             (Some(_), true) => return Err(Fault::TwoLengths),
-            (_, true) if self.is_old => return Err(Fault::Coding),
+            (_, true) if is_old => return Err(Fault::Coding),
             (None, true) => Body::Chunks,
             (None | Some(0), false) => Body::None,
             (Some(bytes), false) => Body::Length(bytes),
@@ -119,10 +166,15 @@ impl RequestHead {
 
     /// Whether this is a request of HTTP/1.0.
     pub const fn is_http10(&self) -> bool {
-        self.is_old
+        matches!(self.version, Version::Http10)
     }
 
-    /// The way in which the body is delimited.
+    /// The version by which the request came. It goes to servers by HTTP/1.1 or HTTP/2.
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The way in which the body is delimited. A body of HTTP/2 without a length is [`Body::Chunks`], as a server of HTTP/1 gets it.
     pub const fn body(&self) -> Body {
         self.body
     }
@@ -216,15 +268,15 @@ fn ensure(holds: bool, fault: Fault) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(fault) }
 }
 
-/// Method, target, and whether the version is 1.0.
-fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], bool), Fault> {
+/// Method, target and version.
+fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], Version), Fault> {
     let space = |bytes| memchr(b' ', bytes).ok_or(Fault::RequestLine);
     let (method, rest) = line.split_at(space(line)?);
     let rest = &rest[1..];
     let (target, version) = rest.split_at(space(rest)?);
-    let is_old = match &version[1..] {
-        b"HTTP/1.1" => false,
-        b"HTTP/1.0" => true,
+    let version = match &version[1..] {
+        b"HTTP/1.1" => Version::Http11,
+        b"HTTP/1.0" => Version::Http10,
         _ => return Err(Fault::RequestLine),
     };
     if !scan::is_token(method) {
@@ -233,7 +285,7 @@ fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], bool), Fault> {
     if !scan::is_target(target) {
         return Err(Fault::Target);
     }
-    Ok((method, target, is_old))
+    Ok((method, target, version))
 }
 
 /// The form of the target, which must suit the method and the host.

@@ -28,6 +28,8 @@ pub(super) struct Client<D> {
     pub(super) deadline: Deadline,
     /// The protocols that the current request asks for (RFC 9110 section 7.8).
     pub(super) protocols: Option<Vec<u8>>,
+    /// The client takes trailers of replies, and may need to know that the server does too (RFC 9110 section 6.5.1).
+    pub(super) takes_trailers: bool,
     /// The parts of the current reply that were sent.
     pub(super) sent: Sent,
     /// A head of a reply that was put aside.
@@ -44,9 +46,16 @@ impl<D: Downstream> Client<D> {
             out: Vec::new(),
             deadline: Deadline::new(limits.head),
             protocols: None,
+            takes_trailers: false,
             sent: Sent::default(),
             aside: None,
         }
+    }
+
+    /// Begins with another request.
+    pub(super) fn begin(&mut self) {
+        self.sent = Sent::default();
+        self.unread.clear();
     }
 
     /// Waits for a future; `None` if the client leaves before. One read of what the client sends meanwhile is kept.

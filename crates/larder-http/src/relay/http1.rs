@@ -1,7 +1,6 @@
 //! The connection of a client of HTTP/1.
 
 use super::client::Client;
-use super::clock::Clock;
 use super::downstream::Downstream;
 use super::exchange::Sent;
 use super::proxy::{Limits, Proxy, Refusal};
@@ -236,30 +235,10 @@ impl<T: Transport> Client<Http1<T>> {
         true
     }
 
-    /// Ends the connection after a complete reply. Closing at once would reset it if the client has sent more, and the client might
-    /// lose the reply.
+    /// Ends the connection after a complete reply.
     pub(super) async fn linger(&mut self) {
         self.deadline.set(LINGER);
-        let mut is_shut = false;
-        poll_fn(|cx| {
-            let Self { down: Http1 { wire, .. }, deadline, .. } = self;
-            if !is_shut {
-                match wire.poll_shutdown(cx) {
-                    Poll::Ready(Ok(())) => is_shut = true,
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
-                    Poll::Pending => {}
-                }
-            }
-            loop {
-                match wire.poll_read(cx, |_, _, bytes| bytes.is_empty()) {
-                    // A client that never stops sending is not waited for.
-                    Poll::Ready(Ok(false)) if Clock::now() < deadline.at() => {}
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending => return deadline.poll(cx),
-                }
-            }
-        })
-        .await;
+        self.down.wire.linger(&mut self.deadline).await;
     }
 
     /// Ends a connection on which no reply is under way: TLS says so to the client.

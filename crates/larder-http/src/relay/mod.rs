@@ -20,6 +20,7 @@ mod downstream;
 mod exchange;
 mod fields;
 mod http1;
+mod http2;
 mod pool;
 mod proxy;
 mod race;
@@ -35,6 +36,7 @@ mod wire;
 mod worker;
 
 pub use clock::{Clock, runtime};
+pub use http2::{Http2Fault, StreamMemory, serve_http2};
 pub use pool::PoolLimits;
 pub use proxy::{
     Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit,

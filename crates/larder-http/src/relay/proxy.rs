@@ -1,5 +1,6 @@
 //! The interface to the program that decides where requests go.
 
+use super::http2::Http2Fault;
 use super::splice::Transport;
 use crate::h1::{Fault, ReplyHead, RequestHead};
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The decision about a request.
@@ -381,6 +383,17 @@ pub trait Proxy: 'static {
             Refusal::Malformed { .. } => 400,
             Refusal::Connect => 405,
         }))
+    }
+
+    /// The address of a client of HTTP/2: connections from one address share what one client may hold.
+    fn address(&self, client: &Self::Client) -> Option<IpAddr> {
+        let _ = client;
+        None
+    }
+
+    /// Learns that a client of HTTP/2 has exceeded a limit of its connection.
+    fn on_http2_fault(&self, client: &Self::Client, fault: Http2Fault) {
+        let _ = (client, fault);
     }
 
     /// The limits and deadlines.

@@ -177,7 +177,9 @@ where
 
     /// Removes from a request what concerns the client's connection alone.
     fn prepare(&mut self) -> Result<(), Fault> {
-        let Client { request, protocols, .. } = &mut self.client;
+        let Client { request, protocols, takes_trailers, .. } = &mut self.client;
+        // Only gRPC asks for them, and only by HTTP/2, where there is no other value than `trailers` (RFC 9113 section 8.2.2).
+        *takes_trailers = D::IS_FRAMED && request.fields.get(b"te").is_some();
         *protocols = if request.asks_for_upgrade() {
             offered_protocols(&request.fields, request.is_http10())
         } else {
@@ -276,7 +278,8 @@ where
         if !reused {
             worker.proxy.on_connect(state, Clock::now().saturating_duration_since(began));
         }
-        match Stream::new(place, &self.client.request, worker.proxy.is_secure(server)) {
+        let Client { request, takes_trailers, .. } = &self.client;
+        match Stream::new(place, request, worker.proxy.is_secure(server), *takes_trailers) {
             Some(stream) => {
                 let upstream = Upstream::Http2(Box::new(stream));
                 self.exchange(Opened { upstream, replied: Vec::new(), reused }, server, state).await

@@ -6,7 +6,7 @@ use crate::h1::{FieldName, ReplyHead, RequestHead};
 use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
@@ -176,8 +176,16 @@ pub(super) enum Part {
 
 impl Stream {
     /// A request that is to be sent. Fails if HTTP/2 cannot express it.
-    pub(super) fn new(place: Place, head: &RequestHead, is_secure: bool) -> Option<Self> {
-        let request = request(head, is_secure)?;
+    pub(super) fn new(
+        place: Place,
+        head: &RequestHead,
+        is_secure: bool,
+        takes_trailers: bool,
+    ) -> Option<Self> {
+        let mut request = request(head, is_secure)?;
+        if takes_trailers {
+            request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+        }
         let has_body = head.body() != crate::h1::Body::None;
         Some(Self {
             request: Some((request, has_body)),

@@ -1,6 +1,9 @@
 //! A connection with what is still to be written to it.
 
+use super::clock::Clock;
+use super::deadline::Deadline;
 use super::scratch;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -108,6 +111,30 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
             self.unflushed = false;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Ends the connection when the other side has read all and closes, or at the deadline. Closing at once would reset the connection
+    /// if the other side has sent more, and the last bytes might be lost.
+    pub(super) async fn linger(&mut self, deadline: &mut Deadline) {
+        let mut is_shut = false;
+        poll_fn(|cx| {
+            if !is_shut {
+                match self.poll_shutdown(cx) {
+                    Poll::Ready(Ok(())) => is_shut = true,
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
+                }
+            }
+            loop {
+                match self.poll_read(cx, |_, _, bytes| bytes.is_empty()) {
+                    // A side that never stops sending is not waited for.
+                    Poll::Ready(Ok(false)) if Clock::now() < deadline.at() => {}
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => return deadline.poll(cx),
+                }
+            }
+        })
+        .await;
     }
 
     /// Ends the side that writes.

@@ -1,12 +1,14 @@
 //! The part of a thread that its connections share.
 
 use super::clock::Clock;
+use super::http2::StreamMemory;
 use super::pool::{Pool, PoolLimits};
 use super::proxy::Proxy;
 use super::splice::Pipes;
 use super::streams::Connections;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ pub struct Worker<P: Proxy> {
     pub(super) pool: Pool<P::Server, P::Stream>,
     pub(super) streams: Connections<P::Server>,
     pub(super) pipes: Pipes,
+    pub(super) stream_memory: Arc<StreamMemory>,
     ending: Cell<bool>,
     idle_ends: Cell<bool>,
     /// The tasks of connections that may wait for a request.
@@ -44,10 +47,17 @@ impl<P: Proxy> Worker<P> {
             pool: Pool::new(pool),
             streams: Connections::default(),
             pipes: Pipes::default(),
+            stream_memory: Arc::default(),
             ending: Cell::new(false),
             idle_ends: Cell::new(false),
             waiting: RefCell::default(),
         }
+    }
+
+    /// The same with memory for replies by HTTP/2 that all threads share.
+    #[must_use]
+    pub fn with_stream_memory(self, stream_memory: Arc<StreamMemory>) -> Self {
+        Self { stream_memory, ..self }
     }
 
     /// The proxy.

@@ -3,16 +3,17 @@
 use bytes::Bytes;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, Failure, Limits, Next, Passage, PoolLimits, Proxy, Refusal, Report, Stage, Unfit, Worker,
-    runtime, serve,
+    Answer, Failure, Http2Fault, Limits, Next, Passage, PoolLimits, Proxy, Refusal, Report, Stage,
+    StreamMemory, Unfit, Worker, runtime, serve, serve_http2,
 };
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
@@ -56,7 +57,11 @@ pub(crate) struct One {
     pub(crate) shares: Cell<bool>,
     /// Replies are spelt in capitals.
     pub(crate) loud: Cell<bool>,
+    /// The server speaks HTTP/2.
+    pub(crate) is_http2: Cell<bool>,
+    pub(crate) faults: RefCell<Vec<Http2Fault>>,
     reported: Notify,
+    faulted: Notify,
 }
 
 impl Proxy for One {
@@ -87,6 +92,10 @@ impl Proxy for One {
 
     fn is_shared(&self, _: &SocketAddr) -> bool {
         self.shares.get()
+    }
+
+    fn speaks_http2(&self, _: &SocketAddr) -> bool {
+        self.is_http2.get()
     }
 
     async fn connect(&self, (): &(), server: &SocketAddr) -> std::io::Result<TcpStream> {
@@ -155,6 +164,11 @@ impl Proxy for One {
         }
     }
 
+    fn on_http2_fault(&self, (): &(), fault: Http2Fault) {
+        self.faults.borrow_mut().push(fault);
+        self.faulted.notify_one();
+    }
+
     fn limits(&self) -> Limits {
         self.limits
     }
@@ -177,6 +191,14 @@ impl Bench {
         limits: Limits,
         script: impl Fn(usize, Talk) -> F + 'static,
     ) -> Self {
+        Self::with_memory(limits, StreamMemory::default(), script).await
+    }
+
+    pub(crate) async fn with_memory<F: Future<Output = ()> + 'static>(
+        limits: Limits,
+        memory: StreamMemory,
+        script: impl Fn(usize, Talk) -> F + 'static,
+    ) -> Self {
         let servers = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let server = servers.local_addr().expect("bound");
         spawn_local(async move {
@@ -185,21 +207,24 @@ impl Bench {
                 watched(script(number, Talk::new(stream)));
             }
         });
-        Self::before_server(server, limits).await
+        Self::before_server(server, limits, memory).await
     }
 
     /// A proxy with patience in front of another server.
     pub(crate) async fn before(&self, server: SocketAddr) -> Self {
-        Self::before_server(server, PATIENT).await
+        Self::before_server(server, PATIENT, StreamMemory::default()).await
     }
 
-    async fn before_server(server: SocketAddr, limits: Limits) -> Self {
+    async fn before_server(server: SocketAddr, limits: Limits, memory: StreamMemory) -> Self {
         let proxy = One {
             server,
             limits,
             retries: Cell::default(),
             shares: Cell::new(true),
             loud: Cell::default(),
+            is_http2: Cell::default(),
+            faults: RefCell::default(),
+            faulted: Notify::new(),
             decides: Rc::default(),
             failures: RefCell::default(),
             refusals: RefCell::default(),
@@ -208,7 +233,8 @@ impl Bench {
         };
         let clients = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = clients.local_addr().expect("bound");
-        let worker = Rc::new(Worker::new(proxy, PoolLimits::default()));
+        let worker = Worker::new(proxy, PoolLimits::default()).with_stream_memory(Arc::new(memory));
+        let worker = Rc::new(worker);
         let serving = worker.clone();
         spawn_local(async move {
             loop {
@@ -230,6 +256,25 @@ impl Bench {
 
     pub(crate) async fn client(&self) -> Talk {
         Talk::new(TcpStream::connect(self.address).await.expect("connects"))
+    }
+
+    /// A connection to the proxy by HTTP/2.
+    pub(crate) fn http2(&self) -> DuplexStream {
+        let (client, proxy) = duplex(64 << 10);
+        let worker = self.worker.clone();
+        watched(async move { serve_http2(proxy, &(), &worker).await });
+        client
+    }
+
+    /// Waits for a fault of a client of HTTP/2.
+    pub(crate) async fn fault(&self) -> Http2Fault {
+        let wait = async {
+            while self.proxy().faults.borrow().is_empty() {
+                self.proxy().faulted.notified().await;
+            }
+        };
+        timeout(PATIENCE, wait).await.expect("a fault");
+        self.proxy().faults.borrow()[0]
     }
 
     /// Sends a request on a connection of its own and reads all that comes.

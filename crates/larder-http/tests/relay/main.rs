@@ -2,5 +2,7 @@
 
 mod exchanges;
 mod features;
+mod frames;
+mod http2;
 mod kit;
 mod rules;

@@ -15,7 +15,7 @@ use crate::store::StoreError;
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use hyper::rt::Executor;
-use larder_edge::http2::{Allowance, Blocked, Pace};
+use larder_http::http2::{Allowance, Blocked, Pace};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};

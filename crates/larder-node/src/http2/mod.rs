@@ -12,7 +12,7 @@
 //! | what is held of a reply that the client has no room for | [`SEND_BUFFER`] |
 //! | a reply of which the client takes nothing, though it takes others | [`Limits::write_timeout`]; then that request ends, or the connection if all of the reply is with h2 |
 //! | requests that the client ends before their end, or that are none | 500 and 33 a second; then it may ask no more, and if it goes on the connection ends |
-//! | frames that carry nothing, with or without a request under way | [`larder_edge::http2`]: 1,000 and 100 a second, and more for requests and bodies; then the connection ends |
+//! | frames that carry nothing, with or without a request under way | [`larder_http::http2`]: 1,000 and 100 a second, and more for requests and bodies; then the connection ends |
 //! | a connection without a request | [`Limits::head_timeout`] before the first, [`Limits::idle_timeout`] after it, whatever else it sends |
 
 mod delivery;

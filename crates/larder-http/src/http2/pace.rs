@@ -87,7 +87,7 @@ impl WriteDeadline {
         Self { timeout, blocked, sent: 0, timer: None }
     }
 
-    /// Looks at the outcome of a write or flush. `sent` is what [`crate::ClientIo::sent`] says. Returns true if the deadline has passed.
+    /// Looks at the outcome of a write or flush. `sent` counts bytes that the socket has taken, if that is known. Returns true if the deadline has passed.
     pub fn is_late<T>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,0 +1,75 @@
+//! Heads between HTTP/2 and the form that the relay works with.
+
+use crate::h1::{Fault, FieldName, ReplyHead, RequestHead};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+
+/// Reads the head of a request (RFC 9113 section 8.3.1). h2 has refused fields that concern a connection, pseudo-fields that are
+/// missing or given twice, and names in capitals. `has_body`: the end of the stream has not come with it.
+pub(super) fn read_request(head: &mut RequestHead, request: &Parts, has_body: bool) -> Result<(), Fault> {
+    let target = request.uri.path_and_query().map_or("", |target| target.as_str());
+    head.begin(request.method.as_str().as_bytes(), target.as_bytes())?;
+    let authority = request.uri.authority().map(|authority| authority.as_str().as_bytes());
+    if let Some(authority) = authority {
+        head.fields.append(b"Host", authority)?;
+    }
+    let mut has_cookie = false;
+    for (name, value) in &request.headers {
+        let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
+        match (name, authority) {
+            // A host beside the pseudo-field must be the same one.
+            (b"host", Some(authority)) if value.eq_ignore_ascii_case(authority) => {}
+            (b"host", Some(_)) => return Err(Fault::Host),
+            // RFC 9113 section 8.2.3: servers of HTTP/1 know one field only.
+            (b"cookie", _) if std::mem::replace(&mut has_cookie, true) => {}
+            (b"cookie", _) => append_cookies(head, &request.headers)?,
+            _ => head.fields.append(name, value)?,
+        }
+    }
+    head.end(has_body)
+}
+
+fn append_cookies(head: &mut RequestHead, fields: &HeaderMap) -> Result<(), Fault> {
+    let mut cookies = fields.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    match (cookies.next(), cookies.next()) {
+        (Some(only), None) => head.fields.append(b"cookie", only),
+        (Some(first), Some(second)) => {
+            let all: Vec<&[u8]> = [first, second].into_iter().chain(cookies).collect();
+            head.fields.append(b"cookie", &all.join(&b"; "[..]))
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+/// The head of a reply in the form of HTTP/2. `None` if HTTP/2 cannot express it.
+pub(super) fn reply(head: &ReplyHead) -> Option<Response<()>> {
+    let mut reply = Response::new(());
+    *reply.status_mut() = StatusCode::from_u16(head.status()).ok()?;
+    // All values share one allocation.
+    let text = Bytes::copy_from_slice(head.fields.text());
+    let fields = reply.headers_mut();
+    fields.reserve(head.fields.len());
+    for (field, place) in head.fields.places() {
+        let is_of_hop =
+            matches!(field.kind, FieldName::Connection | FieldName::TransferEncoding | FieldName::Upgrade);
+        if !is_of_hop {
+            let value = HeaderValue::from_maybe_shared(text.slice(place)).ok()?;
+            fields.append(HeaderName::from_bytes(field.name).ok()?, value);
+        }
+    }
+    Some(reply)
+}
+
+/// Lines of trailers as fields. A line that HTTP/2 cannot express is left out.
+pub(super) fn trailers(lines: &[u8]) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    for line in lines.split(|byte| *byte == b'\n') {
+        let Some(colon) = memchr::memchr(b':', line) else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            fields.append(name, value);
+        }
+    }
+    fields
+}

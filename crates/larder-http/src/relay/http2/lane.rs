@@ -1,0 +1,102 @@
+//! The requests of a connection, each served by a lane: a lane serves one request after the other, as a connection of HTTP/1 does,
+//! and keeps its memory from one to the next.
+
+use super::memory::HEAD_BYTES;
+use super::stream::Stream;
+use super::{Arrived, Http2Fault, Shared};
+use crate::h1::Fault;
+use crate::relay::proxy::{Proxy, Refusal};
+use crate::relay::request::{After, Connection};
+use crate::relay::worker::Worker;
+use h2::Reason;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Lanes of a connection that wait for a request. Further ones end.
+const WAITING_MAX: usize = 8;
+
+/// The place at which a lane gets its next request.
+#[derive(Debug)]
+pub(super) struct Seat {
+    arrived: RefCell<Option<Arrived>>,
+    waker: RefCell<Waker>,
+}
+
+/// The lanes that wait for a request.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(RefCell<Vec<Rc<Seat>>>);
+
+impl Waiting {
+    /// Gives a request to a lane that waits. Returns it if there is none.
+    pub(super) fn give(&self, arrived: Arrived) -> Option<Arrived> {
+        let Some(seat) = self.0.borrow_mut().pop() else { return Some(arrived) };
+        *seat.arrived.borrow_mut() = Some(arrived);
+        seat.waker.borrow().wake_by_ref();
+        None
+    }
+}
+
+/// Serves a request, and further ones that the lane is given.
+pub(super) async fn serve<P: Proxy>(
+    info: &P::Client,
+    worker: &Worker<P>,
+    shared: Rc<Shared>,
+    first: Arrived,
+) {
+    let seat = Rc::new(Seat { arrived: RefCell::default(), waker: RefCell::new(Waker::noop().clone()) });
+    let mut connection = Connection::new(Stream::new(shared.clone()), info, worker);
+    let mut arrived = first;
+    loop {
+        connection.limits = worker.proxy.limits();
+        serve_one(&mut connection, &shared, arrived).await;
+        shared.busy.set(shared.busy.get() - 1);
+        if shared.waiting.0.borrow().len() >= WAITING_MAX {
+            return;
+        }
+        shared.waiting.0.borrow_mut().push(seat.clone());
+        arrived = poll_fn(|cx| {
+            if let Some(arrived) = seat.arrived.take() {
+                return Poll::Ready(arrived);
+            }
+            seat.waker.borrow_mut().clone_from(cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+async fn serve_one<P: Proxy>(connection: &mut Connection<'_, Stream, P>, shared: &Shared, arrived: Arrived) {
+    let client = &mut connection.client;
+    client.begin();
+    let begun = client.down.accept(arrived, &mut client.request);
+    let head_bytes = client.request.fields.text().len();
+    let held = shared.head_bytes.get();
+    if held > 0 && held + head_bytes > HEAD_BYTES {
+        client.down.end(Some(Reason::REFUSED_STREAM));
+        connection.worker.proxy.on_http2_fault(connection.info, Http2Fault::StreamsFull);
+        return;
+    }
+    shared.head_bytes.set(held + head_bytes);
+    let after = match begun {
+        // It has no target that is a path.
+        _ if connection.client.request.method() == b"CONNECT" => connection.refuse(Refusal::Connect).await,
+        Ok(()) => connection.serve_request().await,
+        Err(Fault::TooLarge) => connection.refuse(Refusal::TooLarge { in_target: false }).await,
+        Err(fault) => {
+            shared.malformed.set(shared.malformed.get() + 1);
+            connection.refuse(Refusal::Malformed { fault, is_other_protocol: false }).await
+        }
+    };
+    let client = &mut connection.client;
+    let reset = match (after, client.sent.status) {
+        (After::Request | After::Farewell, _) => None,
+        // The client must not take a part for the whole.
+        (After::Cut, Some(_)) => Some(Reason::INTERNAL_ERROR),
+        (After::Cut, None) => Some(Reason::CANCEL),
+    };
+    client.down.end(reset);
+    client.rest();
+    shared.head_bytes.set(shared.head_bytes.get() - head_bytes);
+}

@@ -1,0 +1,341 @@
+//! Connections of clients of HTTP/2 (RFC 9113): many requests at a time, each of which is decided and relayed by itself.
+//!
+//! One task serves a connection: in each turn it has h2 read, lets the [lanes](lane) run that serve requests, has h2 write, and sends
+//! all that was written with one call. A [`Stream`](stream::Stream) is the client's side of an exchange, as a connection of HTTP/1 is.
+//!
+//! | | bound |
+//! |---|---|
+//! | requests of a connection at one time | [`STREAMS_MAX`] |
+//! | memory for replies and heads | [`memory`] |
+//! | a reply of which the client takes nothing | `Limits::client_write`; then the stream is reset |
+//! | a socket that takes no bytes | `Limits::client_write`; then the connection ends |
+//! | bytes of a request's body that the server has not taken | [`STREAM_WINDOW`], of a connection [`CONNECTION_WINDOW`] |
+//! | malformed requests | [`MALFORMED_MAX`]; then the connection ends |
+//! | resets, and frames that carry nothing | [`FrameLimits`](crate::http2::FrameLimits); then the connection ends |
+//! | a connection without a request | `Limits::keepalive`; then it is told to end, and ends after `Limits::head` |
+
+mod head;
+mod lane;
+mod memory;
+mod socket;
+mod stream;
+mod waker;
+
+pub use memory::StreamMemory;
+
+use super::deadline::Deadline;
+use super::http1::LINGER;
+use super::proxy::{Limits, Proxy};
+use super::wire::Wire;
+use super::worker::{Place, Worker};
+use crate::http2::{Blocked, Flood};
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use h2::server::{Builder, SendResponse};
+use h2::{Reason, RecvStream};
+use http::Request;
+use memory::Account;
+use socket::{Link, Socket};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use waker::TurnWaker;
+
+/// Requests that one client may have under way on a connection.
+const STREAMS_MAX: u32 = 100;
+/// Requests on a connection that are refused as malformed. After another one the connection ends.
+const MALFORMED_MAX: u32 = 32;
+/// Flow-control windows for bodies of requests. Bytes.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Bytes of a reply that h2 holds while the socket has no room.
+const SEND_BUFFER: usize = 64 << 10;
+/// Time that the requests of a connection which has ended have to write their records.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A request as h2 gives it, and the way to reply.
+type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
+type Session<T> = h2::server::Connection<Socket<T>, Bytes>;
+
+/// The client of a connection of HTTP/2 has exceeded a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http2Fault {
+    /// A stream was refused, because the requests under way hold too much memory.
+    StreamsFull,
+    /// The connection was ended, because of its frames.
+    Flood(Flood),
+    /// h2 has ended the connection, because of frames that it limits itself.
+    OtherFlood,
+    /// The connection was ended, because of its malformed requests.
+    Malformed,
+}
+
+/// The part of a connection that its lanes share.
+#[derive(Debug)]
+struct Shared {
+    waiting: lane::Waiting,
+    /// Requests under way.
+    busy: Cell<usize>,
+    /// Bytes of their heads.
+    head_bytes: Cell<usize>,
+    /// Requests that were malformed.
+    malformed: Cell<u32>,
+    /// How the socket takes bytes.
+    blocked: Arc<Blocked>,
+}
+
+/// Serves a client's connection of HTTP/2 from its preface to its end.
+pub async fn serve_http2<T, P>(io: T, info: &P::Client, worker: &Worker<P>)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    P: Proxy,
+{
+    let limits = worker.proxy.limits();
+    let shared = Rc::new(Shared {
+        waiting: lane::Waiting::default(),
+        busy: Cell::new(0),
+        head_bytes: Cell::new(0),
+        malformed: Cell::new(0),
+        blocked: Arc::default(),
+    });
+    let link = Rc::new(RefCell::new(Link::new(io, limits.client_write, &shared.blocked)));
+    let Some(session) = shake(&link, &limits).await else { return };
+    let address = worker.proxy.address(info).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let lingers = Turns::new(session, link.clone(), shared.clone(), worker, address)
+        .run(|first| lane::serve(info, worker, shared.clone(), first), worker, info)
+        .await;
+    // h2 is gone with its side of the link.
+    if lingers && let Some(link) = Rc::into_inner(link) {
+        part(link.into_inner()).await;
+    }
+}
+
+/// Ends a connection, once the client has had time to read the last frames.
+async fn part<T>(mut link: Link<T>)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut deadline = Deadline::new(LINGER);
+    let written = poll_fn(|cx| match link.poll_flush(cx) {
+        Poll::Ready(written) => Poll::Ready(written.is_ok()),
+        Poll::Pending => deadline.poll(cx).map(|()| false),
+    });
+    if written.await {
+        Wire::new(link.into_inner()).linger(&mut deadline).await;
+    }
+}
+
+/// Reads the preface.
+async fn shake<T>(link: &Rc<RefCell<Link<T>>>, limits: &Limits) -> Option<Session<T>>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let shaking = Builder::new()
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .handshake(Socket(link.clone()));
+    let mut shaking = pin!(shaking);
+    let mut deadline = Deadline::new(limits.head);
+    poll_fn(|cx| {
+        if let Poll::Ready(session) = shaking.as_mut().poll(cx) {
+            return Poll::Ready(session.ok());
+        }
+        // A client may wait for the settings before it sends its own.
+        if let Poll::Ready(Err(_)) = link.borrow_mut().poll_flush(cx) {
+            return Poll::Ready(None);
+        }
+        deadline.poll(cx).map(|()| None)
+    })
+    .await
+}
+
+/// The end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// The client was told that it may ask no more.
+    Leaving,
+    /// The connection is gone, and requests under way learn of it.
+    Over {
+        /// The client can read what was sent last.
+        lingers: bool,
+    },
+}
+
+/// The turns of a connection.
+struct Turns<'a, T, P: Proxy, F> {
+    session: Option<Session<T>>,
+    link: Rc<RefCell<Link<T>>>,
+    shared: Rc<Shared>,
+    lanes: FuturesUnordered<F>,
+    account: Account,
+    place: Place<'a, P>,
+    stage: Stage,
+    /// For a connection without requests, and for requests without a connection.
+    deadline: Deadline,
+    was_busy: bool,
+}
+
+impl<'a, T, P, F> Turns<'a, T, P, F>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    P: Proxy,
+    F: Future<Output = ()>,
+{
+    fn new(
+        session: Session<T>,
+        link: Rc<RefCell<Link<T>>>,
+        shared: Rc<Shared>,
+        worker: &'a Worker<P>,
+        address: IpAddr,
+    ) -> Self {
+        Self {
+            session: Some(session),
+            link,
+            shared,
+            lanes: FuturesUnordered::new(),
+            account: Account::new(worker.stream_memory.clone(), address),
+            place: worker.enter(),
+            stage: Stage::Open,
+            deadline: Deadline::new(worker.proxy.limits().keepalive),
+            was_busy: false,
+        }
+    }
+
+    /// Serves requests until the connection ends. Returns whether the client can read what was sent last.
+    async fn run(mut self, lane: impl Fn(Arrived) -> F, worker: &Worker<P>, info: &P::Client) -> bool {
+        let turn_waker = Arc::new(TurnWaker::default());
+        let waker = Waker::from(turn_waker.clone());
+        poll_fn(|cx| {
+            let over = turn_waker.turn(&waker, cx, |cx| {
+                self.leave_if_ending(cx, worker);
+                self.accept(cx, &lane, worker, info);
+                while let Poll::Ready(Some(())) = self.lanes.poll_next_unpin(cx) {}
+                self.end_if_malformed(cx, worker, info);
+                self.rest(cx, &worker.proxy.limits())
+            });
+            if let Some(lingers) = over {
+                return Poll::Ready(lingers);
+            }
+            let flushed = self.link.borrow_mut().poll_flush(&mut Context::from_waker(&waker));
+            if matches!(flushed, Poll::Ready(Err(_))) && self.session.is_some() {
+                self.end(false);
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Tells the client to send no more requests if the worker ends: a client without one at once, if idle connections end.
+    fn leave_if_ending(&mut self, cx: &Context<'_>, worker: &Worker<P>) {
+        let is_over = self.place.is_over(cx) || (worker.is_ending() && self.shared.busy.get() > 0);
+        if is_over && self.stage == Stage::Open {
+            self.leave(worker.proxy.limits().head);
+        }
+    }
+
+    fn leave(&mut self, patience: Duration) {
+        if let Some(session) = &mut self.session {
+            session.graceful_shutdown();
+        }
+        self.stage = Stage::Leaving;
+        self.deadline.set(patience);
+    }
+
+    /// Has h2 read and write, and gives requests to lanes.
+    fn accept(
+        &mut self,
+        cx: &mut Context<'_>,
+        lane: &impl Fn(Arrived) -> F,
+        worker: &Worker<P>,
+        info: &P::Client,
+    ) {
+        while let Some(session) = &mut self.session {
+            match session.poll_accept(cx) {
+                Poll::Ready(Some(Ok(arrived))) => {
+                    let busy = self.shared.busy.get();
+                    if !self.account.admit(busy) {
+                        let (_, mut respond) = arrived;
+                        respond.send_reset(Reason::REFUSED_STREAM);
+                        worker.proxy.on_http2_fault(info, Http2Fault::StreamsFull);
+                        continue;
+                    }
+                    self.shared.busy.set(busy + 1);
+                    if let Some(arrived) = self.shared.waiting.give(arrived) {
+                        self.lanes.push(lane(arrived));
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let is_calmed = error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM);
+                    let flood = self.link.borrow().flood.map(Http2Fault::Flood);
+                    if let Some(fault) = flood.or_else(|| is_calmed.then_some(Http2Fault::OtherFlood)) {
+                        worker.proxy.on_http2_fault(info, fault);
+                    }
+                    // h2 has told a client that broke the rules which one it was.
+                    self.end(!error.is_io());
+                }
+                // The client has left, or has been told to and has got all replies.
+                Poll::Ready(None) => self.end(true),
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    fn end_if_malformed(&mut self, cx: &mut Context<'_>, worker: &Worker<P>, info: &P::Client) {
+        if self.shared.malformed.get() > MALFORMED_MAX
+            && let Some(session) = &mut self.session
+        {
+            worker.proxy.on_http2_fault(info, Http2Fault::Malformed);
+            session.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            // Writes the reason.
+            let _ = session.poll_accept(cx);
+            self.end(true);
+        }
+    }
+
+    /// The connection is gone. Its streams learn of that from h2.
+    fn end(&mut self, lingers: bool) {
+        self.session = None;
+        self.stage = Stage::Over { lingers };
+        self.deadline.set(END_PATIENCE);
+    }
+
+    /// Looks after a connection without requests. Returns whether the client can read what was sent last, once the connection is over.
+    fn rest(&mut self, cx: &mut Context<'_>, limits: &Limits) -> Option<bool> {
+        let is_busy = self.shared.busy.get() > 0;
+        if let Stage::Over { lingers } = self.stage {
+            let is_late = self.deadline.poll(cx).is_ready();
+            return (!is_busy || is_late).then_some(lingers);
+        }
+        if is_busy {
+            self.was_busy = true;
+            return None;
+        }
+        if std::mem::replace(&mut self.was_busy, false) {
+            self.account.clear();
+            self.deadline.set(if self.stage == Stage::Open { limits.keepalive } else { limits.head });
+        }
+        if self.deadline.poll(cx).is_ready() {
+            if self.shared.blocked.is_blocked() {
+                // Its last reply is not at the client. The deadline for writes runs.
+                self.deadline.set(limits.keepalive);
+            } else if self.stage == Stage::Open {
+                self.leave(limits.head);
+            } else {
+                self.end(true);
+            }
+            cx.waker().wake_by_ref();
+        }
+        None
+    }
+}
