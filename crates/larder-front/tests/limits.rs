@@ -34,7 +34,7 @@ async fn requests_beyond_the_limit_wait_and_those_beyond_the_queue_are_refused()
     assert_eq!((reply.status, reply.field("x-larder-error")), (503, Some("queue_full")));
     assert_eq!(reply.field("retry-after"), Some("1"));
     // The client may try again on the same connection.
-    assert_eq!(reply.field("connection"), Some("keep-alive"));
+    assert_eq!(reply.field("connection"), None);
     assert_eq!(refused.get("/later").await.status, 503);
     eventually("only one is at the node", || node.requests() == 1).await;
     node.gate.add_permits(3);
@@ -250,17 +250,17 @@ async fn broken_requests_are_refused_and_reach_nobody() {
 }
 
 #[tokio::test]
-async fn what_the_engine_refuses_is_bare_but_counted() {
+async fn what_is_no_request_is_answered_and_counted() {
     let node = Node::named("a").await;
     let switch = Running::start(config(&[&node]));
-    for (request, status) in [
-        ("CONNECT test:443 HTTP/1.1\r\nHost: test:443\r\n\r\n", 405),
-        ("G\0T / HTTP/1.1\r\nHost: test\r\n\r\n", 400),
+    for (request, status, error) in [
+        ("CONNECT test:443 HTTP/1.1\r\nHost: test:443\r\n\r\n", 405, None),
+        ("G\0T / HTTP/1.1\r\nHost: test\r\n\r\n", 400, Some("bad_request")),
     ] {
         let mut client = switch.client().await;
         client.send(request).await;
         let reply = client.reply().await;
-        assert_eq!((reply.status, reply.field("x-larder-error")), (status, None));
+        assert_eq!((reply.status, reply.field("x-larder-error")), (status, error));
         assert!(client.closes().await);
     }
     assert_eq!(node.requests(), 0);

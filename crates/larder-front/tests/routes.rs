@@ -296,6 +296,8 @@ async fn figure_2_of_cap_under_lard_live() -> Result<(), RuleError> {
     // Of each class a first segment whose target the policy places where the figure has it.
     let mut names = Vec::new();
     for (class, node) in [("n", "b"), ("db", "a"), ("cb", "a"), ("dcb", "b")] {
+        // A client has its reply before the load is given back.
+        running.settles().await;
         let there = |name: &String| running.handle.explain("h", name).node.as_deref() == Some(node);
         let name = (0..100).map(|n| format!("/{class}{n}")).find(there).expect("one in two does");
         assert_eq!(client.get(&name).await.text(), node);
@@ -304,6 +306,7 @@ async fn figure_2_of_cap_under_lard_live() -> Result<(), RuleError> {
     let [n, db, cb, dcb] = &names[..] else { panic!("four classes") };
     let mut sent = Vec::new();
     for class in [n, cb, cb, db, dcb, n, db] {
+        running.settles().await;
         sent.push(client.get(&format!("{class}/{}", sent.len())).await.text().to_owned());
     }
     assert_eq!(sent, ["b", "a", "a", "a", "b", "b", "a"], "CB1 CB2 DB1 DB2 to A; N1 DCB1 N2 to B");

@@ -53,7 +53,6 @@ impl Requests {
             Some(decision) => self.tell_served(&exchange, decision.node, report, now),
             None => self.tell_unserved(&mut exchange, now),
         }
-        exchange.lease.release(now);
         let ended = Ended {
             node: exchange.decision.map(|decision| decision.node),
             reason: exchange.decision.map(|decision| decision.reason),
@@ -69,6 +68,7 @@ impl Requests {
             total: now - exchange.arrived,
         };
         self.shared.metrics.ended(&ended);
+        exchange.lease.release(now);
         // The client's own fields and path are what is logged and watched.
         if let Some(fields) = &exchange.unedited {
             request.fields.restore(fields);

@@ -96,7 +96,8 @@ impl Requests {
         let connects = error.stage == Stage::Connect;
         let begun = error.stage == Stage::Reply { begun: true } || error.resumable.is_some();
         let stale = error.stage == Stage::Request { reused: true } && failure == Failure::NodeClosed;
-        let is_noted = std::mem::take(&mut exchange.has_raced);
+        // A tunnel that breaks off is over, and no fault of the node's.
+        let is_noted = std::mem::take(&mut exchange.has_raced) || begun && reply.status() == 101;
         if !stale && !is_noted {
             self.log_node_failure(exchange, failure, &error.error);
         }

@@ -60,8 +60,13 @@ pub(super) trait Downstream: Sized {
         None
     }
 
-    /// Carries another protocol. Returns the number of bytes that the client was sent.
-    fn carry<S>(client: &mut Client<Self>, server: Wire<S>, limits: &Limits) -> impl Future<Output = u64>
+    /// Carries another protocol. Returns the number of bytes that the client was sent, and the error of a server that broke off or was
+    /// silent for too long.
+    fn carry<S>(
+        client: &mut Client<Self>,
+        server: Wire<S>,
+        limits: &Limits,
+    ) -> impl Future<Output = (u64, Option<io::Error>)>
     where
         S: AsyncRead + AsyncWrite + Unpin;
 }

@@ -111,7 +111,7 @@ impl<T: Transport> Downstream for Http1<T> {
         self.wire.io().socket()
     }
 
-    async fn carry<S>(client: &mut Client<Self>, server: Wire<S>, limits: &Limits) -> u64
+    async fn carry<S>(client: &mut Client<Self>, server: Wire<S>, limits: &Limits) -> (u64, Option<io::Error>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {

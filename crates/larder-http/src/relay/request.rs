@@ -381,10 +381,16 @@ where
             }
             Outcome::Tunnel => {
                 // No stream of HTTP/2 becomes a tunnel: its replies of 101 are malformed.
-                if let Upstream::Http1(wire) = connection {
-                    self.client.sent.body_bytes += D::carry(&mut self.client, wire, &limits).await;
+                let Upstream::Http1(wire) = connection else { return Attempt::Ended(After::Cut) };
+                let (bytes, error) = D::carry(&mut self.client, wire, &limits).await;
+                self.client.sent.body_bytes += bytes;
+                let stage = Stage::Reply { begun: true };
+                match error {
+                    Some(error) => {
+                        Attempt::Failed(Failure { stage, error, replayable: false, resumable: None })
+                    }
+                    None => Attempt::Ended(After::Farewell),
                 }
-                Attempt::Ended(After::Farewell)
             }
         }
     }

@@ -10,8 +10,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Carries bytes both ways until both sides have ended, or neither has sent anything for `limits.server_read`. Returns the number of
-/// bytes that the client was sent.
-pub(super) async fn carry<T, S>(client: &mut Client<Http1<T>>, mut server: Wire<S>, limits: &Limits) -> u64
+/// bytes that the client was sent, and the error of a server that broke off or was silent for too long.
+pub(super) async fn carry<T, S>(
+    client: &mut Client<Http1<T>>,
+    mut server: Wire<S>,
+    limits: &Limits,
+) -> (u64, Option<io::Error>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
@@ -20,21 +24,23 @@ where
     let early = std::mem::take(&mut client.unread);
     let mut up = Direction { early, ended: client.down.is_half_closed, ..Direction::default() };
     let mut down = Direction::default();
-    poll_fn(|cx| {
+    let timed_out = poll_fn(|cx| {
         loop {
             let sent = up.advance(cx, &mut client.down.wire, &mut server);
             let got = down.advance(cx, &mut server, &mut client.down.wire);
-            if up.over && down.over {
-                return Poll::Ready(());
+            // A server that has broken off takes nothing more.
+            if down.over && (up.over || down.broken.is_some()) {
+                return Poll::Ready(false);
             }
             if !sent && !got {
-                return client.deadline.poll(cx);
+                return client.deadline.poll(cx).map(|()| true);
             }
             client.deadline.set(limits.server_read);
         }
     })
     .await;
-    down.bytes
+    let silent = timed_out.then(|| io::ErrorKind::TimedOut.into());
+    (down.bytes, down.broken.or(silent))
 }
 
 /// One of the two directions.
@@ -46,6 +52,8 @@ struct Direction {
     ended: bool,
     /// The other side knows, or takes no more bytes. The opposite direction goes on.
     over: bool,
+    /// The side that sends has broken off.
+    broken: Option<io::Error>,
     bytes: u64,
 }
 
@@ -96,7 +104,8 @@ impl Direction {
         match read {
             Poll::Ready(Ok(sent)) => sent.map(|()| true),
             // A reset is an end that the other side must learn of.
-            Poll::Ready(Err(_)) => {
+            Poll::Ready(Err(error)) => {
+                self.broken = Some(error);
                 self.ended = true;
                 Ok(true)
             }

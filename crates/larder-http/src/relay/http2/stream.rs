@@ -248,12 +248,12 @@ impl Downstream for Stream {
         (self.turns <= self.shared.busy.get() / TURN_STREAMS).then_some(patience)
     }
 
-    async fn carry<S>(_: &mut Client<Self>, _: Wire<S>, _: &Limits) -> u64
+    async fn carry<S>(_: &mut Client<Self>, _: Wire<S>, _: &Limits) -> (u64, Option<io::Error>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         // No request of HTTP/2 asks for another protocol.
-        0
+        (0, None)
     }
 }
 
