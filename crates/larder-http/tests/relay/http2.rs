@@ -1,15 +1,12 @@
 //! Clients of HTTP/2.
 
-use crate::frames::{
-    DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, PING, RST_STREAM, fields, frame, get,
-};
-use crate::kit::{Bench, LONG, PATIENCE, PATIENT, SHORT, Talk, echo, on_one_thread};
+use crate::frames::{DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, fields, frame, get};
+use crate::kit::{Bench, PATIENCE, Talk, echo, on_one_thread};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest, handshake};
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use http::{HeaderMap, Request, Response};
-use larder_http::http2::Flood;
-use larder_http::relay::{ClientFault, Http2Fault, Limits, Refusal, StreamMemory};
+use larder_http::relay::{ClientFault, Http2Fault, Refusal};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -18,24 +15,30 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
 /// A client by the crate h2. The handle ends with the connection.
-type Client = (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>);
+pub(crate) type Client = (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>);
 
-async fn client(bench: &Bench) -> Client {
+pub(crate) async fn client(bench: &Bench) -> Client {
     let (sender, connection) = handshake(bench.http2()).await.expect("a connection");
     (sender, spawn_local(connection))
 }
 
-fn request(method: &str, path: &str) -> Request<()> {
+pub(crate) fn request(method: &str, path: &str) -> Request<()> {
     Request::builder().method(method).uri(format!("https://h{path}")).body(()).expect("a request")
 }
 
-async fn send(client: &mut Client, request: Request<()>, ends: bool) -> (ResponseFuture, SendStream<Bytes>) {
+pub(crate) async fn send(
+    client: &mut Client,
+    request: Request<()>,
+    ends: bool,
+) -> (ResponseFuture, SendStream<Bytes>) {
     poll_fn(|cx| client.0.poll_ready(cx)).await.expect("room for a request");
     client.0.send_request(request, ends).expect("sends")
 }
 
 /// The whole of a reply.
-async fn whole(reply: ResponseFuture) -> Result<(Response<()>, String, Option<HeaderMap>), h2::Error> {
+pub(crate) async fn whole(
+    reply: ResponseFuture,
+) -> Result<(Response<()>, String, Option<HeaderMap>), h2::Error> {
     let read = async {
         let (parts, mut body) = reply.await?.into_parts();
         let mut contents = Vec::new();
@@ -50,18 +53,18 @@ async fn whole(reply: ResponseFuture) -> Result<(Response<()>, String, Option<He
     timeout(PATIENCE, read).await.expect("a reply in time")
 }
 
-async fn ask(client: &mut Client, method: &str, path: &str) -> (u16, String) {
+pub(crate) async fn ask(client: &mut Client, method: &str, path: &str) -> (u16, String) {
     let (reply, _) = send(client, request(method, path), true).await;
     let (head, contents, _) = whole(reply).await.expect("a reply");
     (head.status().as_u16(), contents)
 }
 
 /// The reason for which a stream was reset.
-fn reason<T>(reply: Result<T, h2::Error>) -> Option<Reason> {
+pub(crate) fn reason<T>(reply: Result<T, h2::Error>) -> Option<Reason> {
     reply.err().and_then(|error| error.reason())
 }
 
-async fn upload(stream: &mut SendStream<Bytes>, mut body: Bytes) {
+pub(crate) async fn upload(stream: &mut SendStream<Bytes>, mut body: Bytes) {
     while !body.is_empty() {
         stream.reserve_capacity(body.len());
         let room = poll_fn(|cx| stream.poll_capacity(cx)).await.expect("open").expect("room");
@@ -71,7 +74,7 @@ async fn upload(stream: &mut SendStream<Bytes>, mut body: Bytes) {
 }
 
 /// Answers with a body that has no end.
-async fn flood(mut talk: Talk) {
+pub(crate) async fn flood(mut talk: Talk) {
     use tokio::io::AsyncWriteExt;
     talk.head().await;
     talk.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await;
@@ -403,192 +406,6 @@ fn many_requests_are_served_at_the_same_time() {
             }
         }
         assert!(bench.reports(800).await.iter().all(|report| report.complete));
-    });
-}
-
-#[test]
-fn streams_beyond_the_memory_are_refused() {
-    on_one_thread(async {
-        const STREAM: usize = 128 << 10;
-        let bench = Bench::with_memory(PATIENT, StreamMemory::new(10 * STREAM), |_, talk| flood(talk)).await;
-        let mut client = client(&bench).await;
-        // One beside half of the memory.
-        let fitting = 1 + 10 / 2;
-        let mut stalled = Vec::new();
-        for _ in 0..fitting {
-            let (reply, _) = send(&mut client, request("GET", "/"), true).await;
-            stalled.push(timeout(PATIENCE, reply).await.expect("in time").expect("a head"));
-        }
-        let (reply, _) = send(&mut client, request("GET", "/"), true).await;
-        assert_eq!(reason(whole(reply).await), Some(Reason::REFUSED_STREAM));
-        assert_eq!(bench.fault().await, Http2Fault::StreamsFull);
-        let mut other = self::client(&bench).await;
-        assert_eq!(ask(&mut other, "GET", "/own").await.0, 403, "each connection has one request");
-        stalled.pop();
-        bench.reports(2).await;
-        // The window of the connection is used up.
-        assert_eq!(ask(&mut client, "HEAD", "/own").await.0, 403, "there is room again");
-    });
-}
-
-#[test]
-fn a_reply_of_which_the_client_takes_nothing_is_reset() {
-    on_one_thread(async {
-        let limits = Limits { client_write: SHORT, ..PATIENT };
-        let bench = Bench::with(limits, |_, talk| flood(talk)).await;
-        let mut client = client(&bench).await;
-        let (reply, _) = send(&mut client, request("GET", "/"), true).await;
-        let mut body: RecvStream =
-            timeout(PATIENCE, reply).await.expect("in time").expect("a head").into_body();
-        let report = bench.reports(1).await[0];
-        assert_eq!((report.fault, report.complete), (Some(ClientFault::Gone), false));
-        let error = loop {
-            match body.data().await.expect("no end") {
-                Ok(data) => body.flow_control().release_capacity(data.len()).expect("releases"),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error.reason(), Some(Reason::INTERNAL_ERROR));
-        assert_eq!(ask(&mut client, "GET", "/own").await.0, 403, "the connection goes on");
-    });
-}
-
-/// A client that takes each piece late, but in time, gets all of its reply.
-#[test]
-fn a_slow_client_gets_its_reply() {
-    on_one_thread(async {
-        const SIZE: usize = 1 << 20;
-        let limits = Limits { client_write: 8 * SHORT, ..PATIENT };
-        let bench = Bench::with(limits, |_, mut talk| async move {
-            talk.head().await;
-            talk.say(format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n")).await;
-            talk.say(vec![b'y'; SIZE]).await;
-            talk.rest().await;
-        })
-        .await;
-        let mut client = client(&bench).await;
-        let (reply, _) = send(&mut client, request("GET", "/"), true).await;
-        let mut body = timeout(PATIENCE, reply).await.expect("in time").expect("a head").into_body();
-        let (mut came, mut pace) = (0, tokio::time::interval(SHORT / 5));
-        while let Some(data) = body.data().await {
-            came += data.as_ref().expect("data").len();
-            body.flow_control().release_capacity(data.expect("data").len()).expect("releases");
-            pace.tick().await;
-        }
-        assert_eq!(came, SIZE);
-    });
-}
-
-#[test]
-fn a_socket_that_takes_nothing_ends_the_connection() {
-    on_one_thread(async {
-        let limits = Limits { client_write: SHORT, ..PATIENT };
-        let bench = Bench::with(limits, |_, talk| flood(talk)).await;
-        let mut frames = Frames::connect(&bench).await;
-        // The client lets the proxy send, and reads nothing.
-        let window = frame(8, 0, 0, &(1_u32 << 30).to_be_bytes());
-        let settings = frame(4, 0, 0, &[&[0, 4][..], &(1_u32 << 30).to_be_bytes()].concat());
-        frames.send(&[settings, window, get(1, &[], END_STREAM)].concat()).await;
-        let report = bench.reports(1).await[0];
-        assert_eq!((report.status, report.fault), (Some(200), Some(ClientFault::Gone)));
-    });
-}
-
-#[test]
-fn floods_of_frames_end_the_connection() {
-    on_one_thread(async {
-        let bench = Bench::new(|_, talk| echo(talk)).await;
-        let mut frames = Frames::connect(&bench).await;
-        frames.send(&frame(PING, 0, 0, &[0; 8]).repeat(1_200)).await;
-        assert_eq!(bench.fault().await, Http2Fault::Flood(Flood::Control));
-        // Requests that were accepted.
-        let bench = Bench::new(|_, talk| echo(talk)).await;
-        let mut frames = Frames::connect(&bench).await;
-        let reset = |stream| frame(RST_STREAM, 0, stream, &u32::from(Reason::CANCEL).to_be_bytes());
-        for number in 0..10_000 {
-            let stream = 2 * number + 1;
-            frames.send(&get(stream, &[], END_STREAM)).await;
-            if frames.try_reply(stream).await.is_none() {
-                break;
-            }
-            frames.send(&reset(stream)).await;
-        }
-        assert_eq!(bench.fault().await, Http2Fault::Flood(Flood::Resets));
-        // Requests that were not, which h2 counts itself.
-        let bench = Bench::new(|_, talk| echo(talk)).await;
-        let mut frames = Frames::connect(&bench).await;
-        let pairs = (0..100).flat_map(|number| {
-            let stream = 2 * number + 1;
-            [get(stream, &[], END_STREAM), reset(stream)].concat()
-        });
-        frames.send(&pairs.collect::<Vec<_>>()).await;
-        assert_eq!(bench.fault().await, Http2Fault::OtherFlood);
-        assert!(bench.proxy().reports.borrow().is_empty());
-    });
-}
-
-#[test]
-fn a_proxy_that_drains_says_so_and_serves_what_is_under_way() {
-    on_one_thread(async {
-        let asked = Rc::new(Notify::new());
-        let tell = asked.clone();
-        let bench = Bench::new(move |_, mut talk| {
-            let asked = tell.clone();
-            async move {
-                talk.head().await;
-                asked.notify_one();
-                talk.until("end").await;
-                talk.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
-                talk.rest().await;
-            }
-        })
-        .await;
-        let idle = client(&bench).await;
-        let mut busy = client(&bench).await;
-        let mut asking = request("PUT", "/");
-        asking.headers_mut().insert("content-length", 3.into());
-        let (reply, mut body) = send(&mut busy, asking, false).await;
-        asked.notified().await;
-        bench.worker.drain();
-        timeout(PATIENCE, idle.1).await.expect("in time").expect("no panic").expect("a farewell");
-        body.send_data(Bytes::from_static(b"end"), true).expect("sends");
-        assert_eq!(whole(reply).await.expect("a reply").1, "ok");
-        timeout(PATIENCE, busy.1).await.expect("in time").expect("no panic").expect("a farewell");
-    });
-}
-
-#[test]
-fn a_proxy_that_retires_serves_one_more_request() {
-    on_one_thread(async {
-        let bench = Bench::new(|_, talk| echo(talk)).await;
-        let mut client = client(&bench).await;
-        assert_eq!(ask(&mut client, "GET", "/").await.0, 200);
-        bench.worker.retire();
-        assert_eq!(ask(&mut client, "GET", "/").await.0, 200);
-        timeout(PATIENCE, client.1).await.expect("in time").expect("no panic").expect("a farewell");
-    });
-}
-
-#[test]
-fn a_connection_without_requests_is_told_to_end() {
-    on_one_thread(async {
-        let limits = Limits { keepalive: SHORT, ..PATIENT };
-        let bench = Bench::with(limits, |_, talk| echo(talk)).await;
-        let mut client = client(&bench).await;
-        assert_eq!(ask(&mut client, "GET", "/").await.0, 200);
-        timeout(PATIENCE, client.1).await.expect("in time").expect("no panic").expect("a farewell");
-        // A client that does not listen has as long as a head may take.
-        let limits = Limits { keepalive: SHORT, head: SHORT, ..PATIENT };
-        let bench = Bench::with(limits, |_, talk| echo(talk)).await;
-        let frames = Frames::connect(&bench).await.rest().await;
-        assert!(frames.iter().any(|frame| frame.kind == GOAWAY), "{frames:?}");
-        // One that never sends the preface has as long.
-        let bench =
-            Bench::with(Limits { head: SHORT, keepalive: LONG, ..PATIENT }, |_, talk| echo(talk)).await;
-        let mut silent = bench.http2();
-        let mut read = Vec::new();
-        let ended = tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut read);
-        timeout(PATIENCE, ended).await.expect("in time").expect("reads");
     });
 }
 

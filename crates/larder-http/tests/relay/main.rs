@@ -4,5 +4,6 @@ mod exchanges;
 mod features;
 mod frames;
 mod http2;
+mod http2_limits;
 mod kit;
 mod rules;
