@@ -4,6 +4,7 @@ use super::client::Client;
 use super::proxy::Limits;
 use super::wire::Wire;
 use crate::h1::{Body, ReplyHead, RequestHead};
+use bytes::Bytes;
 use std::future::Future;
 use std::io;
 use std::task::{Context, Poll};
@@ -15,6 +16,9 @@ use tokio::net::TcpStream;
 pub(super) trait Downstream: Sized {
     /// The protocol delimits bodies itself. Otherwise fields and chunks do.
     const IS_FRAMED: bool;
+
+    /// Bytes of the smallest read that is lent, so that its pieces need not be copied.
+    const SHARED_MIN: usize;
 
     /// The way in which the body of a request comes.
     fn body(&self, request: &RequestHead) -> Body;
@@ -36,6 +40,9 @@ pub(super) trait Downstream: Sized {
 
     /// Begins the final reply: its head waits in `out` or here, so that the first piece is sent with it.
     fn begin(&mut self, head: &ReplyHead, out: &mut Vec<u8>);
+
+    /// Pieces that are sent from now on are perhaps parts of `read`.
+    fn lend(&mut self, read: Option<Bytes>);
 
     /// Sends what delimits a piece, or comes before it, and the piece.
     fn send(&mut self, cx: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()>;

@@ -14,6 +14,7 @@ use crate::h1::{Body, HeadEnd, ReplyHead};
 use std::io;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::ReadBuf;
 
 /// Bytes of a reply's head, and of interim ones before it.
 const REPLY_HEAD_MAX: usize = 256 << 10;
@@ -254,7 +255,7 @@ where
             return Ok(true);
         }
         super::scratch::with(|buffer| {
-            let mut buffer = tokio::io::ReadBuf::new(buffer);
+            let mut buffer = ReadBuf::new(buffer);
             match self.client.down.poll_fill(cx, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     let taken = self.upload_piece(cx, buffer.filled())?;
@@ -350,8 +351,11 @@ where
         if let Some(spliced) = self.splice(cx) {
             return spliced;
         }
+        if D::IS_FRAMED {
+            return self.download_shared(cx);
+        }
         super::scratch::with(|buffer| {
-            let mut buffer = tokio::io::ReadBuf::new(buffer);
+            let mut buffer = ReadBuf::new(buffer);
             let Upstream::Http1(wire) = &mut self.server else { return Ok(false) };
             match wire.poll_fill(cx, &mut buffer) {
                 Poll::Ready(Ok(())) => self.receive(cx, buffer.filled()).map(|()| true),

@@ -9,6 +9,7 @@ use super::tunnel;
 use super::wire::Wire;
 use super::worker::Place;
 use crate::h1::{Body, Decoder, Fault, HeadEnd, ReplyHead, RequestHead};
+use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -37,6 +38,8 @@ impl<T: Transport> Http1<T> {
 
 impl<T: Transport> Downstream for Http1<T> {
     const IS_FRAMED: bool = false;
+    /// The socket takes pieces at once.
+    const SHARED_MIN: usize = usize::MAX;
 
     fn body(&self, request: &RequestHead) -> Body {
         request.body()
@@ -82,6 +85,8 @@ impl<T: Transport> Downstream for Http1<T> {
         out.clear();
         head.write(out);
     }
+
+    fn lend(&mut self, _: Option<Bytes>) {}
 
     fn send(&mut self, cx: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.wire.send(cx, before, piece)

@@ -1,14 +1,16 @@
-//! Replies that do not come as bytes of HTTP/1 through this process.
+//! Ways of a reply to the client other than by a copy of bytes of HTTP/1.
 
 use super::{CLIENT_LEFT, Exchange, Outcome, Reply};
 use crate::relay::client::Client;
 use crate::relay::downstream::Downstream;
 use crate::relay::proxy::Proxy;
+use crate::relay::scratch::Buffer;
 use crate::relay::splice::{SPLICED_MIN, Transport};
 use crate::relay::streams::Part;
 use crate::relay::upstream::Upstream;
 use std::io;
 use std::task::{Context, Poll};
+use tokio::io::ReadBuf;
 
 impl<D, S, P> Exchange<'_, D, S, P>
 where
@@ -51,6 +53,28 @@ where
             *reply = Reply::Ended;
         }
         Some(Ok(true))
+    }
+
+    /// Reads bytes of HTTP/1 into memory that the client's side may keep. Whether something moved.
+    pub(super) fn download_shared(&mut self, cx: &mut Context<'_>) -> Result<bool, Outcome> {
+        let Upstream::Http1(wire) = &mut self.server else { return Ok(false) };
+        let mut buffer = Buffer::take();
+        let mut read = ReadBuf::new(buffer.room());
+        let length = match wire.poll_fill(cx, &mut read) {
+            Poll::Ready(filled) => {
+                filled.map_err(Outcome::Server)?;
+                read.filled().len()
+            }
+            Poll::Pending => return Ok(false),
+        };
+        if length < D::SHARED_MIN {
+            return self.receive(cx, &buffer.room()[..length]).map(|()| true);
+        }
+        let read = buffer.share(length);
+        self.client.down.lend(Some(read.clone()));
+        let received = self.receive(cx, &read);
+        self.client.down.lend(None);
+        received.map(|()| true)
     }
 
     /// Takes a part of a reply of HTTP/2 to the client. Whether there was one.

@@ -11,8 +11,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that wait until all streams have had their turn. Then they cost one call for many frames.
-const GATHERED_MAX: usize = 64 << 10;
+/// Bytes that wait until all streams have had their turn. Then they cost one call for many frames, as TLS takes up to 64 KiB at once
+/// with what it adds.
+const GATHERED_MAX: usize = 63 << 10;
 
 thread_local! {
     /// Memory for bytes that wait: connections that wait for requests hold none.
@@ -65,7 +66,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Link<T> {
 
     /// Takes bytes of h2, if there is room for more.
     fn gather(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.out.len() >= GATHERED_MAX {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        if !self.out.is_empty() && self.out.len() + length > GATHERED_MAX {
             ready!(self.poll_flush(cx))?;
         }
         if self.out.capacity() == 0 {
@@ -76,7 +78,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Link<T> {
             self.out.extend_from_slice(part);
         }
         self.frames.send(&self.out[before..]);
-        Poll::Ready(Ok(self.out.len() - before))
+        Poll::Ready(Ok(length))
     }
 
     /// Writes what was gathered. Fails if the socket takes nothing for too long.

@@ -35,7 +35,10 @@ pub(super) struct Stream {
     head: Option<Response<()>>,
     is_due: bool,
     reply: Option<SendStream<Bytes>>,
-    /// Pieces of the reply that come together.
+    /// Memory that pieces are perhaps parts of.
+    lent: Option<Bytes>,
+    /// A piece that came first and was not copied, or pieces that come together.
+    shared_piece: Bytes,
     gathered: Vec<u8>,
     /// Bytes that h2 has not taken, and the end with perhaps trailers behind them.
     pending: Bytes,
@@ -57,6 +60,8 @@ impl Stream {
             head: None,
             is_due: false,
             reply: None,
+            lent: None,
+            shared_piece: Bytes::new(),
             gathered: Vec::new(),
             pending: Bytes::new(),
             ends: false,
@@ -137,6 +142,8 @@ impl Stream {
 
 impl Downstream for Stream {
     const IS_FRAMED: bool = true;
+    /// A piece holds all of the memory that it was read into.
+    const SHARED_MIN: usize = 32 << 10;
 
     fn body(&self, request: &RequestHead) -> Body {
         if request.body() == Body::Chunks { Body::Close } else { request.body() }
@@ -186,11 +193,23 @@ impl Downstream for Stream {
     fn begin(&mut self, head: &ReplyHead, out: &mut Vec<u8>) {
         out.clear();
         self.gathered.clear();
+        self.shared_piece.clear();
         self.head = head::reply(head);
     }
 
+    fn lend(&mut self, read: Option<Bytes>) {
+        self.lent = read;
+    }
+
     fn send(&mut self, _: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()> {
+        if before.is_empty() && self.gathered.is_empty() && self.shared_piece.is_empty() {
+            self.shared_piece = self.lent.as_ref().and_then(|read| part(read, piece)).unwrap_or_default();
+            if !self.shared_piece.is_empty() {
+                return Ok(());
+            }
+        }
         if self.gathered.is_empty() {
+            self.gathered.extend_from_slice(&std::mem::take(&mut self.shared_piece));
             // h2 takes memory that is full as it is.
             self.gathered.reserve_exact(before.len() + piece.len());
         }
@@ -204,7 +223,9 @@ impl Downstream for Stream {
             return Err(io::ErrorKind::InvalidData.into());
         }
         self.is_due = self.head.is_some();
-        self.pending = std::mem::take(&mut self.gathered).into();
+        let gathered = std::mem::take(&mut self.gathered);
+        self.pending =
+            if gathered.is_empty() { std::mem::take(&mut self.shared_piece) } else { gathered.into() };
         if let Some(trailers) = end {
             self.ends = true;
             self.trailers = Some(trailers).filter(|lines| !lines.is_empty()).map(|lines| {
@@ -255,6 +276,13 @@ impl Downstream for Stream {
         // No request of HTTP/2 asks for another protocol.
         (0, None)
     }
+}
+
+/// `piece` as a part of `read`, if it is one and not so small that it would hold too much memory.
+fn part(read: &Bytes, piece: &[u8]) -> Option<Bytes> {
+    let start = (piece.as_ptr() as usize).checked_sub(read.as_ptr() as usize)?;
+    let place = start..start.checked_add(piece.len())?;
+    (piece.len() >= Stream::SHARED_MIN && place.end <= read.len()).then(|| read.slice(place))
 }
 
 /// The stream or its connection is gone.
