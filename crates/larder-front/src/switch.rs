@@ -468,6 +468,7 @@ impl Switch {
             tokio::select! {
                 () = &mut shutdown => break false,
                 _ = retire.wait_for(|retire| *retire) => break true,
+                () = workers.ended() => return Err(io::Error::other("no thread serves connections any more")),
                 Some(node) = self.joined.recv() => watch(&mut helpers, &self.shared, node),
                 // A watch ends when its node leaves.
                 Some(ended) = helpers.join_next_with_id() => {

@@ -41,7 +41,7 @@ pub(crate) struct Workers {
 struct Thread {
     shared: Arc<Shared>,
     proxy: Arc<HttpProxy<Relay>>,
-    listeners: Vec<(TcpListener, Entry)>,
+    listeners: Vec<(tokio::net::TcpListener, Entry)>,
     stage: watch::Receiver<Stage>,
     pool: PoolLimits,
     alive: mpsc::Sender<()>,
@@ -60,16 +60,20 @@ impl Workers {
     ) -> io::Result<Self> {
         let (stage, alive) = (watch::Sender::default(), mpsc::channel(1));
         for number in 0..threads {
-            let cloned = listeners.iter().map(|(listener, entry)| Ok((listener.try_clone()?, entry.clone())));
+            let runtime = runtime()?;
+            let entered = runtime.enter();
+            let registered = listeners.iter().map(|(listener, entry)| {
+                Ok((tokio::net::TcpListener::from_std(listener.try_clone()?)?, entry.clone()))
+            });
             let thread = Thread {
                 shared: shared.clone(),
                 proxy: proxy.clone(),
-                listeners: cloned.collect::<io::Result<_>>()?,
+                listeners: registered.collect::<io::Result<_>>()?,
                 stage: stage.subscribe(),
                 pool,
                 alive: alive.0.clone(),
             };
-            let runtime = runtime()?;
+            drop(entered);
             let serve = move || LocalSet::new().block_on(&runtime, thread.serve());
             thread::Builder::new().name(format!("requests-{number}")).spawn(serve)?;
         }
@@ -96,10 +100,7 @@ impl Thread {
         let front = Front::new(shared.clone(), proxy, stopping, worker.clone());
         let mut accepting = JoinSet::new();
         for (listener, entry) in listeners {
-            match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => drop(accepting.spawn_local(front.at(entry).accept(listener))),
-                Err(error) => tracing::error!(%error, "thread cannot accept connections"),
-            }
+            accepting.spawn_local(front.at(entry).accept(listener));
         }
         drop(front);
         let tended = worker.clone();

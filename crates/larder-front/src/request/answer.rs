@@ -2,6 +2,7 @@
 
 use super::Requests;
 use super::client::Client;
+use super::enter::ALLOWED;
 use super::exchange::Exchange;
 use super::known::apply;
 use crate::failure::{ERROR_HEADER, Failure};
@@ -84,7 +85,7 @@ impl Requests {
             Refusal::Malformed { is_other_protocol: true, .. } if self.shared.h2c => None,
             Refusal::Connect => {
                 let mut answer = Answer::new(405);
-                answer.head.fields.add("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".as_bytes());
+                answer.head.fields.add("Allow", ALLOWED);
                 Some(answer)
             }
             _ => Some(with_failure(failure, None)),

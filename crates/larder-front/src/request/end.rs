@@ -6,7 +6,7 @@
 //! such replies enter the census: others say nothing about the cost of the target. A reply that broke off, or that two nodes had a part
 //! in, has no time of its own; a tunnel lasts as long as its users like.
 //!
-//! Of every other attempt the dispatcher learns how long the node was waited for, up to the head of the reply if that came. Otherwise it
+//! For every other attempt the dispatcher learns how long the node was waited for, up to the head of the reply if that came. Otherwise it
 //! would not hear of a node that hangs.
 
 use super::Requests;

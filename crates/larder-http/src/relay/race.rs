@@ -102,7 +102,8 @@ impl<P: Proxy> Race<'_, P> {
     /// Asks a server until the head of its reply has come. A server may have closed a connection that waited: then it is asked once
     /// more.
     async fn ask(&self, server: &P::Server, may_reuse: bool) -> Result<Replied<P::Stream>, Failure> {
-        if let Some(waiting) = self.worker.pool.take(server).filter(|_| may_reuse) {
+        let waiting = if may_reuse { self.worker.pool.take(server) } else { None };
+        if let Some(waiting) = waiting {
             match self.reply(Wire::new(waiting), None).await {
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => {}
                 reply => return reply.map_err(|error| failure(Stage::Request { reused: true }, error)),

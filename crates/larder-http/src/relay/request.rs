@@ -229,13 +229,13 @@ where
         if worker.proxy.is_shared(server) && worker.proxy.speaks_http2(server) {
             return self.attempt_stream(server, state).await;
         }
-        let own = self.own.take();
-        let waiting = match own {
+        let waiting = match self.own.take() {
+            _ if !may_reuse => None,
             Some((of, stream)) if of == *server => Some(stream),
             _ if worker.proxy.is_shared(server) => worker.pool.take(server),
             _ => None,
         };
-        if let Some(waiting) = waiting.filter(|_| may_reuse) {
+        if let Some(waiting) = waiting {
             let opened =
                 Opened { upstream: Upstream::Http1(Wire::new(waiting)), replied: Vec::new(), reused: true };
             return self.exchange(opened, server, state).await;

@@ -1,9 +1,10 @@
 //! Large bodies pass from socket to socket through a pipe in the kernel, without a copy to this process (`splice(2)`).
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::TcpStream;
@@ -29,8 +30,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Transport for tokio_rustls::client::TlsS
 pub(super) const SPLICED_MIN: u64 = 256 << 10;
 /// Bytes that a pipe may hold, if the system allows it (`fs.pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
-/// Pipes that a thread keeps while they are not in use.
-const PIPES_MAX: usize = 16;
+/// Pipes of a thread. Beyond them contents are copied: each pipe takes two file descriptors, which connections need too.
+const PIPES_MAX: usize = 128;
+/// Pipes of a thread that are kept while they are not in use.
+const IDLE_MAX: usize = 16;
 
 /// A pipe.
 #[derive(Debug)]
@@ -39,29 +42,44 @@ pub(super) struct Pipe {
     write: OwnedFd,
     /// Bytes in it.
     held: usize,
+    /// The pipes of its thread, which it is one of.
+    open: Rc<Cell<usize>>,
 }
 
-/// Empty pipes of a thread.
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+    }
+}
+
+/// The pipes of a thread.
 #[derive(Debug, Default)]
-pub(super) struct Pipes(RefCell<Vec<Pipe>>);
+pub(super) struct Pipes {
+    idle: RefCell<Vec<Pipe>>,
+    open: Rc<Cell<usize>>,
+}
 
 impl Pipes {
-    /// A pipe; none if the system has none.
+    /// An empty pipe; none if there are [`PIPES_MAX`], or the system has none.
     pub(super) fn take(&self) -> Option<Pipe> {
-        if let Some(pipe) = self.0.borrow_mut().pop() {
+        if let Some(pipe) = self.idle.borrow_mut().pop() {
             return Some(pipe);
+        }
+        if self.open.get() == PIPES_MAX {
+            return None;
         }
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
         // A smaller pipe does as well.
         let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
-        Some(Pipe { read, write, held: 0 })
+        self.open.set(self.open.get() + 1);
+        Some(Pipe { read, write, held: 0, open: self.open.clone() })
     }
 
     /// Keeps a pipe for later, if it is empty.
     pub(super) fn put(&self, pipe: Pipe) {
-        let mut pipes = self.0.borrow_mut();
-        if pipe.held == 0 && pipes.len() < PIPES_MAX {
-            pipes.push(pipe);
+        let mut idle = self.idle.borrow_mut();
+        if pipe.held == 0 && idle.len() < IDLE_MAX {
+            idle.push(pipe);
         }
     }
 }
@@ -112,5 +130,25 @@ impl Pipe {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pipes_of_a_thread_are_limited() {
+        let pipes = Pipes::default();
+        let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).collect();
+        assert_eq!(taken.len(), PIPES_MAX);
+        taken.into_iter().for_each(|pipe| pipes.put(pipe));
+        assert_eq!((pipes.idle.borrow().len(), pipes.open.get()), (IDLE_MAX, IDLE_MAX));
+        assert!(pipes.take().is_some());
+        // Bytes of one reply must not come before another.
+        let mut used = pipes.take().expect("a pipe");
+        used.held = 1;
+        pipes.put(used);
+        assert!(pipes.idle.borrow().iter().all(Pipe::is_empty));
     }
 }

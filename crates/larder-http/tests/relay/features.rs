@@ -1,4 +1,4 @@
-//! What a proxy can make of requests and replies beside passing them on.
+//! Passages: contents that change, the rest of a broken reply, connections of one client, and the end of a worker.
 
 use crate::kit::{Bench, Talk, echo, on_one_thread};
 use larder_http::relay::{ClientFault, Report, Stage};

@@ -1,7 +1,8 @@
 //! The memory that replies to streams of HTTP/2 may hold.
 //!
-//! A stream whose client takes nothing holds about [`STREAM_BYTES`]: the piece of the reply that was read last, and what h2 has not
-//! written while the socket has no room. A connection reserves as much for each request that it has under way beside others, before the request is decided about.
+//! A stream whose client takes nothing holds about [`STREAM_BYTES`]: the piece of the reply that was read last, and the bytes that h2
+//! has not written while the socket has no room. A connection reserves as much for each request that it has under way beside others,
+//! before the request is decided about.
 //!
 //! | bound | bytes | beyond it |
 //! |---|---|---|
@@ -46,7 +47,7 @@ impl Default for StreamMemory {
 }
 
 impl StreamMemory {
-    /// So many bytes.
+    /// Memory of this size.
     pub fn new(bytes: usize) -> Self {
         Self { bytes, held: Mutex::default() }
     }

@@ -86,7 +86,7 @@ struct Shared {
     head_bytes: Cell<usize>,
     /// Requests that were malformed.
     malformed: Cell<u32>,
-    /// How the socket takes bytes.
+    /// The record of when the socket had no room.
     blocked: Arc<Blocked>,
 }
 
