@@ -107,10 +107,6 @@ listen = "127.0.0.1:{free_port()}"
     return [path, "node", "--config", config]
 
 
-def bare(path, work, port, upstream, pem):
-    return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}"]
-
-
 def engine(path, work, port, upstream, pem):
     return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}", *([str(pem)] if pem else [])]
 
@@ -219,7 +215,7 @@ static_resources:
     return [path, "-c", config, "--concurrency", "1", "-l", "error", "--disable-hot-restart"]
 
 
-MAKERS = {"larder": larder, "engine": engine, "bare-pingora": bare, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy,
+MAKERS = {"larder": larder, "engine": engine, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy,
           "larder-node": node, "nginx-files": nginx_files}
 # What has the files itself, and no backend.
 STORES = ["larder-node", "nginx-files"]
@@ -335,7 +331,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--larder", default="target/release/larder")
     parser.add_argument("--engine", default="target/release/examples/relay", help="the example of larder-http")
-    parser.add_argument("--bare", default="bench/bare-pingora/target/release/bare-pingora")
     parser.add_argument("--haproxy", default=shutil.which("haproxy") or "/usr/sbin/haproxy")
     parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx")
     parser.add_argument("--envoy", default=shutil.which("envoy"))
@@ -354,12 +349,9 @@ def main():
     parser.add_argument("--json", help="write the results here")
     args = parser.parse_args()
 
-    paths = {"larder": args.larder, "engine": args.engine, "bare-pingora": args.bare, "haproxy": args.haproxy, "nginx": args.nginx,
+    paths = {"larder": args.larder, "engine": args.engine, "haproxy": args.haproxy, "nginx": args.nginx,
              "envoy": args.envoy, "larder-node": args.larder, "nginx-files": args.nginx}
     wanted = args.only.split(",") if args.only else [name for name in MAKERS if (name in STORES) == args.stores]
-    if args.clients != "clear" and "bare-pingora" in wanted:
-        print("skipped: bare-pingora (it has no TLS)", file=sys.stderr)
-        wanted.remove("bare-pingora")
     proxies, results = [], {}
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as directory:
         work = pathlib.Path(directory)
@@ -400,13 +392,13 @@ def main():
         row["rss_bytes"] = memory[name]
         row["runs_with_errors"] = sum(run["errors"] for run in runs)
         report.append(row)
-    bare_us = {row["size"]: row["cpu_us_per_request"] for row in report if row["proxy"] == "bare-pingora"}
-    print(f"{'size':5} {'proxy':13} {'CPU us/req':>10} {'min-max':>15} {'vs bare':>8} {'req/s':>8} {'p99 us':>8} {'busy':>5}")
+    haproxy_us = {row["size"]: row["cpu_us_per_request"] for row in report if row["proxy"] == "haproxy"}
+    print(f"{'size':5} {'proxy':13} {'CPU us/req':>10} {'min-max':>15} {'of HAProxy':>10} {'req/s':>8} {'p99 us':>8} {'busy':>5}")
     for row in report:
-        row["vs_bare"] = row["cpu_us_per_request"] / bare_us[row["size"]] if row["size"] in bare_us else None
-        versus = f"{row['vs_bare']:.3f}" if row["vs_bare"] else "-"
+        row["of_haproxy"] = row["cpu_us_per_request"] / haproxy_us[row["size"]] if row["size"] in haproxy_us else None
+        versus = f"{row['of_haproxy']:.2f}" if row["of_haproxy"] else "-"
         spread = f"{row['cpu_us_min']:.1f}-{row['cpu_us_max']:.1f}"
-        print(f"{row['size']:5} {row['proxy']:13} {row['cpu_us_per_request']:10.1f} {spread:>15} {versus:>8} "
+        print(f"{row['size']:5} {row['proxy']:13} {row['cpu_us_per_request']:10.1f} {spread:>15} {versus:>10} "
               f"{row['requests_per_s']:8.0f} {'-' if row['latency_us_p99'] is None else round(row['latency_us_p99']):>8} {row['core_busy']:5.2f}")
     if args.json:
         setup = {key: getattr(args, key) for key in ["clients", "streams", "connections", "seconds", "rounds", "proxy_core", "load_core"]}

@@ -1,19 +1,16 @@
 //! Accepting connections and carrying each from its first byte to its last.
 //!
-//! The loop is ours rather than Pingora's: it counts connections, knows every socket before a byte is read, and
-//! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
+//! The loop counts connections, knows every socket before a byte is read, and drains by its own deadline.
 
 use crate::clients::Connected;
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
-use crate::http2;
 use crate::metrics::Metrics;
-use crate::relay::Relay;
+use crate::preface::begins_http2;
 use crate::request::{Client, Requests, Security};
 use crate::switch::{BACKLOG, Shared};
 use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
 use larder_http::relay::{self, Worker};
-use pingora_proxy::HttpProxy;
 use socket2::SockRef;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -30,10 +27,9 @@ use tokio::task::{JoinError, JoinSet};
 /// How long a refused client may take to read its answer, and how much it may still send.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 256 << 10;
-/// Time that a client of HTTP/2 has to read the rest of its replies, once they are written and its connection ends.
-const HTTP2_LINGER: Duration = Duration::from_secs(30);
-/// Time in which such a client sends something, since it reads.
-const HTTP2_SILENCE: Duration = Duration::from_secs(5);
+/// Bytes that the kernel may hold of replies to a client of HTTP/2 and has not sent, so that a reply which is written is nearly at its
+/// client.
+const HTTP2_UNSENT_MAX: u32 = 128 << 10;
 
 /// Refused clients that are answered at the same time; beyond that they are only closed.
 const LINGERING_MAX: usize = 256;
@@ -54,25 +50,22 @@ pub(crate) enum Entry {
 #[derive(Clone)]
 pub(crate) struct Front {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) proxy: Arc<HttpProxy<Relay>>,
     /// What connections to its address begin with.
     pub(crate) entry: Entry,
     /// Turns true when the switch stops.
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) lingering: Arc<Semaphore>,
-    /// Serves requests of HTTP/1.
     worker: Rc<Worker<Requests>>,
 }
 
 impl Front {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        proxy: Arc<HttpProxy<Relay>>,
         stopping: watch::Receiver<bool>,
         worker: Rc<Worker<Requests>>,
     ) -> Self {
         let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
-        Self { shared, proxy, entry: Entry::Clear, stopping, lingering, worker }
+        Self { shared, entry: Entry::Clear, stopping, lingering, worker }
     }
 
     /// The same for an address whose connections begin otherwise.
@@ -181,7 +174,7 @@ impl Front {
             },
         };
         let client = Client::new(client, server, delivery, outcome);
-        if shared.h2c && http2::begins(&tcp, shared.timeouts.header).await {
+        if shared.h2c && begins_http2(&tcp, shared.timeouts.header).await {
             return self.serve_http2(ClientIo::Clear(tcp), client).await;
         }
         self.serve_http1(ClientIo::Clear(tcp), client).await;
@@ -235,6 +228,14 @@ impl Front {
         }
     }
 
+    /// Serves the requests of an HTTP/2 connection.
+    async fn serve_http2(self, io: ClientIo, client: Client) {
+        self.shared.metrics.http2_connected();
+        // It fails only for a connection that is gone.
+        let _ = SockRef::from(io.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
+        relay::serve_http2(io, &client.by_http2(), &self.worker).await;
+    }
+
     /// Serves the requests of an HTTP/1 connection, one after the other.
     async fn serve_http1(self, io: ClientIo, client: Client) {
         if let Some(cut) = relay::serve(io, &client, &self.worker).await {
@@ -244,20 +245,14 @@ impl Front {
     }
 }
 
-/// Counts and logs a panic of the task that served a connection, or a request of HTTP/2.
-pub(crate) fn note_end<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
+/// Counts and logs a panic of the task that served a connection.
+fn note_end<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
         metrics.panicked();
-        tracing::error!(%error, "connection or HTTP/2 request lost: its task panicked");
+        tracing::error!(%error, "connection lost: its task panicked");
     }
-}
-
-/// Ends an HTTP/2 connection whose replies are written. Its client sends frames while it reads. If they came to a closed socket, the
-/// kernel would throw away what is still to be read.
-pub(crate) async fn farewell(io: ClientIo) {
-    let _ = tokio::time::timeout(HTTP2_LINGER, shut_and_drain(io, HTTP2_SILENCE)).await;
 }
 
 /// Answers on a bare connection, and closes it so that the client can read the answer: closing with unread bytes would reset the
@@ -265,18 +260,18 @@ pub(crate) async fn farewell(io: ClientIo) {
 async fn bid_farewell(mut io: ClientIo, failure: Failure) {
     let exchange = async {
         io.write_all(failure.raw_reply().as_bytes()).await?;
-        shut_and_drain(io, LINGER).await
+        shut_and_drain(io).await
     };
     let _ = tokio::time::timeout(LINGER, exchange).await;
 }
 
-/// Ends the write side, and throws away what the client still sends until it ends its side or is silent for so long.
-async fn shut_and_drain(mut io: ClientIo, silence: Duration) -> std::io::Result<()> {
+/// Ends the write side, and throws away what the client still sends until it ends its side.
+async fn shut_and_drain(mut io: ClientIo) -> std::io::Result<()> {
     io.shutdown().await?;
     let mut rest = [0; 4096];
     let mut total = 0;
     while total < LINGER_BYTES_MAX {
-        match tokio::time::timeout(silence, io.read(&mut rest)).await?? {
+        match io.read(&mut rest).await? {
             0 => break,
             read => total += read,
         }

@@ -1,8 +1,6 @@
 //! Why the switch itself answered a request, or ended it: one name, one status, one fault.
 
 use larder_core::Refusal;
-use pingora_core::ErrorType;
-use pingora_error::{Error, ErrorSource};
 use std::fmt;
 
 /// The response header that carries [`Failure::name`] on every reply the switch makes itself.
@@ -177,41 +175,6 @@ impl Failure {
             name.len() + 1,
         )
     }
-
-    /// What an error of the relay engine means.
-    pub(crate) fn of(error: &Error) -> Self {
-        use ErrorType as E;
-        match (error.esource(), error.etype()) {
-            (ErrorSource::Downstream, E::ReadTimedout) => Self::BodyTimeout,
-            (
-                ErrorSource::Downstream,
-                E::ReadError | E::WriteError | E::ConnectionClosed | E::WriteTimedout,
-            ) => Self::ClientGone,
-            (ErrorSource::Downstream, _) => Self::BadRequest,
-            (ErrorSource::Upstream, E::ConnectTimedout) => Self::ConnectTimeout,
-            (
-                ErrorSource::Upstream,
-                E::ConnectRefused | E::ConnectNoRoute | E::ConnectError | E::SocketError,
-            ) => Self::ConnectFailed,
-            (ErrorSource::Upstream, E::BindError) => Self::ConnectFailed,
-            (ErrorSource::Upstream, E::TLSHandshakeFailure | E::TLSHandshakeTimedout | E::InvalidCert) => {
-                Self::NodeTls
-            }
-            // With TLS 1.3 a node that does not like the switch's certificate says so after the handshake.
-            (ErrorSource::Upstream, E::ReadError | E::WriteError) if is_tls(error) => Self::NodeTls,
-            (ErrorSource::Upstream, E::ReadTimedout | E::WriteTimedout) => Self::NodeTimeout,
-            (ErrorSource::Upstream, E::ReadError | E::WriteError | E::ConnectionClosed) => Self::NodeClosed,
-            (ErrorSource::Upstream, E::Custom("PrematureBodyEnd")) => Self::NodeClosed,
-            (ErrorSource::Upstream, _) => Self::BadReply,
-            _ => Self::Internal,
-        }
-    }
-}
-
-/// Whether TLS itself is what failed.
-fn is_tls(error: &Error) -> bool {
-    let io = error.root_cause().downcast_ref::<std::io::Error>();
-    matches!(io.and_then(std::io::Error::get_ref), Some(inner) if inner.is::<rustls::Error>())
 }
 
 impl From<Refusal> for Failure {

@@ -300,7 +300,7 @@ impl SwitchHandle {
         // In its place before the dispatcher chooses it for the first time.
         let claim = |id: NodeId| {
             shared.metrics.forget(id);
-            shared.nodes.put(Node::new(id, entry, dial, &shared.timeouts));
+            shared.nodes.put(Node::new(id, entry, dial));
         };
         let id = shared.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");

@@ -3,8 +3,7 @@
 //! [`larder_core::Dispatcher`] decides; this crate acts. It owns the sockets: its threads (`workers`) accept connections and serve
 //! them by [`larder_http::relay`], which parses, relays and pools. `request` asks the dispatcher for a node for every request, also on
 //! kept-alive connections. A lease holds what a request has taken (a place among the admitted, load at a node) and gives it back exactly
-//! once, however the request ends. `health` tells the dispatcher which nodes answer. Clients of HTTP/2 are still served by Pingora's
-//! proxy engine (`http2`, `relay`).
+//! once, however the request ends. `health` tells the dispatcher which nodes answer.
 //!
 //! Every limit has a named outcome ([`Failure`]), which the client sees in the header `x-larder-error`, the log in
 //! the field `error` and the metrics in the label `error`.
@@ -19,7 +18,6 @@ mod cache_status;
 mod clients;
 mod clock;
 mod config;
-mod conn;
 mod copies;
 mod dial;
 mod edits;
@@ -31,7 +29,6 @@ mod handoff;
 mod health;
 mod hedge;
 mod hottest;
-mod http2;
 mod lease;
 mod live;
 mod long_lived;
@@ -39,9 +36,9 @@ mod metrics;
 mod node;
 mod node_log;
 mod nodes;
+mod preface;
 mod purge;
 mod recorder;
-mod relay;
 mod reloads;
 mod request;
 mod route_status;

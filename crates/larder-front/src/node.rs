@@ -1,23 +1,17 @@
-//! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
+//! A node as the switch reaches it: its address, and how it has behaved of late.
 
 use crate::backups;
-use crate::config::{ConfigError, NodeEntry, Timeouts};
+use crate::config::{ConfigError, NodeEntry};
 use crate::dial::{Dial, Loaded, Reach, host_of};
 use crate::handoff::NodeHandoff;
-use crate::hedge::NodeClient;
 use crate::node_log::NodeLog;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState, Time};
 use larder_edge::OutboundTls;
-use pingora_core::protocols::ALPN;
-use pingora_core::upstreams::peer::HttpPeer;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Flow-control window of a reply from a node that speaks HTTP/2. Bytes.
-const NODE_WINDOW: u32 = 64 << 10;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What decides a node's state: the operator's word and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +75,8 @@ pub(crate) struct Node {
     pub(crate) resolved: SocketAddr,
     /// How it is reached.
     pub(crate) dial: Dial,
-    /// Cloned for each request.
-    pub(crate) peer: HttpPeer,
-    /// Asks it where requests may be hedged.
-    client: OnceLock<NodeClient>,
+    /// Requests reach it by HTTP/2.
+    pub(crate) http2: bool,
     /// Failures in a row that traffic has seen.
     pub(crate) failures: AtomicU32,
     /// Requests that it has not answered and others got.
@@ -106,25 +98,14 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node that is reached so.
-    pub(crate) fn new(id: NodeId, entry: &NodeEntry, dial: Dial, timeouts: &Timeouts) -> Self {
-        let (mut peer, resolved) = (dial.peer(), dial.address);
-        peer.options.connection_timeout = Some(timeouts.connect);
-        peer.options.total_connection_timeout = Some(timeouts.connect);
-        peer.options.read_timeout = Some(timeouts.node_read);
-        peer.options.write_timeout = Some(timeouts.node_write);
-        peer.options.idle_timeout = Some(timeouts.node_idle);
-        if entry.http2 {
-            peer.options.set_http_version(2, 2);
-            peer.options.h2_stream_window_size = Some(NODE_WINDOW);
-        }
+    pub(crate) fn new(id: NodeId, entry: &NodeEntry, dial: Dial) -> Self {
         Self {
             id,
             name: entry.spec.name.as_str().into(),
             address: entry.address.clone(),
-            resolved,
+            resolved: dial.address,
             dial,
-            peer,
-            client: OnceLock::new(),
+            http2: entry.http2,
             failures: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
             errors: AtomicU32::new(0),
@@ -152,19 +133,13 @@ impl Node {
         if standing.left {
             return None;
         }
-        let dial = self.dial.moved(address, resolved);
-        let mut peer = dial.peer();
-        let authorities = peer.options.ca.take();
-        peer.options = self.peer.options.clone();
-        peer.options.ca = authorities;
         let after = Self {
             id: self.id,
             name: self.name.clone(),
             address: address.to_owned(),
             resolved,
-            dial,
-            peer,
-            client: OnceLock::new(),
+            dial: self.dial.moved(address, resolved),
+            http2: self.http2,
             failures: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
             errors: AtomicU32::new(0),
@@ -183,18 +158,7 @@ impl Node {
     /// Whether it may be asked for requests that may be hedged: one whose connections announce a client, or are spoken to in HTTP/2, has
     /// others for them.
     pub(crate) fn is_hedgeable(&self) -> bool {
-        self.dial.announce.is_none() && !self.speaks_http2()
-    }
-
-    /// Whether it is asked by HTTP/2.
-    pub(crate) fn speaks_http2(&self) -> bool {
-        self.peer.options.alpn == ALPN::H2
-    }
-
-    /// Asks it for requests that may be hedged.
-    pub(crate) fn client(&self, timeouts: &Timeouts, idle_max: usize) -> &NodeClient {
-        let make = || NodeClient::new(&self.log, &self.dial, timeouts, idle_max);
-        self.client.get_or_init(make)
+        self.dial.announce.is_none() && !self.http2
     }
 
     /// How a node is reached, by `all` where it says nothing for itself. Blocks while its name is resolved and files are read.

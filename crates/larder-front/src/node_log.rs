@@ -46,24 +46,6 @@ impl NodeLog {
     }
 }
 
-/// The cause of an error of the relay engine: what its innermost error says of itself and of its cause.
-pub(crate) fn cause(error: &pingora_error::Error) -> String {
-    let mut innermost = error;
-    while let Some(inner) =
-        innermost.cause.as_ref().and_then(|cause| cause.downcast_ref::<Box<pingora_error::Error>>())
-    {
-        innermost = inner;
-    }
-    let cause = innermost.cause.as_ref().map(ToString::to_string);
-    // With this the engine says where it connected from, if it knows no cause.
-    let cause = cause.filter(|text| !text.is_empty() && !text.starts_with("local address "));
-    // Of a failed handshake, the context has the cause at its end.
-    let context = innermost.context.as_ref().map(pingora_core::ImmutStr::as_str);
-    let context = context.map(|text| text.rsplit_once(" cause: ").map_or(text, |(_, cause)| cause));
-    let kind = cause.is_none().then(|| innermost.etype.as_str());
-    kind.into_iter().chain(context).chain(cause.as_deref()).collect::<Vec<_>>().join(": ")
-}
-
 /// The innermost cause of an error.
 pub(crate) fn root(mut error: &(dyn StdError + 'static)) -> String {
     while let Some(cause) = error.source() {
@@ -138,23 +120,6 @@ fn tls_remedy(error: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pingora_error::{Error, ErrorType};
-    use std::io;
-
-    #[test]
-    fn the_cause_is_that_of_the_innermost_error() {
-        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        let inner = Error::because(ErrorType::ConnectRefused, "connecting to 10.0.0.1:80", refused);
-        let outer = inner.more_context("peer 10.0.0.1:80");
-        assert_eq!(cause(&outer), "connecting to 10.0.0.1:80: connection refused");
-        let closed: Box<Error> =
-            Error::explain(ErrorType::ConnectionClosed, "while reading response headers");
-        assert_eq!(cause(&closed), "ConnectionClosed: while reading response headers");
-        let said = "tls connect error cause: invalid peer certificate: UnknownIssuer, SNI: a.test";
-        let shaken: Box<Error> = Error::explain(ErrorType::TLSHandshakeFailure, said);
-        let said = "TLSHandshakeFailure: invalid peer certificate: UnknownIssuer, SNI: a.test";
-        assert_eq!(cause(&shaken), said);
-    }
 
     #[test]
     fn every_failure_of_a_node_has_a_remedy_that_names_a_key_or_the_server() {

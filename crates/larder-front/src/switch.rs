@@ -14,14 +14,12 @@ use crate::handle::SwitchHandle;
 use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
 use crate::health::{self, OutlierConfig};
 use crate::hottest::HotList;
-use crate::http2::Memory;
 use crate::long_lived::LongLivedConfig;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
 use crate::purge::Purges;
 use crate::recorder::{RecordStartError, Recorder};
-use crate::relay::Relay;
 use crate::reloads::ReloadCounts;
 use crate::routes;
 use crate::routing::Routing;
@@ -35,11 +33,8 @@ use larder_core::record::Header;
 use larder_core::{Dispatcher, GroupId, NodeId, NodeSpec};
 use larder_edge::access::AccessLog;
 use larder_edge::{Announcers, CertificateFault, EntryRules, Tls};
-use larder_http::relay::PoolLimits;
+use larder_http::relay::{PoolLimits, StreamMemory};
 use larder_spans::Tracer;
-use pingora_core::apps::HttpServerApp;
-use pingora_core::server::configuration::ServerConf;
-use pingora_proxy::HttpProxy;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
@@ -141,7 +136,7 @@ pub(crate) struct Shared {
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
     /// Memory for replies to HTTP/2 clients.
-    pub(crate) http2_memory: Arc<Memory>,
+    pub(crate) http2_memory: Arc<StreamMemory>,
     pub(crate) announcers: Announcers,
     pub(crate) entry: EntryRules,
     pub(crate) timeouts: Timeouts,
@@ -174,7 +169,7 @@ impl Shared {
         for entry in &config.nodes {
             let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
             let dial = Node::dial(entry, &config.reach, config.handoff.setting != Setting::Relay)?;
-            nodes.put(Node::new(id, entry, dial, &config.timeouts));
+            nodes.put(Node::new(id, entry, dial));
         }
         let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
         let specs = routes::specs(&config, &routing.groups);
@@ -211,7 +206,7 @@ impl Shared {
             reach: config.reach,
             redirect: None,
             h2c: config.h2c,
-            http2_memory: Memory::new(config.limits.http2_bytes_max),
+            http2_memory: Arc::new(StreamMemory::new(config.limits.http2_bytes_max)),
             announcers: Announcers(config.announcers),
             entry: config.entry,
             health: config.health,
@@ -314,7 +309,7 @@ pub struct Prepared {
     addresses: Vec<SocketAddr>,
     /// How many of them are without TLS; the others come after them.
     clear: usize,
-    server: Arc<ServerConf>,
+    threads: usize,
     /// Limits on the connections to nodes that wait on each thread.
     pool: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
@@ -334,17 +329,7 @@ impl Prepared {
         since: Instant,
     ) -> Result<Self, SwitchError> {
         config.validate()?;
-        let server = ServerConf {
-            threads: config.threads,
-            // Pingora's pool is one for all nodes, sized per thread.
-            // Whom to believe is said for each node. Without this the engine reads what the system trusts, and panics if it
-            // cannot.
-            ca_file: Some("/dev/null".to_owned()),
-            upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(pool_nodes(&config)),
-            // One try, the one for a pooled connection, and the retries.
-            max_retries: usize::from(config.limits.retries_max) + 2,
-            ..ServerConf::default()
-        };
+        let threads = config.threads;
         let address = |(listener, address): (&std::net::TcpListener, SocketAddr)| {
             listener.local_addr().map_err(|source| SwitchError::Listen { address, source })
         };
@@ -358,8 +343,7 @@ impl Prepared {
         if redirect {
             shared.redirect = addresses.get(clear).map(SocketAddr::port);
         }
-        let server = Arc::new(server);
-        Ok(Self { shared, listeners, addresses, clear, server, pool, joined, handoff, nodes_max })
+        Ok(Self { shared, listeners, addresses, clear, threads, pool, joined, handoff, nodes_max })
     }
 
     /// Takes the forwarding plane, where connections are to be handed over.
@@ -374,8 +358,8 @@ impl Prepared {
             let (edge, heard) = Edge::open(self.handoff, &self.addresses[..self.clear], self.nodes_max)?;
             (self.shared.handoff, ears) = (Some(edge), Some(heard));
         }
-        let Self { shared, listeners, addresses, clear, server, pool, joined, .. } = self;
-        Ok(Switch { shared: Arc::new(shared), listeners, addresses, clear, server, pool, joined, ears })
+        let Self { shared, listeners, addresses, clear, threads, pool, joined, .. } = self;
+        Ok(Switch { shared: Arc::new(shared), listeners, addresses, clear, threads, pool, joined, ears })
     }
 }
 
@@ -388,7 +372,7 @@ pub struct Switch {
     addresses: Vec<SocketAddr>,
     /// How many of them are without TLS.
     clear: usize,
-    server: Arc<ServerConf>,
+    threads: usize,
     pool: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
     ears: Option<Ears>,
@@ -426,17 +410,13 @@ impl Switch {
     /// # Errors
     /// A listener cannot be registered with the runtime.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let relay = Relay { shared: self.shared.clone() };
-        let mut proxy = HttpProxy::new(relay, self.server.clone());
-        proxy.handle_init_modules();
-        let proxy = Arc::new(proxy);
         let entry = |number| match &self.shared.tls {
             Some(tls) if number >= self.clear => Entry::Secure(tls.clone()),
             _ => Entry::Clear,
         };
         let listeners = std::mem::take(&mut self.listeners).into_iter().enumerate();
         let listeners: Vec<_> = listeners.map(|(number, listener)| (listener, entry(number))).collect();
-        let mut workers = Workers::start(&self.shared, &proxy, &listeners, (self.server.threads, self.pool))?;
+        let mut workers = Workers::start(&self.shared, &listeners, (self.threads, self.pool))?;
         // The threads have the listeners from here on.
         drop(listeners);
         let mut helpers = JoinSet::new();
@@ -487,8 +467,6 @@ impl Switch {
         let left = retires && tokio::select! { () = workers.ended() => true, () = &mut shutdown => false };
         if !left {
             workers.end(Stage::Draining);
-            // Wakes the connections that wait for a request.
-            proxy.http_cleanup().await;
             workers.ended().await;
         }
         self.shared.wind_up(helpers).await;

@@ -4,11 +4,9 @@
 //! what all requests share ([`Shared`]), and no connection.
 
 use crate::accept::{Entry, Front};
-use crate::relay::Relay;
 use crate::request::Requests;
 use crate::switch::Shared;
 use larder_http::relay::{PoolLimits, Worker, runtime};
-use pingora_proxy::HttpProxy;
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -40,7 +38,6 @@ pub(crate) struct Workers {
 /// A thread's share of the switch.
 struct Thread {
     shared: Arc<Shared>,
-    proxy: Arc<HttpProxy<Relay>>,
     listeners: Vec<(tokio::net::TcpListener, Entry)>,
     stage: watch::Receiver<Stage>,
     pool: PoolLimits,
@@ -54,7 +51,6 @@ impl Workers {
     /// The system refuses a thread, or what its event loop needs.
     pub(crate) fn start(
         shared: &Arc<Shared>,
-        proxy: &Arc<HttpProxy<Relay>>,
         listeners: &[(TcpListener, Entry)],
         (threads, pool): (usize, PoolLimits),
     ) -> io::Result<Self> {
@@ -67,7 +63,6 @@ impl Workers {
             });
             let thread = Thread {
                 shared: shared.clone(),
-                proxy: proxy.clone(),
                 listeners: registered.collect::<io::Result<_>>()?,
                 stage: stage.subscribe(),
                 pool,
@@ -94,10 +89,11 @@ impl Workers {
 impl Thread {
     /// Serves until the switch ends and all connections have.
     async fn serve(self) {
-        let Self { shared, proxy, listeners, mut stage, pool, alive } = self;
-        let worker = Rc::new(Worker::new(Requests { shared: shared.clone() }, pool));
+        let Self { shared, listeners, mut stage, pool, alive } = self;
+        let worker = Worker::new(Requests { shared: shared.clone() }, pool);
+        let worker = Rc::new(worker.with_stream_memory(shared.http2_memory.clone()));
         let (stop, stopping) = watch::channel(false);
-        let front = Front::new(shared.clone(), proxy, stopping, worker.clone());
+        let front = Front::new(shared.clone(), stopping, worker.clone());
         let mut accepting = JoinSet::new();
         for (listener, entry) in listeners {
             accepting.spawn_local(front.at(entry).accept(listener));

@@ -208,7 +208,7 @@ async fn a_reply_that_nobody_takes_is_aborted() {
     let logged = || std::fs::read_to_string(&log).ok().filter(|line| line.ends_with('\n'));
     let line = larder_testkit::eventually_async("a line in the access log", logged).await;
     assert_eq!(aborted(&switch), 1.0);
-    assert!(line.starts_with("127.0.0.1 ") && line.contains("\"GET / HTTP/2.0\" 200 "), "{line}");
+    assert!(line.starts_with("127.0.0.1 ") && line.contains("\"GET / HTTP/2.0\" 200 1 "), "{line}");
     assert_eq!(ask(&sender).await.expect("a header").status(), 200);
 }
 

@@ -116,7 +116,7 @@ fn authorities(config: &OutboundTls) -> Result<Vec<CertificateDer<'static>>, Cer
     Ok(chain)
 }
 
-/// Whether both x509-parser, which Pingora uses, and rustls accept a certificate.
+/// Checks that both x509-parser and rustls accept a certificate.
 fn usable(der: &CertificateDer<'_>) -> Result<(), String> {
     X509Certificate::from_der(der).map_err(|error| error.to_string())?;
     RootCertStore::empty().add(der.clone()).map_err(|error| error.to_string())

@@ -1,29 +1,21 @@
 //! How a node is reached: where, by TLS or not, and with an announcement of the client or not.
 //!
-//! Requests go by the engine, which opens, keeps and closes their connections: `peer` tells it how. Health checks, load
-//! reports and copies go by `open`. Both speak alike to a node.
+//! Requests, health checks, load reports and copies all use [`Dial::open`].
 
 mod announce;
-mod opener;
 mod stream;
-mod tie;
 mod tls;
 
 pub use announce::ProxyVersion;
 pub(crate) use announce::{Announced, ShownByTls};
 pub(crate) use stream::NodeStream;
-pub(crate) use tie::Ties;
 pub(crate) use tls::Loaded;
 
 use crate::config::NodeEntry;
-use crate::conn::Link;
 use larder_edge::OutboundTls;
-use opener::Opener;
-use pingora_core::upstreams::peer::HttpPeer;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tie::Tie;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -149,24 +141,6 @@ impl Dial {
     /// All that TLS to the node depends on; 0 without TLS. A connection that was opened by other settings must not be used.
     pub(crate) fn tls_key(&self) -> u64 {
         self.tls.as_ref().map_or(0, |tls| tls.key.max(1))
-    }
-
-    /// What the engine is told of the node.
-    pub(crate) fn peer(&self) -> HttpPeer {
-        let mut peer = HttpPeer::new(self.address, self.tls.is_some(), String::new());
-        if let Some(tls) = &self.tls {
-            tls.lay(&mut peer);
-        }
-        peer
-    }
-
-    /// Has the engine open a connection that announces the client of `link`, if the node is to know clients.
-    pub(crate) fn suit(&self, peer: &mut HttpPeer, link: Option<&Arc<Link>>) {
-        let Some((version, link)) = self.announce.zip(link) else { return };
-        let (bytes, tie) = (version.announcement(link.announced().as_ref()), Tie::default());
-        peer.group_key ^= xxhash_rust::xxh3::xxh3_64(&bytes);
-        peer.options.tracer = Some(tie.tracer());
-        peer.options.custom_l4 = Some(Arc::new(Opener { bytes, link: link.clone(), tie }));
     }
 }
 

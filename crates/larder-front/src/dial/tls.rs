@@ -1,31 +1,20 @@
-//! TLS to nodes ([`OutboundTls`]), for the engine and for this crate's own connections.
+//! TLS to nodes ([`OutboundTls`]).
 //!
 //! Files are read when a node is added, and so again by the process of a reload.
 
 use larder_edge::{CertificateFault, LoadedTls, OutboundTls};
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::ClientConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use std::sync::Arc;
-
-/// A certificate of nobody, whose key was thrown away. The engine wants an authority also where none is asked.
-const NOBODY: &[u8] = include_bytes!("nobody.pem");
 
 /// TLS to one node, its files read.
 pub(crate) struct Loaded {
     config: OutboundTls,
     http2: bool,
-    /// As the engine has it.
-    name: String,
-    verify: bool,
-    authorities: Arc<[WrappedX509]>,
-    own: Option<Arc<CertKey>>,
     /// Of all that a connection depends on: others may not use it.
     pub(super) key: u64,
-    /// As this crate's own connections have it: as traffic does, and for HTTP/1.1.
     pub(super) server: ServerName<'static>,
+    /// For the protocol of requests, and for HTTP/1.1.
     pub(super) as_traffic: Arc<ClientConfig>,
     pub(super) http1: Arc<ClientConfig>,
 }
@@ -33,8 +22,8 @@ pub(crate) struct Loaded {
 impl std::fmt::Debug for Loaded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Loaded")
-            .field("name", &self.name)
-            .field("verify", &self.verify)
+            .field("server", &self.server)
+            .field("verify", &self.config.verify)
             .finish_non_exhaustive()
     }
 }
@@ -42,7 +31,7 @@ impl std::fmt::Debug for Loaded {
 impl Loaded {
     /// For a node whose address names `host`.
     pub(crate) fn new(config: &OutboundTls, host: &str, http2: bool) -> Result<Self, CertificateFault> {
-        let name = config.name.as_deref().unwrap_or(host).trim_matches(['[', ']']).to_owned();
+        let name = config.name.as_deref().unwrap_or(host).trim_matches(['[', ']']);
         let loaded = config.load()?;
         let server = loaded.server_name(host)?;
         let with = |protocol: &[u8]| {
@@ -51,26 +40,8 @@ impl Loaded {
             Arc::new(client)
         };
         let (as_traffic, http1) = (with(if http2 { b"h2" } else { b"http/1.1" }), with(b"http/1.1"));
-        let key = key(config, &name, &loaded);
-        let LoadedTls { authorities, own, .. } = loaded;
-        let wrap = |der: &CertificateDer<'_>| WrappedX509::new(der.to_vec(), parse_x509);
-        let own = own.map(|(chain, key)| {
-            let chain = chain.iter().map(|one| one.to_vec()).collect();
-            Arc::new(CertKey::new(chain, key.secret_der().to_vec()))
-        });
-        let authorities = if config.verify { authorities } else { pem_chain(NOBODY)? };
-        Ok(Self {
-            config: config.clone(),
-            http2,
-            name,
-            verify: config.verify,
-            authorities: authorities.iter().map(wrap).collect(),
-            own,
-            key,
-            server,
-            as_traffic,
-            http1,
-        })
+        let key = key(config, name, &loaded);
+        Ok(Self { config: config.clone(), http2, key, server, as_traffic, http1 })
     }
 
     /// For the same node when its address names another host. What cannot be read now stays as it was: nobody is believed by it
@@ -87,16 +58,6 @@ impl Loaded {
             }
         }
     }
-
-    /// Has the engine connect by it.
-    pub(super) fn lay(&self, peer: &mut HttpPeer) {
-        peer.sni.clone_from(&self.name);
-        peer.options.verify_cert = self.verify;
-        peer.options.verify_hostname = self.verify;
-        peer.options.ca = Some(self.authorities.clone());
-        peer.client_cert_key.clone_from(&self.own);
-        peer.group_key = self.key;
-    }
 }
 
 fn key(config: &OutboundTls, name: &str, loaded: &LoadedTls) -> u64 {
@@ -109,9 +70,4 @@ fn key(config: &OutboundTls, name: &str, loaded: &LoadedTls) -> u64 {
         hash.update(certificate);
     }
     hash.digest()
-}
-
-fn pem_chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-    chain.map_err(|error| CertificateFault::new("", error.to_string()))
 }

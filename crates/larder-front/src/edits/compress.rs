@@ -1,10 +1,6 @@
 //! Compression towards clients that ask for it (RFC 9110 sections 8.4 and 12.5.3): whether a reply is compressed, by what,
 //! and what its header says then.
 //!
-//! The engine's own module is not used. It takes the first coding that a client names whatever its weight (`gzip;q=0`
-//! too), reads one of several fields, knows types by a list of its own, and does not finish streams of Brotli (it flushes
-//! them), so that a decoder which checks sees a reply cut short. The codecs are the same.
-//!
 //! Compressed are replies of 200, 203, 404 and 410 (whole representations) to requests of HTTP/1.1 and later, of a type that
 //! the route names, at least as long as it says where their length is known, which no other coding has been applied to,
 //! whose `Cache-Control` has no `no-transform` (RFC 9110 section 7.7), and which are no range. Whatever could have been
@@ -241,7 +237,6 @@ mod encoder {
     use flate2::write::GzEncoder;
     use std::fmt;
     use std::io::{self, Write};
-    use std::sync::{Mutex, PoisonError};
     use zstd::stream::write::Encoder as ZstdEncoder;
 
     /// log2 of the bytes that a compressor looks back: what it holds for a reply, and what a client must hold.
@@ -255,7 +250,7 @@ mod encoder {
     }
 
     /// Encodes a body as it passes.
-    pub(crate) struct Encoder(Mutex<Codec>);
+    pub(crate) struct Encoder(Codec);
 
     impl fmt::Debug for Encoder {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -276,12 +271,12 @@ mod encoder {
                     Codec::Zstd(encoder)
                 }
             };
-            Some(Self(Mutex::new(codec)))
+            Some(Self(codec))
         }
 
         /// Takes a piece of the body; with `end` the last one. With `flush` all that was taken comes out.
         pub(crate) fn encode(&mut self, piece: &[u8], flush: bool, end: bool) -> io::Result<Bytes> {
-            let codec = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let codec = &mut self.0;
             let writer: &mut dyn Write = match &mut *codec {
                 Codec::Gzip(codec) => codec,
                 Codec::Br(codec) => codec,

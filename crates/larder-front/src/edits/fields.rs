@@ -6,7 +6,7 @@
 //! cannot pass for the switch's word.
 //!
 //! Refused are fields that say how a message is cut out of the bytes of a connection, or that concern one connection
-//! alone (RFC 9110 section 7.6.1, RFC 9112 section 6): the engine writes them, and a rule could only break the framing, which is
+//! alone (RFC 9110 section 7.6.1, RFC 9112 section 6): larder-http writes them, and a rule could only break the framing, which is
 //! how requests are smuggled.
 
 use super::template::{Stage, Template};

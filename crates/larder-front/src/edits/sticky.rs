@@ -261,7 +261,7 @@ pub(crate) fn other_cookies(fields: &impl Fields, name: &str) -> Option<Vec<u8>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{NodeEntry, Timeouts};
+    use crate::config::NodeEntry;
     use crate::dial::Dial;
     use crate::node::Node;
     use http::HeaderMap;
@@ -271,12 +271,7 @@ mod tests {
         let nodes = Nodes::new(8);
         for (id, name) in (0..).zip(names) {
             let entry = NodeEntry::new(NodeSpec::named(*name), "127.0.0.1:1");
-            nodes.put(Node::new(
-                NodeId(id),
-                &entry,
-                Dial::plain(([127, 0, 0, 1], 1).into()),
-                &Timeouts::default(),
-            ));
+            nodes.put(Node::new(NodeId(id), &entry, Dial::plain(([127, 0, 0, 1], 1).into())));
         }
         nodes
     }
@@ -309,7 +304,7 @@ mod tests {
         }
         // One that joins later is found.
         let entry = NodeEntry::new(NodeSpec::named("gone"), "127.0.0.1:1");
-        now.put(Node::new(NodeId(5), &entry, Dial::plain(([127, 0, 0, 1], 1).into()), &Timeouts::default()));
+        now.put(Node::new(NodeId(5), &entry, Dial::plain(([127, 0, 0, 1], 1).into())));
         assert_eq!(again.node(value(&tokens, &cookie, "gone").as_bytes(), &now), Some(NodeId(5)));
     }
 

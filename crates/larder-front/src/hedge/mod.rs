@@ -4,17 +4,6 @@
 //! collection of garbage, a neighbour) seldom makes another slow at the same time. What it costs is bounded three times: the
 //! time, a share of the route's requests, and the second node's room at the dispatcher, to which a hedge is a request like any
 //! other that a node has failed: another server of the target if there is one, else the least loaded.
-//!
-//! The engine asks one node for a request. So for a request that may be hedged it is given a pipe in the place of a connection
-//! ([`race`]), whose other end asks one node or two and copies the answer that comes first. All that the engine does with replies
-//! (limits, rules, compression, a rest that another node has) stays as it is.
-
-mod message;
-mod race;
-mod wire;
-
-pub(crate) use race::{Asked, Race, Second};
-pub(crate) use wire::NodeClient;
 
 use crate::budget::{RetryBudget, RetryConfig};
 use crate::config::ConfigError;

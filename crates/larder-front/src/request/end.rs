@@ -151,7 +151,11 @@ impl Requests {
             // A method is a token, which is ASCII.
             method: std::str::from_utf8(request.method()).unwrap_or("-"),
             target: request.target(),
-            version: if request.is_http10() { "HTTP/1.0" } else { "HTTP/1.1" },
+            version: match (client.http2, request.is_http10()) {
+                (true, _) => "HTTP/2.0",
+                (false, true) => "HTTP/1.0",
+                (false, false) => "HTTP/1.1",
+            },
             host: host(request),
             status: Some(ended.status.or(ended.failure.map(Failure::status)).unwrap_or(499)),
             body_bytes: ended.body_bytes,

@@ -17,7 +17,7 @@ use crate::metrics::Retry;
 use crate::{health, node_log};
 use larder_core::{Decision, Refusal};
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{self, ClientFault, Next, Stage};
+use larder_http::relay::{self, ClientFault, Http2Fault, Next, Stage};
 use std::io;
 
 /// The failure that a client's fault is.
@@ -47,6 +47,18 @@ pub(super) fn of_node(stage: Stage, error: &io::Error) -> Failure {
 }
 
 impl Requests {
+    /// Counts a limit that a client of HTTP/2 has exceeded.
+    pub(super) fn note_http2_fault(&self, client: &Client, fault: Http2Fault) {
+        let failure = match fault {
+            Http2Fault::StreamsFull => Failure::StreamsFull,
+            Http2Fault::Flood(_) | Http2Fault::OtherFlood => Failure::Http2Flood,
+            // Each of its requests was counted.
+            Http2Fault::Malformed => return,
+        };
+        self.shared.metrics.failed(failure);
+        tracing::debug!(client = %client.address, ?fault, "limit on HTTP/2 exceeded");
+    }
+
     /// Decides again after a node has failed.
     pub(super) fn judge(
         &self,

@@ -33,10 +33,11 @@ use crate::switch::Shared;
 use exchange::Exchange;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Unfit,
+    Answer, ClientFault, Failure, Http2Fault, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Unfit,
 };
 use node::{NodeStream, Server};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,6 +168,14 @@ impl Proxy for Requests {
         report: Report,
     ) {
         self.end(client, exchange, request, reply, &report);
+    }
+
+    fn address(&self, client: &Client) -> Option<IpAddr> {
+        Some(client.address.ip())
+    }
+
+    fn on_http2_fault(&self, client: &Client, fault: Http2Fault) {
+        self.note_http2_fault(client, fault);
     }
 
     fn refuse(&self, _: &Client, refusal: Refusal) -> Option<Answer> {

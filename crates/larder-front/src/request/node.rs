@@ -31,7 +31,7 @@ impl Server {
     pub(super) fn of(node: &Node, client: u64) -> Self {
         let client = if node.dial.announce.is_some() { client } else { 0 };
         let (address, tls) = (node.dial.address, node.dial.tls_key());
-        Self { node: node.id, address, tls, http2: node.speaks_http2(), client }
+        Self { node: node.id, address, tls, http2: node.http2, client }
     }
 
     pub(super) const fn speaks_http2(&self) -> bool {

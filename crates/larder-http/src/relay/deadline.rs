@@ -31,10 +31,6 @@ impl Deadline {
         self.at = at;
     }
 
-    pub(super) const fn at(&self) -> Instant {
-        self.at
-    }
-
     /// Whether the deadline has passed. The task must be the same each time.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {

@@ -458,7 +458,9 @@ where
         } else if old {
             append(head, b"keep-alive")?;
         }
-        let transfer = Transfer::new(body, coding);
+        // A stream has its own end, behind which trailers come; h2 sees to it that the length is as stated.
+        let is_length_of_stream = matches!((body, &self.server), (Body::Length(_), Upstream::Http2(_)));
+        let transfer = Transfer::new(if is_length_of_stream { Body::Close } else { body }, coding);
         self.reply = if transfer.is_ended() { Reply::Ended } else { Reply::Body(transfer) };
         let Client { down, reply, out, .. } = &mut *self.client;
         down.begin(reply, out);

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Time for a client to read the last reply and to close.
-pub(super) const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection of HTTP/1.
 #[derive(Debug)]
@@ -242,8 +242,7 @@ impl<T: Transport> Client<Http1<T>> {
 
     /// Ends the connection after a complete reply.
     pub(super) async fn linger(&mut self) {
-        self.deadline.set(LINGER);
-        self.down.wire.linger(&mut self.deadline).await;
+        self.down.wire.linger(&mut self.deadline, LINGER, LINGER).await;
     }
 
     /// Ends a connection on which no reply is under way: TLS says so to the client.

@@ -81,11 +81,13 @@ where
         let proxy = &self.worker.proxy;
         let (mut state, next) = proxy.request(self.info, &mut self.client.request);
         let (after, fault) = self.follow(&mut state, next).await;
-        let Client { request, reply, sent, .. } = &mut self.client;
+        let Client { down, request, reply, sent, .. } = &mut self.client;
+        // Of a reply that is cut off, the last bytes may not have been sent.
+        let unsent = if after == After::Cut { down.left() as u64 } else { 0 };
         let is_tunnel = sent.status == Some(101);
         let report = Report {
             status: sent.status,
-            body_bytes: sent.body_bytes,
+            body_bytes: sent.body_bytes.saturating_sub(unsent),
             complete: after != After::Cut || is_tunnel,
             fault: fault.filter(|_| !is_tunnel),
         };

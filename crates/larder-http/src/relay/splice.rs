@@ -15,6 +15,11 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin {
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
+
+    /// Bytes that the socket has taken of what was written, if the transport knows. TLS holds some for itself.
+    fn sent(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Transport for TcpStream {
@@ -23,6 +28,7 @@ impl Transport for TcpStream {
     }
 }
 
+impl Transport for tokio::io::DuplexStream {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Transport for tokio_rustls::server::TlsStream<T> {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Transport for tokio_rustls::client::TlsStream<T> {}
 

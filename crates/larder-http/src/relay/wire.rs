@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A socket, or TLS over one.
@@ -113,9 +114,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the connection when the other side has read all and closes, or at the deadline. Closing at once would reset the connection
-    /// if the other side has sent more, and the last bytes might be lost.
-    pub(super) async fn linger(&mut self, deadline: &mut Deadline) {
+    /// Ends the connection when the other side has read all and closes, has sent nothing for `silence`, or after `patience`. Closing at
+    /// once would reset the connection if the other side has sent more, and the last bytes might be lost.
+    pub(super) async fn linger(&mut self, deadline: &mut Deadline, silence: Duration, patience: Duration) {
+        let end = Clock::after(patience);
+        deadline.set(silence.min(patience));
         let mut is_shut = false;
         poll_fn(|cx| {
             if !is_shut {
@@ -127,8 +130,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
             }
             loop {
                 match self.poll_read(cx, |_, _, bytes| bytes.is_empty()) {
-                    // A side that never stops sending is not waited for.
-                    Poll::Ready(Ok(false)) if Clock::now() < deadline.at() => {}
+                    Poll::Ready(Ok(false)) => {
+                        let left = end.saturating_duration_since(Clock::now());
+                        if left.is_zero() {
+                            return Poll::Ready(());
+                        }
+                        deadline.set(silence.min(left));
+                    }
                     Poll::Ready(_) => return Poll::Ready(()),
                     Poll::Pending => return deadline.poll(cx),
                 }

@@ -12,28 +12,53 @@ use tokio::time::timeout;
 
 use crate::http2::{ask, client, flood, reason, request, send, whole};
 
-#[test]
-fn streams_beyond_the_memory_are_refused() {
-    on_one_thread(async {
-        const STREAM: usize = 128 << 10;
-        let bench = Bench::with_memory(PATIENT, StreamMemory::new(10 * STREAM), |_, talk| flood(talk)).await;
-        let mut client = client(&bench).await;
-        // One beside half of the memory.
-        let fitting = 1 + 10 / 2;
-        let mut stalled = Vec::new();
-        for _ in 0..fitting {
-            let (reply, _) = send(&mut client, request("GET", "/"), true).await;
-            stalled.push(timeout(PATIENCE, reply).await.expect("in time").expect("a head"));
+/// A proxy without memory for more than one request of each connection, and the signal on which its server answers.
+async fn without_memory(limits: Limits) -> (Bench, Rc<Notify>) {
+    let answers = Rc::new(Notify::new());
+    let signal = answers.clone();
+    let bench = Bench::with_memory(limits, StreamMemory::new(0), move |_, mut talk| {
+        let signal = signal.clone();
+        async move {
+            talk.head().await;
+            signal.notified().await;
+            talk.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
         }
-        let (reply, _) = send(&mut client, request("GET", "/"), true).await;
-        assert_eq!(reason(whole(reply).await), Some(Reason::REFUSED_STREAM));
-        assert_eq!(bench.fault().await, Http2Fault::StreamsFull);
+    });
+    (bench.await, answers)
+}
+
+#[test]
+fn requests_beyond_the_memory_wait() {
+    on_one_thread(async {
+        let (bench, answers) = without_memory(PATIENT).await;
+        let mut client = client(&bench).await;
+        let (first, _) = send(&mut client, request("GET", "/"), true).await;
+        let (abandoned, _) = send(&mut client, request("GET", "/own"), true).await;
+        let (last, _) = send(&mut client, request("GET", "/own"), true).await;
+        drop(abandoned);
         let mut other = self::client(&bench).await;
         assert_eq!(ask(&mut other, "GET", "/own").await.0, 403, "each connection has one request");
-        stalled.pop();
-        bench.reports(2).await;
-        // The window of the connection is used up.
-        assert_eq!(ask(&mut client, "HEAD", "/own").await.0, 403, "there is room again");
+        answers.notify_one();
+        assert_eq!(whole(last).await.expect("a reply").0.status(), 403);
+        assert_eq!(whole(first).await.expect("a reply").1, "ok");
+        let statuses: Vec<_> = bench.reports(3).await.iter().map(|report| report.status).collect();
+        assert_eq!(statuses, [Some(403), Some(200), Some(403)], "of the other client, the first, the last");
+        assert!(bench.proxy().faults.borrow().is_empty());
+    });
+}
+
+#[test]
+fn requests_beyond_the_memory_are_refused_if_the_client_takes_nothing() {
+    on_one_thread(async {
+        let (bench, answers) = without_memory(Limits { client_write: SHORT, ..PATIENT }).await;
+        let mut client = client(&bench).await;
+        let (first, _) = send(&mut client, request("GET", "/"), true).await;
+        let (refused, _) = send(&mut client, request("GET", "/"), true).await;
+        assert_eq!(reason(whole(refused).await), Some(Reason::REFUSED_STREAM));
+        assert_eq!(bench.fault().await, Http2Fault::StreamsFull);
+        answers.notify_one();
+        assert_eq!(whole(first).await.expect("a reply").1, "ok");
+        assert_eq!(ask(&mut client, "GET", "/own").await.0, 403, "there is room again");
     });
 }
 

@@ -34,10 +34,9 @@ pub(crate) fn filter(configured: &str) -> anyhow::Result<EnvFilter> {
         Some(text) => (text.as_str(), "LARDER_LOG"),
         None => (configured, "log.level"),
     };
-    // The relay engine logs an error for each client that breaks off, and rustls warns of each odd handshake: any client
-    // could flood the log. The access log and the metrics have them by name, and larder logs handshakes seldom. A filter
-    // that names targets is used as it is.
-    let quiet = if text.contains('=') { "" } else { ",pingora_proxy=off,pingora_core=off,rustls=error" };
+    // rustls warns of each odd handshake: any client could flood the log. The metrics have them by name, and larder logs handshakes
+    // seldom. A filter that names targets is used as it is.
+    let quiet = if text.contains('=') { "" } else { ",rustls=error" };
     EnvFilter::try_new(format!("{text}{quiet}")).map_err(|error| {
         usage(format!("{from}: '{text}' is no log filter ({error}); write error, warn, info, debug or trace"))
     })

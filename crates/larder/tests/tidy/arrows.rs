@@ -77,7 +77,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[(
 
 /// Crates we do without, each with the reason.
 const BANNED: &[(&str, &str)] = &[
-    ("pingora-load-balancing", "its selectors know neither load nor the end of a request"),
     ("openssl", "TLS is rustls, which builds everywhere"),
     ("openssl-sys", "TLS is rustls, which builds everywhere"),
     ("native-tls", "TLS is rustls, which builds everywhere"),

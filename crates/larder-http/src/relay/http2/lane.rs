@@ -73,12 +73,35 @@ async fn serve_one<P: Proxy>(connection: &mut Connection<'_, Stream, P>, shared:
     let begun = client.down.accept(arrived, &mut client.request);
     let head_bytes = client.request.fields.text().len();
     let held = shared.head_bytes.get();
-    if held > 0 && held + head_bytes > HEAD_BYTES {
-        client.down.end(Some(Reason::REFUSED_STREAM));
+    let reset = if held > 0 && held + head_bytes > HEAD_BYTES {
         connection.worker.proxy.on_http2_fault(connection.info, Http2Fault::StreamsFull);
-        return;
+        Some(Reason::REFUSED_STREAM)
+    } else {
+        shared.head_bytes.set(held + head_bytes);
+        let reset = serve_if_memory(connection, shared, begun).await;
+        shared.head_bytes.set(shared.head_bytes.get() - head_bytes);
+        reset
+    };
+    let client = &mut connection.client;
+    client.down.end(reset);
+    client.rest();
+}
+
+/// Serves a request once there is memory. Returns the reason if its stream is to be reset.
+async fn serve_if_memory<P: Proxy>(
+    connection: &mut Connection<'_, Stream, P>,
+    shared: &Shared,
+    begun: Result<(), Fault>,
+) -> Option<Reason> {
+    let patience = connection.limits.client_write;
+    match connection.client.unless_it_leaves(shared.memory.reserve(patience), false).await {
+        Some(true) => {}
+        Some(false) => {
+            connection.worker.proxy.on_http2_fault(connection.info, Http2Fault::StreamsFull);
+            return Some(Reason::REFUSED_STREAM);
+        }
+        None => return Some(Reason::CANCEL),
     }
-    shared.head_bytes.set(held + head_bytes);
     let after = match begun {
         // It has no target that is a path.
         _ if connection.client.request.method() == b"CONNECT" => connection.refuse(Refusal::Connect).await,
@@ -89,14 +112,11 @@ async fn serve_one<P: Proxy>(connection: &mut Connection<'_, Stream, P>, shared:
             connection.refuse(Refusal::Malformed { fault, is_other_protocol: false }).await
         }
     };
-    let client = &mut connection.client;
-    let reset = match (after, client.sent.status) {
+    shared.memory.release();
+    match (after, connection.client.sent.status) {
         (After::Request | After::Farewell, _) => None,
         // The client must not take a part for the whole.
         (After::Cut, Some(_)) => Some(Reason::INTERNAL_ERROR),
         (After::Cut, None) => Some(Reason::CANCEL),
-    };
-    client.down.end(reset);
-    client.rest();
-    shared.head_bytes.set(shared.head_bytes.get() - head_bytes);
+    }
 }

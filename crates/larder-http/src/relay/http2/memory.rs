@@ -8,15 +8,20 @@
 //! |---|---|---|
 //! | requests of one connection under way | [`STREAMS_MAX`](super::STREAMS_MAX) | the stream is refused |
 //! | heads of one connection's requests under way | [`HEAD_BYTES`] | the stream is refused |
-//! | all connections of one client | an eighth of the memory, or half while the other half is free | the stream is refused |
-//! | all connections together | the memory | the stream is refused |
+//! | all connections of one client | an eighth of the memory, or half while the other half is free | requests wait |
+//! | all connections together | the memory | requests wait |
 //!
-//! The first request of each connection is free, so that every client has one under way, whatever others hold. A connection gives
-//! back what it has reserved when no request is under way.
+//! A request stops waiting when its client has taken nothing for `Limits::client_write`, and is refused then. The first request of each
+//! connection is free, so that every client has one under way, whatever others hold.
 
+use crate::http2::Blocked;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 /// Memory of a request under way whose client takes nothing of the reply. Bytes.
 const STREAM_BYTES: usize = 128 << 10;
@@ -24,6 +29,11 @@ const STREAM_BYTES: usize = 128 << 10;
 pub(super) const HEAD_BYTES: usize = 256 << 10;
 /// The part of the memory that one client may always have is one of so many.
 const SHARES: usize = 8;
+/// Requests for which a connection with others under way keeps memory that it does not use: taking and giving back costs a lock that
+/// all threads share.
+const SPARE: usize = 8;
+/// Time between two looks at whether other connections have given memory back.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The memory that all connections of HTTP/2 share, of all threads.
 #[derive(Debug)]
@@ -68,6 +78,9 @@ impl StreamMemory {
     }
 
     fn give(&self, client: IpAddr, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         let mut held = self.held();
         held.bytes -= bytes;
         if let Some(own) = held.clients.get_mut(&client) {
@@ -79,45 +92,92 @@ impl StreamMemory {
     }
 }
 
-/// The memory that one connection has reserved.
+/// The memory that the requests of one connection have reserved.
 #[derive(Debug)]
 pub(super) struct Account {
     memory: Arc<StreamMemory>,
     client: IpAddr,
-    bytes: usize,
+    /// The record of how the client takes bytes.
+    blocked: Arc<Blocked>,
+    /// Requests that hold memory.
+    holders: Cell<usize>,
+    /// Bytes that are reserved.
+    bytes: Cell<usize>,
+    /// Held by the request that waits first.
+    turn: tokio::sync::Mutex<()>,
+    /// A request of this connection has given memory back.
+    given: Notify,
 }
 
 impl Account {
     /// The account of a connection from `client`: of IPv6, clients are networks of 64 bits.
-    pub(super) fn new(memory: Arc<StreamMemory>, client: IpAddr) -> Self {
+    pub(super) fn new(memory: Arc<StreamMemory>, client: IpAddr, blocked: Arc<Blocked>) -> Self {
         let client = match client.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & (u128::MAX << 64)).into()),
             v4 => v4,
         };
-        Self { memory, client, bytes: 0 }
+        Self {
+            memory,
+            client,
+            blocked,
+            holders: Cell::new(0),
+            bytes: Cell::new(0),
+            turn: tokio::sync::Mutex::default(),
+            given: Notify::new(),
+        }
     }
 
-    /// Reserves memory for a request beside `others`. Returns false if there is none.
-    pub(super) fn admit(&mut self, others: usize) -> bool {
+    /// Reserves memory for a request if there is some.
+    fn take(&self) -> bool {
+        let (others, bytes) = (self.holders.get(), self.bytes.get());
         // What was reserved for a request that has ended serves the next one.
-        let fits = others * STREAM_BYTES <= self.bytes || self.memory.take(self.client, STREAM_BYTES);
-        if others * STREAM_BYTES > self.bytes && fits {
-            self.bytes += STREAM_BYTES;
+        let is_short = others * STREAM_BYTES > bytes;
+        if is_short && !self.memory.take(self.client, STREAM_BYTES) {
+            return false;
         }
-        fits
+        self.bytes.set(bytes + if is_short { STREAM_BYTES } else { 0 });
+        self.holders.set(others + 1);
+        true
     }
 
-    /// No request is under way.
-    pub(super) fn clear(&mut self) {
-        if self.bytes > 0 {
-            self.memory.give(self.client, std::mem::take(&mut self.bytes));
+    /// Reserves memory for a request. Waits for it until the client has taken nothing for `patience`; returns false then. Requests
+    /// wait in order.
+    pub(super) async fn reserve(&self, patience: Duration) -> bool {
+        let _turn = self.turn.lock().await;
+        if self.take() {
+            return true;
         }
+        let since = Instant::now();
+        loop {
+            let (until, now) = (self.blocked.moved_at().max(since) + patience, Instant::now());
+            if until <= now {
+                return false;
+            }
+            tokio::select! {
+                () = self.given.notified() => {}
+                () = sleep_until(until.min(now + PAUSE)) => {}
+            }
+            if self.take() {
+                return true;
+            }
+        }
+    }
+
+    /// A request that had reserved memory has ended.
+    pub(super) fn release(&self) {
+        let left = self.holders.get() - 1;
+        self.holders.set(left);
+        let kept = if left == 0 { 0 } else { (left + SPARE) * STREAM_BYTES };
+        if self.bytes.get() > kept {
+            self.memory.give(self.client, self.bytes.replace(kept) - kept);
+        }
+        self.given.notify_one();
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.clear();
+        self.memory.give(self.client, self.bytes.take());
     }
 }
 
@@ -125,25 +185,27 @@ impl Drop for Account {
 mod tests {
     use super::*;
 
+    const NO_PATIENCE: Duration = Duration::ZERO;
+
     fn account(memory: &Arc<StreamMemory>, client: u8) -> Account {
-        Account::new(memory.clone(), [192, 0, 2, client].into())
+        Account::new(memory.clone(), [192, 0, 2, client].into(), Arc::default())
     }
 
-    /// Requests that are let in beside each other.
-    fn admitted(account: &mut Account) -> usize {
-        (0..1_000).take_while(|others| account.admit(*others)).count()
+    /// Requests that get memory at once.
+    fn taken(account: &Account) -> usize {
+        (0..1_000).take_while(|_| account.take()).count()
     }
 
     #[test]
     fn every_connection_has_one_request_whatever_others_hold() {
         let memory = Arc::new(StreamMemory::new(8 * STREAM_BYTES));
-        let mut first = account(&memory, 1);
-        assert_eq!(admitted(&mut first), 1 + 4, "half of the memory");
-        let mut others: Vec<_> = (2..=10).map(|client| account(&memory, client)).collect();
-        let admitted_others: Vec<_> = others.iter_mut().map(admitted).collect();
+        let first = account(&memory, 1);
+        assert_eq!(taken(&first), 1 + 4, "half of the memory");
+        let others: Vec<_> = (2..=10).map(|client| account(&memory, client)).collect();
+        let admitted_others: Vec<_> = others.iter().map(taken).collect();
         assert_eq!(admitted_others, [2, 2, 2, 2, 1, 1, 1, 1, 1], "an eighth each, while there is any");
-        first.clear();
-        assert!(others[5].admit(1), "what one gives back another may take");
+        (0..5).for_each(|_| first.release());
+        assert!(others[5].take(), "what one gives back another may take");
         drop((first, others));
         let held = memory.held();
         assert_eq!((held.bytes, held.clients.len()), (0, 0));
@@ -152,25 +214,65 @@ mod tests {
     #[test]
     fn a_client_with_many_connections_leaves_memory_to_others() {
         let memory = Arc::new(StreamMemory::new(16 * STREAM_BYTES));
-        let mut connections: Vec<_> = (0..20).map(|_| account(&memory, 1)).collect();
-        let requests: usize = connections.iter_mut().map(admitted).sum();
+        let connections: Vec<_> = (0..20).map(|_| account(&memory, 1)).collect();
+        let requests: usize = connections.iter().map(taken).sum();
         assert_eq!(requests, 8 + 20);
-        assert_eq!(admitted(&mut account(&memory, 2)), 1 + 2);
+        assert_eq!(taken(&account(&memory, 2)), 1 + 2);
     }
 
     #[test]
-    fn memory_that_is_reserved_serves_later_requests() {
-        let memory = Arc::new(StreamMemory::new(8 * STREAM_BYTES));
-        let mut account = account(&memory, 1);
-        assert!(account.admit(0) && account.admit(1) && account.admit(1) && account.admit(0));
-        assert_eq!(memory.held().bytes, STREAM_BYTES);
+    fn a_busy_connection_keeps_a_little_memory_and_an_idle_one_none() {
+        let memory = Arc::new(StreamMemory::new(1 << 30));
+        let account = account(&memory, 1);
+        (0..51).for_each(|_| assert!(account.take()));
+        assert_eq!(memory.held().bytes, 50 * STREAM_BYTES);
+        (0..50).for_each(|_| account.release());
+        assert_eq!(memory.held().bytes, (1 + SPARE) * STREAM_BYTES);
+        assert!(account.take());
+        assert_eq!(memory.held().bytes, (1 + SPARE) * STREAM_BYTES);
+        (0..2).for_each(|_| account.release());
+        assert_eq!(memory.held().bytes, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_while_its_client_takes_bytes() {
+        let account = account(&Arc::new(StreamMemory::new(0)), 1);
+        assert!(account.reserve(NO_PATIENCE).await);
+        let patience = Duration::from_secs(10);
+        let moves = async {
+            for _ in 0..10 {
+                tokio::time::advance(patience - PAUSE).await;
+                account.blocked.moved();
+            }
+            account.release();
+        };
+        let (waited, ()) = tokio::join!(account.reserve(patience), moves);
+        assert!(waited);
+        let start = Instant::now();
+        assert!(!account.reserve(patience).await, "the client takes nothing");
+        assert!(start.elapsed() >= patience);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_in_order() {
+        let account = account(&Arc::new(StreamMemory::new(0)), 1);
+        assert!(account.take());
+        let order = Cell::new(0);
+        let wait = async |place| {
+            assert!(account.reserve(Duration::from_secs(10)).await);
+            assert_eq!(order.replace(place), place - 1);
+            account.release();
+        };
+        tokio::join!(wait(1), wait(2), wait(3), async { account.release() });
+        assert_eq!(order.get(), 3);
     }
 
     #[test]
     fn a_client_of_ipv6_is_a_network() {
         let memory = Arc::new(StreamMemory::default());
-        let client =
-            |address: &str| Account::new(memory.clone(), address.parse().expect("an address")).client;
+        let client = |address: &str| {
+            Account::new(memory.clone(), address.parse().expect("an address"), Arc::default()).client
+        };
         assert_eq!(client("2001:db8:0:1::1"), client("2001:db8:0:1:ffff::2"));
         assert_ne!(client("2001:db8:0:1::1"), client("2001:db8:0:2::1"));
         assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));

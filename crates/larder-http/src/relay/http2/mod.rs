@@ -6,7 +6,7 @@
 //! | | bound |
 //! |---|---|
 //! | requests of a connection at one time | [`STREAMS_MAX`] |
-//! | memory for replies and heads | [`memory`] |
+//! | memory for replies and heads | [`memory`]; requests wait, and are refused when their client takes nothing |
 //! | a reply of which the client takes nothing | `Limits::client_write`; then the stream is reset |
 //! | a socket that takes no bytes | `Limits::client_write`; then the connection ends |
 //! | bytes of a request's body that the server has not taken | [`STREAM_WINDOW`], of a connection [`CONNECTION_WINDOW`] |
@@ -24,8 +24,8 @@ mod waker;
 pub use memory::StreamMemory;
 
 use super::deadline::Deadline;
-use super::http1::LINGER;
 use super::proxy::{Limits, Proxy};
+use super::splice::Transport;
 use super::wire::Wire;
 use super::worker::{Place, Worker};
 use crate::http2::{Blocked, Flood};
@@ -38,13 +38,12 @@ use memory::Account;
 use socket::{Link, Socket};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use waker::TurnWaker;
 
 /// Requests that one client may have under way on a connection.
@@ -52,10 +51,14 @@ const STREAMS_MAX: u32 = 100;
 /// Requests on a connection that are refused as malformed. After another one the connection ends.
 const MALFORMED_MAX: u32 = 32;
 /// Flow-control windows for bodies of requests. Bytes.
-const STREAM_WINDOW: u32 = 64 << 10;
+const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Bytes of a reply that h2 holds while the socket has no room.
 const SEND_BUFFER: usize = 64 << 10;
+/// Time that a client has to read the rest of its replies, once they are written and its connection ends.
+const LINGER: Duration = Duration::from_secs(30);
+/// Time in which such a client sends something, since it reads.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Time that the requests of a connection which has ended have to write their records.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -66,7 +69,7 @@ type Session<T> = h2::server::Connection<Socket<T>, Bytes>;
 /// The client of a connection of HTTP/2 has exceeded a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Fault {
-    /// A stream was refused, because the requests under way hold too much memory.
+    /// A stream was refused: the requests under way hold too much memory, and their client takes nothing.
     StreamsFull,
     /// The connection was ended, because of its frames.
     Flood(Flood),
@@ -88,26 +91,29 @@ struct Shared {
     malformed: Cell<u32>,
     /// The record of when the socket had no room.
     blocked: Arc<Blocked>,
+    memory: Account,
 }
 
 /// Serves a client's connection of HTTP/2 from its preface to its end.
 pub async fn serve_http2<T, P>(io: T, info: &P::Client, worker: &Worker<P>)
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: Transport,
     P: Proxy,
 {
     let limits = worker.proxy.limits();
+    let address = worker.proxy.address(info).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let blocked = Arc::<Blocked>::default();
     let shared = Rc::new(Shared {
         waiting: lane::Waiting::default(),
         busy: Cell::new(0),
         head_bytes: Cell::new(0),
         malformed: Cell::new(0),
-        blocked: Arc::default(),
+        memory: Account::new(worker.stream_memory.clone(), address, blocked.clone()),
+        blocked,
     });
     let link = Rc::new(RefCell::new(Link::new(io, limits.client_write, &shared.blocked)));
     let Some(session) = shake(&link, &limits).await else { return };
-    let address = worker.proxy.address(info).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-    let lingers = Turns::new(session, link.clone(), shared.clone(), worker, address)
+    let lingers = Turns::new(session, link.clone(), shared.clone(), worker)
         .run(|first| lane::serve(info, worker, shared.clone(), first), worker, info)
         .await;
     // h2 is gone with its side of the link.
@@ -116,25 +122,17 @@ where
     }
 }
 
-/// Ends a connection, once the client has had time to read the last frames.
-async fn part<T>(mut link: Link<T>)
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut deadline = Deadline::new(LINGER);
-    let written = poll_fn(|cx| match link.poll_flush(cx) {
-        Poll::Ready(written) => Poll::Ready(written.is_ok()),
-        Poll::Pending => deadline.poll(cx).map(|()| false),
-    });
-    if written.await {
-        Wire::new(link.into_inner()).linger(&mut deadline).await;
+/// Ends a connection, once the client has had time to read the last frames. It sends frames while it reads.
+async fn part<T: Transport>(mut link: Link<T>) {
+    if poll_fn(|cx| link.poll_flush(cx)).await.is_ok() {
+        Wire::new(link.into_inner()).linger(&mut Deadline::new(SILENCE), SILENCE, LINGER).await;
     }
 }
 
 /// Reads the preface.
 async fn shake<T>(link: &Rc<RefCell<Link<T>>>, limits: &Limits) -> Option<Session<T>>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: Transport,
 {
     let shaking = Builder::new()
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
@@ -177,7 +175,6 @@ struct Turns<'a, T, P: Proxy, F> {
     link: Rc<RefCell<Link<T>>>,
     shared: Rc<Shared>,
     lanes: FuturesUnordered<F>,
-    account: Account,
     place: Place<'a, P>,
     stage: Stage,
     /// For a connection without requests, and for requests without a connection.
@@ -187,7 +184,7 @@ struct Turns<'a, T, P: Proxy, F> {
 
 impl<'a, T, P, F> Turns<'a, T, P, F>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: Transport,
     P: Proxy,
     F: Future<Output = ()>,
 {
@@ -196,14 +193,12 @@ where
         link: Rc<RefCell<Link<T>>>,
         shared: Rc<Shared>,
         worker: &'a Worker<P>,
-        address: IpAddr,
     ) -> Self {
         Self {
             session: Some(session),
             link,
             shared,
             lanes: FuturesUnordered::new(),
-            account: Account::new(worker.stream_memory.clone(), address),
             place: worker.enter(),
             stage: Stage::Open,
             deadline: Deadline::new(worker.proxy.limits().keepalive),
@@ -263,14 +258,7 @@ where
         while let Some(session) = &mut self.session {
             match session.poll_accept(cx) {
                 Poll::Ready(Some(Ok(arrived))) => {
-                    let busy = self.shared.busy.get();
-                    if !self.account.admit(busy) {
-                        let (_, mut respond) = arrived;
-                        respond.send_reset(Reason::REFUSED_STREAM);
-                        worker.proxy.on_http2_fault(info, Http2Fault::StreamsFull);
-                        continue;
-                    }
-                    self.shared.busy.set(busy + 1);
+                    self.shared.busy.set(self.shared.busy.get() + 1);
                     if let Some(arrived) = self.shared.waiting.give(arrived) {
                         self.lanes.push(lane(arrived));
                     }
@@ -322,7 +310,6 @@ where
             return None;
         }
         if std::mem::replace(&mut self.was_busy, false) {
-            self.account.clear();
             self.deadline.set(if self.stage == Stage::Open { limits.keepalive } else { limits.head });
         }
         if self.deadline.poll(cx).is_ready() {

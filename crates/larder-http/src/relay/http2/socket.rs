@@ -2,6 +2,7 @@
 
 use crate::http2::{Blocked, Flood, FrameLimits, WriteDeadline};
 use crate::relay::Clock;
+use crate::relay::splice::Transport;
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -27,7 +28,7 @@ pub(super) struct Link<T> {
     /// Bytes that h2 has written.
     out: Vec<u8>,
     written: usize,
-    /// Bytes that the socket or TLS has taken, in all.
+    /// Bytes that the transport has taken, in all.
     sent: u64,
     frames: FrameLimits,
     deadline: WriteDeadline,
@@ -35,7 +36,7 @@ pub(super) struct Link<T> {
     pub(super) flood: Option<Flood>,
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Link<T> {
+impl<T: Transport> Link<T> {
     /// A link that notes in `blocked` when the socket has no room, and fails if it has none for `patience`.
     pub(super) fn new(io: T, patience: Duration, blocked: &Arc<Blocked>) -> Self {
         let now = Clock::now().into();
@@ -87,7 +88,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Link<T> {
             return Poll::Ready(Ok(()));
         }
         let flushed = self.write(cx);
-        if self.deadline.is_late(cx, Some(self.sent), &flushed) {
+        let sent = self.io.sent().unwrap_or(self.sent);
+        if self.deadline.is_late(cx, Some(sent), &flushed) {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")));
         }
         flushed
@@ -115,7 +117,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Link<T> {
 #[derive(Debug)]
 pub(super) struct Socket<T>(pub(super) Rc<RefCell<Link<T>>>);
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Socket<T> {
+impl<T: Transport> AsyncRead for Socket<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -125,7 +127,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Socket<T> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<T> {
+impl<T: Transport> AsyncWrite for Socket<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.0.borrow_mut().gather(cx, &[IoSlice::new(bytes)])
     }
