@@ -23,6 +23,7 @@
 use crate::header::Fields;
 use crate::proxy_protocol::Announcers;
 use larder_http::h1::{CONNECTION_OPTIONS_MAX, is_end_to_end};
+use std::io::Write;
 use std::net::IpAddr;
 
 /// Options of `Connection` that are no fields, or that a protocol switch needs.
@@ -146,7 +147,7 @@ impl EntryRules {
             fields.add("Client-Cert", certificate);
         }
         let address = sender.address.to_canonical();
-        self.list(fields, "X-Forwarded-For", &address.to_string());
+        self.list(fields, "X-Forwarded-For", Text::of(address).as_bytes());
         if fields.has("Forwarded") {
             // Applications take scheme and host from the first element. So none of the sender's may stand before this one.
             fields.set("Forwarded", element(address, scheme, sender.host).as_bytes());
@@ -156,7 +157,10 @@ impl EntryRules {
 
     /// Puts `last` at the end of a list, or in its place. A list that already ends with it stays: a node that takes a connection from
     /// its peer gets the request with the field already written.
-    fn list(&self, fields: &mut impl Fields, name: &str, last: &str) {
+    fn list(&self, fields: &mut impl Fields, name: &str, last: &[u8]) {
+        if !fields.has(name) {
+            return fields.add(name, last);
+        }
         let mut list = Vec::new();
         if self.forwarded == Forwarded::Append {
             for value in fields.each(name) {
@@ -167,16 +171,40 @@ impl EntryRules {
             }
         }
         if list.is_empty() {
-            return fields.set(name, last.as_bytes());
+            return fields.set(name, last);
         }
         let ends_with_it =
-            list.rsplit(|byte| *byte == b',').next().is_some_and(|end| end.trim_ascii() == last.as_bytes());
+            list.rsplit(|byte| *byte == b',').next().is_some_and(|end| end.trim_ascii() == last);
         if !ends_with_it {
             list.extend_from_slice(b", ");
-            list.extend_from_slice(last.as_bytes());
+            list.extend_from_slice(last);
         }
         // Values that were valid one by one are valid as a list.
         fields.set(name, &list);
+    }
+}
+
+/// An address as text, without an allocation.
+struct Text {
+    bytes: [u8; Self::LENGTH_MAX],
+    length: usize,
+}
+
+impl Text {
+    /// Bytes of the longest address of IPv6.
+    const LENGTH_MAX: usize = 45;
+
+    fn of(address: IpAddr) -> Self {
+        let mut bytes = [0; Self::LENGTH_MAX];
+        let mut rest = &mut bytes[..];
+        // Every address fits.
+        let _ = write!(rest, "{address}");
+        let length = Self::LENGTH_MAX - rest.len();
+        Self { bytes, length }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
 

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinSet, LocalSet, spawn_local};
+use tokio::task::{JoinSet, spawn_local};
 
 /// The progress of a switch's end, as its threads know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) struct Workers {
 /// A thread's share of the switch.
 struct Thread {
     shared: Arc<Shared>,
-    listeners: Vec<(tokio::net::TcpListener, Entry)>,
+    listeners: Vec<(TcpListener, Entry)>,
     stage: watch::Receiver<Stage>,
     pool: PoolLimits,
     alive: mpsc::Sender<()>,
@@ -55,23 +55,25 @@ impl Workers {
         (threads, pool): (usize, PoolLimits),
     ) -> io::Result<Self> {
         let (stage, alive) = (watch::Sender::default(), mpsc::channel(1));
+        let (begun, begins) = std::sync::mpsc::channel();
         for number in 0..threads {
-            let runtime = runtime()?;
-            let entered = runtime.enter();
-            let registered = listeners.iter().map(|(listener, entry)| {
-                Ok((tokio::net::TcpListener::from_std(listener.try_clone()?)?, entry.clone()))
-            });
+            let cloned = listeners.iter().map(|(listener, entry)| Ok((listener.try_clone()?, entry.clone())));
             let thread = Thread {
                 shared: shared.clone(),
-                listeners: registered.collect::<io::Result<_>>()?,
+                listeners: cloned.collect::<io::Result<_>>()?,
                 stage: stage.subscribe(),
                 pool,
                 alive: alive.0.clone(),
             };
-            drop(entered);
-            let serve = move || LocalSet::new().block_on(&runtime, thread.serve());
+            let begun = begun.clone();
+            let serve = move || match runtime() {
+                Ok(runtime) => runtime.block_on(thread.serve(&begun)),
+                Err(error) => drop(begun.send(Err(error))),
+            };
             thread::Builder::new().name(format!("requests-{number}")).spawn(serve)?;
         }
+        // Each thread says once whether it serves.
+        begins.iter().take(threads).collect::<io::Result<()>>()?;
         Ok(Self { stage, alive: alive.1 })
     }
 
@@ -87,9 +89,18 @@ impl Workers {
 }
 
 impl Thread {
-    /// Serves until the switch ends and all connections have.
-    async fn serve(self) {
+    /// Serves until the switch ends and all connections have. `begun` learns whether it can.
+    async fn serve(self, begun: &std::sync::mpsc::Sender<io::Result<()>>) {
         let Self { shared, listeners, mut stage, pool, alive } = self;
+        let registered = listeners.into_iter().map(|(listener, entry)| {
+            tokio::net::TcpListener::from_std(listener).map(|listener| (listener, entry))
+        });
+        let listeners: Vec<_> = match registered.collect() {
+            Ok(listeners) => listeners,
+            Err(error) => return drop(begun.send(Err(error))),
+        };
+        // Whoever starts the threads waits for this.
+        let _ = begun.send(Ok(()));
         let worker = Worker::new(Requests { shared: shared.clone() }, pool);
         let worker = Rc::new(worker.with_stream_memory(shared.http2_memory.clone()));
         let (stop, stopping) = watch::channel(false);

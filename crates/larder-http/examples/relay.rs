@@ -17,7 +17,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::LocalSet;
 use tokio_rustls::TlsAcceptor;
 
 struct One(SocketAddr);
@@ -74,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let listen = listen.parse::<SocketAddr>()?;
     let worker = Rc::new(Worker::new(One(server.parse()?), PoolLimits::default()));
-    LocalSet::new().block_on(&runtime()?, async {
+    runtime()?.block_on(async {
         let listener = TcpListener::bind(listen).await?;
         let tended = worker.clone();
         tokio::task::spawn_local(async move { tended.tend().await });

@@ -32,8 +32,6 @@ pub(crate) struct Client {
     pub(crate) server: Option<SocketAddr>,
     /// The way in which the connection's requests are delivered.
     pub(crate) delivery: Delivery,
-    /// The client speaks HTTP/2.
-    pub(super) http2: bool,
     /// None without TLS.
     pub(crate) security: Option<Security>,
     /// Tells apart connections to nodes that announce this client.
@@ -52,20 +50,7 @@ impl Client {
         // 0 stands for all clients.
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Relaxed);
-        Self {
-            address,
-            server,
-            delivery,
-            http2: false,
-            security: None,
-            number,
-            outcome: RefCell::new(outcome),
-        }
-    }
-
-    /// The same by HTTP/2.
-    pub(crate) fn by_http2(self) -> Self {
-        Self { http2: true, ..self }
+        Self { address, server, delivery, security: None, number, outcome: RefCell::new(outcome) }
     }
 
     /// The same over TLS.

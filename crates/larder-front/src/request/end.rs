@@ -23,7 +23,7 @@ use larder_core::dispatch::{Found, Served};
 use larder_core::shadow::Seen;
 use larder_core::{Bytes, NodeId, TargetId, Time};
 use larder_edge::access::Record;
-use larder_http::h1::{ReplyHead, RequestHead};
+use larder_http::h1::{ReplyHead, RequestHead, Version};
 use larder_http::relay::Report;
 
 impl Requests {
@@ -151,10 +151,10 @@ impl Requests {
             // A method is a token, which is ASCII.
             method: std::str::from_utf8(request.method()).unwrap_or("-"),
             target: request.target(),
-            version: match (client.http2, request.is_http10()) {
-                (true, _) => "HTTP/2.0",
-                (false, true) => "HTTP/1.0",
-                (false, false) => "HTTP/1.1",
+            version: match request.version() {
+                Version::Http10 => "HTTP/1.0",
+                Version::Http11 => "HTTP/1.1",
+                Version::Http2 => "HTTP/2.0",
             },
             host: host(request),
             status: Some(ended.status.or(ended.failure.map(Failure::status)).unwrap_or(499)),

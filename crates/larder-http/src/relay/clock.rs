@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 /// Readings of the clock that may follow each other without asking the system. A thread that never waits must see time pass.
 const READINGS_MAX: u32 = 64;
@@ -46,16 +47,16 @@ impl Clock {
     }
 }
 
-/// A runtime for one thread, with the clock.
+/// A runtime for the thread that calls this, with the clock.
 ///
 /// # Errors
 /// The system refuses what an event loop needs.
-pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
+pub fn runtime() -> std::io::Result<LocalRuntime> {
+    Builder::new_current_thread()
         .enable_all()
         .on_thread_park(|| LAST.set(None))
         .on_thread_unpark(|| {
             Clock::read();
         })
-        .build()
+        .build_local(LocalOptions::default())
 }

@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::wire::Wire;
+use foldhash::fast::RandomState;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -36,7 +37,8 @@ pub(super) struct Pool<K, S> {
 
 #[derive(Debug)]
 struct Idle<K, S> {
-    by_server: HashMap<K, VecDeque<(Instant, S)>>,
+    /// Its keys are not of clients, so that a quick hash will do.
+    by_server: HashMap<K, VecDeque<(Instant, S)>, RandomState>,
     count: usize,
 }
 
@@ -46,7 +48,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     pub(super) fn new(limits: PoolLimits) -> Self {
-        Self { idle: RefCell::new(Idle { by_server: HashMap::new(), count: 0 }), limits }
+        Self { idle: RefCell::new(Idle { by_server: HashMap::default(), count: 0 }), limits }
     }
 
     /// Closes connections that have waited for too long or that their server has closed.

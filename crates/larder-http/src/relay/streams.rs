@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::fields::write_trailers;
 use crate::h1::{FieldName, ReplyHead, RequestHead};
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
@@ -32,7 +33,7 @@ const STREAMS_MAX: usize = 100;
 /// Connections of a thread to servers of HTTP/2.
 #[derive(Debug)]
 pub(super) struct Connections<K> {
-    by_server: RefCell<HashMap<K, Rc<Server>>>,
+    by_server: RefCell<HashMap<K, Rc<Server>, RandomState>>,
 }
 
 /// The connections to one server.

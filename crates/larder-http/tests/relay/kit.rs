@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 /// For what must happen.
@@ -366,7 +366,7 @@ impl Talk {
 }
 
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
-    LocalSet::new().block_on(&runtime().expect("a runtime"), async {
+    runtime().expect("a runtime").block_on(async {
         test.await;
         // Scripts that have failed have their turn.
         for _ in 0..10 {
