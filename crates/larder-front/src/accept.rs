@@ -82,7 +82,7 @@ impl Front {
                 biased;
                 // A change is the stop, and so is the end of whoever could make one.
                 _ = stopping.changed() => break,
-                Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(&self.shared.metrics, &ended),
+                Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(&self.shared.decider.metrics, &ended),
                 accepted = listener.accept() => match accepted {
                     Ok((tcp, client)) => self.admit(&mut connections, tcp, client),
                     Err(error) => {
@@ -98,7 +98,7 @@ impl Front {
         drop(listener);
         let all_ended = async {
             while let Some(ended) = connections.join_next().await {
-                note_end(&self.shared.metrics, &ended);
+                note_end(&self.shared.decider.metrics, &ended);
             }
         };
         if tokio::time::timeout(self.shared.timeouts.drain, all_ended).await.is_err() {
@@ -126,11 +126,11 @@ impl Front {
     }
 
     fn admit(&self, connections: &mut JoinSet<()>, tcp: TcpStream, client: SocketAddr) {
-        self.shared.metrics.client_connected();
+        self.shared.decider.metrics.client_connected();
         // A delayed reply is worse than a small segment; if it cannot be set the socket is already gone.
         let _ = tcp.set_nodelay(true);
         let Some(counted) = Counted::new(&self.shared) else {
-            self.shared.metrics.failed(Failure::ConnectionsFull);
+            self.shared.decider.metrics.failed(Failure::ConnectionsFull);
             if let Entry::Secure(_) = self.entry {
                 // An answer would take the handshake, which is what there is no room for.
                 return;
@@ -168,7 +168,7 @@ impl Front {
         }
         let (tcp, delivery, outcome) = match &shared.handoff {
             None => (tcp, Delivery::relay(Why::Configured), None),
-            Some(edge) => match edge.enter(shared, tcp, client).await {
+            Some(edge) => match edge.enter(tcp, client).await {
                 Entered::Relay(tcp, delivery, outcome) => (tcp, delivery, outcome),
                 Entered::Done => return,
             },
@@ -187,12 +187,12 @@ impl Front {
         client: SocketAddr,
     ) -> Option<(TcpStream, Option<Connected>)> {
         let shared = &self.shared;
-        let Some(clients) = &shared.per_client else { return Some((tcp, None)) };
-        let connected = clients.connect(clients.at(client.ip()), shared.clock.now());
+        let Some(clients) = &shared.guards.per_client else { return Some((tcp, None)) };
+        let connected = clients.connect(clients.at(client.ip()), shared.decider.clock.now());
         if connected.is_some() {
             return Some((tcp, connected));
         }
-        shared.metrics.failed(Failure::ClientConnectionsFull);
+        shared.decider.metrics.failed(Failure::ClientConnectionsFull);
         // With TLS an answer would take the handshake, which is what the client is to have no more of.
         if matches!(self.entry, Entry::Clear)
             && let Ok(_permit) = self.lingering.clone().try_acquire_owned()
@@ -218,7 +218,7 @@ impl Front {
         match read_announcement(&mut tcp, client, shared.timeouts.header).await {
             Ok((client, named)) => Some((tcp, client, named.or(server))),
             Err(why) => {
-                shared.metrics.failed(match why {
+                shared.decider.metrics.failed(match why {
                     Unannounced::Gone => Failure::ClientGone,
                     Unannounced::Nonsense => Failure::BadAnnouncement,
                     Unannounced::TimedOut => Failure::HeaderTimeout,
@@ -230,7 +230,7 @@ impl Front {
 
     /// Serves the requests of an HTTP/2 connection.
     async fn serve_http2(self, io: ClientIo, client: Client) {
-        self.shared.metrics.http2_connected();
+        self.shared.decider.metrics.http2_connected();
         // It fails only for a connection that is gone.
         let _ = SockRef::from(io.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
         relay::serve_http2(io, &client, &self.worker).await;
@@ -286,8 +286,8 @@ struct Counted {
 
 impl Counted {
     fn new(shared: &Arc<Shared>) -> Option<Self> {
-        let max = shared.limits.connections_max;
-        let clients: &AtomicUsize = &shared.clients;
+        let max = shared.guards.limits.connections_max;
+        let clients: &AtomicUsize = &shared.guards.clients;
         let room = clients.fetch_update(Relaxed, Relaxed, |count| (count < max).then_some(count + 1));
         room.ok().map(|_| Self { shared: shared.clone() })
     }
@@ -295,7 +295,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.shared.clients.fetch_sub(1, Relaxed);
+        self.shared.guards.clients.fetch_sub(1, Relaxed);
     }
 }
 

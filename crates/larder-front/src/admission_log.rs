@@ -1,7 +1,7 @@
 //! Warnings when a limit of admission is reached, with the limit and the key that sets it.
 
-use crate::switch::Shared;
-use larder_core::{NodeId, Refusal, RouteId};
+use crate::routing::Routing;
+use larder_core::{Dispatcher, NodeId, Refusal, RouteId};
 use larder_edge::Seldom;
 
 /// The lines, each at most once every 10 s.
@@ -15,11 +15,11 @@ pub(crate) struct AdmissionLog {
 
 impl AdmissionLog {
     /// A request of this route has to wait for admission.
-    pub(crate) fn waits(&self, shared: &Shared, route: RouteId) {
+    pub(crate) fn waits(&self, dispatcher: &Dispatcher, routing: &Routing, route: RouteId) {
         let Some(times) = self.waits.due() else { return };
-        let (limit, waiting) = (limit(shared, route), waiting(shared, route));
+        let (limit, waiting) = (limit(dispatcher, route), waiting(dispatcher, route));
         tracing::warn!(
-            route = &*shared.routing.of(route).name,
+            route = &*routing.of(route).name,
             limit,
             waiting,
             times,
@@ -29,15 +29,21 @@ impl AdmissionLog {
     }
 
     /// A request of this route is not admitted.
-    pub(crate) fn refused(&self, shared: &Shared, route: RouteId, refusal: Refusal) {
-        let name = &*shared.routing.of(route).name;
-        let settings = shared.dispatcher.settings();
+    pub(crate) fn refused(
+        &self,
+        dispatcher: &Dispatcher,
+        routing: &Routing,
+        route: RouteId,
+        refusal: Refusal,
+    ) {
+        let name = &*routing.of(route).name;
+        let settings = dispatcher.settings();
         match refusal {
             Refusal::QueueFull => {
                 let Some(times) = self.queue_full.due() else { return };
                 tracing::warn!(
                     route = name,
-                    limit = limit(shared, route),
+                    limit = limit(dispatcher, route),
                     queue_max = settings.queue_max,
                     times,
                     keys = "switch.admission, switch.queue_max",
@@ -48,7 +54,7 @@ impl AdmissionLog {
                 let Some(times) = self.too_late.due() else { return };
                 tracing::warn!(
                     route = name,
-                    limit = limit(shared, route),
+                    limit = limit(dispatcher, route),
                     queue_timeout = ?settings.queue_timeout,
                     times,
                     keys = "switch.admission, switch.queue_timeout",
@@ -61,11 +67,11 @@ impl AdmissionLog {
     }
 
     /// A long-lived request stays among the admitted, since its node has as many of them as it may.
-    pub(crate) fn long_lived_full(&self, shared: &Shared, node: NodeId) {
+    pub(crate) fn long_lived_full(&self, dispatcher: &Dispatcher, node: NodeId) {
         let Some(times) = self.long_lived_full.due() else { return };
         tracing::warn!(
-            node = &*shared.dispatcher.nodes().name(node),
-            limit = shared.dispatcher.settings().long_lived_max,
+            node = &*dispatcher.nodes().name(node),
+            limit = dispatcher.settings().long_lived_max,
             times,
             key = "switch.long_lived.max_per_node",
             "admission: the limit of long-lived requests is reached, further ones count against switch.admission"
@@ -73,10 +79,10 @@ impl AdmissionLog {
     }
 }
 
-fn limit(shared: &Shared, route: RouteId) -> u32 {
-    shared.dispatcher.admission_limit_in(shared.dispatcher.group_of(route))
+fn limit(dispatcher: &Dispatcher, route: RouteId) -> u32 {
+    dispatcher.admission_limit_in(dispatcher.group_of(route))
 }
 
-fn waiting(shared: &Shared, route: RouteId) -> usize {
-    shared.dispatcher.queued_in(shared.dispatcher.group_of(route))
+fn waiting(dispatcher: &Dispatcher, route: RouteId) -> usize {
+    dispatcher.queued_in(dispatcher.group_of(route))
 }

@@ -1,6 +1,7 @@
 //! The log lines about groups of nodes that begin or cease to use their backups.
 
-use crate::switch::Shared;
+use crate::routing::Routing;
+use larder_core::Dispatcher;
 use larder_edge::Seldom;
 use std::sync::{Mutex, PoisonError};
 
@@ -16,41 +17,43 @@ struct Group {
     ends: Seldom,
 }
 
-/// Logs what has changed since the last call; to be called after every change of the nodes.
-pub(crate) fn follow(shared: &Shared) {
-    let nodes = shared.dispatcher.nodes();
-    let mut groups = shared.backup_log.0.lock().unwrap_or_else(PoisonError::into_inner);
-    for (group, name) in shared.routing.all_groups() {
-        if groups.len() <= group.index() {
-            groups.resize_with(group.index() + 1, Group::default);
-        }
-        let seen = &mut groups[group.index()];
-        let on_backups = nodes.on_backups(group);
-        if seen.on_backups == on_backups {
-            continue;
-        }
-        seen.on_backups = on_backups;
-        let seldom = if on_backups { &seen.begins } else { &seen.ends };
-        let Some(times) = seldom.due() else { continue };
-        let (group, nodes_up) = (if name.is_empty() { "all nodes" } else { name }, nodes.open_in(group));
-        match (on_backups, nodes_up) {
-            (true, _) => tracing::warn!(
-                group,
-                nodes_up,
-                times,
-                "backup nodes take requests: no ordinary node of the group is up"
-            ),
-            (false, 0) => tracing::warn!(
-                group,
-                times,
-                "backup nodes take no requests: no node of the group is up, requests are answered with 503"
-            ),
-            (false, _) => tracing::info!(
-                group,
-                nodes_up,
-                times,
-                "backup nodes take no new requests: an ordinary node of the group is up"
-            ),
+impl BackupLog {
+    /// Logs what has changed since the last call; to be called after every change of the nodes.
+    pub(crate) fn follow(&self, dispatcher: &Dispatcher, routing: &Routing) {
+        let nodes = dispatcher.nodes();
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (group, name) in routing.all_groups() {
+            if groups.len() <= group.index() {
+                groups.resize_with(group.index() + 1, Group::default);
+            }
+            let seen = &mut groups[group.index()];
+            let on_backups = nodes.on_backups(group);
+            if seen.on_backups == on_backups {
+                continue;
+            }
+            seen.on_backups = on_backups;
+            let seldom = if on_backups { &seen.begins } else { &seen.ends };
+            let Some(times) = seldom.due() else { continue };
+            let (group, nodes_up) = (if name.is_empty() { "all nodes" } else { name }, nodes.open_in(group));
+            match (on_backups, nodes_up) {
+                (true, _) => tracing::warn!(
+                    group,
+                    nodes_up,
+                    times,
+                    "backup nodes take requests: no ordinary node of the group is up"
+                ),
+                (false, 0) => tracing::warn!(
+                    group,
+                    times,
+                    "backup nodes take no requests: no node of the group is up, requests are answered with 503"
+                ),
+                (false, _) => tracing::info!(
+                    group,
+                    nodes_up,
+                    times,
+                    "backup nodes take no new requests: an ordinary node of the group is up"
+                ),
+            }
         }
     }
 }

@@ -8,9 +8,9 @@
 //!
 //! Which requests are copied goes round: of a share of a tenth every tenth one.
 
+use crate::decider::Decider;
 use crate::dial::{Announced, Speaks};
 use crate::lease::Lease;
-use crate::switch::Shared;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
 use http_body_util::{BodyExt, Full};
@@ -173,26 +173,26 @@ impl Duplicate {
     }
 
     /// The request is whole: it is asked for once more.
-    pub(crate) fn send(mut self, shared: &Arc<Shared>) {
+    pub(crate) fn send(mut self, decider: &Arc<Decider>) {
         self.whole = true;
-        let mut lease = Lease::new(shared.clone());
+        let mut lease = Lease::new(decider.clone());
         // One that would have to wait gives its place in the queue back at once.
-        let Ok(Some(decision)) = lease.arrive(shared.clock.now(), self.request) else {
+        let Ok(Some(decision)) = lease.arrive(decider.clock.now(), self.request) else {
             return self.place.0.count(Outcome::NoRoom);
         };
-        let shared = shared.clone();
+        let decider = decider.clone();
         tokio::spawn(async move {
-            let began = shared.clock.now();
-            let asked = tokio::time::timeout(self.place.0.config.timeout, self.ask(&shared, decision)).await;
-            let now = shared.clock.now();
+            let began = decider.clock.now();
+            let asked = tokio::time::timeout(self.place.0.config.timeout, self.ask(&decider, decision)).await;
+            let now = decider.clock.now();
             match asked {
                 Ok(Some(())) => {
                     let served = Served { elapsed: now - began, first_byte: None, found: None };
-                    shared.dispatcher.served(now, &self.request, decision.node, &served);
+                    decider.dispatcher.served(now, &self.request, decision.node, &served);
                     self.place.0.count(Outcome::Done);
                 }
                 failed => {
-                    shared.dispatcher.unserved(now, &self.request, decision.node, now - began);
+                    decider.dispatcher.unserved(now, &self.request, decision.node, now - began);
                     self.place.0.count(if failed.is_err() { Outcome::TimedOut } else { Outcome::Failed });
                 }
             }
@@ -201,8 +201,8 @@ impl Duplicate {
     }
 
     /// Asks the node and throws away what it says; `None` if it did not say it all.
-    async fn ask(&self, shared: &Shared, decision: Decision) -> Option<()> {
-        let dial = shared.nodes.get(decision.node)?.dial.clone();
+    async fn ask(&self, decider: &Decider, decision: Decision) -> Option<()> {
+        let dial = decider.nodes.get(decision.node)?.dial.clone();
         let io = dial.open(self.client.as_ref(), Speaks::Http1).await.ok()?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.ok()?;
         // Ends with this.

@@ -69,16 +69,16 @@ impl SwitchHandle {
         client: Option<IpAddr>,
     ) -> ExplainReply {
         let shared = &*self.shared;
-        let now = shared.clock.now();
+        let now = shared.decider.clock.now();
         let head = Head::new(method.as_bytes(), host.as_bytes(), path_and_query.as_bytes(), headers);
-        let request = shared.routing.request(&head, client);
-        let wish = shared.wish(&request, &head, now, |name| cookie_of(headers.get("cookie")?, name));
+        let request = shared.decider.routing.request(&head, client);
+        let wish = shared.decider.wish(&request, &head, now, |name| cookie_of(headers.get("cookie")?, name));
         let request = wish.map_or(request, |wish| request.with_tie(wish.tie));
-        let route = shared.routing.of(request.route);
-        let explanation = shared.dispatcher.explain_request(now, &request);
+        let route = shared.decider.routing.of(request.route);
+        let explanation = shared.decider.dispatcher.explain_request(now, &request);
         let mut key = Vec::new();
         route.with_key_head(&head, |head| route.key.render(head, &mut key));
-        let name = |node: NodeId| shared.dispatcher.nodes().name(node).to_string();
+        let name = |node: NodeId| shared.decider.dispatcher.nodes().name(node).to_string();
         let known = explanation.known;
         ExplainReply {
             method: method.to_owned(),

@@ -1,6 +1,5 @@
 //! What an admin interface asks of a running switch.
 
-use crate::backups;
 use crate::config::{ConfigError, NodeEntry};
 use crate::handoff::HandoffStatus;
 use crate::metrics::render;
@@ -151,8 +150,8 @@ pub(crate) struct Sums {
 
 impl Sums {
     pub(crate) fn of(shared: &Shared) -> Self {
-        let dispatcher = &shared.dispatcher;
-        let routes = || shared.routing.all().map(|(id, _)| id);
+        let dispatcher = &shared.decider.dispatcher;
+        let routes = || shared.decider.routing.all().map(|(id, _)| id);
         let groups: BTreeSet<GroupId> = routes().map(|id| dispatcher.group_of(id)).collect();
         let limits = groups.iter().map(|group| dispatcher.admission_limit_in(*group));
         // A group without a limit has the largest number for one.
@@ -176,12 +175,13 @@ impl SwitchHandle {
 
     /// The nodes, in the order of the config.
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        let now = self.shared.clock.now();
-        let rows = self.shared.dispatcher.nodes().rows();
-        let with_node = rows.into_iter().filter_map(|row| Some((self.shared.nodes.get(row.id)?, row)));
+        let now = self.shared.decider.clock.now();
+        let rows = self.shared.decider.dispatcher.nodes().rows();
+        let with_node =
+            rows.into_iter().filter_map(|row| Some((self.shared.decider.nodes.get(row.id)?, row)));
         let status = with_node.map(|(node, row)| {
-            let [requests @ .., aborted] = self.shared.metrics.requests(row.id);
-            let [hits, misses] = self.shared.metrics.cache(row.id);
+            let [requests @ .., aborted] = self.shared.decider.metrics.requests(row.id);
+            let [hits, misses] = self.shared.decider.metrics.cache(row.id);
             NodeStatus {
                 name: row.name.to_string(),
                 address: node.address.clone(),
@@ -194,7 +194,7 @@ impl SwitchHandle {
                 long_lived: row.long_lived,
                 weight: f64::from(row.weight.milli()) / 1000.0,
                 cache_bytes: row.cache.get(),
-                groups: self.shared.routing.names_of(row.groups),
+                groups: self.shared.decider.routing.names_of(row.groups),
                 joining: row.joining,
                 failures_in_a_row: node.failures.load(Relaxed),
                 requests,
@@ -211,7 +211,7 @@ impl SwitchHandle {
 
     /// The switch as a whole.
     pub fn status(&self) -> SwitchStatus {
-        let dispatcher = &self.shared.dispatcher;
+        let dispatcher = &self.shared.decider.dispatcher;
         let limits = Sums::of(&self.shared);
         let (certificates, certificates_trouble) =
             self.shared.tls.as_ref().map(|tls| tls.status()).unwrap_or_default();
@@ -221,7 +221,7 @@ impl SwitchHandle {
             acme: self.acme().map(Acme::status).unwrap_or_default(),
             policy: dispatcher.settings().policy.to_string(),
             signals: self.shared.signals.source().to_string(),
-            uptime_s: self.shared.clock.now().as_secs_f64(),
+            uptime_s: self.shared.decider.clock.now().as_secs_f64(),
             outstanding: dispatcher.outstanding(),
             admission_limit: limits.admission,
             long_lived: dispatcher.nodes().long_lived_total(),
@@ -230,12 +230,12 @@ impl SwitchHandle {
             queue_max: limits.queue_max,
             targets: dispatcher.targets_known(),
             targets_max: limits.targets_max,
-            client_connections: self.shared.clients.load(Relaxed),
-            client_connections_max: self.shared.limits.connections_max,
+            client_connections: self.shared.guards.clients.load(Relaxed),
+            client_connections_max: self.shared.guards.limits.connections_max,
             nodes_up: dispatcher.nodes().open_count(),
-            nodes: self.shared.nodes.members().count(),
-            access_log_dropped: self.shared.access.as_ref().map_or(0, AccessLog::dropped),
-            record: self.shared.recorder.as_ref().map(|recorder| recorder.status()),
+            nodes: self.shared.decider.nodes.members().count(),
+            access_log_dropped: self.shared.observers.access.as_ref().map_or(0, AccessLog::dropped),
+            record: self.shared.observers.recorder.as_ref().map(|recorder| recorder.status()),
         }
     }
 
@@ -294,20 +294,20 @@ impl SwitchHandle {
     /// No route uses one of its groups, the address leads nowhere, the name is taken, or the table is full.
     pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
         let shared = &*self.shared;
-        let spec = shared.routing.node_spec(entry)?;
+        let spec = shared.decider.routing.node_spec(entry)?;
         let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some())?;
-        let (now, mut started) = (shared.clock.now(), Vec::new());
+        let (now, mut started) = (shared.decider.clock.now(), Vec::new());
         // In its place before the dispatcher chooses it for the first time.
         let claim = |id: NodeId| {
-            shared.metrics.forget(id);
-            shared.nodes.put(Node::new(id, entry, dial));
+            shared.decider.metrics.forget(id);
+            shared.decider.nodes.put(Node::new(id, entry, dial));
         };
-        let id = shared.dispatcher.join_as(now, spec, claim, &mut started)?;
+        let id = shared.decider.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
-        backups::follow(shared);
+        shared.decider.follow_backups();
         // Nobody listens once the switch has stopped; nothing is to be watched then.
         let _ = shared.joined.send(id);
-        shared.waiting.deliver(&shared.dispatcher, now, started);
+        shared.decider.waiting.deliver(&shared.decider.dispatcher, now, started);
         Ok(())
     }
 
@@ -318,7 +318,7 @@ impl SwitchHandle {
     /// There is no such node.
     pub fn leave(&self, name: &str) -> Result<(), UnknownNode> {
         let member = self.member(name)?;
-        member.change(&self.shared, "no member any more", |standing| standing.left = true);
+        self.shared.decider.change(&member, "no member any more", |standing| standing.left = true);
         if let Some(edge) = &self.shared.handoff {
             edge.node_leaves(member.id);
         }
@@ -345,7 +345,7 @@ impl SwitchHandle {
         let before = self.member(name)?;
         let after = before.give_way(address, resolved).ok_or_else(|| UnknownNode(name.to_owned()))?;
         let (id, from) = (after.id, before.resolved);
-        shared.nodes.put(after);
+        shared.decider.nodes.put(after);
         tracing::info!(node = name, address, %resolved, before = %from, "node moves");
         // Nobody listens once the switch has stopped; nothing is to be watched then.
         let _ = shared.joined.send(id);
@@ -358,10 +358,10 @@ impl SwitchHandle {
     /// There is no such node.
     pub fn reweigh(&self, name: &str, weight: Weight) -> Result<(), UnknownNode> {
         let node = self.member(name)?;
-        let (now, mut started) = (self.shared.clock.now(), Vec::new());
-        self.shared.dispatcher.reweigh(now, node.id, weight, &mut started);
+        let (now, mut started) = (self.shared.decider.clock.now(), Vec::new());
+        self.shared.decider.dispatcher.reweigh(now, node.id, weight, &mut started);
         tracing::info!(node = name, %weight, "node changes weight");
-        self.shared.waiting.deliver(&self.shared.dispatcher, now, started);
+        self.shared.decider.waiting.deliver(&self.shared.decider.dispatcher, now, started);
         Ok(())
     }
 
@@ -371,34 +371,34 @@ impl SwitchHandle {
     /// There is no such node.
     pub fn set_backup(&self, name: &str, backup: bool) -> Result<(), UnknownNode> {
         let node = self.member(name)?;
-        let (now, mut started) = (self.shared.clock.now(), Vec::new());
-        self.shared.dispatcher.set_backup(now, node.id, backup, &mut started);
+        let (now, mut started) = (self.shared.decider.clock.now(), Vec::new());
+        self.shared.decider.dispatcher.set_backup(now, node.id, backup, &mut started);
         tracing::info!(
             node = name,
             backup,
             "node becomes {}",
             if backup { "a backup" } else { "an ordinary node" }
         );
-        backups::follow(&self.shared);
-        self.shared.waiting.deliver(&self.shared.dispatcher, now, started);
+        self.shared.decider.follow_backups();
+        self.shared.decider.waiting.deliver(&self.shared.decider.dispatcher, now, started);
         Ok(())
     }
 
     /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
     pub fn reopen_access_log(&self) {
-        if let Some(log) = &self.shared.access {
+        if let Some(log) = &self.shared.observers.access {
             log.reopen();
         }
     }
 
     pub(crate) fn member(&self, name: &str) -> Result<NodeRef, UnknownNode> {
-        self.shared.nodes.named(name).ok_or_else(|| UnknownNode(name.chars().take(80).collect()))
+        self.shared.decider.nodes.named(name).ok_or_else(|| UnknownNode(name.chars().take(80).collect()))
     }
 
     fn set_drained(&self, name: &str, drained: bool) -> Result<NodeState, UnknownNode> {
         let node = self.member(name)?;
-        node.change(&self.shared, "operator", |standing| standing.drained = drained);
-        Ok(self.shared.dispatcher.nodes().state(node.id))
+        self.shared.decider.change(&node, "operator", |standing| standing.drained = drained);
+        Ok(self.shared.decider.dispatcher.nodes().state(node.id))
     }
 }
 

@@ -131,20 +131,20 @@ impl SwitchHandle {
     /// The `most` targets that are asked for most, the hottest first.
     pub fn hottest(&self, most: usize) -> Vec<HotTarget> {
         let shared = &*self.shared;
-        let now = shared.clock.now();
-        let name = |node: &NodeId| shared.dispatcher.nodes().name(*node).to_string();
+        let now = shared.decider.clock.now();
+        let name = |node: &NodeId| shared.decider.dispatcher.nodes().name(*node).to_string();
         let row = |(target, requests_per_s, share, label): (TargetId, f64, f64, Label)| {
-            let known = shared.dispatcher.explain_request(now, &label.request).known;
+            let known = shared.decider.dispatcher.explain_request(now, &label.request).known;
             HotTarget {
                 target: label.text.into(),
                 id: target.to_string(),
-                route: shared.routing.of(label.request.route).name.to_string(),
+                route: shared.decider.routing.of(label.request.route).name.to_string(),
                 requests_per_s,
                 share,
                 servers: known.iter().flat_map(|known| &known.servers).map(name).collect(),
             }
         };
-        shared.hottest.top(now, most.min(COUNTED_MAX)).into_iter().map(row).collect()
+        shared.observers.hottest.top(now, most.min(COUNTED_MAX)).into_iter().map(row).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 //! A request may end in many ways: served, failed, its client gone, its task dropped in the middle of any wait.
 //! The lease holds whatever the request has at that moment, and giving it back is its `Drop`.
 
-use crate::switch::Shared;
+use crate::decider::Decider;
 use crate::waiting::Place;
 use larder_core::{Arrival, Decision, NodeId, Refusal, Request, RouteId, Time};
 use std::sync::Arc;
@@ -25,29 +25,23 @@ enum Hold {
 /// The lease of one request.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    shared: Arc<Shared>,
+    decider: Arc<Decider>,
     hold: Hold,
     /// The request's route.
     route: RouteId,
 }
 
 impl Lease {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, hold: Hold::Nothing, route: RouteId::DEFAULT }
+    pub(crate) fn new(decider: Arc<Decider>) -> Self {
+        Self { decider, hold: Hold::Nothing, route: RouteId::DEFAULT }
     }
 
     /// Asks for a node. If the request must wait, [`Lease::wait`] says when it has one.
     pub(crate) fn arrive(&mut self, now: Time, request: Request) -> Result<Option<Decision>, Refusal> {
         debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
         self.route = request.route;
-        let edge = self.shared.handoff.as_ref();
-        // What the forwarding plane opens by itself in this moment must not make it one too many.
-        let reserved = edge.map(|edge| edge.reserve(&self.shared));
-        // Nor what it has opened and is yet to tell.
-        if let Some(edge) = edge {
-            edge.catch_up(&self.shared);
-        }
-        let arrival = self.shared.dispatcher.arrive(now, request);
+        let reserved = self.decider.reserve();
+        let arrival = self.decider.dispatcher.arrive(now, request);
         drop(reserved);
         match arrival {
             Arrival::Start(decision) => {
@@ -55,12 +49,17 @@ impl Lease {
                 Ok(Some(decision))
             }
             Arrival::Wait(ticket) => {
-                self.hold = Hold::Place(self.shared.waiting.register(ticket, request.route));
-                self.shared.admission_log.waits(&self.shared, self.route);
+                self.hold = Hold::Place(self.decider.waiting.register(ticket, request.route));
+                self.decider.admission_log.waits(&self.decider.dispatcher, &self.decider.routing, self.route);
                 Ok(None)
             }
             Arrival::Refused(refusal) => {
-                self.shared.admission_log.refused(&self.shared, self.route, refusal);
+                self.decider.admission_log.refused(
+                    &self.decider.dispatcher,
+                    &self.decider.routing,
+                    self.route,
+                    refusal,
+                );
                 Err(refusal)
             }
         }
@@ -70,7 +69,7 @@ impl Lease {
     pub(crate) fn reuse(&mut self, now: Time, request: Request, node: NodeId) -> bool {
         debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
         self.route = request.route;
-        let counted = self.shared.dispatcher.reuse(now, request, node);
+        let counted = self.decider.dispatcher.reuse(now, request, node);
         if counted {
             self.hold = Hold::Node(node);
         }
@@ -84,7 +83,12 @@ impl Lease {
         let outcome = (&mut place.settled).await.unwrap_or(Err(Refusal::NoNode));
         self.hold = outcome.as_ref().map_or(Hold::Nothing, |decision| Hold::Node(decision.node));
         if let Err(refusal) = outcome {
-            self.shared.admission_log.refused(&self.shared, self.route, refusal);
+            self.decider.admission_log.refused(
+                &self.decider.dispatcher,
+                &self.decider.routing,
+                self.route,
+                refusal,
+            );
         }
         outcome
     }
@@ -93,12 +97,12 @@ impl Lease {
     /// as many of these as it may, it stays where it is.
     pub(crate) fn become_long_lived(&mut self, now: Time) {
         let Hold::Node(node) = self.hold else { return };
-        let Shared { dispatcher, waiting, .. } = &*self.shared;
+        let Decider { dispatcher, waiting, .. } = &*self.decider;
         let mut started = Vec::new();
         if dispatcher.become_long_lived(now, self.route, node, &mut started) {
             self.hold = Hold::LongLived(node);
         } else {
-            self.shared.admission_log.long_lived_full(&self.shared, node);
+            self.decider.admission_log.long_lived_full(&self.decider.dispatcher, node);
         }
         if !started.is_empty() {
             waiting.deliver(dispatcher, now, started);
@@ -107,22 +111,24 @@ impl Lease {
 
     /// Moves to another node after the present one failed.
     pub(crate) fn retry(&mut self, request: Request) -> Result<Decision, Refusal> {
-        let now = self.shared.clock.now();
+        let now = self.decider.clock.now();
         let failed = match self.hold {
             Hold::Node(failed) => failed,
-            Hold::LongLived(failed) if self.shared.dispatcher.become_short_lived(now, self.route, failed) => {
+            Hold::LongLived(failed)
+                if self.decider.dispatcher.become_short_lived(now, self.route, failed) =>
+            {
                 failed
             }
             _ => return Err(Refusal::NoNode),
         };
-        let outcome = self.shared.dispatcher.retry(now, failed, request);
+        let outcome = self.decider.dispatcher.retry(now, failed, request);
         self.hold = outcome.as_ref().map_or(Hold::Admitted, |decision| Hold::Node(decision.node));
         outcome
     }
 
     /// Gives back what is held; nothing the second time.
     pub(crate) fn release(&mut self, now: Time) {
-        let Shared { dispatcher, waiting, .. } = &*self.shared;
+        let Decider { dispatcher, waiting, .. } = &*self.decider;
         let mut started = Vec::new();
         match std::mem::replace(&mut self.hold, Hold::Nothing) {
             Hold::Nothing => return,
@@ -144,7 +150,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !matches!(self.hold, Hold::Nothing) {
-            self.release(self.shared.clock.now());
+            self.release(self.decider.clock.now());
         }
     }
 }
@@ -154,6 +160,7 @@ mod tests {
     use super::*;
     use crate::config::{NodeEntry, SwitchConfig};
     use crate::routes::Route;
+    use crate::switch::Shared;
     use larder_core::dispatch::Admission;
     use larder_core::rules::Matcher;
     use larder_core::{NodeSpec, NodeState, TargetId};
@@ -161,7 +168,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
-    fn shared(nodes: u16, admitted: u32, queue_max: usize) -> Arc<Shared> {
+    fn decider(nodes: u16, admitted: u32, queue_max: usize) -> Arc<Decider> {
         let entry = |n| NodeEntry::new(NodeSpec::named(format!("n{n}")), "127.0.0.1:9");
         let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], (0..nodes).map(entry).collect());
         config.settings.admission = Admission::Fixed(admitted);
@@ -176,17 +183,15 @@ mod tests {
         if let Some(last) = config.nodes.last_mut() {
             last.groups.push("last".to_owned());
         }
-        Arc::new(
-            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0, crate::clock::Clock::start())
-                .expect("a valid config"),
-        )
+        let joined = tokio::sync::mpsc::unbounded_channel().0;
+        Shared::new(config, joined, crate::clock::Clock::start()).expect("a valid config").decider
     }
 
-    fn nothing_is_held(shared: &Shared) -> bool {
-        let dispatcher = &shared.dispatcher;
+    fn nothing_is_held(decider: &Decider) -> bool {
+        let dispatcher = &decider.dispatcher;
         let loads = dispatcher.nodes().rows().iter().all(|row| row.load == 0);
         let long_lived = dispatcher.nodes().long_lived_total();
-        (dispatcher.outstanding(), dispatcher.queued(), shared.waiting.len(), long_lived, loads)
+        (dispatcher.outstanding(), dispatcher.queued(), decider.waiting.len(), long_lived, loads)
             == (0, 0, 0, 0, true)
     }
 
@@ -217,24 +222,24 @@ mod tests {
         ]
     }
 
-    fn expire(shared: &Shared) {
+    fn expire(decider: &Decider) {
         let mut expired = Vec::new();
-        shared.dispatcher.expire(Time::MAX, &mut expired);
-        shared.waiting.expire(&expired);
+        decider.dispatcher.expire(Time::MAX, &mut expired);
+        decider.waiting.expire(&expired);
     }
 
     proptest! {
         /// Whatever happens in whatever order, everything is given back once.
         #[test]
         fn leases_give_back_what_they_took(steps in prop::collection::vec(step(), 1..200)) {
-            let shared = shared(3, 4, 3);
+            let decider = decider(3, 4, 3);
             let mut leases: Vec<(Lease, Request)> = Vec::new();
             for step in steps {
                 match step {
                     Step::Arrive(target, route) => {
-                        let mut lease = Lease::new(shared.clone());
+                        let mut lease = Lease::new(decider.clone());
                         let request = Request::new(TargetId(target)).with_route(RouteId(route));
-                        let _ = lease.arrive(shared.clock.now(), request);
+                        let _ = lease.arrive(decider.clock.now(), request);
                         leases.push((lease, request));
                     }
                     Step::Poll(at) => if let Some((lease, _)) = leases.get_mut(at) {
@@ -245,10 +250,10 @@ mod tests {
                         let _ = lease.retry(*request);
                     },
                     Step::LongLived(at) => if let Some((lease, _)) = leases.get_mut(at) {
-                        lease.become_long_lived(shared.clock.now());
+                        lease.become_long_lived(decider.clock.now());
                     },
                     Step::Release(at) => if let Some((lease, _)) = leases.get_mut(at) {
-                        lease.release(shared.clock.now());
+                        lease.release(decider.clock.now());
                     },
                     Step::Drop(at) => if at < leases.len() {
                         drop(leases.swap_remove(at));
@@ -256,30 +261,30 @@ mod tests {
                     Step::Node(node, up) => {
                         let state = if up { NodeState::Up } else { NodeState::Down };
                         let mut started = Vec::new();
-                        let now = shared.clock.now();
-                        shared.dispatcher.set_state(now, larder_core::NodeId(node), state, &mut started);
-                        shared.waiting.deliver(&shared.dispatcher, now, started);
+                        let now = decider.clock.now();
+                        decider.dispatcher.set_state(now, larder_core::NodeId(node), state, &mut started);
+                        decider.waiting.deliver(&decider.dispatcher, now, started);
                     }
-                    Step::Expire => expire(&shared),
+                    Step::Expire => expire(&decider),
                 }
             }
             drop(leases);
-            prop_assert!(nothing_is_held(&shared), "{shared:?}");
+            prop_assert!(nothing_is_held(&decider), "{decider:?}");
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn threads_that_cut_waits_short_lose_nothing() {
-        let shared = shared(2, 3, 1000);
+        let decider = decider(2, 3, 1000);
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..16_u64 {
-            let shared = shared.clone();
+            let decider = decider.clone();
             tasks.spawn(async move {
                 for round in 0..300 {
-                    let mut lease = Lease::new(shared.clone());
+                    let mut lease = Lease::new(decider.clone());
                     let target = TargetId(task * 1000 + round);
                     let route = RouteId(u16::from(round % 2 == 0));
-                    let outcome = lease.arrive(shared.clock.now(), Request::new(target).with_route(route));
+                    let outcome = lease.arrive(decider.clock.now(), Request::new(target).with_route(route));
                     if matches!(outcome, Ok(None)) {
                         // A third waits to the end, the others give up after some turns of the scheduler.
                         let turns = if round % 3 == 0 { usize::MAX } else { (round % 5) as usize };
@@ -296,6 +301,6 @@ mod tests {
         while let Some(ended) = tasks.join_next().await {
             ended.expect("no panic");
         }
-        assert!(nothing_is_held(&shared));
+        assert!(nothing_is_held(&decider));
     }
 }

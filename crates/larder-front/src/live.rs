@@ -65,14 +65,14 @@ impl SwitchHandle {
             why: why.name(),
             count,
         };
-        let (bounds_s, counts) = shared.metrics.request_times();
+        let (bounds_s, counts) = shared.decider.metrics.request_times();
         LiveStatus {
             status: self.status(),
             reloads: *shared.reloads.lock().unwrap_or_else(PoisonError::into_inner),
             nodes: self.nodes(),
-            decisions: shared.metrics.decisions().filter(|(_, count)| *count > 0).collect(),
+            decisions: shared.decider.metrics.decisions().filter(|(_, count)| *count > 0).collect(),
             deliveries: deliveries.map(delivery).collect(),
-            failures: shared.metrics.failures().filter(|(_, count)| *count > 0).collect(),
+            failures: shared.decider.metrics.failures().filter(|(_, count)| *count > 0).collect(),
             latency: Latency { bounds_s, counts },
             hottest: self.hottest(HOTTEST),
             shadow: self.shadow(),

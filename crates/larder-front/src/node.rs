@@ -1,17 +1,16 @@
 //! A node as the switch reaches it: its address, and how it has behaved of late.
 
-use crate::backups;
 use crate::config::{ConfigError, NodeEntry};
 use crate::dial::{Dial, Loaded, Reach, host_of};
 use crate::handoff::NodeHandoff;
 use crate::node_log::NodeLog;
 use crate::signals::NodeSignals;
-use crate::switch::{Shared, SwitchError};
+use crate::switch::SwitchError;
 use larder_core::{NodeId, NodeState, Time};
 use larder_edge::OutboundTls;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What decides a node's state: the operator's word and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(crate) enum Ending {
 }
 
 impl Standing {
-    const fn state(self) -> NodeState {
+    pub(crate) const fn state(self) -> NodeState {
         match self {
             Self { left: true, .. } => NodeState::Removed,
             Self { ejected: true, .. } => NodeState::Down,
@@ -129,7 +128,7 @@ impl Node {
     /// having left, so that whoever watches it ends and nothing that is found of it reaches the dispatcher. `None` if it has
     /// left already.
     pub(crate) fn give_way(&self, address: &str, resolved: SocketAddr) -> Option<Self> {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.lock_standing();
         if standing.left {
             return None;
         }
@@ -203,37 +202,18 @@ impl Node {
     }
 
     pub(crate) fn standing(&self) -> Standing {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lock_standing()
     }
 
-    /// Changes the standing and tells the dispatcher. `cause` says who found what, for the log. A node that has left
-    /// stays as it is: its slot may be another's by now.
-    pub(crate) fn change(&self, shared: &Shared, cause: &str, change: impl FnOnce(&mut Standing)) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = *standing;
-        if before.left {
-            return;
-        }
-        change(&mut standing);
-        let (from, to) = (before.state(), standing.state());
-        if before == *standing || from == to {
-            return;
-        }
+    /// The standing, to be changed by [`Decider::change`](crate::decider::Decider::change).
+    pub(crate) fn lock_standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to count anew, since the state changes to `to`.
+    pub(crate) fn changes(&self, now: Time, to: NodeState) {
         self.failures.store(0, Relaxed);
-        let mut started = Vec::new();
-        let now = shared.clock.now();
         let since = if to == NodeState::Draining { now.as_nanos().max(1) } else { 0 };
         self.drains_since_ns.store(since, Relaxed);
-        // Under the lock, so that two changes reach the dispatcher in the order in which they were made.
-        shared.dispatcher.set_state(now, self.id, to, &mut started);
-        drop(standing);
-        shared.metrics.transition(self.id, to);
-        if to == NodeState::Up {
-            tracing::info!(node = &*self.name, %from, %to, cause, "node changes state");
-        } else {
-            tracing::warn!(node = &*self.name, %from, %to, cause, "node changes state");
-        }
-        backups::follow(shared);
-        shared.waiting.deliver(&shared.dispatcher, now, started);
     }
 }

@@ -47,6 +47,11 @@ impl Nodes {
         Self { slots: (0..nodes_max).map(|_| ArcSwapOption::empty()).collect(), epoch: AtomicU64::new(0) }
     }
 
+    /// The number of slots.
+    pub(crate) fn room(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Puts a node into its slot.
     pub(crate) fn put(&self, node: Node) {
         if let Some(slot) = self.slots.get(node.id.index()) {

@@ -106,7 +106,7 @@ impl SwitchHandle {
         let deadline = Instant::now() + TOTAL_TIMEOUT;
         let (places, mut asked) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
         let token = self.shared.purges.tokens.as_ref().map_or("", Tokens::first);
-        for node in self.shared.nodes.members() {
+        for node in self.shared.decider.nodes.members() {
             let (name, dial, places) = (node.name.to_string(), node.dial.clone(), Arc::clone(&places));
             let request = request(&dial, purge, token);
             asked.spawn(async move {

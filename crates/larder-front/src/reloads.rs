@@ -71,8 +71,8 @@ pub struct ShareStanding {
 impl SwitchHandle {
     /// How the nodes stand, for the process that takes over.
     pub fn standings(&self) -> Vec<NodeStanding> {
-        let rows = self.shared.dispatcher.nodes().rows().into_iter();
-        let with_node = rows.filter_map(|row| Some((self.shared.nodes.get(row.id)?, row)));
+        let rows = self.shared.decider.dispatcher.nodes().rows().into_iter();
+        let with_node = rows.filter_map(|row| Some((self.shared.decider.nodes.get(row.id)?, row)));
         let members = with_node.filter(|(node, _)| !node.standing().left);
         let standing = members.map(|(node, row)| {
             let standing = node.standing();
@@ -100,12 +100,12 @@ impl SwitchHandle {
     pub fn stand(&self, before: &NodeStanding) -> Result<(), UnknownNode> {
         let node = self.member(&before.name)?;
         let is_the_same = node.address == before.address;
-        let looks = self.shared.outliers.is_on() && is_the_same;
+        let looks = self.shared.guards.outliers.is_on() && is_the_same;
         if looks {
             node.ejections.store(before.ejections, Relaxed);
             node.ejected_until.store(before.ejected_until_ns, Relaxed);
         }
-        node.change(&self.shared, "as before the reload", |standing| {
+        self.shared.decider.change(&node, "as before the reload", |standing| {
             standing.drained = before.drained;
             standing.healthy = before.healthy || !is_the_same;
             standing.ejected = before.ejected && looks;
@@ -118,7 +118,7 @@ impl SwitchHandle {
 
     /// The shares that routes have by the operator's word, for the process that takes over.
     pub fn shares(&self) -> Vec<ShareStanding> {
-        let routing = &self.shared.routing;
+        let routing = &self.shared.decider.routing;
         let changed = routing.all().filter_map(|(id, route)| {
             let (configured, share) = routing.of(route.share_of?).split.as_ref()?.shares(id)?;
             (configured != share).then(|| ShareStanding { route: route.name.to_string(), configured, share })
@@ -129,7 +129,7 @@ impl SwitchHandle {
     /// Gives routes the shares that they had in the process before. Where the config says another than it did then, that is
     /// the operator's newer word. Returns what cannot be had any more.
     pub fn share_as_before(&self, before: &[ShareStanding]) -> Vec<ShareRefused> {
-        let routing = &self.shared.routing;
+        let routing = &self.shared.decider.routing;
         let configured = |route: &str| {
             let (id, routed) = routing.named(route)?;
             Some(routing.of(routed.share_of?).split.as_ref()?.shares(id)?.0)
@@ -144,8 +144,8 @@ impl SwitchHandle {
 
     /// What the policies have learned, as bytes for [`SwitchHandle::take_over`].
     pub fn handover(&self) -> Vec<u8> {
-        let routes = self.shared.routing.all().map(|(id, route)| (id, &*route.name));
-        Handover::of(&self.shared.dispatcher, routes).encode()
+        let routes = self.shared.decider.routing.all().map(|(id, route)| (id, &*route.name));
+        Handover::of(&self.shared.decider.dispatcher, routes).encode()
     }
 
     /// Goes on from what the policies of another process have learned, once the nodes are there and before the first
@@ -156,11 +156,11 @@ impl SwitchHandle {
     /// The bytes are of another version or make no sense; nothing is changed.
     pub fn take_over(&self, bytes: &[u8]) -> Result<usize, HandoverError> {
         let handover = Handover::decode(bytes)?;
-        if self.shared.recorder.is_some() {
+        if self.shared.observers.recorder.is_some() {
             return Ok(0);
         }
-        let lay = |(id, name): (_, &str)| handover.lay(&self.shared.dispatcher, id, name);
-        Ok(self.shared.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
+        let lay = |(id, name): (_, &str)| handover.lay(&self.shared.decider.dispatcher, id, name);
+        Ok(self.shared.decider.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
     }
 
     /// Lets go of the forwarding plane, for the process that takes over; new connections are relayed from here on, and
@@ -171,7 +171,7 @@ impl SwitchHandle {
             beside.let_go();
         }
         self.shared.handoff.as_ref().is_some_and(|edge| {
-            edge.let_go(&self.shared);
+            edge.let_go();
             true
         })
     }

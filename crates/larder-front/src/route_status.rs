@@ -96,7 +96,7 @@ impl SwitchHandle {
     /// # Errors
     /// There is no such route, it takes no share, or there is no room for so much.
     pub fn set_share(&self, route: &str, percent: f64) -> Result<(), ShareRefused> {
-        let routing = &self.shared.routing;
+        let routing = &self.shared.decider.routing;
         let (id, routed) = routing.named(route).ok_or_else(|| ShareRefused::Unknown(route.to_owned()))?;
         let split = routed.share_of.and_then(|of| routing.of(of).split.as_ref());
         let split = split.ok_or_else(|| ShareRefused::NoShare(route.to_owned()))?;
@@ -115,8 +115,8 @@ impl SwitchHandle {
     /// The routes, the default one first, then in the order of the config.
     pub fn routes(&self) -> Vec<RouteStatus> {
         let shared = &*self.shared;
-        let dispatcher = &shared.dispatcher;
-        let status = shared.routing.all().map(|(id, route)| {
+        let dispatcher = &shared.decider.dispatcher;
+        let status = shared.decider.routing.all().map(|(id, route)| {
             let group = dispatcher.group_of(id);
             let limit = dispatcher.admission_limit_in(group);
             let class = |(matcher, class): &(Matcher, ServiceClass)| ClassStatus {
@@ -127,9 +127,9 @@ impl SwitchHandle {
                 name: route.name.to_string(),
                 matchers: route.matchers.iter().map(ToString::to_string).collect(),
                 policy: dispatcher.settings_of(id).policy.to_string(),
-                share_of: route.share_of.map(|of| shared.routing.of(of).name.to_string()),
+                share_of: route.share_of.map(|of| shared.decider.routing.of(of).name.to_string()),
                 share: route.share_of.and_then(|of| {
-                    let share = shared.routing.of(of).split.as_ref()?.share(id)?;
+                    let share = shared.decider.routing.of(of).split.as_ref()?.share(id)?;
                     Some(f64::from(share) / 1000.0)
                 }),
                 key: route.key.to_string(),
@@ -141,7 +141,7 @@ impl SwitchHandle {
                 group_outstanding: dispatcher.outstanding_in(group),
                 group_admission_limit: (limit != u32::MAX).then_some(limit),
                 group_queued: dispatcher.queued_in(group),
-                requests: shared.metrics.route_requests(id),
+                requests: shared.decider.metrics.route_requests(id),
                 census_targets: route.census.as_ref().map(Census::len),
             }
         });
@@ -154,8 +154,8 @@ impl SwitchHandle {
     /// There is no such route, or its policy uses no table.
     pub fn set_table(&self, route: &str, table: &Arc<RouteTable>) -> Result<(), RouteFault> {
         let id = self.route(route)?;
-        let dispatcher = &self.shared.dispatcher;
-        if !dispatcher.set_table(self.shared.clock.now(), id, table) {
+        let dispatcher = &self.shared.decider.dispatcher;
+        if !dispatcher.set_table(self.shared.decider.clock.now(), id, table) {
             return Err(self.no_table(route, id));
         }
         tracing::info!(route, "route has another routing table");
@@ -170,18 +170,21 @@ impl SwitchHandle {
     /// There is no such route, or its policy uses no table.
     pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<Taken, RouteFault> {
         let id = self.route(route)?;
-        match &self.shared.routing.of(id).census {
+        match &self.shared.decider.routing.of(id).census {
             Some(census) => Ok(census.take(carry_permille)),
             None => Err(self.no_table(route, id)),
         }
     }
 
     fn route(&self, name: &str) -> Result<RouteId, RouteFault> {
-        let found = self.shared.routing.named(name).map(|(id, _)| id);
+        let found = self.shared.decider.routing.named(name).map(|(id, _)| id);
         found.ok_or_else(|| RouteFault::Unknown(name.chars().take(80).collect()))
     }
 
     fn no_table(&self, route: &str, id: RouteId) -> RouteFault {
-        RouteFault::NoTable { route: route.to_owned(), policy: self.shared.dispatcher.settings_of(id).policy }
+        RouteFault::NoTable {
+            route: route.to_owned(),
+            policy: self.shared.decider.dispatcher.settings_of(id).policy,
+        }
     }
 }

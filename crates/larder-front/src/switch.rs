@@ -1,23 +1,23 @@
 //! The switch as a whole: bound, run, drained.
 
 use crate::accept::Entry;
-use crate::admission_log::AdmissionLog;
-use crate::backups::{self, BackupLog};
 use crate::beside::{self, Beside};
 use crate::budget::RetryBudget;
 use crate::clients::Clients;
 use crate::clock::Clock;
-use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
+use crate::config::{ConfigError, NodeEntry, SwitchConfig, Timeouts};
+use crate::decider::{Decider, Plane};
 use crate::dial::Reach;
 use crate::edits::RequestIds;
+use crate::guards::Guards;
 use crate::handle::SwitchHandle;
-use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
-use crate::health::{self, OutlierConfig};
+use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Owners, Setting};
+use crate::health;
 use crate::hottest::HotList;
 use crate::long_lived::LongLivedConfig;
-use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
+use crate::observers::Observers;
 use crate::purge::Purges;
 use crate::recorder::{RecordStartError, Recorder};
 use crate::reloads::ReloadCounts;
@@ -25,14 +25,13 @@ use crate::routes;
 use crate::routing::Routing;
 use crate::shadow::{self, Feed};
 use crate::signals::{self, Needs, Signals};
-use crate::waiting::Waiting;
 use crate::workers::{Stage, Workers};
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
 use larder_core::{Dispatcher, GroupId, NodeId, NodeSpec};
 use larder_edge::access::AccessLog;
-use larder_edge::{Announcers, CertificateFault, EntryRules, Tls};
+use larder_edge::{Announcers, CertificateFault, Tls};
 use larder_http::relay::{PoolLimits, StreamMemory};
 use larder_spans::Tracer;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -102,32 +101,19 @@ pub enum SwitchError {
 /// What all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) clock: Clock,
-    pub(crate) dispatcher: Dispatcher,
-    pub(crate) routing: Routing,
-    pub(crate) nodes: Nodes,
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) observers: Arc<Observers>,
+    pub(crate) guards: Arc<Guards>,
     /// Slots of nodes that have joined and are not watched yet. One message a join.
     pub(crate) joined: mpsc::UnboundedSender<NodeId>,
-    pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) waiting: Waiting,
-    pub(crate) admission_log: AdmissionLog,
-    pub(crate) backup_log: BackupLog,
     /// Which requests are long-lived.
     pub(crate) long_lived: LongLivedConfig,
-    pub(crate) metrics: Metrics,
-    pub(crate) access: Option<AccessLog>,
     pub(crate) purges: Purges,
-    pub(crate) hottest: HotList,
-    /// Where requests are traced.
-    pub(crate) tracer: Option<Tracer>,
-    /// Where shadow mode is on.
-    pub(crate) shadow: Option<Feed>,
-    pub(crate) health: HealthConfig,
-    pub(crate) signals: Signals,
+    pub(crate) signals: Arc<Signals>,
     /// Set once the listen addresses are known, where connections are to be handed over.
     pub(crate) handoff: Option<Arc<Edge>>,
     /// Other switches in front of the same nodes; none by default.
-    pub(crate) beside: Option<Beside>,
+    pub(crate) beside: Option<Arc<Beside>>,
     /// Certificates and what TLS goes by; none where there is no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
     /// How nodes are reached that say nothing else.
@@ -138,20 +124,10 @@ pub(crate) struct Shared {
     /// Memory for replies to HTTP/2 clients.
     pub(crate) http2_memory: Arc<StreamMemory>,
     pub(crate) announcers: Announcers,
-    pub(crate) entry: EntryRules,
     pub(crate) timeouts: Timeouts,
-    pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
     /// Gives requests their ids; none where they have none.
     pub(crate) request_ids: Option<RequestIds>,
-    /// Held while traffic takes a node out.
-    pub(crate) ejecting: Mutex<()>,
-    /// Client connections open.
-    pub(crate) clients: AtomicUsize,
-    /// What each client has taken, where that is limited.
-    pub(crate) per_client: Option<Arc<Clients>>,
-    pub(crate) retries: RetryBudget,
-    pub(crate) outliers: OutlierConfig,
     /// Turns true when another process takes over.
     pub(crate) retire: watch::Sender<bool>,
     pub(crate) reloads: Mutex<ReloadCounts>,
@@ -164,7 +140,7 @@ impl Shared {
         clock: Clock,
     ) -> Result<Self, SwitchError> {
         let routing = Routing::new(&config)?;
-        let (nodes, nodes_max) = (Nodes::new(config.settings.nodes_max), config.settings.nodes_max);
+        let nodes = Nodes::new(config.settings.nodes_max);
         let (dispatcher, recorder) = dispatcher(&config, &routing)?;
         for entry in &config.nodes {
             let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
@@ -179,46 +155,46 @@ impl Shared {
         let opened = |log| AccessLog::open(log, Arc::default());
         let access = config.access_log.as_ref().map(opened).transpose();
         let beside = |others| Beside::new(others, clock.now(), &routing, &dispatcher);
-        let beside = config.switches.map(beside).transpose()?;
+        let beside = config.switches.map(beside).transpose()?.map(Arc::new);
+        let observers = Observers {
+            access: access.map_err(SwitchError::AccessLog)?,
+            tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
+            recorder,
+            shadow: shadow.map(Arc::new),
+            hottest: HotList::new(clock.now()),
+        };
+        let http2_bytes_max = config.limits.http2_bytes_max;
+        let guards = Guards {
+            entry: config.entry,
+            clients: AtomicUsize::new(0),
+            per_client: Clients::new(config.clients),
+            retries: RetryBudget::new(config.retries, clock.now()),
+            health: config.health,
+            outliers: config.outliers,
+            ejecting: Mutex::new(()),
+            limits: config.limits,
+        };
         Ok(Self {
-            clock,
             retire: watch::Sender::new(false),
             reloads: Mutex::default(),
-            dispatcher,
-            metrics: Metrics::new(usize::from(nodes_max), routing.len(), config.threads),
-            routing,
-            nodes,
+            decider: Arc::new(Decider::new(clock, dispatcher, routing, nodes, config.threads)),
+            observers: Arc::new(observers),
+            guards: Arc::new(guards),
             joined,
-            recorder,
-            waiting: Waiting::default(),
-            admission_log: AdmissionLog::default(),
-            backup_log: BackupLog::default(),
             long_lived: config.long_lived,
-            access: access.map_err(SwitchError::AccessLog)?,
             purges: Purges::new(config.purge),
-            hottest: HotList::new(clock.now()),
-            tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
-            shadow,
-            signals: Signals::new(config.signals, needs),
+            signals: Arc::new(Signals::new(config.signals, needs)),
             handoff: None,
             beside,
             tls,
             reach: config.reach,
             redirect: None,
             h2c: config.h2c,
-            http2_memory: Arc::new(StreamMemory::new(config.limits.http2_bytes_max)),
+            http2_memory: Arc::new(StreamMemory::new(http2_bytes_max)),
             announcers: Announcers(config.announcers),
-            entry: config.entry,
-            health: config.health,
             timeouts: config.timeouts,
-            limits: config.limits,
             request_ids: config.request_id.map(RequestIds::new).transpose().map_err(SwitchError::Chance)?,
             via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,
-            ejecting: Mutex::new(()),
-            clients: AtomicUsize::new(0),
-            per_client: Clients::new(config.clients),
-            retries: RetryBudget::new(config.retries, clock.now()),
-            outliers: config.outliers,
         })
     }
 }
@@ -355,7 +331,15 @@ impl Prepared {
         if self.handoff.setting == Setting::Relay {
             Edge::leave_nothing(&self.handoff)?;
         } else {
-            let (edge, heard) = Edge::open(self.handoff, &self.addresses[..self.clear], self.nodes_max)?;
+            let owners = Owners {
+                decider: self.shared.decider.clone(),
+                observers: self.shared.observers.clone(),
+                timeouts: self.shared.timeouts.clone(),
+            };
+            let addresses = &self.addresses[..self.clear];
+            let (edge, heard) = Edge::open(self.handoff, addresses, self.nodes_max, owners)?;
+            let plane: Arc<dyn Plane> = edge.clone();
+            let _ = self.shared.decider.plane.set(Arc::downgrade(&plane));
             (self.shared.handoff, ears) = (Some(edge), Some(heard));
         }
         let Self { shared, listeners, addresses, clear, threads, pool, joined, .. } = self;
@@ -423,23 +407,28 @@ impl Switch {
         if let Some(tls) = &self.shared.tls {
             helpers.spawn(tls.clone().watch());
         }
-        helpers.spawn(expire(self.shared.clone()));
-        shadow::start(&self.shared);
-        helpers.spawn(shadow::learn(self.shared.clone()));
-        helpers.spawn(beside::run(self.shared.clone()));
-        if self.shared.outliers.is_on() {
-            helpers.spawn(health::outliers::watch(self.shared.clone()));
+        let Shared { decider, guards, signals, .. } = &*self.shared;
+        helpers.spawn(expire(decider.clone()));
+        if let Some(feed) = &self.shared.observers.shadow {
+            shadow::start(decider, feed);
+            helpers.spawn(shadow::learn((decider.clone(), signals.clone()), feed.clone()));
+        }
+        if let Some(beside) = &self.shared.beside {
+            helpers.spawn(beside::run(decider.clone(), beside.clone()));
+        }
+        if guards.outliers.is_on() {
+            helpers.spawn(health::outliers::watch((decider.clone(), guards.clone())));
         }
         let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
-            let members = self.shared.nodes.members();
+            let members = self.shared.decider.nodes.members();
             edge.settle_places(&members.map(|node| (node.id, crate::handoff::key_of(&node))).collect());
-            edge_task = Some(helpers.spawn(edge.clone().run(self.shared.clone(), ears)).id());
+            edge_task = Some(helpers.spawn(edge.clone().run(ears)).id());
         }
-        backups::follow(&self.shared);
+        self.shared.decider.follow_backups();
         // Those that have joined by now are among the members.
         while self.joined.try_recv().is_ok() {}
-        for node in self.shared.nodes.members() {
+        for node in self.shared.decider.nodes.members() {
             watch(&mut helpers, &self.shared, node.id);
         }
         let mut shutdown = pin!(shutdown);
@@ -456,7 +445,7 @@ impl Switch {
                     if let Some(edge) = self.shared.handoff.as_ref().filter(|edge| edge_task == Some(id) && !edge.is_gone()) {
                         // Nobody decides about held connections any more: from here on this host accepts them itself.
                         edge.close();
-                        self.shared.metrics.panicked();
+                        self.shared.decider.metrics.panicked();
                         tracing::error!("the edge was lost to a fault in the switch: new connections are relayed");
                     }
                 }
@@ -477,7 +466,8 @@ impl Switch {
 impl Shared {
     /// No connection is accepted from here on.
     fn say_end(&self, retires: bool) {
-        let (outstanding, connections) = (self.dispatcher.outstanding(), self.clients.load(Relaxed));
+        let (outstanding, connections) =
+            (self.decider.dispatcher.outstanding(), self.guards.clients.load(Relaxed));
         tracing::info!(outstanding, connections, "{}", if retires { "retiring" } else { "draining" });
         if let Some(edge) = &self.handoff {
             // Before the listeners go: what is answered with a cookie must find one.
@@ -494,7 +484,7 @@ impl Shared {
             beside.leave().await;
         }
         helpers.shutdown().await;
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = &self.observers.recorder {
             recorder.finish();
         }
     }
@@ -502,27 +492,27 @@ impl Shared {
 
 /// Watches over a node until it leaves: whether it answers, and what it says of itself.
 fn watch(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
-    helpers.spawn(health::watch(shared.clone(), node));
-    helpers.spawn(signals::watch(shared.clone(), node));
-    if let (Some(edge), Some(entry)) = (&shared.handoff, shared.nodes.get(node)) {
+    helpers.spawn(health::watch((shared.decider.clone(), shared.guards.clone()), node));
+    helpers.spawn(signals::watch((shared.decider.clone(), shared.signals.clone()), node));
+    if let (Some(edge), Some(entry)) = (&shared.handoff, shared.decider.nodes.get(node)) {
         edge.join(node, &entry);
     }
 }
 
 /// Refuses requests that have waited too long.
-async fn expire(shared: Arc<Shared>) {
+async fn expire(decider: Arc<Decider>) {
     let mut expired = Vec::new();
     loop {
-        let Some(deadline) = shared.dispatcher.next_deadline() else {
-            shared.waiting.bell.notified().await;
+        let Some(deadline) = decider.dispatcher.next_deadline() else {
+            decider.waiting.bell.notified().await;
             continue;
         };
         // All deadlines are equally far from their arrival, so that none comes before the first.
-        if let Some(at) = shared.clock.instant(deadline) {
+        if let Some(at) = decider.clock.instant(deadline) {
             tokio::time::sleep_until(at.into()).await;
         }
-        shared.dispatcher.expire(shared.clock.now(), &mut expired);
-        shared.waiting.expire(&expired);
+        decider.dispatcher.expire(decider.clock.now(), &mut expired);
+        decider.waiting.expire(&expired);
         expired.clear();
     }
 }

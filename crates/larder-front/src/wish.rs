@@ -1,7 +1,7 @@
 //! Which node a client comes back to, before anybody has decided: sticky sessions, for requests and for who asks why they go where they go.
 
+use crate::decider::Decider;
 use crate::edits::{Sticky, StickyBy, rendezvous};
-use crate::switch::Shared;
 use larder_core::dispatch::{Request, Tie};
 use larder_core::rules::Head;
 use larder_core::{NodeId, Time};
@@ -17,7 +17,7 @@ pub(crate) struct Wish {
     pub(crate) by_cookie: bool,
 }
 
-impl Shared {
+impl Decider {
     /// The node that the client of a request wishes, if the request's route keeps sessions. `token`: the value of a cookie.
     pub(crate) fn wish<'c>(
         &self,

@@ -9,8 +9,8 @@ mod view;
 
 pub use view::{OtherStatus, SetsStatus, SwitchesStatus};
 
+use crate::decider::Decider;
 use crate::routing::Routing;
-use crate::switch::Shared;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
@@ -115,8 +115,7 @@ impl Beside {
 }
 
 /// Works with the other switches until this one leaves.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let Some(beside) = &shared.beside else { return };
+pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<Beside>) {
     let mut wanted = beside.wanted.subscribe();
     let mut attempts = 0;
     loop {
@@ -130,7 +129,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                     tracing::info!(name = %network.name(), address = %network.local(), "peer switches: listening");
                     let network = Arc::new(network);
                     *beside.network() = Some(network.clone());
-                    work(&shared, beside, &network, events, &mut wanted).await;
+                    work(&decider, &beside, &network, events, &mut wanted).await;
                     *beside.network() = None;
                     let left = *wanted.borrow() == Wanted::Left;
                     if left {
@@ -160,7 +159,7 @@ async fn not_here(_: http::Request<hyper::body::Incoming>, _: Name) -> Response<
 
 /// Carries events to the machine and messages to the network, until something else is wanted.
 async fn work(
-    shared: &Arc<Shared>,
+    decider: &Decider,
     beside: &Beside,
     network: &Network,
     mut events: Events,
@@ -179,28 +178,28 @@ async fn work(
             },
             _ = ticks.tick() => None,
         };
-        let (now, mut out) = (shared.clock.now(), Out::default());
-        happen(shared, beside, now, &mut names, event, &mut out);
+        let (now, mut out) = (decider.clock.now(), Out::default());
+        happen(decider, beside, now, &mut names, event, &mut out);
         send(network, &names, &out);
-        shared.waiting.deliver(&shared.dispatcher, now, out.started);
+        decider.waiting.deliver(&decider.dispatcher, now, out.started);
     }
-    let (now, mut out) = (shared.clock.now(), Out::default());
+    let (now, mut out) = (decider.clock.now(), Out::default());
     let mut machine = beside.machine();
-    names.values().for_each(|name| machine.left(now, name, &shared.dispatcher, &mut out));
+    names.values().for_each(|name| machine.left(now, name, &decider.dispatcher, &mut out));
     drop(machine);
-    shared.waiting.deliver(&shared.dispatcher, now, out.started);
+    decider.waiting.deliver(&decider.dispatcher, now, out.started);
 }
 
 /// What the machine makes of an event, or of the time.
 fn happen(
-    shared: &Shared,
+    decider: &Decider,
     beside: &Beside,
     now: Time,
     names: &mut BTreeMap<Name, Arc<str>>,
     event: Option<Event>,
     out: &mut Out,
 ) {
-    let (dispatcher, mut machine) = (&shared.dispatcher, beside.machine());
+    let (dispatcher, mut machine) = (&decider.dispatcher, beside.machine());
     let known = |names: &BTreeMap<Name, Arc<str>>, name: &Name| names.get(name).cloned();
     match event {
         None => machine.tick(now, dispatcher, out),

@@ -108,7 +108,7 @@ impl SwitchHandle {
         let beside = self.shared.beside.as_ref()?;
         let network = beside.network().clone();
         let members = network.as_ref().map(|network| network.members());
-        let (others, sets) = beside.numbers(self.shared.clock.now());
+        let (others, sets) = beside.numbers(self.shared.decider.clock.now());
         let other = |other: OtherView| {
             let mut members = members.iter().flat_map(|members| members.iter());
             let member = members.find(|member| member.name.as_str() == &*other.name);
@@ -123,7 +123,7 @@ impl SwitchHandle {
                 requests: other.requests,
             }
         };
-        let nodes = self.shared.dispatcher.nodes();
+        let nodes = self.shared.decider.dispatcher.nodes();
         let there = nodes.rows().into_iter().map(|row| (row.name.to_string(), nodes.elsewhere(row.id)));
         let machine = beside.machine();
         Some(SwitchesStatus {

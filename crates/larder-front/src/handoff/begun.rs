@@ -12,7 +12,6 @@ use super::moving::DOUBT;
 use super::peers::Arrived;
 use super::table::{End, Handed};
 use super::text::Text;
-use crate::switch::Shared;
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_flag;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
@@ -33,7 +32,6 @@ impl Edge {
     /// Gives a held connection to the node that was decided on.
     pub(super) fn give_state(
         self: &Arc<Self>,
-        shared: &Arc<Shared>,
         (key, generation): (FlowKey, u64),
         started: Started,
         text: Option<Arc<Text>>,
@@ -42,7 +40,7 @@ impl Edge {
         // What is kept until nodes have answered has the limit of what is held.
         if self.peers.moves() >= self.config.hold_max {
             let delivery = Delivery::relay(Why::HoldFull);
-            return self.here(shared, key, generation, delivery, Some(Ok(started)));
+            return self.here(key, generation, delivery, Some(Ok(started)));
         }
         // Locked until the decision has taken effect in the plane, as for every decision.
         let mut holding = lock(&self.holding);
@@ -52,21 +50,21 @@ impl Edge {
             // What the client sends has not what a state needs: its timestamps, say, or a good checksum.
             Some(None) => {
                 drop(holding);
-                return self.here(shared, key, generation, Delivery::relay(Why::Failed), Some(Ok(started)));
+                return self.here(key, generation, Delivery::relay(Why::Failed), Some(Ok(started)));
             }
             // The client has reset it meanwhile.
             None => return,
         };
         let Some(held) = holding.take(key, Some(generation)) else { return };
         let (id, arrived) = self.peers.begin_move(node, key);
-        let forwarded = self.forward_to(shared, (key, id), started, text);
+        let forwarded = self.forward_to((key, id), started, text);
         if let Some(handed) = lock(&self.table).get_mut(key).filter(|handed| handed.is_move(id)) {
             handed.first_seq = Some(state.first_seq);
         }
         drop(holding);
         if let Err(started) = forwarded {
             self.peers.end_move(id);
-            return self.accept_held(shared, key, &held, Delivery::relay(Why::Failed), Some(Ok(started)));
+            return self.accept_held(key, &held, Delivery::relay(Why::Failed), Some(Ok(started)));
         }
         let message = ToNode::Handoff(Handoff {
             id,
@@ -78,13 +76,13 @@ impl Edge {
         if let Err(error) = self.peers.send_move(id, &message) {
             self.peers.end_move(id);
             tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
-            return self.stays(shared, key, id, &held);
+            return self.stays(key, id, &held);
         }
         if !state.complete {
             // An end of the client's, or what came before its time: it waits at the node.
             held.packets().iter().for_each(|packet| self.counts.sent(&self.fabric.forward(node, packet)));
         }
-        let (edge, shared) = (self.clone(), shared.clone());
+        let edge = self.clone();
         tokio::spawn(async move {
             match tokio::time::timeout(DOUBT, arrived).await {
                 Ok(Ok(Arrived::Restored)) => {
@@ -92,18 +90,18 @@ impl Edge {
                 }
                 // It has answered, and the connection has ended since.
                 Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key, id) => {
-                    edge.gone(&shared, key, id, End::Closed);
+                    edge.gone(key, id, End::Closed);
                 }
                 Ok(Ok(Arrived::Refused(why))) => {
                     tracing::info!(why, %key, "a node did not take a connection");
-                    edge.stays(&shared, key, id, &held);
+                    edge.stays(key, id, &held);
                 }
-                Ok(Err(_)) | Err(_) if edge.is_gone() => edge.leave_to_successor(&shared, key, id),
+                Ok(Err(_)) | Err(_) if edge.is_gone() => edge.leave_to_successor(key, id),
                 // Whether the node has it is not known, and two hosts must not answer.
                 Ok(Err(_)) | Err(_) => {
                     edge.peers.end_move(id);
                     tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
-                    edge.gone(&shared, key, id, End::NodeLost);
+                    edge.gone(key, id, End::NodeLost);
                 }
             }
         });
@@ -137,28 +135,28 @@ impl Edge {
 
     /// This host's own stack gets a connection after all, unless it has ended meanwhile: then another one may have its
     /// addresses.
-    fn stays(&self, shared: &Shared, key: FlowKey, id: u64, held: &Held) {
+    fn stays(&self, key: FlowKey, id: u64, held: &Held) {
         if let Some(Handed { lease, request, decision, .. }) = self.take_moving(key, id) {
             let started = Started { lease, request, decision };
-            self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
+            self.accept_held(key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
         }
     }
 
     /// The plane went to another process before the node had said what became of a connection on its way: the node says it
     /// to that one, which looks after it from here on.
-    pub(super) fn leave_to_successor(&self, shared: &Shared, key: FlowKey, id: u64) {
+    pub(super) fn leave_to_successor(&self, key: FlowKey, id: u64) {
         tracing::debug!(%key, "a connection was on its way to a node when another process took over");
         if let Some(handed) = self.take_moving(key, id) {
-            self.finish(shared, key, handed, End::Silent, None);
+            self.finish(key, handed, End::Silent, None);
         }
     }
 
     /// The client of a connection is told that it is gone, unless it has ended meanwhile.
-    pub(super) fn gone(&self, shared: &Shared, key: FlowKey, id: u64, end: End) {
+    pub(super) fn gone(&self, key: FlowKey, id: u64, end: End) {
         if let Some(handed) = self.take_moving(key, id) {
             let _ = self.fabric.reset_client(key);
             let account = self.account(key);
-            self.finish(shared, key, handed, end, account);
+            self.finish(key, handed, end, account);
         }
     }
 }

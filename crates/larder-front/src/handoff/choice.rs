@@ -2,7 +2,6 @@
 
 use super::edge::Edge;
 use super::mechanism::{Delivery, Facts, Speaks};
-use crate::switch::Shared;
 use larder_core::{NodeId, Request, RouteId};
 
 impl Edge {
@@ -26,13 +25,13 @@ impl Edge {
     }
 
     /// The same for a request of a known route, whose own word counts.
-    pub(super) fn facts_of(&self, shared: &Shared, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
-        let (facts, routed) = (self.facts(speaks, accepted), shared.routing.of(route));
+    pub(super) fn facts_of(&self, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
+        let (facts, routed) = (self.facts(speaks, accepted), self.decider.routing.of(route));
         Facts {
             setting: routed.mechanism.unwrap_or(facts.setting),
             edited: routed.edited,
-            edits_later: shared.routing.edits,
-            guarded: shared.routing.guarded,
+            edits_later: self.decider.routing.edits,
+            guarded: self.decider.routing.guarded,
             ..facts
         }
     }
@@ -40,15 +39,17 @@ impl Edge {
     /// What the rule says of a request that goes to `node`.
     pub(crate) fn delivery(
         &self,
-        shared: &Shared,
         request: Request,
         node: NodeId,
         speaks: Speaks,
         accepted: bool,
     ) -> Delivery {
         let peer = self.peers.capability(node);
-        let failures =
-            shared.nodes.get(node).map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
+        let failures = self
+            .decider
+            .nodes
+            .get(node)
+            .map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
         let facts = Facts {
             channel: peer.up,
             node_cookie: peer.cookie && peer.linked,
@@ -57,7 +58,7 @@ impl Edge {
             reply_bytes: self.learned.reply_bytes(request.target),
             locality_lost: !peer.lateral
                 && self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts_of(shared, request.route, speaks, accepted)
+            ..self.facts_of(request.route, speaks, accepted)
         };
         facts.choose()
     }

@@ -23,8 +23,10 @@ use super::peers::Peers;
 use super::resumed::Resumed;
 use super::table::{End, Handed, Table};
 use super::text::Text;
+use crate::config::Timeouts;
+use crate::decider::Decider;
 use crate::lease::Lease;
-use crate::switch::Shared;
+use crate::observers::Observers;
 use crate::target::target_key;
 use larder_core::rules::{Head, Headers};
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
@@ -78,10 +80,21 @@ struct Pending {
     head: Option<u64>,
 }
 
+/// The owners whose work the edge shares.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) observers: Arc<Observers>,
+    pub(crate) timeouts: Timeouts,
+}
+
 /// The edge.
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) config: HandoffConfig,
+    pub(super) decider: Arc<Decider>,
+    pub(super) observers: Arc<Observers>,
+    pub(super) timeouts: Timeouts,
     pub(super) fabric: Lent,
     /// Listen addresses by their numbers.
     pub(super) services: Vec<SocketAddr>,
@@ -125,22 +138,21 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time that long before now.
-fn ago(shared: &Shared, age: Duration) -> Time {
-    let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-    Time::from_nanos(shared.clock.now().as_nanos().saturating_sub(age))
-}
-
 impl Edge {
     pub(crate) fn new(
         config: HandoffConfig,
         fabric: Box<dyn Fabric>,
         services: Vec<SocketAddr>,
         peers: Peers,
+        owners: Owners,
     ) -> Self {
+        let Owners { decider, observers, timeouts } = owners;
         let learned = Learned::new(config.targets_max as usize);
         Self {
             config,
+            decider,
+            observers,
+            timeouts,
             fabric: Lent::new(fabric),
             services,
             peers,
@@ -160,11 +172,17 @@ impl Edge {
         }
     }
 
+    /// The time that long before now.
+    fn ago(&self, age: Duration) -> Time {
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        Time::from_nanos(self.decider.clock.now().as_nanos().saturating_sub(age))
+    }
+
     /// Takes what the plane has told. What a flood leaves for later is taken with the next tick.
-    pub(super) fn drain(self: &Arc<Self>, shared: &Arc<Shared>) {
+    pub(super) fn drain(self: &Arc<Self>) {
         for _ in 0..DRAINS_MAX {
-            let count = self.fabric.told(&mut |told| self.note(shared, told));
-            self.decide_due(shared);
+            let count = self.fabric.told(&mut |told| self.note(told));
+            self.decide_due();
             if count == 0 {
                 break;
             }
@@ -173,43 +191,36 @@ impl Edge {
 
     /// Takes one event. Decisions are left to [`Edge::decide_due`]: connections that the plane has opened by itself may stand
     /// behind it, and count before.
-    pub(super) fn note(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
+    pub(super) fn note(self: &Arc<Self>, told: Told<'_>) {
         match told {
             Told::Punt { key, first, head, packet, age } => {
                 let is_late = self.config.shares_connections() && age > RESEND_MIN;
-                self.punt(shared, key, first.then_some(head), packet, is_late);
+                self.punt(key, first.then_some(head), packet, is_late);
             }
-            Told::Opened { key, reused, age } => self.opened(shared, key, reused, ago(shared, age)),
-            Told::Later { key, packet } => self.later(shared, key, packet),
-            Told::Woke { key, node } => self.woke(shared, key, node),
+            Told::Opened { key, reused, age } => self.opened(key, reused, self.ago(age)),
+            Told::Later { key, packet } => self.later(key, packet),
+            Told::Woke { key, node } => self.woke(key, node),
             Told::Ended { key, flags, account, age } => {
-                self.client_ended(shared, key, flags, account, ago(shared, age));
+                self.client_ended(key, flags, account, self.ago(age));
             }
         }
     }
 
     /// Decides what is due.
-    pub(super) fn decide_due(self: &Arc<Self>, shared: &Arc<Shared>) {
+    pub(super) fn decide_due(self: &Arc<Self>) {
         loop {
             let Some(key) = lock(&self.due).pop_front() else { return };
             let _alone = lock(&self.deciding);
-            self.consider(shared, key);
+            self.consider(key);
         }
     }
 
     /// A packet of a held connection; `opens` if it is the first one. A late first packet opens nothing: the client may have
     /// resent it, and another switch may have given the connection to a node. If it is resent to this switch, it opens the
     /// connection then.
-    fn punt(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        key: FlowKey,
-        opens: Option<Option<u64>>,
-        packet: &[u8],
-        is_late: bool,
-    ) {
-        let Some(head) = opens else { return self.more(shared, key, packet, is_late) };
-        self.end(shared, key, End::Replaced);
+    fn punt(self: &Arc<Self>, key: FlowKey, opens: Option<Option<u64>>, packet: &[u8], is_late: bool) {
+        let Some(head) = opens else { return self.more(key, packet, is_late) };
+        self.end(key, End::Replaced);
         let mut holding = lock(&self.holding);
         if is_late {
             holding.take(key, None);
@@ -218,25 +229,19 @@ impl Edge {
         let full = holding.len() >= self.config.hold_max;
         let held = holding.begin(key);
         held.head = head;
-        self.keep(shared, holding, (key, packet), full);
+        self.keep(holding, (key, packet), full);
     }
 
     /// Keeps a packet of a connection that is held, for a decision; one too many goes to this host's own stack, with all
     /// that is held of its connection.
-    fn keep(
-        &self,
-        shared: &Shared,
-        mut holding: MutexGuard<'_, Holding>,
-        (key, packet): (FlowKey, &[u8]),
-        full: bool,
-    ) {
+    fn keep(&self, mut holding: MutexGuard<'_, Holding>, (key, packet): (FlowKey, &[u8]), full: bool) {
         let Some((held, room)) = holding.push(key, packet) else { return };
         if room && !full {
             return self.make_due(key, held);
         }
         let generation = held.generation;
         drop(holding);
-        self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
+        self.here(key, generation, Delivery::relay(Why::HoldFull), None);
     }
 
     /// What was already due stays where it is in the order.
@@ -247,10 +252,10 @@ impl Edge {
     }
 
     /// A further packet of a held connection.
-    fn more(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, packet: &[u8], is_late: bool) {
+    fn more(self: &Arc<Self>, key: FlowKey, packet: &[u8], is_late: bool) {
         let mut holding = lock(&self.holding);
         if holding.get_mut(key).is_some() {
-            return self.keep(shared, holding, (key, packet), false);
+            return self.keep(holding, (key, packet), false);
         }
         // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
         let flow = self.fabric.flow(key);
@@ -261,7 +266,7 @@ impl Edge {
             // opens it anew.
             Some((flow_state::HOLD, _)) if super::held::begins(packet, flow.map(|flow| flow.first_seq)) => {
                 drop(holding);
-                return self.punt(shared, key, Some(None), packet, is_late);
+                return self.punt(key, Some(None), packet, is_late);
             }
             // Held by nobody: the client will send its first packet again, which opens the connection anew.
             _ => {
@@ -274,37 +279,37 @@ impl Edge {
     }
 
     /// Reads what a held connection asks for, and asks the dispatcher.
-    fn consider(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey) {
+    fn consider(self: &Arc<Self>, key: FlowKey) {
         let mut holding = lock(&self.holding);
         // What has been asked for waits for its answer.
         let Some(held) = holding.undecided(key) else { return };
         let (bytes, head, generation) = (held.bytes(), held.head, held.generation);
         drop(holding);
         let speaks = match first::read(&bytes) {
-            First::Http(asked) => return self.asked(shared, (key, generation), &asked, head),
-            First::Tls(name) => return self.hello(shared, (key, generation), &name),
+            First::Http(asked) => return self.asked((key, generation), &asked, head),
+            First::Tls(name) => return self.hello((key, generation), &name),
             First::No(speaks) => speaks,
         };
-        if speaks == Speaks::Partial && self.await_rest(shared, key) {
+        if speaks == Speaks::Partial && self.await_rest(key) {
             return;
         }
         let delivery = self.facts(speaks, false).before_node().unwrap_or(Delivery::relay(Why::Unreadable));
-        self.here(shared, key, generation, delivery, None);
+        self.here(key, generation, delivery, None);
     }
 
     /// Whether the rest of a header may still come; sees to it that it is not awaited for ever.
-    fn await_rest(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey) -> bool {
+    fn await_rest(self: &Arc<Self>, key: FlowKey) -> bool {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.get_mut(key) else { return true };
         if held.wait == Wait::Nothing {
             held.wait = Wait::Header;
-            let (edge, shared, generation) = (self.clone(), shared.clone(), held.generation);
+            let (edge, generation) = (self.clone(), held.generation);
             tokio::spawn(async move {
                 tokio::time::sleep(edge.config.header_wait).await;
                 let waits = |held: &&mut Held| held.generation == generation && held.wait == Wait::Header;
                 let still = lock(&edge.holding).get_mut(key).filter(waits).is_some();
                 if still {
-                    edge.here(&shared, key, generation, Delivery::relay(Why::Incomplete), None);
+                    edge.here(key, generation, Delivery::relay(Why::Incomplete), None);
                 }
             });
         }
@@ -312,94 +317,80 @@ impl Edge {
     }
 
     /// A whole request header.
-    fn asked(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        (key, generation): (FlowKey, u64),
-        asked: &Asked<'_>,
-        head: Option<u64>,
-    ) {
+    fn asked(self: &Arc<Self>, (key, generation): (FlowKey, u64), asked: &Asked<'_>, head: Option<u64>) {
         let target = target_key(asked.host, asked.target.as_bytes());
         let watched = Watched { asked, looked: Cell::new(false) };
-        let request = shared.routing.request(
+        let request = self.decider.routing.request(
             &Head::new(asked.method.as_bytes(), target.host, target.path, &watched),
             Some(key.client.ip()),
         );
         // A decision by fields, by turns or by lot is this request's alone.
-        let again = !watched.looked.get() && self.may_reuse(shared, request.route);
-        let text = shared.access.is_some().then(|| {
+        let again = !watched.looked.get() && self.may_reuse(request.route);
+        let text = self.observers.access.is_some().then(|| {
             let text = self.learned.texts.of(asked)?;
             Some(self.learned.text(request.target, text))
         });
         let head = head.filter(|_| again);
-        self.decide(
-            shared,
-            Pending { key, generation, request, speaks: Speaks::Http1, text: text.flatten(), head },
-        );
+        self.decide(Pending { key, generation, request, speaks: Speaks::Http1, text: text.flatten(), head });
     }
 
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
-    fn hello(self: &Arc<Self>, shared: &Arc<Shared>, (key, generation): (FlowKey, u64), name: &[u8]) {
-        let request = shared.routing.request(&Head::new(b"CONNECT", name, b"", &()), Some(key.client.ip()));
+    fn hello(self: &Arc<Self>, (key, generation): (FlowKey, u64), name: &[u8]) {
+        let request =
+            self.decider.routing.request(&Head::new(b"CONNECT", name, b"", &()), Some(key.client.ip()));
         let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
-        self.decide(shared, Pending { key, generation, request, speaks, text: None, head: None });
+        self.decide(Pending { key, generation, request, speaks, text: None, head: None });
     }
 
-    fn decide(self: &Arc<Self>, shared: &Arc<Shared>, pending: Pending) {
+    fn decide(self: &Arc<Self>, pending: Pending) {
         let key = pending.key;
-        let facts = self.facts_of(shared, pending.request.route, pending.speaks, false);
+        let facts = self.facts_of(pending.request.route, pending.speaks, false);
         if let Some(delivery) = facts.before_node() {
-            return self.here(shared, key, pending.generation, delivery, None);
+            return self.here(key, pending.generation, delivery, None);
         }
-        let mut lease = Lease::new(shared.clone());
-        match lease.arrive(shared.clock.now(), pending.request) {
-            Ok(Some(decision)) => self.settle(shared, pending, lease, Ok(decision)),
+        let mut lease = Lease::new(self.decider.clone());
+        match lease.arrive(self.decider.clock.now(), pending.request) {
+            Ok(Some(decision)) => self.settle(pending, lease, Ok(decision)),
             Ok(None) => {
                 if let Some(held) = lock(&self.holding).get_mut(key) {
                     held.wait = Wait::Admission;
                 }
-                let (edge, shared) = (self.clone(), shared.clone());
+                let edge = self.clone();
                 tokio::spawn(async move {
                     let outcome = lease.wait().await;
                     let _alone = lock(&edge.deciding);
-                    edge.settle(&shared, pending, lease, outcome);
+                    edge.settle(pending, lease, outcome);
                 });
             }
-            Err(refusal) => self.settle(shared, pending, lease, Err(refusal)),
+            Err(refusal) => self.settle(pending, lease, Err(refusal)),
         }
     }
 
     /// The dispatcher has answered.
-    fn settle(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        pending: Pending,
-        lease: Lease,
-        outcome: Result<Decision, Refusal>,
-    ) {
+    fn settle(self: &Arc<Self>, pending: Pending, lease: Lease, outcome: Result<Decision, Refusal>) {
         let Pending { key, generation, request, speaks, ref text, head } = pending;
         let decision = match outcome {
             Ok(decision) => decision,
             // The relay answers with the refusal.
             Err(refusal) => {
                 let delivery = Delivery::relay(Why::Refused);
-                return self.here(shared, key, generation, delivery, Some(Err(refusal)));
+                return self.here(key, generation, delivery, Some(Err(refusal)));
             }
         };
         // Before anything can be used again.
-        self.set_bases(shared, decision.node);
-        let mut delivery = self.delivery(shared, request, decision.node, speaks, false);
+        self.set_bases(decision.node);
+        let mut delivery = self.delivery(request, decision.node, speaks, false);
         // A node that takes cookies for this address too could accept a copy of the first packet before the state comes.
         if delivery.mechanism == Mechanism::Repair && self.takes_cookies(decision.node) {
             delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Cookie };
         }
         if delivery.mechanism == Mechanism::Repair {
             let text = text.clone();
-            return self.give_state(shared, (key, generation), Started { lease, request, decision }, text);
+            return self.give_state((key, generation), Started { lease, request, decision }, text);
         }
         if delivery.mechanism != Mechanism::Cookie {
             let started = Started { lease, request, decision };
-            return self.here(shared, key, generation, delivery, Some(Ok(started)));
+            return self.here(key, generation, delivery, Some(Ok(started)));
         }
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
@@ -410,11 +401,11 @@ impl Edge {
         drop(holding);
         if let Err(error) = entered {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane: its client is told");
-            let now = shared.clock.now();
-            self.hand(shared, key, Started { lease, request, decision }, delivery, pending.text, now);
+            let now = self.decider.clock.now();
+            self.hand(key, Started { lease, request, decision }, delivery, pending.text, now);
             // The node may have it, so that nobody else can answer; and what the client sends would not get there.
             let first_ack = held.packets().first().and_then(|packet| super::held::acknowledges(packet));
-            return self.lose_at(shared, key, first_ack);
+            return self.lose_at(key, first_ack);
         }
         if let Some(head) = head {
             let class = u8::try_from(request.class.index()).unwrap_or(0);
@@ -423,12 +414,11 @@ impl Edge {
             self.fabric.put_target(head, &reusable, self.config.fast_age);
         }
         self.hand(
-            shared,
             key,
             Started { lease, request, decision },
             delivery,
             pending.text,
-            shared.clock.now(),
+            self.decider.clock.now(),
         );
     }
 
@@ -440,7 +430,6 @@ impl Edge {
     /// Notes a connection that a node answers from now on.
     pub(super) fn hand(
         &self,
-        shared: &Shared,
         key: FlowKey,
         started: Started,
         delivery: Delivery,
@@ -448,38 +437,30 @@ impl Edge {
         opened: Time,
     ) {
         self.counts.delivered(delivery);
-        shared.metrics.handed(started.decision, started.request);
+        self.decider.metrics.handed(started.decision, started.request);
         let handed = Handed::new(started, delivery, opened, text);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {
-            self.finish(shared, key, before, End::Replaced, None);
+            self.finish(key, before, End::Replaced, None);
         }
     }
 
     /// This host's own stack takes a held connection; the accept loop finds what was decided.
-    pub(super) fn here(
-        &self,
-        shared: &Shared,
-        key: FlowKey,
-        generation: u64,
-        delivery: Delivery,
-        outcome: Option<Outcome>,
-    ) {
+    pub(super) fn here(&self, key: FlowKey, generation: u64, delivery: Delivery, outcome: Option<Outcome>) {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
-        self.accept_held(shared, key, &held, delivery, outcome);
+        self.accept_held(key, &held, delivery, outcome);
     }
 
     /// The same for what has been taken out of those that are held.
     pub(super) fn accept_held(
         &self,
-        shared: &Shared,
         key: FlowKey,
         held: &Held,
         delivery: Delivery,
         outcome: Option<Outcome>,
     ) {
-        let now = shared.clock.now();
+        let now = self.decider.clock.now();
         let mut placed = lock(&self.placed);
         // Beyond that the accept loop decides anew.
         if placed.len() < PLACED_MAX || placed.contains_key(&key) {
@@ -495,11 +476,11 @@ impl Edge {
     }
 
     /// This host's own stack takes all that is held: whoever takes the plane over knows nothing of it.
-    pub(super) fn accept_all_held(&self, shared: &Shared) {
+    pub(super) fn accept_all_held(&self) {
         let _alone = lock(&self.deciding);
         let mut holding = lock(&self.holding);
         for (key, held) in holding.take_all() {
-            self.accept_held(shared, key, &held, Delivery::relay(Why::Reload), None);
+            self.accept_held(key, &held, Delivery::relay(Why::Reload), None);
         }
     }
 
@@ -519,11 +500,11 @@ impl Edge {
     }
 
     /// The fast path has opened a connection.
-    fn opened(&self, shared: &Arc<Shared>, key: FlowKey, reused: Reusable, at: Time) {
+    fn opened(&self, key: FlowKey, reused: Reusable, at: Time) {
         let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
         let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
-        let mut lease = Lease::new(shared.clone());
-        let counted = lease.reuse(shared.clock.now(), request, reused.node);
+        let mut lease = Lease::new(self.decider.clone());
+        let counted = lease.reuse(self.decider.clock.now(), request, reused.node);
         // Afterwards, so that a gate that is set in between counts it twice and not never.
         self.peers.count_opened(reused.node);
         if !counted {
@@ -532,36 +513,36 @@ impl Edge {
         let decision = Decision { node: reused.node, reason: Reason::Reuse };
         let delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Fast };
         let text = self.learned.text_of(reused.target);
-        self.hand(shared, key, Started { lease, request, decision }, delivery, text, at);
+        self.hand(key, Started { lease, request, decision }, delivery, text, at);
     }
 
     /// A connection that counted as idle has a request again, or one that counted as ended goes on.
-    fn woke(&self, shared: &Shared, key: FlowKey, node: NodeId) {
+    fn woke(&self, key: FlowKey, node: NodeId) {
         let mut table = lock(&self.table);
         let Some(handed) = table.get_mut(key) else {
             drop(table);
-            return self.resumes(shared, key, node);
+            return self.resumes(key, node);
         };
         if handed.idle && handed.decision.node == node {
-            handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
+            handed.idle = !handed.lease.reuse(self.decider.clock.now(), handed.request, node);
             handed.closing = None;
-            self.set_bases(shared, node);
+            self.set_bases(node);
         }
     }
 
     /// A later request of a handed-off connection: would it have gone to the same node?
-    fn later(&self, shared: &Shared, key: FlowKey, packet: &[u8]) {
+    fn later(&self, key: FlowKey, packet: &[u8]) {
         let Some(segment) = super::held::segment(packet) else { return };
         // Something that does not begin a request says nothing.
         let First::Http(asked) = first::read(segment.payload) else { return };
         let Some(node) = lock(&self.table).get_mut(key).map(|handed| handed.decision.node) else { return };
         let target = target_key(asked.host, asked.target.as_bytes());
         let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
-        let request = shared.routing.request(&head, Some(key.client.ip()));
-        if !shared.dispatcher.settings_of(request.route).policy.is_by_target() {
+        let request = self.decider.routing.request(&head, Some(key.client.ip()));
+        if !self.decider.dispatcher.settings_of(request.route).policy.is_by_target() {
             return;
         }
-        let explained = shared.dispatcher.explain_request(shared.clock.now(), &request);
+        let explained = self.decider.dispatcher.explain_request(self.decider.clock.now(), &request);
         // A target that nobody has yet is at home wherever it is asked for first.
         let Some(known) = explained.known.filter(|known| !known.servers.is_empty()) else { return };
         let elsewhere = !known.servers.contains(&node);

@@ -10,7 +10,6 @@ use super::moving::Moved;
 use super::splice;
 use super::text::Text;
 use crate::lease::Lease;
-use crate::switch::Shared;
 use crate::target::target_key;
 use larder_core::rules::Head;
 use larder_core::{Refusal, Request};
@@ -51,12 +50,7 @@ struct Seen {
 
 impl Edge {
     /// Decides how an accepted connection is delivered, and delivers it unless it is relayed.
-    pub(crate) async fn enter(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        tcp: TcpStream,
-        client: SocketAddr,
-    ) -> Entered {
+    pub(crate) async fn enter(self: &Arc<Self>, tcp: TcpStream, client: SocketAddr) -> Entered {
         let local = tcp.local_addr().ok();
         let placed = local.and_then(|local| self.placed(client, local));
         let seen = match &placed {
@@ -73,7 +67,7 @@ impl Edge {
             None if self.config.setting == Setting::Relay && !self.config.tls => {
                 return self.relayed(tcp, Delivery::relay(Why::Configured), None);
             }
-            _ => self.look(shared, &tcp).await,
+            _ => self.look(&tcp).await,
         };
         if let Some(delivery) = self.facts(seen.speaks, true).before_node()
             && delivery.mechanism == Mechanism::Relay
@@ -83,29 +77,28 @@ impl Edge {
         let Some((request, text)) = seen.asked else {
             return self.relayed(tcp, Delivery::relay(Why::Unreadable), None);
         };
-        if let Some(delivery) = self.facts_of(shared, request.route, seen.speaks, true).before_node()
+        if let Some(delivery) = self.facts_of(request.route, seen.speaks, true).before_node()
             && delivery.mechanism == Mechanism::Relay
         {
             return self.relayed(tcp, delivery, placed.and_then(|placed| placed.outcome));
         }
-        let started = match self.started(shared, placed, request).await {
+        let started = match self.started(placed, request).await {
             Ok(started) => started,
             Err(refusal) => return self.refused(tcp, Delivery::relay(Why::Refused), refusal).await,
         };
-        let setting = self.facts_of(shared, started.request.route, seen.speaks, true).before_node();
-        let delivery = setting.unwrap_or_else(|| {
-            self.delivery(shared, started.request, started.decision.node, seen.speaks, true)
-        });
+        let setting = self.facts_of(started.request.route, seen.speaks, true).before_node();
+        let delivery = setting
+            .unwrap_or_else(|| self.delivery(started.request, started.decision.node, seen.speaks, true));
         match delivery.mechanism {
             Mechanism::Splice => {
                 let port = local.filter(|_| seen.speaks == Speaks::Tls).and_then(|local| self.port(local));
-                self.splice(shared, tcp, started, (delivery, port)).await
+                self.splice(tcp, started, (delivery, port)).await
             }
             Mechanism::Repair => {
                 let Some(service) = local.and_then(|local| self.service(local)) else {
                     return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
                 };
-                match self.move_socket(shared, FlowKey::new(client, service), tcp, started, text).await {
+                match self.move_socket(FlowKey::new(client, service), tcp, started, text).await {
                     Moved::Gone | Moved::Lost => Entered::Done,
                     Moved::Stays(tcp, started) => {
                         self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)))
@@ -132,12 +125,12 @@ impl Edge {
     }
 
     /// The decision that came with the connection, or a new one.
-    async fn started(&self, shared: &Arc<Shared>, placed: Option<Placed>, request: Request) -> Outcome {
+    async fn started(&self, placed: Option<Placed>, request: Request) -> Outcome {
         if let Some(outcome) = placed.and_then(|placed| placed.outcome) {
             return outcome;
         }
-        let mut lease = Lease::new(shared.clone());
-        let decision = match lease.arrive(shared.clock.now(), request)? {
+        let mut lease = Lease::new(self.decider.clone());
+        let decision = match lease.arrive(self.decider.clock.now(), request)? {
             Some(decision) => decision,
             None => lease.wait().await?,
         };
@@ -145,9 +138,9 @@ impl Edge {
     }
 
     /// Looks at the first bytes, for as long as a header may be awaited.
-    async fn look(&self, shared: &Shared, tcp: &TcpStream) -> Seen {
+    async fn look(&self, tcp: &TcpStream) -> Seen {
         let mut bytes = vec![0; PEEK_FIRST_BYTES];
-        let deadline = tokio::time::Instant::now() + shared.timeouts.header;
+        let deadline = tokio::time::Instant::now() + self.timeouts.header;
         let mut rest_until = None;
         loop {
             let peeked = tokio::time::timeout_at(deadline, tcp.peek(&mut bytes)).await;
@@ -161,23 +154,24 @@ impl Edge {
                 First::Http(asked) => {
                     let target = target_key(asked.host, asked.target.as_bytes());
                     let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
-                    let text = shared.access.is_some().then(|| self.learned.texts.of(&asked));
+                    let text = self.observers.access.is_some().then(|| self.learned.texts.of(&asked));
                     let text = text.flatten().map(Arc::new);
                     return Seen {
                         speaks: Speaks::Http1,
-                        asked: Some((shared.routing.request(&head, client), text)),
+                        asked: Some((self.decider.routing.request(&head, client), text)),
                     };
                 }
                 First::Tls(name) => {
                     let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
-                    let request = shared.routing.request(&Head::new(b"CONNECT", &name, b"", &()), client);
+                    let request =
+                        self.decider.routing.request(&Head::new(b"CONNECT", &name, b"", &()), client);
                     return Seen { speaks, asked: Some((request, None)) };
                 }
                 First::No(speaks) => speaks,
             };
             // What the relay cannot speak is waited for as long as a header may take.
             let patience =
-                if bytes[0] == first::HANDSHAKE { shared.timeouts.header } else { self.config.header_wait };
+                if bytes[0] == first::HANDSHAKE { self.timeouts.header } else { self.config.header_wait };
             let until = *rest_until.get_or_insert(tokio::time::Instant::now() + patience);
             if speaks != Speaks::Partial || length == bytes.len() || tokio::time::Instant::now() >= until {
                 return Seen { speaks, asked: None };
@@ -196,17 +190,16 @@ impl Edge {
 
     async fn splice(
         &self,
-        shared: &Arc<Shared>,
         tcp: TcpStream,
         started: Started,
         (delivery, port): (Delivery, Option<u16>),
     ) -> Entered {
-        let Some(node) = shared.nodes.get(started.decision.node).and_then(|node| node.keep()) else {
+        let Some(node) = self.decider.nodes.get(started.decision.node).and_then(|node| node.keep()) else {
             return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
         };
         let mut address = node.resolved;
         address.set_port(port.unwrap_or(address.port()));
-        let connected = tokio::time::timeout(shared.timeouts.connect, TcpStream::connect(address)).await;
+        let connected = tokio::time::timeout(self.timeouts.connect, TcpStream::connect(address)).await;
         let back = match connected {
             Ok(Ok(back)) => back,
             // Nothing has been read, so that the relay can try this node again, and others.
@@ -217,16 +210,16 @@ impl Edge {
             return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
         };
         self.counts.delivered(delivery);
-        shared.metrics.handed(started.decision, started.request);
-        shared.metrics.node_connected(started.decision.node);
-        let began = shared.clock.now();
-        let (sent, ended) = splice::both_ways(tcp, back, pipes, shared.timeouts.node_read).await;
+        self.decider.metrics.handed(started.decision, started.request);
+        self.decider.metrics.node_connected(started.decision.node);
+        let began = self.decider.clock.now();
+        let (sent, ended) = splice::both_ways(tcp, back, pipes, self.timeouts.node_read).await;
         if let Err(error) = ended {
             tracing::debug!(%error, node = &*node.name, "a spliced connection broke");
         }
-        let now = shared.clock.now();
+        let now = self.decider.clock.now();
         let end = crate::metrics::HandedEnd { node: started.decision.node, bytes: sent, total: now - began };
-        shared.metrics.handed_ended(&end);
+        self.decider.metrics.handed_ended(&end);
         let Started { mut lease, .. } = started;
         lease.release(now);
         Entered::Done

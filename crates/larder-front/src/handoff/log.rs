@@ -3,23 +3,15 @@
 use super::edge::Edge;
 use super::table::Handed;
 use crate::access_fields::AccessFields;
-use crate::switch::Shared;
 use larder_edge::access::Record;
 use larder_handoff::FlowKey;
 use std::time::Duration;
 
 impl Edge {
     /// Writes the line: of the connection's first request, since only that was seen.
-    pub(super) fn log(
-        &self,
-        shared: &Shared,
-        key: FlowKey,
-        handed: &Handed,
-        bytes: Option<u64>,
-        total: Duration,
-    ) {
-        let Some(log) = &shared.access else { return };
-        let node = shared.nodes.get(handed.decision.node);
+    pub(super) fn log(&self, key: FlowKey, handed: &Handed, bytes: Option<u64>, total: Duration) {
+        let Some(log) = &self.observers.access else { return };
+        let node = self.decider.nodes.get(handed.decision.node);
         let text = handed.text.as_deref();
         let fields = AccessFields {
             node: node.as_ref().map(|node| &*node.name),
@@ -31,7 +23,7 @@ impl Edge {
             connect: None,
             first_byte: None,
             total,
-            route: &shared.routing.of(handed.request.route).name,
+            route: &self.decider.routing.of(handed.request.route).name,
             class: handed.request.class.name(),
             mechanism: handed.delivery.mechanism.name(),
             why: handed.delivery.why.name(),

@@ -43,7 +43,7 @@ pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
 
-pub(crate) use edge::{Edge, Outcome, Started};
+pub(crate) use edge::{Edge, Outcome, Owners, Started};
 pub(crate) use entrance::Entered;
 pub(crate) use run::Ears;
 pub(crate) use slots::key_of;

@@ -11,7 +11,6 @@ use super::mechanism::{Delivery, Mechanism, Why};
 use super::peers::Arrived;
 use super::table::{End, Handed, OnItsWay};
 use super::text::Text;
-use crate::switch::Shared;
 use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::repair::{self, Frozen, Unfrozen, freeze};
@@ -45,7 +44,6 @@ impl Edge {
     /// Moves a connection, nothing of which has been read, to the node that was decided on.
     pub(super) async fn move_socket(
         self: &Arc<Self>,
-        shared: &Arc<Shared>,
         key: FlowKey,
         tcp: TcpStream,
         started: Started,
@@ -60,13 +58,13 @@ impl Edge {
             }
         };
         // The plane may have told of the end of the connection before on these addresses, and nobody have read it yet.
-        self.drain(shared);
+        self.drain();
         // From here on it is known by this number: its addresses may be another connection's by the time of the answer.
         let (id, arrived) = self.peers.begin_move(node, key);
         let mut waiting = Some((started, text));
         if self.config.mends.forward_first
             && let Some((started, text)) = waiting.take()
-            && let Err(started) = self.forward_to(shared, (key, id), started, text)
+            && let Err(started) = self.forward_to((key, id), started, text)
         {
             self.peers.end_move(id);
             return stays(socket, started);
@@ -105,7 +103,7 @@ impl Edge {
         }
         let arrived = self.heard((key, id), waiting.is_none(), arrived).await;
         self.peers.end_move(id);
-        self.conclude(shared, (key, id), socket, waiting, arrived)
+        self.conclude((key, id), socket, waiting, arrived)
     }
 
     /// What is heard of a connection on its way. Nobody waits for longer than [`DOUBT`], or than the client does: a SYN of its next
@@ -137,7 +135,6 @@ impl Edge {
     /// What its node has said of a connection, or that nothing was heard, takes effect.
     pub(super) fn conclude(
         &self,
-        shared: &Arc<Shared>,
         (key, id): (FlowKey, u64),
         socket: OwnedFd,
         waiting: Option<Waiting>,
@@ -147,7 +144,7 @@ impl Edge {
             Some(Arrived::Restored) => {
                 let _ = given_up(key, socket);
                 if let Some((started, text)) = waiting {
-                    let _ = self.forward_to(shared, (key, id), started, text);
+                    let _ = self.forward_to((key, id), started, text);
                 }
                 let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
                 self.counts.delivered(delivery);
@@ -155,7 +152,7 @@ impl Edge {
             }
             // It has answered, and the connection has ended since.
             Some(Arrived::Refused(_)) if self.is_answered(key, id) => {
-                self.gone(shared, key, id, End::Closed);
+                self.gone(key, id, End::Closed);
                 given_up(key, socket)
             }
             Some(Arrived::Refused(why)) => {
@@ -163,7 +160,7 @@ impl Edge {
                 self.thaw((key, id), socket, waiting)
             }
             None if self.is_gone() => {
-                self.leave_to_successor(shared, key, id);
+                self.leave_to_successor(key, id);
                 given_up(key, socket)
             }
             // Whether the node has it is not known, and two hosts must not answer.
@@ -172,7 +169,7 @@ impl Edge {
                 let Some(handed) = self.take_moving(key, id) else { return given_up(key, socket) };
                 let account = self.account(key);
                 let end = if self.is_denied(key) { End::ClientReset } else { End::NodeLost };
-                self.finish(shared, key, handed, end, account);
+                self.finish(key, handed, end, account);
                 self.abort(key, socket);
                 Moved::Lost
             }
@@ -183,7 +180,6 @@ impl Edge {
     /// may end before the node has said that it has it.
     pub(super) fn forward_to(
         &self,
-        shared: &Arc<Shared>,
         (key, id): (FlowKey, u64),
         started: Started,
         text: Option<Arc<Text>>,
@@ -194,14 +190,14 @@ impl Edge {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
             return Err(started);
         }
-        shared.metrics.handed(started.decision, started.request);
+        self.decider.metrics.handed(started.decision, started.request);
         let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
-        let handed = Handed::new(started, delivery, shared.clock.now(), text);
+        let handed = Handed::new(started, delivery, self.decider.clock.now(), text);
         let on_its_way = Some(OnItsWay { id, entered_ns: self.fabric.now_ns() });
         let before = table.put(key, Handed { on_its_way, ..handed });
         drop(table);
         if let Some(before) = before {
-            self.finish(shared, key, before, End::Replaced, None);
+            self.finish(key, before, End::Replaced, None);
         }
         Ok(())
     }

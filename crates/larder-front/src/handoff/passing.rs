@@ -11,7 +11,6 @@ use super::mechanism::{Delivery, Mechanism, Why};
 use super::peers::Arrived;
 use super::table::End;
 use crate::lease::Lease;
-use crate::switch::Shared;
 use larder_core::{Decision, NodeId, NodeState, Request, TargetId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_state;
@@ -52,7 +51,7 @@ impl Edge {
     }
 
     /// A node wants to give a connection up.
-    pub(super) fn leave(&self, shared: &Arc<Shared>, from: NodeId, connection: Connection) {
+    pub(super) fn leave(&self, from: NodeId, connection: Connection) {
         let key = FlowKey::from(connection);
         let mut passing = lock(&self.passing);
         if passing.contains_key(&key) {
@@ -64,24 +63,24 @@ impl Edge {
             Some(_) => return self.tell(from, &ToNode::Taken(connection)),
             None => return self.tell(from, &ToNode::Keep(connection)),
         }
-        let next = if passing.len() < PASSING_MAX { self.next_node(shared, from, key) } else { None };
+        let next = if passing.len() < PASSING_MAX { self.next_node(from, key) } else { None };
         let Some((lease, to)) = next else { return self.tell(from, &ToNode::Keep(connection)) };
         if let Err(error) = self.fabric.put_flow(key, To::Node(to.node)) {
             tracing::warn!(%error, %key, "a connection could not be pointed at another node");
             return self.tell(from, &ToNode::Keep(connection));
         }
-        passing.insert(key, Passing { from, to, lease, since: shared.clock.now(), sent: false });
+        passing.insert(key, Passing { from, to, lease, since: self.decider.clock.now(), sent: false });
         self.tell(from, &ToNode::Give(connection));
     }
 
     /// A node for a connection that another one gives up.
-    fn next_node(&self, shared: &Arc<Shared>, from: NodeId, key: FlowKey) -> Option<(Lease, Decision)> {
+    fn next_node(&self, from: NodeId, key: FlowKey) -> Option<(Lease, Decision)> {
         let request =
             lock(&self.table).get_mut(key).map_or(Request::new(TargetId(0)), |handed| handed.request);
         let mut exclude = request.exclude.with(from);
         for _ in 0..NODES_TRIED {
-            let mut lease = Lease::new(shared.clone());
-            let decision = lease.arrive(shared.clock.now(), Request { exclude, ..request }).ok()??;
+            let mut lease = Lease::new(self.decider.clone());
+            let decision = lease.arrive(self.decider.clock.now(), Request { exclude, ..request }).ok()??;
             let peer = self.peers.capability(decision.node);
             if decision.node != from && peer.up && peer.repair && peer.linked {
                 return Some((lease, decision));
@@ -92,7 +91,7 @@ impl Edge {
     }
 
     /// The state of a connection that a node gives up.
-    pub(super) fn pass(self: &Arc<Self>, shared: &Arc<Shared>, from: NodeId, mut handoff: Handoff) {
+    pub(super) fn pass(self: &Arc<Self>, from: NodeId, mut handoff: Handoff) {
         let connection = handoff.connection;
         let key = FlowKey::from(connection);
         let to = lock(&self.passing).get_mut(&key).filter(|one| one.from == from && !one.sent).map(|one| {
@@ -107,10 +106,10 @@ impl Edge {
             tracing::debug!(%error, %key, "a connection could not be sent to another node");
             return self.put_back(key, connection);
         }
-        let (edge, shared) = (self.clone(), shared.clone());
+        let edge = self.clone();
         tokio::spawn(async move {
             match tokio::time::timeout(DOUBT, arrived).await {
-                Ok(Ok(Arrived::Restored)) => edge.arrived(&shared, key, connection),
+                Ok(Ok(Arrived::Restored)) => edge.arrived(key, connection),
                 Ok(Ok(Arrived::Refused(why))) => {
                     tracing::info!(why, %key, "a node did not take a connection from another");
                     edge.put_back(key, connection);
@@ -126,15 +125,15 @@ impl Edge {
                     lock(&edge.passing).remove(&key);
                     edge.tell(from, &ToNode::Taken(connection));
                     let _ = edge.fabric.reset_client(key);
-                    edge.end(&shared, key, End::NodeLost);
+                    edge.end(key, End::NodeLost);
                 }
             }
         });
     }
 
-    fn arrived(&self, shared: &Shared, key: FlowKey, connection: Connection) {
+    fn arrived(&self, key: FlowKey, connection: Connection) {
         let Some(Passing { from, to, mut lease, .. }) = lock(&self.passing).remove(&key) else { return };
-        let now = shared.clock.now();
+        let now = self.decider.clock.now();
         if let Some(handed) = lock(&self.table).get_mut(key) {
             handed.decision = to;
             if !handed.idle {
@@ -164,15 +163,15 @@ impl Edge {
     }
 
     /// Puts back what nothing more was heard of, and asks nodes that drain to give their connections up.
-    pub(super) fn sweep_passing(&self, shared: &Shared) {
-        let now = shared.clock.now();
+    pub(super) fn sweep_passing(&self) {
+        let now = self.decider.clock.now();
         let late = |(key, one): (&FlowKey, &Passing)| {
             (!one.sent && now.since(one.since) > STATE_WAIT).then_some(*key)
         };
         let late: Vec<FlowKey> = lock(&self.passing).iter().filter_map(late).collect();
         late.into_iter().for_each(|key| self.put_back(key, key.into()));
-        for row in shared.dispatcher.nodes().rows() {
-            let drains = shared.dispatcher.nodes().state(row.id) == NodeState::Draining;
+        for row in self.decider.dispatcher.nodes().rows() {
+            let drains = self.decider.dispatcher.nodes().state(row.id) == NodeState::Draining;
             if drains && self.peers.capability(row.id).up && !lock(&self.table).of_node(row.id).is_empty() {
                 self.tell(row.id, &ToNode::Release);
             }

@@ -6,7 +6,6 @@ use super::fabric::{Fabric as _, Way};
 pub(crate) use super::moves::Arrived;
 use super::moves::{Moves, Moving};
 use crate::node::Ending;
-use crate::switch::Shared;
 use larder_core::{NodeId, NodeState, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::Timing;
@@ -417,36 +416,31 @@ pub(crate) fn tag(node: NodeId) -> u8 {
 
 impl Edge {
     /// Takes what nodes tell until the edge ends.
-    pub(super) async fn hear(self: Arc<Self>, shared: Arc<Shared>, mut events: mpsc::Receiver<Event>) {
+    pub(super) async fn hear(self: Arc<Self>, mut events: mpsc::Receiver<Event>) {
         while let Some(Event { node, session, what }) = events.recv().await {
             let node = NodeId(node);
             match what {
-                What::Up(welcome) => self.node_up(&shared, (node, session), welcome).await,
-                What::Down(error) => self.node_down(&shared, node, &error.to_string()),
-                What::Message(FromNode::Live(live)) => self.node_lives(&shared, node, live).await,
-                What::Message(message) => self.node_says(&shared, node, message),
+                What::Up(welcome) => self.node_up((node, session), welcome).await,
+                What::Down(error) => self.node_down(node, &error.to_string()),
+                What::Message(FromNode::Live(live)) => self.node_lives(node, live).await,
+                What::Message(message) => self.node_says(node, message),
             }
         }
     }
 
-    async fn node_up(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        (node, session): (NodeId, u64),
-        welcome: Box<Welcome>,
-    ) {
+    async fn node_up(self: &Arc<Self>, (node, session): (NodeId, u64), welcome: Box<Welcome>) {
         let Some(slot) = self.peers.slot(node) else { return };
-        let name = shared.nodes.get(node).map(|node| node.name.clone());
+        let name = self.decider.nodes.get(node).map(|node| node.name.clone());
         // The way through a tunnel is asked for, and the answer may take a moment.
-        let (edge, all, mac) = (self.clone(), shared.clone(), welcome.mac);
+        let (edge, mac) = (self.clone(), welcome.mac);
         *lock(&slot.mac) = mac;
-        let linked = tokio::task::spawn_blocking(move || edge.link(&all, node, mac)).await.unwrap_or(false);
+        let linked = tokio::task::spawn_blocking(move || edge.link(node, mac)).await.unwrap_or(false);
         let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
         *lock(&slot.down_since) = None;
         self.accepted(node, &welcome.accepted);
-        self.set_ending(shared, node, |_| Ending::Not);
+        self.set_ending(node, |_| Ending::Not);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
             node = name.as_deref(),
@@ -470,7 +464,7 @@ impl Edge {
         slot.lists.store(0, Relaxed);
         slot.session.store(session, Relaxed);
         // The answer says which connections are there, and so which are not.
-        self.peers.ask(slot, shared.clock.now());
+        self.peers.ask(slot, self.decider.clock.now());
     }
 
     /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
@@ -492,8 +486,8 @@ impl Edge {
         }
     }
 
-    fn link(&self, shared: &Shared, node: NodeId, mac: Option<[u8; 6]>) -> bool {
-        let Some(entry) = shared.nodes.get(node) else { return false };
+    fn link(&self, node: NodeId, mac: Option<[u8; 6]>) -> bool {
+        let Some(entry) = self.decider.nodes.get(node) else { return false };
         let way = Way { mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
         match self.fabric.set_link(node, &way, self.config.forward) {
             Ok(()) => true,
@@ -505,7 +499,7 @@ impl Edge {
     }
 
     /// A node has a tag from now on.
-    pub(super) fn give_tag(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, tag: u8) {
+    pub(super) fn give_tag(self: &Arc<Self>, node: NodeId, tag: u8) {
         let Some(slot) = self.peers.slot(node) else { return };
         slot.tag.store(tag, Relaxed);
         if let Some(channel) = &*lock(&slot.channel) {
@@ -513,43 +507,44 @@ impl Edge {
         }
         if slot.bits.load(Relaxed) & LINKED != 0 {
             // The plane knows it a moment later than the node at worst: meanwhile it goes by the table.
-            let (edge, shared, mac) = (self.clone(), shared.clone(), *lock(&slot.mac));
-            tokio::task::spawn_blocking(move || edge.link(&shared, node, mac));
+            let (edge, mac) = (self.clone(), *lock(&slot.mac));
+            tokio::task::spawn_blocking(move || edge.link(node, mac));
         }
     }
 
-    pub(super) fn node_down(&self, shared: &Shared, node: NodeId, why: &str) {
+    pub(super) fn node_down(&self, node: NodeId, why: &str) {
         if let Some(slot) = self.peers.slot(node) {
             slot.bits.fetch_and(!UP, Relaxed);
-            lock(&slot.down_since).get_or_insert(shared.clock.now());
+            lock(&slot.down_since).get_or_insert(self.decider.clock.now());
         }
-        self.set_ending(shared, node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
-        let name = shared.nodes.get(node).map(|node| node.name.clone());
+        self.set_ending(node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
+        let name = self.decider.nodes.get(node).map(|node| node.name.clone());
         tracing::warn!(node = name.as_deref(), why, "control channel: down");
     }
 
     /// A node says that it ends: neither the dispatcher nor the plane by itself sends it anything new. Then it is told so.
-    pub(super) fn node_ends(&self, shared: &Shared, node: NodeId) {
-        self.set_ending(shared, node, |_| Ending::Soon);
-        self.set_gates(shared);
+    pub(super) fn node_ends(&self, node: NodeId) {
+        self.set_ending(node, |_| Ending::Soon);
+        self.set_gates();
         // A channel that is down says the same.
         let _ = self.peers.send(node, &ToNode::Noted);
     }
 
-    fn set_ending(&self, shared: &Shared, node: NodeId, change: impl FnOnce(Ending) -> Ending) {
-        if let Some(node) = shared.nodes.get(node) {
-            node.change(shared, "the node itself", |standing| standing.ending = change(standing.ending));
+    fn set_ending(&self, node: NodeId, change: impl FnOnce(Ending) -> Ending) {
+        if let Some(node) = self.decider.nodes.get(node) {
+            self.decider
+                .change(&node, "the node itself", |standing| standing.ending = change(standing.ending));
         }
     }
 
-    pub(super) fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
+    pub(super) fn node_says(self: &Arc<Self>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
                 // What the plane has opened by itself before it ended there.
-                self.drain(shared);
+                self.drain();
                 let _alone = lock(&self.deciding);
                 for socket in connections {
-                    self.node_ended(shared, socket.connection.into(), socket.first_seq, node);
+                    self.node_ended(socket.connection.into(), socket.first_seq, node);
                 }
             }
             FromNode::Accepted(accepted) => self.accepted(node, &accepted),
@@ -559,10 +554,10 @@ impl Edge {
             FromNode::Refused { id, why, detail } => {
                 self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
             }
-            FromNode::Where(question) => self.tell_where(shared, node, &question),
-            FromNode::Leave(connection) => self.leave(shared, node, connection),
-            FromNode::Move(handoff) => self.pass(shared, node, handoff),
-            FromNode::Ending => self.node_ends(shared, node),
+            FromNode::Where(question) => self.tell_where(node, &question),
+            FromNode::Leave(connection) => self.leave(node, connection),
+            FromNode::Move(handoff) => self.pass(node, handoff),
+            FromNode::Ending => self.node_ends(node),
             FromNode::Stay(connection) => self.stay(node, connection),
             // Lists are worked through by themselves.
             FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
@@ -570,7 +565,7 @@ impl Edge {
     }
 
     /// A piece of what a node's connections are.
-    async fn node_lives(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, live: Live) {
+    async fn node_lives(self: &Arc<Self>, node: NodeId, live: Live) {
         let Some(slot) = self.peers.slot(node) else { return };
         let keys = live.connections.into_iter().map(|socket| FlowKey::from(socket.connection));
         lock(&slot.live).extend(keys);
@@ -585,12 +580,12 @@ impl Edge {
             named.extend(refused);
         }
         let as_of = *lock(&slot.asked_at);
-        self.reconcile(shared, node, &named, as_of).await;
+        self.reconcile(node, &named, as_of).await;
     }
 
     /// Whether a node is dead: it neither answers nor is its channel up.
-    pub(super) fn is_dead(&self, shared: &Shared, node: NodeId) -> bool {
-        !self.peers.capability(node).up && shared.dispatcher.nodes().state(node) == NodeState::Down
+    pub(super) fn is_dead(&self, node: NodeId) -> bool {
+        !self.peers.capability(node).up && self.decider.dispatcher.nodes().state(node) == NodeState::Down
     }
 }
 

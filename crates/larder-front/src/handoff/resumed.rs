@@ -5,7 +5,6 @@
 use super::edge::{Edge, lock};
 use super::fabric::Fabric as _;
 use super::mechanism::Why;
-use crate::switch::Shared;
 use larder_core::{NodeId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_state;
@@ -44,8 +43,8 @@ impl Resumed {
 
 impl Edge {
     /// A connection that nobody counts has gone on.
-    pub(super) fn resumes(&self, shared: &Shared, key: FlowKey, node: NodeId) {
-        let now = shared.clock.now();
+    pub(super) fn resumes(&self, key: FlowKey, node: NodeId) {
+        let now = self.decider.clock.now();
         if lock(&self.resumed).note(key, node, now) {
             self.peers.ask_soon(node, now + GATHER, ASK_EVERY);
         } else {
@@ -54,13 +53,7 @@ impl Edge {
     }
 
     /// Counts those again that their node has.
-    pub(super) fn count_resumed(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        node: NodeId,
-        live: &HashSet<FlowKey>,
-        as_of: Time,
-    ) {
+    pub(super) fn count_resumed(self: &Arc<Self>, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
         let resumed = lock(&self.resumed).take(node, as_of);
         for key in resumed.into_iter().filter(|key| live.contains(key)) {
             let goes_there =
@@ -69,7 +62,7 @@ impl Edge {
                 && !lock(&self.table).contains(key)
             {
                 self.fabric.set_resumed(key);
-                self.adopt(shared, key, flow, Why::Resumed);
+                self.adopt(key, flow, Why::Resumed);
             }
         }
     }

@@ -1,14 +1,13 @@
 //! The edge at work: opened with the switch, run beside it, ended after it.
 
 use super::config::{Forward, HandoffConfig, Handshake, RESEND_MIN};
-use super::edge::Edge;
+use super::edge::{Edge, Owners};
 use super::fabric::{Fabric, Nothing, Told};
 use super::keyring::Keyring;
 use super::machine::{Machine, MachineError};
 use super::mechanism::Setting;
 use super::peers::Peers;
 use crate::node::Node;
-use crate::switch::Shared;
 use larder_core::NodeId;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::message::{Hello, Keys, Service};
@@ -84,6 +83,7 @@ impl Edge {
         mut config: HandoffConfig,
         listen: &[SocketAddr],
         nodes_max: u16,
+        owners: Owners,
     ) -> Result<(Arc<Self>, Ears), HandoffError> {
         let keyring = Keyring::new(secret(&config)?, config.key_life);
         let (machine, cookie) = machine(&mut config, listen);
@@ -125,7 +125,7 @@ impl Edge {
         let unread =
             unread(fabric.as_ref(), if config.shares_connections() { RESEND_MIN } else { UNREAD_FOR });
         peers.begin_counting(|node| fabric.opened(node));
-        let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
+        let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers, owners));
         Ok((edge, Ears { nodes, plane, keyring, unread }))
     }
 
@@ -160,7 +160,7 @@ impl Edge {
     }
 
     /// Runs until dropped.
-    pub(crate) async fn run(self: Arc<Self>, shared: Arc<Shared>, ears: Ears) {
+    pub(crate) async fn run(self: Arc<Self>, ears: Ears) {
         let Ears { nodes, plane, keyring, unread } = ears;
         let ring = plane.and_then(|plane| match Readiness::new(plane.as_fd()) {
             Ok(ring) => Some(ring),
@@ -177,8 +177,8 @@ impl Edge {
         let work = async {
             match ring {
                 Some(ring) => {
-                    self.hear_unread(&shared, &unread);
-                    self.serve(&shared, &ring, &keyring).await;
+                    self.hear_unread(&unread);
+                    self.serve(&ring, &keyring).await;
                 }
                 None => {
                     // Nobody would hear of what is held.
@@ -189,7 +189,7 @@ impl Edge {
         };
         // What nodes say may take long to work through; what the plane holds must not wait for it.
         let mut hearing = JoinSet::new();
-        hearing.spawn(self.clone().hear(shared.clone(), nodes));
+        hearing.spawn(self.clone().hear(nodes));
         tokio::select! {
             () = work => {}
             _ = gone.wait_for(|gone| *gone) => {}
@@ -203,17 +203,14 @@ impl Edge {
     }
 
     /// Goes on with what a predecessor has not read, as with packets of what somebody holds.
-    pub(super) fn hear_unread(self: &Arc<Self>, shared: &Arc<Shared>, unread: &[Unread]) {
+    pub(super) fn hear_unread(self: &Arc<Self>, unread: &[Unread]) {
         for (key, packet) in unread {
-            self.note(
-                shared,
-                Told::Punt { key: *key, first: false, head: None, packet, age: Duration::ZERO },
-            );
+            self.note(Told::Punt { key: *key, first: false, head: None, packet, age: Duration::ZERO });
         }
-        self.decide_due(shared);
+        self.decide_due();
     }
 
-    async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {
+    async fn serve(self: &Arc<Self>, ring: &Readiness, keyring: &Keyring) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         // The first sweep finds what a predecessor left.
@@ -230,24 +227,24 @@ impl Edge {
                     if ready.is_err() {
                         return;
                     }
-                    self.drain(shared);
+                    self.drain();
                 }
-                () = self.caught_up.notified() => self.decide_due(shared),
+                () = self.caught_up.notified() => self.decide_due(),
                 _ = tick.tick() => {
-                    self.drain(shared);
-                    self.set_gates(shared);
-                    self.bury(shared, true);
+                    self.drain();
+                    self.set_gates();
+                    self.bury(true);
                 }
                 () = tokio::time::sleep_until(review_due) => {
-                    self.drain(shared);
+                    self.drain();
                     let began = tokio::time::Instant::now();
-                    self.review(shared);
+                    self.review();
                     review_due = began + REVIEW.max(began.elapsed() * REVIEW_ONE_IN);
                 }
                 () = tokio::time::sleep_until(sweep_due) => {
-                    self.drain(shared);
+                    self.drain();
                     let began = tokio::time::Instant::now();
-                    self.sweep(shared);
+                    self.sweep();
                     sweep_due = began + SWEEP.max(began.elapsed() * SWEEP_ONE_IN);
                 }
                 () = &mut settles, if !settled => {
@@ -282,7 +279,7 @@ impl Edge {
     /// Lets go of the plane, for another process to take: no new connections come by it, this process hears nothing of it any
     /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel, held ones here.
     /// Blocks for a moment: what is on its way to nodes arrives first.
-    pub(crate) fn let_go(&self, shared: &Shared) {
+    pub(crate) fn let_go(&self) {
         self.close();
         self.peers.offer_nothing();
         let until = Instant::now() + ARRIVES_WITHIN;
@@ -291,7 +288,7 @@ impl Edge {
         }
         // In this order: nothing is held any more once all that is has been given away.
         self.fabric.deafen();
-        self.accept_all_held(shared);
+        self.accept_all_held();
         self.gone.send_replace(true);
         self.peers.hush();
         self.fabric.let_go();

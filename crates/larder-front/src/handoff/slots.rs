@@ -8,7 +8,6 @@ use super::edge::{Edge, lock};
 use super::fabric::{Fabric as _, To};
 use super::peers::{Left, tag};
 use crate::node::Node;
-use crate::switch::Shared;
 use larder_core::{NodeId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{flow_flag, flow_state};
@@ -68,12 +67,12 @@ impl Edge {
     }
 
     /// Nodes whose places' tags have rested long enough have them again.
-    pub(super) fn wake_tags(self: &Arc<Self>, shared: &Arc<Shared>) {
-        for row in shared.dispatcher.nodes().rows() {
+    pub(super) fn wake_tags(self: &Arc<Self>) {
+        for row in self.decider.dispatcher.nodes().rows() {
             let own = tag(row.id);
-            let takes = shared.nodes.get(row.id).is_some_and(|node| node.handoff.is_some());
+            let takes = self.decider.nodes.get(row.id).is_some_and(|node| node.handoff.is_some());
             if takes && own != 0 && self.peers.tag_of(row.id) == 0 && !self.tag_rests(row.id) {
-                self.give_tag(shared, row.id, own);
+                self.give_tag(row.id, own);
             }
         }
     }
@@ -126,7 +125,7 @@ impl Edge {
     }
 
     /// Closes the ways to nodes that have left and have nothing any more.
-    pub(super) fn sweep_left(&self, shared: &Shared, now: Time) {
+    pub(super) fn sweep_left(&self, now: Time) {
         for node in self.peers.leaving() {
             // A gate that was being set when it left may have been opened after that.
             self.fabric.set_gate(Some(node), 1, false);
@@ -139,7 +138,7 @@ impl Edge {
             let gone = silent.flatten().is_some_and(|since| now.since(since) >= SILENT_FOR);
             let keys = self.under_way(node);
             if gone || keys.is_empty() {
-                keys.into_iter().for_each(|key| self.lose(shared, key));
+                keys.into_iter().for_each(|key| self.lose(key));
                 self.close_way(node);
             }
         }

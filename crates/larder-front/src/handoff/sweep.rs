@@ -6,7 +6,6 @@ use super::mechanism::{Delivery, Mechanism, Why};
 use super::table::{End, Handed};
 use crate::lease::Lease;
 use crate::metrics::HandedEnd;
-use crate::switch::Shared;
 use larder_core::dispatch::Served;
 use larder_core::{Decision, NodeId, Reason, Request, TargetId, Time};
 use larder_handoff::FlowKey;
@@ -63,30 +62,30 @@ fn silence(now_ns: u64, flow: &Flow) -> Duration {
 
 impl Edge {
     /// Looks at the connections that count at their nodes: those that rest, and those that the plane has forgotten.
-    pub(super) fn review(self: &Arc<Self>, shared: &Arc<Shared>) {
+    pub(super) fn review(self: &Arc<Self>) {
         let now_ns = self.fabric.now_ns();
         let active = lock(&self.table).active_keys();
         for key in active {
             match self.fabric.flow(key).filter(|flow| flow.state == flow_state::NODE) {
-                None => self.end(shared, key, End::Silent),
-                Some(flow) if self.is_over(now_ns, &flow) => self.end_unless_it_goes_on(shared, key),
-                Some(flow) if self.rests(now_ns, &flow) => self.rest(shared, key),
+                None => self.end(key, End::Silent),
+                Some(flow) if self.is_over(now_ns, &flow) => self.end_unless_it_goes_on(key),
+                Some(flow) if self.rests(now_ns, &flow) => self.rest(key),
                 Some(_) => {}
             }
         }
         // Their nodes should have said so.
-        let closed = lock(&self.table).closed_for(CLOSING_FOR, shared.clock.now());
-        closed.into_iter().for_each(|key| self.end_unless_it_goes_on(shared, key));
-        let unaccepted = self.expire_placed(shared.clock.now());
+        let closed = lock(&self.table).closed_for(CLOSING_FOR, self.decider.clock.now());
+        closed.into_iter().for_each(|key| self.end_unless_it_goes_on(key));
+        let unaccepted = self.expire_placed(self.decider.clock.now());
         self.counts.unaccepted(unaccepted);
-        self.peers.ask_doubtful(shared.clock.now());
-        self.bury(shared, false);
-        self.sweep_passing(shared);
+        self.peers.ask_doubtful(self.decider.clock.now());
+        self.bury(false);
+        self.sweep_passing();
     }
 
     /// Looks at every connection the plane knows: those that are over, those that came from before a restart; and at
     /// those it no longer knows.
-    pub(super) fn sweep(self: &Arc<Self>, shared: &Arc<Shared>) {
+    pub(super) fn sweep(self: &Arc<Self>) {
         let now_ns = self.fabric.now_ns();
         let before = lock(&self.table).keys();
         let (mut seen, mut over, mut held, mut strangers) = (HashSet::new(), vec![], vec![], vec![]);
@@ -112,7 +111,7 @@ impl Edge {
         });
         for key in before {
             if !seen.contains(&key) {
-                self.end(shared, key, End::Silent);
+                self.end(key, End::Silent);
             }
         }
         over.into_iter().for_each(|key| self.fabric.remove_flow(key));
@@ -120,11 +119,11 @@ impl Edge {
         for (key, flow) in strangers {
             // Its end may have been told since: it is noted in the plane before the table forgets it.
             if !lock(&self.table).contains(key) && self.fabric.flow(key).is_some_and(|now| !has_ended(&now)) {
-                self.adopt(shared, key, flow, Why::Adopted);
+                self.adopt(key, flow, Why::Adopted);
             }
         }
-        self.sweep_left(shared, shared.clock.now());
-        self.wake_tags(shared);
+        self.sweep_left(self.decider.clock.now());
+        self.wake_tags();
     }
 
     /// The connections that the plane forwards: also those that rest and count for nobody, as a predecessor's do, but not
@@ -157,49 +156,44 @@ impl Edge {
     }
 
     /// A connection that has ended as far as can be seen, while its node has not said so: if it goes on, that is told.
-    fn end_unless_it_goes_on(&self, shared: &Shared, key: FlowKey) {
-        self.end(shared, key, End::Closed);
+    fn end_unless_it_goes_on(&self, key: FlowKey) {
+        self.end(key, End::Closed);
         self.fabric.set_idle(key);
     }
 
     /// A connection on which nothing moves gives its load back.
-    fn rest(&self, shared: &Shared, key: FlowKey) {
+    fn rest(&self, key: FlowKey) {
         let mut table = lock(&self.table);
         let Some(handed) = table.get_mut(key).filter(|handed| !handed.idle) else { return };
         (handed.idle, handed.rested) = (true, true);
         // Before it is marked in the plane, nothing would be told; after, the table is locked until this is done.
         self.fabric.set_idle(key);
-        handed.lease.release(shared.clock.now());
+        handed.lease.release(self.decider.clock.now());
     }
 
     /// A connection that was opened before this switch started, or by another one, or that was forgotten.
-    pub(super) fn adopt(&self, shared: &Arc<Shared>, key: FlowKey, flow: Flow, why: Why) {
+    pub(super) fn adopt(&self, key: FlowKey, flow: Flow, why: Why) {
         let (node, request) = (NodeId(flow.node), Request::new(TargetId(0)));
-        let mut lease = Lease::new(shared.clone());
-        if !lease.reuse(shared.clock.now(), request, node) {
+        let mut lease = Lease::new(self.decider.clone());
+        if !lease.reuse(self.decider.clock.now(), request, node) {
             return;
         }
         let decision = Decision { node, reason: Reason::Reuse };
         let delivery = Delivery { mechanism: Mechanism::Cookie, why };
         let started = Started { lease, request, decision };
-        let handed = Handed { rested: true, ..Handed::new(started, delivery, shared.clock.now(), None) };
+        let handed =
+            Handed { rested: true, ..Handed::new(started, delivery, self.decider.clock.now(), None) };
         self.counts.delivered(handed.delivery);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {
-            self.finish(shared, key, before, End::Replaced, None);
+            self.finish(key, before, End::Replaced, None);
         }
-        self.set_bases(shared, node);
+        self.set_bases(node);
     }
 
     /// Holds the table against what a node says it has: what it does not have has ended there.
     /// The list is of the time `as_of` or later. Others have their turn in between.
-    pub(super) async fn reconcile(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        node: NodeId,
-        live: &HashSet<FlowKey>,
-        as_of: Time,
-    ) {
+    pub(super) async fn reconcile(self: &Arc<Self>, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
         let grace = Duration::from_secs(1);
         let mut doubtful = false;
         let keys = lock(&self.table).of_node(node);
@@ -223,18 +217,18 @@ impl Edge {
             match handed {
                 // Its node's word was lost with the channel.
                 Some(handed) if handed.closing.is_some() => {
-                    self.finish(shared, key, handed, End::Closed, None);
+                    self.finish(key, handed, End::Closed, None);
                 }
                 Some(handed) => {
                     self.tell_lost(key, handed.first_ack);
                     let account = self.account(key);
-                    self.finish(shared, key, handed, End::NodeLost, account);
+                    self.finish(key, handed, End::NodeLost, account);
                 }
                 None => doubtful = true,
             }
         }
-        self.peers.ask_again(node, doubtful.then(|| shared.clock.now() + UNPROVEN_FOR));
-        self.count_resumed(shared, node, live, as_of);
+        self.peers.ask_again(node, doubtful.then(|| self.decider.clock.now() + UNPROVEN_FOR));
+        self.count_resumed(node, live, as_of);
         // What the plane has forgotten, as after a restart, it learns from the node.
         for (at, key) in live.iter().enumerate() {
             if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {
@@ -254,31 +248,31 @@ impl Edge {
     }
 
     /// The connections of dead nodes, or with `newly` of those that have died just now: their clients are told at once.
-    pub(super) fn bury(&self, shared: &Shared, newly: bool) {
-        self.peers.give_up_unheard(shared.clock.now());
-        for row in shared.dispatcher.nodes().rows() {
-            let dead = self.is_dead(shared, row.id);
+    pub(super) fn bury(&self, newly: bool) {
+        self.peers.give_up_unheard(self.decider.clock.now());
+        for row in self.decider.dispatcher.nodes().rows() {
+            let dead = self.is_dead(row.id);
             let died = self.peers.note_dead(row.id, dead);
             if dead {
                 self.peers.give_up_moves(row.id);
             }
             if dead && (died || !newly) {
                 let keys = lock(&self.table).of_node(row.id);
-                keys.into_iter().for_each(|key| self.lose(shared, key));
+                keys.into_iter().for_each(|key| self.lose(key));
             }
         }
     }
 
     /// The node does not have the connection any more: the client is told.
-    pub(super) fn lose(&self, shared: &Shared, key: FlowKey) {
+    pub(super) fn lose(&self, key: FlowKey) {
         let first_ack = lock(&self.table).get_mut(key).and_then(|handed| handed.first_ack);
-        self.lose_at(shared, key, first_ack);
+        self.lose_at(key, first_ack);
     }
 
     /// The same, where the plane may not know what the client has acknowledged.
-    pub(super) fn lose_at(&self, shared: &Shared, key: FlowKey, first_ack: Option<u32>) {
+    pub(super) fn lose_at(&self, key: FlowKey, first_ack: Option<u32>) {
         self.tell_lost(key, first_ack);
-        self.end(shared, key, End::NodeLost);
+        self.end(key, End::NodeLost);
     }
 
     fn tell_lost(&self, key: FlowKey, first_ack: Option<u32>) {
@@ -288,15 +282,8 @@ impl Edge {
     }
 
     /// A connection has ended: its load, what it taught, its line in the log.
-    pub(super) fn finish(
-        &self,
-        shared: &Shared,
-        key: FlowKey,
-        mut handed: Handed,
-        end: End,
-        account: Option<Account>,
-    ) {
-        let now = shared.clock.now();
+    pub(super) fn finish(&self, key: FlowKey, mut handed: Handed, end: End, account: Option<Account>) {
+        let now = self.decider.clock.now();
         let (account, ended) = handed.closing.map_or((account, now), |(account, at)| (Some(account), at));
         // What was held may have ended before it was decided.
         let total = ended.since(handed.opened);
@@ -319,16 +306,16 @@ impl Edge {
             self.learned.note_reply(handed.request.target, bytes);
             if !handed.rested {
                 let served = Served { elapsed: total, first_byte: None, found: None };
-                shared.dispatcher.served(now, &handed.request, node, &served);
+                self.decider.dispatcher.served(now, &handed.request, node, &served);
             }
         }
         handed.lease.release(now);
-        self.set_bases(shared, node);
+        self.set_bases(node);
         if !self.config.mends.entry_outlives {
             self.fabric.remove_flow(key);
         }
         self.counts.ended(end);
-        shared.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });
-        self.log(shared, key, &handed, bytes, total);
+        self.decider.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });
+        self.log(key, &handed, bytes, total);
     }
 }

@@ -14,6 +14,7 @@ use super::fabric::{Fabric, Reusable, To, Told, Way};
 use super::mechanism::{Mechanism, Setting};
 use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::{NodeEntry, SwitchConfig};
+use crate::decider::Plane;
 use crate::node::Standing;
 use crate::switch::Shared;
 use larder_core::dispatch::Admission;
@@ -312,7 +313,14 @@ impl Bench {
             peers.set_bits(node, UP_FOR_TESTS);
         }
         let paper = Paper::default();
-        let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers));
+        let owners = super::Owners {
+            decider: shared.decider.clone(),
+            observers: shared.observers.clone(),
+            timeouts: shared.timeouts.clone(),
+        };
+        let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers, owners));
+        let plane: Arc<dyn Plane> = edge.clone();
+        let _ = shared.decider.plane.set(Arc::downgrade(&plane));
         shared.handoff = Some(edge.clone());
         Self { shared: Arc::new(shared), edge, paper, said: Some(said) }
     }
@@ -326,12 +334,12 @@ impl Bench {
         if matches!(told, Told::Opened { .. }) {
             self.notes(|notes| notes.opened += 1);
         }
-        self.edge.note(&self.shared, told);
-        self.edge.decide_due(&self.shared);
+        self.edge.note(told);
+        self.edge.decide_due();
     }
 
     pub(super) fn load(&self) -> u32 {
-        self.shared.dispatcher.nodes().rows().iter().map(|row| row.load).sum()
+        self.edge.decider.dispatcher.nodes().rows().iter().map(|row| row.load).sum()
     }
 
     fn notes<R>(&self, look: impl FnOnce(&mut Notes) -> R) -> R {
@@ -393,9 +401,9 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
     bench.take(ended(key(1), flow_flag::CLIENT_FIN));
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
-    bench.edge.node_ended(&bench.shared, key(1), 0, NodeId(1 - node.0));
+    bench.edge.node_ended(key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
-    bench.edge.node_ended(&bench.shared, key(1), 0, node);
+    bench.edge.node_ended(key(1), 0, node);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     assert_eq!(bench.delivered(), [("cookie", "cookie", 1)]);
     let target = bench.notes(|notes| notes.targets[0].1.target);
@@ -407,20 +415,20 @@ async fn a_node_that_ends_gets_nothing_new() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 7, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
-    let state = || bench.shared.dispatcher.nodes().state(node);
-    bench.edge.node_ends(&bench.shared, node);
+    let state = || bench.edge.decider.dispatcher.nodes().state(node);
+    bench.edge.node_ends(node);
     assert_eq!((state(), bench.notes(|notes| notes.gates[&Some(node)].1)), (NodeState::Draining, false));
     bench.punt(key(2), true, 7, GET);
     assert_ne!(bench.notes(|notes| notes.forwarded[1].0), node);
     // Its kernel goes on with what clients have not acknowledged.
-    bench.edge.node_down(&bench.shared, node, "closed");
-    bench.edge.bury(&bench.shared, false);
+    bench.edge.node_down(node, "closed");
+    bench.edge.bury(false);
     assert_eq!((state(), bench.notes(|notes| notes.reset.clone())), (NodeState::Draining, vec![]));
     // It is back, or nothing is.
-    let member = bench.shared.nodes.get(node).expect("a member").keep().expect("a member");
-    member.change(&bench.shared, "a test", |standing| standing.healthy = false);
+    let member = bench.edge.decider.nodes.get(node).expect("a member").keep().expect("a member");
+    bench.edge.decider.change(&member, "a test", |standing| standing.healthy = false);
     assert_eq!(state(), NodeState::Down);
-    member.change(&bench.shared, "a test", Standing::answers);
+    bench.edge.decider.change(&member, "a test", Standing::answers);
     assert_eq!(state(), NodeState::Up);
 }
 
@@ -467,7 +475,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
     bench.take(ended(key(2), flow_flag::CLIENT_RST));
-    bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
+    bench.edge.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
@@ -524,17 +532,17 @@ async fn a_refusal_comes_with_its_connection() {
     bench.punt(self::key(1), true, 1, GET);
     bench.punt(key, true, 1, GET);
     let mut expired = Vec::new();
-    bench.shared.dispatcher.expire(larder_core::Time::MAX, &mut expired);
-    bench.shared.waiting.expire(&expired);
+    bench.edge.decider.dispatcher.expire(larder_core::Time::MAX, &mut expired);
+    bench.edge.decider.waiting.expire(&expired);
     while bench.edge.sizes().2 == 0 {
         tokio::task::yield_now().await;
     }
-    let Entered::Relay(_, delivery, outcome) = bench.edge.enter(&bench.shared, accepted, from).await else {
+    let Entered::Relay(_, delivery, outcome) = bench.edge.enter(accepted, from).await else {
         panic!("it is relayed");
     };
     assert_eq!(delivery.why.name(), "refused");
     assert!(matches!(outcome, Some(Err(Refusal::Deadline))), "{outcome:?}");
-    assert_eq!(bench.shared.dispatcher.queued(), 0);
+    assert_eq!(bench.edge.decider.dispatcher.queued(), 0);
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 
 use super::edge::Edge;
 use crate::lease::Lease;
-use crate::switch::Shared;
 use crate::target::target_key;
 use larder_core::rules::{Head, Headers};
 use larder_core::{NodeId, Request, TargetId};
@@ -11,7 +10,6 @@ use larder_edge::Lookup;
 use larder_handoff::channel::message::ToNode;
 use larder_handoff::channel::whereabouts::{Asked, HOLDERS_MAX, Has, Holder, Where};
 use std::cell::Cell;
-use std::sync::Arc;
 
 /// The fields of a request that are not known, and whether anybody wanted one.
 #[derive(Default)]
@@ -26,8 +24,8 @@ impl Headers for Unseen {
 
 impl Edge {
     /// Answers a node's question.
-    pub(super) fn tell_where(&self, shared: &Arc<Shared>, node: NodeId, question: &Where) {
-        let has = self.whereabouts(shared, node, question.id, &question.asked);
+    pub(super) fn tell_where(&self, node: NodeId, question: &Where) {
+        let has = self.whereabouts(node, question.id, &question.asked);
         if let Err(error) = self.peers.send(node, &ToNode::Has(has)) {
             tracing::debug!(%node, %error, "a node's question was not answered");
         }
@@ -35,30 +33,30 @@ impl Edge {
 
     /// What the dispatcher remembers of a request's target, for the node that asks. A target that is mapped nowhere is
     /// placed, as a first request would place it: else every node would read it for itself.
-    fn whereabouts(&self, shared: &Arc<Shared>, node: NodeId, id: u64, asked: &Asked) -> Has {
-        let nodes = shared.dispatcher.nodes();
+    fn whereabouts(&self, node: NodeId, id: u64, asked: &Asked) -> Has {
+        let nodes = self.decider.dispatcher.nodes();
         let mut has = Has { id, target: None, here: false, load: nodes.load(node), holders: Vec::new() };
         let key = target_key(asked.host.as_bytes(), asked.target.as_bytes());
         let unseen = Unseen::default();
         let head = Head::new(asked.method.as_bytes(), key.host, key.path, &unseen);
-        let request = shared.routing.request(&head, None);
+        let request = self.decider.routing.request(&head, None);
         if unseen.0.get() {
             // Another target, on another route, for all that is known.
             return has;
         }
         has.target = Some(request.target.0);
-        let mut servers = servers(shared, &request);
-        if servers.is_empty() && shared.dispatcher.settings_of(request.route).policy.is_by_target() {
+        let mut servers = self.servers(&request);
+        if servers.is_empty() && self.decider.dispatcher.settings_of(request.route).policy.is_by_target() {
             // Its load, or its place in the queue, is given back at once: the request is at the node already.
-            let _ = Lease::new(shared.clone()).arrive(shared.clock.now(), request);
-            servers = self::servers(shared, &request);
+            let _ = Lease::new(self.decider.clone()).arrive(self.decider.clock.now(), request);
+            servers = self.servers(&request);
         }
         for server in servers {
             if server == node {
                 has.here = true;
             } else if has.holders.len() < HOLDERS_MAX
                 && nodes.is_open(server)
-                && let Some(entry) = shared.nodes.get(server)
+                && let Some(entry) = self.decider.nodes.get(server)
             {
                 let (address, load) = (entry.resolved, nodes.load(server));
                 has.holders.push(Holder { node: server.0, address, load });
@@ -79,10 +77,12 @@ impl Edge {
     }
 }
 
-/// The nodes that a request's target is mapped to.
-fn servers(shared: &Shared, request: &Request) -> Vec<NodeId> {
-    let known = shared.dispatcher.explain_request(shared.clock.now(), request).known;
-    known.map_or(Vec::new(), |known| known.servers)
+impl Edge {
+    /// The nodes that have a request's target, as the dispatcher knows.
+    fn servers(&self, request: &Request) -> Vec<NodeId> {
+        let known = self.decider.dispatcher.explain_request(self.decider.clock.now(), request).known;
+        known.map_or(Vec::new(), |known| known.servers)
+    }
 }
 
 #[cfg(test)]
@@ -100,9 +100,9 @@ mod tests {
     #[tokio::test]
     async fn nodes_learn_who_has_what_the_dispatcher_has_placed() {
         let bench = Bench::new(|_| {});
-        let (edge, shared) = (&bench.edge, &bench.shared);
+        let edge = &bench.edge;
         bench.punt(key(1), true, 1, GET);
-        let all = [NodeId(0), NodeId(1)].map(|node| edge.whereabouts(shared, node, 2, &asked("/a")));
+        let all = [NodeId(0), NodeId(1)].map(|node| edge.whereabouts(node, 2, &asked("/a")));
         let (at, other) = if all[0].here { (0, 1) } else { (1, 0) };
         assert!(all[at].here && all[at].holders.is_empty() && all[at].load == 1, "{all:?}");
         let address = "127.0.0.1:9".parse().expect("an address");
@@ -110,13 +110,12 @@ mod tests {
         assert_eq!((all[other].here, &all[other].holders[..]), (false, &[holder][..]));
         assert_eq!(all[0].target, all[1].target);
         // Mapped nowhere, it is placed, and stays where it is.
-        let placed =
-            [NodeId(0), NodeId(1), NodeId(0)].map(|node| edge.whereabouts(shared, node, 3, &asked("/b")));
+        let placed = [NodeId(0), NodeId(1), NodeId(0)].map(|node| edge.whereabouts(node, 3, &asked("/b")));
         assert_eq!((placed[0].here, placed[0].holders.len()), (placed[2].here, placed[2].holders.len()));
         assert!(placed[0].here != placed[1].here, "{placed:?}");
         assert_eq!((placed[2].id, bench.load()), (3, 1), "and counts no load");
-        shared.dispatcher.fail(shared.clock.now(), NodeId(at as u16), &mut Vec::new());
-        let lost = edge.whereabouts(shared, NodeId(other as u16), 4, &asked("/a"));
+        edge.decider.dispatcher.fail(edge.decider.clock.now(), NodeId(at as u16), &mut Vec::new());
+        let lost = edge.whereabouts(NodeId(other as u16), 4, &asked("/a"));
         assert_eq!(lost.holders, [], "a dead node has nothing");
     }
 
@@ -126,7 +125,7 @@ mod tests {
         let bench = Bench::new(|config| config.key = template);
         bench.punt(key(1), true, 1, GET);
         for node in [NodeId(0), NodeId(1)] {
-            let has = bench.edge.whereabouts(&bench.shared, node, 1, &asked("/a"));
+            let has = bench.edge.whereabouts(node, 1, &asked("/a"));
             assert_eq!((has.target, has.here, has.holders.len()), (None, false, 0));
         }
     }
@@ -138,7 +137,7 @@ mod tests {
         (0..99).for_each(|_| bench.edge.learned.note_later(request.route, true));
         let relayed = |bits| {
             bench.edge.peers.set_bits(NodeId(0), bits);
-            let delivery = || bench.edge.delivery(&bench.shared, request, NodeId(0), Speaks::Http1, false);
+            let delivery = || bench.edge.delivery(request, NodeId(0), Speaks::Http1, false);
             (0..64).filter(|_| delivery().why == Why::Locality).count()
         };
         assert_eq!(relayed(UP_FOR_TESTS), 60, "one in sixteen is tried");

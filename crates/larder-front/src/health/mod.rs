@@ -7,8 +7,9 @@ mod probe;
 
 pub use outliers::OutlierConfig;
 
+use crate::decider::Decider;
+use crate::guards::Guards;
 use crate::node::{Node, Standing};
-use crate::switch::Shared;
 use larder_core::NodeId;
 use larder_core::nodes::GroupId;
 use std::hash::{BuildHasher, RandomState};
@@ -17,14 +18,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Traffic has seen `node` fail.
-pub(crate) fn note_failure(shared: &Shared, node: &Node) {
-    let fall = shared.health.passive_fall;
+pub(crate) fn note_failure((decider, guards): (&Decider, &Guards), node: &Node) {
+    let fall = guards.health.passive_fall;
     if fall == 0 {
         return;
     }
     let failures = node.failures.fetch_add(1, Relaxed).saturating_add(1);
     if failures >= fall {
-        eject(shared, node);
+        eject((decider, guards), node);
     }
 }
 
@@ -34,25 +35,25 @@ pub(crate) fn note_unanswered(node: &Node) {
 }
 
 /// Takes `node` out for what traffic has seen, unless that would leave too few: traffic may be at fault itself.
-fn eject(shared: &Shared, node: &Node) {
+fn eject((decider, guards): (&Decider, &Guards), node: &Node) {
     // One at a time, so that two do not each count on the other.
-    let _guard = shared.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
-    let nodes = shared.dispatcher.nodes();
+    let _guard = guards.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+    let nodes = decider.dispatcher.nodes();
     if !nodes.is_open(node.id) {
         return;
     }
     // Of every group that it is in, since a group has no other nodes to turn to.
-    let mut groups = shared.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
-    if groups.all(|(group, _)| can_spare_one(shared, group)) {
-        node.change(shared, "traffic fails", |standing| standing.healthy = false);
+    let mut groups = decider.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
+    if groups.all(|(group, _)| can_spare_one(decider, group)) {
+        decider.change(node, "traffic fails", |standing| standing.healthy = false);
     }
 }
 
 /// Whether a group has another node that is up, be it a backup, and less than half of its nodes are down.
-fn can_spare_one(shared: &Shared, group: GroupId) -> bool {
-    let nodes = shared.dispatcher.nodes();
+fn can_spare_one(decider: &Decider, group: GroupId) -> bool {
+    let nodes = decider.dispatcher.nodes();
     let (mut members, mut up, mut down) = (0, 0, 0);
-    for node in shared.nodes.members().filter(|node| nodes.is_in(node.id, group)) {
+    for node in decider.nodes.members().filter(|node| nodes.is_in(node.id, group)) {
         members += 1;
         up += usize::from(nodes.is_open(node.id));
         down += usize::from(!node.standing().healthy);
@@ -69,17 +70,17 @@ pub(crate) fn note_success(node: &Node) {
 }
 
 /// Watches one node until it leaves.
-pub(crate) async fn watch(shared: Arc<Shared>, node: NodeId) {
-    let Some(node) = shared.nodes.get(node).and_then(|node| node.keep()) else { return };
-    match shared.health.active {
-        Some(_) => check(&shared, &node).await,
-        None => wait_out(&shared, &node).await,
+pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>), node: NodeId) {
+    let Some(node) = decider.nodes.get(node).and_then(|node| node.keep()) else { return };
+    match guards.health.active {
+        Some(_) => check((&decider, &guards), &node).await,
+        None => wait_out((&decider, &guards), &node).await,
     }
 }
 
 /// Active checks at an interval.
-async fn check(shared: &Shared, node: &Node) {
-    let health = &shared.health;
+async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
+    let health = &guards.health;
     let Some(what) = &health.active else { return };
     let (mut good, mut bad) = (0_u32, 0_u32);
     let mut lots = Lots::new(node.id.0);
@@ -95,13 +96,13 @@ async fn check(shared: &Shared, node: &Node) {
             None => {
                 (good, bad) = (good.saturating_add(1), 0);
                 if good >= health.rise {
-                    node.change(shared, "active checks succeed", Standing::answers);
+                    decider.change(node, "active checks succeed", Standing::answers);
                 }
             }
             Some(reason) => {
                 (good, bad) = (0, bad.saturating_add(1));
                 if bad >= health.fall {
-                    node.change(shared, &reason, |standing| standing.healthy = false);
+                    decider.change(node, &reason, |standing| standing.healthy = false);
                 }
             }
         }
@@ -115,9 +116,9 @@ async fn check(shared: &Shared, node: &Node) {
 }
 
 /// Without active checks: a node that is down gets another chance after a while, and one failure ends it.
-async fn wait_out(shared: &Shared, node: &Node) {
+async fn wait_out((decider, guards): (&Decider, &Guards), node: &Node) {
     let mut down_for = Duration::ZERO;
-    let step = (shared.health.retry_after / 10).max(Duration::from_millis(1));
+    let step = (guards.health.retry_after / 10).max(Duration::from_millis(1));
     while !node.standing().left {
         tokio::time::sleep(step).await;
         if !node.standing().is_out() {
@@ -125,10 +126,10 @@ async fn wait_out(shared: &Shared, node: &Node) {
             continue;
         }
         down_for += step;
-        if down_for >= shared.health.retry_after {
+        if down_for >= guards.health.retry_after {
             down_for = Duration::ZERO;
-            node.change(shared, "another chance", Standing::answers);
-            node.failures.store(shared.health.passive_fall.saturating_sub(1), Relaxed);
+            decider.change(node, "another chance", Standing::answers);
+            node.failures.store(guards.health.passive_fall.saturating_sub(1), Relaxed);
         }
     }
 }

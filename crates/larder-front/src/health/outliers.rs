@@ -10,8 +10,9 @@
 //! never the last of a group.
 
 use crate::config::{ConfigError, range, span};
+use crate::decider::Decider;
+use crate::guards::Guards;
 use crate::node::Node;
-use crate::switch::Shared;
 use larder_core::Time;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -121,8 +122,8 @@ fn lasts(config: &OutlierConfig, times: u32) -> Duration {
 }
 
 /// A node's reply has come, with this status.
-pub(crate) fn note_status(shared: &Shared, node: &Node, status: u16) {
-    let consecutive = shared.outliers.consecutive;
+pub(crate) fn note_status((decider, guards): (&Decider, &Guards), node: &Node, status: u16) {
+    let consecutive = guards.outliers.consecutive;
     if consecutive == 0 {
         return;
     }
@@ -132,81 +133,81 @@ pub(crate) fn note_status(shared: &Shared, node: &Node, status: u16) {
             node.errors.store(0, Relaxed);
         }
     } else if node.errors.fetch_add(1, Relaxed).saturating_add(1) >= consecutive {
-        eject(shared, node, "errors in a row");
+        eject((decider, guards), node, "errors in a row");
     }
 }
 
 /// Takes a node out, unless that would be too many.
-fn eject(shared: &Shared, node: &Node, cause: &str) {
-    let config = &shared.outliers;
+fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
+    let config = &guards.outliers;
     // One at a time, so that two do not each count on the other.
-    let _guard = shared.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
-    let nodes = shared.dispatcher.nodes();
+    let _guard = guards.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+    let nodes = decider.dispatcher.nodes();
     if !nodes.is_open(node.id) {
         return;
     }
-    let members = shared.nodes.members().count();
-    let ejected = shared.nodes.members().filter(|node| node.standing().ejected).count();
+    let members = decider.nodes.members().count();
+    let ejected = decider.nodes.members().filter(|node| node.standing().ejected).count();
     let most = ((members as f64 * config.ejected_max) as usize).max(1);
-    let mut groups = shared.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
+    let mut groups = decider.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
     if ejected >= most || !groups.all(|(group, _)| nodes.open_in(group) >= 2) {
         return;
     }
     let times = node.ejections.fetch_add(1, Relaxed).saturating_add(1);
-    let until = shared.clock.now() + lasts(config, times);
+    let until = decider.clock.now() + lasts(config, times);
     node.ejected_until.store(until.as_nanos(), Relaxed);
     node.errors.store(0, Relaxed);
-    shared.metrics.ejected(node.id);
-    node.change(shared, cause, |standing| standing.ejected = true);
+    decider.metrics.ejected(node.id);
+    decider.change(node, cause, |standing| standing.ejected = true);
 }
 
 /// Looks at all nodes while the switch runs.
-pub(crate) async fn watch(shared: Arc<Shared>) {
-    let config = shared.outliers.clone();
+pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>)) {
+    let config = guards.outliers.clone();
     let step = config.interval.min(config.time / 4).max(Duration::from_millis(25));
     let mut before: BTreeMap<u16, Tally> = BTreeMap::new();
-    let mut looked = shared.clock.now();
+    let mut looked = decider.clock.now();
     loop {
         tokio::time::sleep(step).await;
-        let now = shared.clock.now();
-        for node in shared.nodes.members() {
-            bring_back(&shared, &node, now);
+        let now = decider.clock.now();
+        for node in decider.nodes.members() {
+            bring_back((&decider, &guards), &node, now);
         }
         if now - looked < config.interval {
             continue;
         }
         looked = now;
-        let members: Vec<_> = shared.nodes.members().collect();
-        let counted: Vec<Tally> = members.iter().map(|node| tally(&shared, node)).collect();
+        let members: Vec<_> = decider.nodes.members().collect();
+        let counted: Vec<Tally> = members.iter().map(|node| tally(&decider, node)).collect();
         let earlier = |id: u16| before.get(&id).copied().unwrap_or_default();
         let tallies: Vec<Tally> =
             members.iter().zip(&counted).map(|(node, tally)| tally.since(earlier(node.id.0))).collect();
         before = members.iter().map(|node| node.id.0).zip(counted).collect();
         for at in worst(&config, &tallies) {
-            eject(&shared, &members[at], "more failures than the others");
+            eject((&decider, &guards), &members[at], "more failures than the others");
         }
     }
 }
 
-fn tally(shared: &Shared, node: &Node) -> Tally {
-    let [.., errors, aborted] = shared.metrics.requests(node.id);
-    let requests: u64 = shared.metrics.requests(node.id).iter().sum();
+fn tally(decider: &Decider, node: &Node) -> Tally {
+    let [.., errors, aborted] = decider.metrics.requests(node.id);
+    let requests: u64 = decider.metrics.requests(node.id).iter().sum();
     let unanswered = u64::from(node.unanswered.load(Relaxed));
     // What was broken off may be the client's doing.
     Tally { requests: requests - aborted + unanswered, failures: errors + unanswered }
 }
 
 /// Ends an ejection whose time is over, and forgets old ones of a node that does well.
-fn bring_back(shared: &Shared, node: &Node, now: Time) {
+fn bring_back((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
     let until = Time::from_nanos(node.ejected_until.load(Relaxed));
     if node.standing().ejected {
         if now >= until {
-            node.change(shared, "its ejection is over", |standing| standing.ejected = false);
+            decider.change(node, "its ejection is over", |standing| standing.ejected = false);
         }
         return;
     }
     let times = node.ejections.load(Relaxed);
-    if times > 0 && now >= until + lasts(&shared.outliers, times) {
+    if times > 0 && now >= until + lasts(&guards.outliers, times) {
         node.ejections.store(times / 2, Relaxed);
         node.ejected_until.store(now.as_nanos(), Relaxed);
     }

@@ -10,6 +10,7 @@ use super::{
 };
 use super::{Failure, QUEUE_WAIT, Reason};
 use crate::cache_status::CacheOutcome;
+use crate::decider::Decider;
 use crate::handle::Sums;
 use crate::hedge::Hedging;
 use crate::switch::Shared;
@@ -44,7 +45,7 @@ struct Snapshot {
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let rows = self.shared.dispatcher.nodes().rows();
+        let rows = self.shared.decider.dispatcher.nodes().rows();
         self.nodes(&mut encoder, &rows)?;
         self.routes(&mut encoder)?;
         self.handoff(&mut encoder)?;
@@ -60,7 +61,7 @@ impl Collector for Snapshot {
 impl Snapshot {
     /// Metrics with a line per node.
     fn nodes(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
-        let metrics = &self.shared.metrics;
+        let metrics = &self.shared.decider.metrics;
         let names: Vec<Arc<str>> = rows.iter().map(|row| row.name.clone()).collect();
         let who = || rows.iter().map(|row| Some(row.id)).zip(names.iter().map(|name| &**name));
         let sum = |node: Option<NodeId>, cell: usize| metrics.cells.sum(metrics.block(node) + cell);
@@ -117,8 +118,8 @@ impl Snapshot {
         rows: &[NodeRow],
         names: &[Arc<str>],
     ) -> Result<(), Error> {
-        let now = self.shared.clock.now();
-        let nodes = rows.iter().map(|row| self.shared.nodes.get(row.id)).zip(names);
+        let now = self.shared.decider.clock.now();
+        let nodes = rows.iter().map(|row| self.shared.decider.nodes.get(row.id)).zip(names);
         let nodes: Vec<_> = nodes.filter_map(|(node, name)| Some((node?, &**name))).collect();
         let mut ages = describe(encoder, &table::REPORT_AGE)?;
         for (node, name) in &nodes {
@@ -151,7 +152,7 @@ impl Snapshot {
 
     /// Metrics with a line per route or group.
     fn routes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let Shared { metrics, routing, dispatcher, .. } = &*self.shared;
+        let Decider { metrics, routing, dispatcher, .. } = &*self.shared.decider;
         let mut requests = describe(encoder, &table::ROUTE_REQUESTS)?;
         for (id, route) in routing.all() {
             for (class, value) in ServiceClass::ALL.into_iter().zip(metrics.route_requests(id)) {
@@ -182,7 +183,7 @@ impl Snapshot {
 
     /// Metrics of the switch as a whole.
     fn switch(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let cells = &self.shared.metrics.cells;
+        let cells = &self.shared.decider.metrics.cells;
         let mut decisions = describe(encoder, &table::DECISIONS)?;
         for (index, reason) in Reason::ALL.iter().enumerate() {
             count(&mut decisions, &[("reason", reason.name())], cells.sum(REASON + index))?;
@@ -201,22 +202,23 @@ impl Snapshot {
         }
         self.histogram(describe(encoder, &table::TOTAL)?, TOTAL)?;
         self.histogram(describe(encoder, &table::QUEUE_WAIT)?, QUEUE_WAIT)?;
-        let (dispatcher, per_client) = (&self.shared.dispatcher, self.shared.per_client.as_ref());
+        let (dispatcher, per_client) =
+            (&self.shared.decider.dispatcher, self.shared.guards.per_client.as_ref());
         for (metric, value) in [
             (&table::QUEUED, dispatcher.queued() as u64),
             (&table::OUTSTANDING, dispatcher.outstanding().into()),
             (&table::ADMISSION_LIMIT, Sums::of(&self.shared).admission.unwrap_or(u32::MAX).into()),
             (&table::TARGETS, dispatcher.targets_known() as u64),
-            (&table::CLIENTS, self.shared.clients.load(Relaxed) as u64),
+            (&table::CLIENTS, self.shared.guards.clients.load(Relaxed) as u64),
             (&table::CLIENTS_KNOWN, per_client.map_or(0, |clients| clients.known() as u64)),
         ] {
             describe(encoder, metric)?.encode_gauge(&value)?;
         }
-        let dropped = self.shared.access.as_ref().map_or(0, AccessLog::dropped);
+        let dropped = self.shared.observers.access.as_ref().map_or(0, AccessLog::dropped);
         for (metric, value) in [
             (&table::CLIENTS_TOTAL, cells.sum(CLIENTS)),
             (&table::LOG_DROPPED, dropped),
-            (&table::RETRIES_DENIED, self.shared.retries.denied()),
+            (&table::RETRIES_DENIED, self.shared.guards.retries.denied()),
             (&table::CLIENTS_OVERFLOWED, per_client.map_or(0, |clients| clients.overflowed())),
             (&table::PANICS, cells.sum(PANICS)),
             (&table::HTTP2, cells.sum(HTTP2)),
@@ -260,8 +262,9 @@ impl Snapshot {
     /// Other switches.
     fn beside(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let beside = self.shared.beside.as_ref();
-        let (others, sets) = beside.map(|beside| beside.numbers(self.shared.clock.now())).unwrap_or_default();
-        let network = beside.map(crate::beside::Beside::counted).unwrap_or_default();
+        let (others, sets) =
+            beside.map(|beside| beside.numbers(self.shared.decider.clock.now())).unwrap_or_default();
+        let network = beside.map(|beside| beside.counted()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::OTHERS)?;
         for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {
@@ -269,7 +272,7 @@ impl Snapshot {
         }
         let mut elsewhere = describe(encoder, &table::ELSEWHERE)?;
         for row in rows.iter().filter(|_| beside.is_some()) {
-            let requests = self.shared.dispatcher.nodes().elsewhere(row.id);
+            let requests = self.shared.decider.dispatcher.nodes().elsewhere(row.id);
             elsewhere.encode_family(&[("node", &*row.name)])?.encode_gauge(&requests)?;
         }
         let mut told = describe(encoder, &table::SETS)?;
@@ -299,7 +302,7 @@ impl Snapshot {
     /// What is done beside relaying.
     fn copies(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut copies = describe(encoder, &table::COPIES)?;
-        let routing = &self.shared.routing;
+        let routing = &self.shared.decider.routing;
         for mirror in routing.all().flat_map(|(_, route)| route.mirrors.iter()) {
             for (outcome, value) in mirror.outcomes() {
                 count(
@@ -375,7 +378,7 @@ impl Snapshot {
     /// What became of spans; no lines where requests are not traced.
     fn spans(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut spans = describe(encoder, &table::SPANS)?;
-        let counts = self.shared.tracer.as_ref().map(Tracer::counts);
+        let counts = self.shared.observers.tracer.as_ref().map(Tracer::counts);
         let outcomes =
             counts.iter().flat_map(|c| [("sent", c.sent), ("dropped", c.dropped), ("failed", c.failed)]);
         for (outcome, value) in outcomes {
@@ -385,7 +388,7 @@ impl Snapshot {
     }
 
     fn histogram(&self, mut encoder: MetricEncoder<'_>, at: usize) -> Result<(), Error> {
-        let cells = &self.shared.metrics.cells;
+        let cells = &self.shared.decider.metrics.cells;
         let bounds = bounds_s().chain([f64::MAX]);
         let buckets: Vec<(f64, u64)> =
             bounds.enumerate().map(|(i, bound)| (bound, cells.sum(at + i))).collect();

@@ -19,13 +19,13 @@ impl Requests {
         head: &RequestHead,
         mut answer: Answer,
     ) -> Answer {
-        let route = self.shared.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.of(exchange.request.route);
         answer.head.fields.add("Via", self.shared.via.as_bytes());
         if !route.edited {
             return answer;
         }
         self.tell_request_id(exchange, &mut answer.head.fields);
-        let rules = [&self.shared.routing.reply_fields, &route.edits.reply_fields];
+        let rules = [&self.shared.decider.routing.reply_fields, &route.edits.reply_fields];
         let status = Some(answer.head.status());
         if let Some(values) = self.values((client, exchange), head, status, rules) {
             apply(rules, &values, &mut answer.head.fields);
@@ -58,7 +58,7 @@ impl Requests {
             failure => failure.status() < 500,
         };
         if failure == Failure::Unauthorized
-            && let Some(guard) = &self.shared.routing.of(exchange.request.route).edits.guard
+            && let Some(guard) = &self.shared.decider.routing.of(exchange.request.route).edits.guard
         {
             answer.head.fields.add("WWW-Authenticate", guard.challenge().as_bytes());
         }
@@ -79,7 +79,7 @@ impl Requests {
             Refusal::TooLarge { in_target: false } => Failure::HeaderTooLarge,
             Refusal::Malformed { .. } | Refusal::Connect => Failure::BadRequest,
         };
-        self.shared.metrics.failed(failure);
+        self.shared.decider.metrics.failed(failure);
         match refusal {
             // Where HTTP/2 is spoken too, what begins like neither is no request that could be answered.
             Refusal::Malformed { is_other_protocol: true, .. } if self.shared.h2c => None,

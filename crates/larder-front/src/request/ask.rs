@@ -22,8 +22,11 @@ impl Requests {
         head: &mut RequestHead,
     ) -> Result<(), Failure> {
         let is_first = exchange.tries == 0;
-        if let (Some(traced), Some(decision)) = (&mut exchange.traced, exchange.decision) {
-            traced.asks(&self.shared, decision, exchange.tries);
+        let tracer = self.shared.observers.tracer.as_ref();
+        if let (Some(traced), Some(tracer), Some(decision)) =
+            (&mut exchange.traced, tracer, exchange.decision)
+        {
+            traced.asks((&self.shared.decider, tracer), decision, exchange.tries);
         }
         exchange.tries = exchange.tries.saturating_add(1);
         (exchange.untold, exchange.body_bytes) = (true, 0);
@@ -31,8 +34,8 @@ impl Requests {
             head.fields.add("Via", self.shared.via.as_bytes());
             write_target(head, exchange.request.target);
         }
-        traced::tell(&self.shared, exchange.traced.as_deref(), &mut head.fields);
-        if self.shared.routing.of(exchange.request.route).edited {
+        traced::tell(tracer, exchange.traced.as_deref(), &mut head.fields);
+        if self.shared.decider.routing.of(exchange.request.route).edited {
             self.edit(client, exchange, head)?;
         }
         if let Some(resume) = &exchange.resume {
@@ -50,12 +53,13 @@ impl Requests {
                 if let Some(target) = target {
                     head.set_target(target).map_err(|_| Failure::Internal)?;
                 }
-                traced::tell(&self.shared, exchange.traced.as_deref(), &mut head.fields);
+                let tracer = self.shared.observers.tracer.as_ref();
+                traced::tell(tracer, exchange.traced.as_deref(), &mut head.fields);
             }
             (None, _) => exchange.unedited = Some(head.fields.save()),
         }
-        let route = self.shared.routing.of(exchange.request.route);
-        let rules = [&self.shared.routing.request_fields, &route.edits.request_fields];
+        let route = self.shared.decider.routing.of(exchange.request.route);
+        let rules = [&self.shared.decider.routing.request_fields, &route.edits.request_fields];
         // Rules read the fields and the path that the client has sent.
         let values = self.values((client, exchange), head, None, rules);
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &exchange.request_id) {
@@ -81,7 +85,7 @@ impl Requests {
 
     /// Removes the switch's cookie from a request.
     pub(super) fn remove_own_cookie(&self, exchange: &Exchange, head: &mut RequestHead) {
-        let sticky = &self.shared.routing.of(exchange.request.route).edits.sticky;
+        let sticky = &self.shared.decider.routing.of(exchange.request.route).edits.sticky;
         let Some(Sticky { by: StickyBy::Cookie(of), .. }) = sticky else { return };
         if cookie(&head.fields, of.name()).is_none() {
             return;
@@ -100,17 +104,17 @@ impl Requests {
         is_last: bool,
     ) -> Result<(), Failure> {
         exchange.body_bytes += piece.len() as u64;
-        let guard = &self.shared.routing.of(exchange.request.route).edits.guard;
+        let guard = &self.shared.decider.routing.of(exchange.request.route).edits.guard;
         if guard.as_ref().is_some_and(|guard| guard.body_is_too_large(exchange.body_bytes)) {
             return Err(Failure::BodyTooLarge);
         }
         self.copy_body(exchange, piece, is_last);
-        let (rate, base) = (self.shared.limits.body_rate_min, self.shared.timeouts.client_read);
+        let (rate, base) = (self.shared.guards.limits.body_rate_min, self.shared.timeouts.client_read);
         if rate == 0 || is_last {
             return Ok(());
         }
         let at_rate = Duration::from_millis(exchange.body_bytes.saturating_mul(1000) / rate);
-        let is_late = self.shared.clock.now() - exchange.tried > base.saturating_add(at_rate);
+        let is_late = self.shared.decider.clock.now() - exchange.tried > base.saturating_add(at_rate);
         if is_late { Err(Failure::BodyTimeout) } else { Ok(()) }
     }
 }

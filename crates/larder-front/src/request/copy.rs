@@ -16,7 +16,7 @@ use larder_http::h1::{Body, Fault, RequestHead};
 impl Requests {
     /// Begins the copies of a request that has its node. Those without a body are sent.
     pub(super) fn copy(&self, client: &Client, exchange: &mut Exchange, head: &RequestHead) {
-        let route = self.shared.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.of(exchange.request.route);
         if route.mirrors.is_empty() || head.asks_for_upgrade() {
             return;
         }
@@ -34,7 +34,7 @@ impl Requests {
             }
         }
         if head.body() == Body::None {
-            exchange.copies.drain(..).for_each(|copy| copy.send(&self.shared));
+            exchange.copies.drain(..).for_each(|copy| copy.send(&self.shared.decider));
         }
     }
 
@@ -49,7 +49,7 @@ impl Requests {
         }
         exchange.copies.retain_mut(|copy| copy.push(piece));
         if is_last {
-            exchange.copies.drain(..).for_each(|copy| copy.send(&self.shared));
+            exchange.copies.drain(..).for_each(|copy| copy.send(&self.shared.decider));
         }
     }
 
@@ -61,7 +61,7 @@ impl Requests {
         head: &RequestHead,
         to: RouteId,
     ) -> Result<(RequestHead, Request), Fault> {
-        let route = self.shared.routing.of(to);
+        let route = self.shared.decider.routing.of(to);
         let request = with_head(head, |head| {
             let target = route.with_key_head(head, |head| route.key.id(head));
             Request::new(target).with_class(route.classes.classify(head)).with_route(to)
@@ -84,7 +84,7 @@ impl Requests {
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &exchange.request_id) {
             Fields::set(&mut copy.fields, ids.config.header.as_str(), id);
         }
-        let rules = [&self.shared.routing.request_fields, &route.edits.request_fields];
+        let rules = [&self.shared.decider.routing.request_fields, &route.edits.request_fields];
         let mut values = Values::default();
         self.known((client, exchange), head, None, |known| {
             let known =

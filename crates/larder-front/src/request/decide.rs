@@ -17,8 +17,8 @@ impl Requests {
     /// Asks the dispatcher for a node.
     pub(super) fn place(&self, client: &Client, exchange: &mut Exchange, head: &RequestHead) -> Next<Server> {
         self.wish(exchange, head);
-        if self.shared.tracer.is_some() {
-            exchange.traced = with_head(head, |parts| Traced::begin(&self.shared, parts, &head.fields));
+        if let Some(tracer) = &self.shared.observers.tracer {
+            exchange.traced = with_head(head, |parts| Traced::begin(tracer, parts, &head.fields));
         }
         let placed = match exchange.placed.take() {
             Some(Ok(Started { lease, request, decision })) => {
@@ -46,7 +46,7 @@ impl Requests {
         head: &RequestHead,
     ) -> Next<Server> {
         let outcome = exchange.lease.wait().await;
-        exchange.queued = Some(self.shared.clock.now() - exchange.arrived);
+        exchange.queued = Some(self.shared.decider.clock.now() - exchange.arrived);
         self.decided(client, exchange, head, outcome.map_err(Failure::from))
     }
 
@@ -57,8 +57,8 @@ impl Requests {
         head: &RequestHead,
         outcome: Result<Decision, Failure>,
     ) -> Next<Server> {
-        if let Some(traced) = &exchange.traced {
-            traced.decided(&self.shared, (&exchange.request, exchange.queued), outcome);
+        if let (Some(traced), Some(tracer)) = (&exchange.traced, &self.shared.observers.tracer) {
+            traced.decided((&self.shared.decider, tracer), (&exchange.request, exchange.queued), outcome);
         }
         match outcome {
             Ok(decision) => {
@@ -73,12 +73,13 @@ impl Requests {
 
     /// Finds out to which node the client comes back, if its route keeps sessions.
     fn wish(&self, exchange: &mut Exchange, head: &RequestHead) {
-        if self.shared.routing.of(exchange.request.route).edits.sticky.is_none() {
+        if self.shared.decider.routing.of(exchange.request.route).edits.sticky.is_none() {
             return;
         }
         let token = |name: &str| cookie(&head.fields, name);
-        let wish =
-            with_head(head, |parts| self.shared.wish(&exchange.request, parts, exchange.arrived, token));
+        let wish = with_head(head, |parts| {
+            self.shared.decider.wish(&exchange.request, parts, exchange.arrived, token)
+        });
         if let Some(wish) = wish {
             exchange.sticky = wish.by_cookie.then_some(wish.node);
             exchange.request = exchange.request.with_tie(wish.tie);

@@ -36,7 +36,7 @@ impl Requests {
         reply: &ReplyHead,
         report: &Report,
     ) {
-        let now = self.shared.clock.now();
+        let now = self.shared.decider.clock.now();
         let failure = match report.fault {
             Some(fault) => Some(of_client(fault, &exchange)),
             None => exchange.failure.filter(|_| exchange.has_failed || !report.complete),
@@ -67,7 +67,7 @@ impl Requests {
             first_byte: exchange.first_byte,
             total: now - exchange.arrived,
         };
-        self.shared.metrics.ended(&ended);
+        self.shared.decider.metrics.ended(&ended);
         exchange.lease.release(now);
         // The client's own fields and path are what is logged and watched.
         if let Some(fields) = &exchange.unedited {
@@ -77,15 +77,15 @@ impl Requests {
             let _ = request.set_target(target);
         }
         self.log(client, &exchange, (request, reply), &ended);
-        if let (Some(tracer), Some(traced)) = (&self.shared.tracer, exchange.traced.take()) {
+        if let (Some(tracer), Some(traced)) = (&self.shared.observers.tracer, exchange.traced.take()) {
             traced.end(tracer, &ended);
         }
         // What was refused before its target was known asks for none.
         if exchange.request.target == TargetId(0) {
             return;
         }
-        self.shared.hottest.note(now, &exchange.request, host(request), request.target());
-        let feed = self.shared.shadow.as_ref();
+        self.shared.observers.hottest.note(now, &exchange.request, host(request), request.target());
+        let feed = self.shared.observers.shadow.as_ref();
         if let (Some(decision), Some(feed)) =
             (whole, feed.filter(|feed| feed.draws(exchange.request.target, now)))
         {
@@ -101,8 +101,8 @@ impl Requests {
             first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.tried),
             found: exchange.cache.filter(|_| is_useful).map(found),
         };
-        self.shared.dispatcher.served(now, &exchange.request, node, &served);
-        let census = self.shared.routing.of(exchange.request.route).census.as_ref();
+        self.shared.decider.dispatcher.served(now, &exchange.request, node, &served);
+        let census = self.shared.decider.routing.of(exchange.request.route).census.as_ref();
         if let Some(census) = census.filter(|_| is_useful) {
             census.count(exchange.request.target, Bytes(report.body_bytes));
         }
@@ -117,7 +117,7 @@ impl Requests {
         }
         if let Some(decision) = exchange.decision {
             let waited = answered.unwrap_or(now) - exchange.tried;
-            self.shared.dispatcher.unserved(now, &exchange.request, decision.node, waited);
+            self.shared.decider.dispatcher.unserved(now, &exchange.request, decision.node, waited);
         }
     }
 
@@ -128,8 +128,8 @@ impl Requests {
         (request, reply): (&RequestHead, &ReplyHead),
         ended: &Ended,
     ) {
-        let Some(log) = &self.shared.access else { return };
-        let node = ended.node.and_then(|node| self.shared.nodes.get(node));
+        let Some(log) = &self.shared.observers.access else { return };
+        let node = ended.node.and_then(|node| self.shared.decider.nodes.get(node));
         let fields = AccessFields {
             node: node.as_ref().map(|node| &*node.name),
             reason: ended.reason.map(larder_core::Reason::name).or(exchange.answered_by),
@@ -140,7 +140,7 @@ impl Requests {
             connect: exchange.connect,
             first_byte: ended.first_byte,
             total: ended.total,
-            route: &self.shared.routing.of(ended.route).name,
+            route: &self.shared.decider.routing.of(ended.route).name,
             class: ended.class.name(),
             mechanism: exchange.delivery.mechanism.name(),
             why: exchange.delivery.why.name(),

@@ -94,7 +94,7 @@ impl Requests {
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Result<Option<Answer>, Failure> {
-        let limits = &self.shared.limits;
+        let limits = &self.shared.guards.limits;
         if head.target().len() > limits.uri_bytes_max {
             return Err(Failure::UriTooLong);
         }
@@ -102,7 +102,7 @@ impl Requests {
         self.within_rate(client, exchange, head)?;
         to_origin_form(head).map_err(|_| Failure::BadRequest)?;
         exchange.request = with_head(head, |head| {
-            let request = self.shared.routing.request(head, Some(client.address.ip()));
+            let request = self.shared.decider.routing.request(head, Some(client.address.ip()));
             request.with_lasting(asks_to_last(head.method, head.headers))
         });
         if is_of_nodes(head.target()) {
@@ -119,7 +119,7 @@ impl Requests {
 
     /// Removes the fields that the sender may not set, and writes who it is, before routes, keys and limits read them.
     fn write_sender(&self, client: &Client, head: &mut RequestHead) {
-        let (rules, security) = (&self.shared.entry, client.security.as_ref());
+        let (rules, security) = (&self.shared.guards.entry, client.security.as_ref());
         let mut dropped = rules.drop_underscores(&mut head.fields);
         let (address, named) = (client.address.ip(), host(head).to_vec());
         let sender = Sender {
@@ -131,7 +131,7 @@ impl Requests {
         };
         dropped += rules.identify(&mut head.fields, sender);
         if dropped > 0 {
-            self.shared.metrics.fields_dropped(dropped);
+            self.shared.decider.metrics.fields_dropped(dropped);
         }
     }
 
@@ -142,7 +142,7 @@ impl Requests {
         exchange: &mut Exchange,
         head: &RequestHead,
     ) -> Result<(), Failure> {
-        let Some(clients) = &self.shared.per_client else { return Ok(()) };
+        let Some(clients) = &self.shared.guards.per_client else { return Ok(()) };
         let who = clients.who(&head.fields, client.address.ip());
         clients.request(who, exchange.arrived).map_err(|TooMany { wait }| {
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -153,7 +153,7 @@ impl Requests {
 
     /// Whether the request must wait for the store of an authority's challenges, or for a password to be checked.
     fn must_wait(&self, exchange: &Exchange, head: &RequestHead) -> bool {
-        let guard = &self.shared.routing.of(exchange.request.route).edits.guard;
+        let guard = &self.shared.decider.routing.of(exchange.request.route).edits.guard;
         guard.as_ref().is_some_and(|guard| guard.users.is_some()) || self.may_be_challenge(head)
     }
 
@@ -182,7 +182,7 @@ impl Requests {
 
     /// Checks the client's password, if the route asks for one.
     async fn authenticate(&self, exchange: &Exchange, head: &RequestHead) -> Result<(), Failure> {
-        match &self.shared.routing.of(exchange.request.route).edits.guard {
+        match &self.shared.decider.routing.of(exchange.request.route).edits.guard {
             Some(guard) => guard.authenticate(&head.fields).await,
             None => Ok(()),
         }
@@ -208,7 +208,7 @@ impl Requests {
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Result<Option<Answer>, Failure> {
-        let route = self.shared.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.of(exchange.request.route);
         if let Some(guard) = &route.edits.guard {
             if let Body::Length(bytes) = head.body()
                 && guard.body_is_too_large(bytes)
@@ -229,11 +229,13 @@ impl Requests {
 
     /// Whether the client's network may make requests of the route.
     fn admits(&self, client: &Client, exchange: &Exchange, head: &RequestHead) -> bool {
-        let Some(guard) = &self.shared.routing.of(exchange.request.route).edits.guard else { return true };
+        let Some(guard) = &self.shared.decider.routing.of(exchange.request.route).edits.guard else {
+            return true;
+        };
         if !guard.looks_at_addresses() {
             return true;
         }
-        let relays = &self.shared.entry.trusted_relays;
+        let relays = &self.shared.guards.entry.trusted_relays;
         let address = client_address(&head.fields, client.address.ip(), relays);
         address.is_some_and(|address| guard.admits(address))
     }

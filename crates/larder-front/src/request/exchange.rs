@@ -98,7 +98,7 @@ pub(super) enum WaitsFor {
 impl Exchange {
     pub(super) fn new(shared: &Arc<Shared>, client: &Client) -> Self {
         Self {
-            lease: Lease::new(shared.clone()),
+            lease: Lease::new(shared.decider.clone()),
             placed: client.take_outcome(),
             request: Request::new(TargetId(0)),
             decision: None,
@@ -127,7 +127,7 @@ impl Exchange {
             retry_after_s: None,
             cache: None,
             keeps: false,
-            arrived: shared.clock.now(),
+            arrived: shared.decider.clock.now(),
             tried: Time::ZERO,
             answered: None,
             long_lived: false,

@@ -55,7 +55,7 @@ impl Requests {
             // Each of its requests was counted.
             Http2Fault::Malformed => return,
         };
-        self.shared.metrics.failed(failure);
+        self.shared.decider.metrics.failed(failure);
         tracing::debug!(client = %client.address, ?fault, "limit on HTTP/2 exceeded");
     }
 
@@ -75,7 +75,7 @@ impl Requests {
         }
         if let Some(again) = self.again(exchange, heads, (failure, error)) {
             exchange.again = again;
-            if let (Some(tracer), Some(traced)) = (&self.shared.tracer, &mut exchange.traced) {
+            if let (Some(tracer), Some(traced)) = (&self.shared.observers.tracer, &mut exchange.traced) {
                 traced.fails(tracer, failure.name());
             }
             match self.place_again(exchange) {
@@ -133,7 +133,12 @@ impl Requests {
             (true, Some(from)) => Some(Resume::of(request, reply, from)?),
             (true, None) => return None,
         };
-        if !self.shared.retries.take(self.shared.clock.now(), self.shared.metrics.ended_requests()) {
+        if !self
+            .shared
+            .guards
+            .retries
+            .take(self.shared.decider.clock.now(), self.shared.decider.metrics.ended_requests())
+        {
             exchange.resume = None;
             return None;
         }
@@ -144,17 +149,17 @@ impl Requests {
     fn may_retry(&self, exchange: &Exchange) -> bool {
         // The first attempt is none, and neither is the one that made up for a connection that had waited.
         let again = exchange.tries.saturating_sub(1 + u8::from(exchange.same_node_tried));
-        again < self.shared.limits.retries_max
+        again < self.shared.guards.limits.retries_max
     }
 
     /// The node for another attempt.
     fn place_again(&self, exchange: &mut Exchange) -> Result<Decision, Refusal> {
-        let now = self.shared.clock.now();
+        let now = self.shared.decider.clock.now();
         self.tell_unserved(exchange, now);
         exchange.tried = now;
         let Some(before) = exchange.decision else { return Err(Refusal::NoNode) };
-        self.shared.metrics.retried(exchange.again);
-        if exchange.again == Retry::SameNode && self.shared.dispatcher.nodes().is_open(before.node) {
+        self.shared.decider.metrics.retried(exchange.again);
+        if exchange.again == Retry::SameNode && self.shared.decider.dispatcher.nodes().is_open(before.node) {
             return Ok(before);
         }
         let decision = exchange.lease.retry(exchange.request);
@@ -162,7 +167,7 @@ impl Requests {
         exchange.request.exclude = exchange.request.exclude.with(before.node);
         if decision.is_ok()
             && std::mem::take(&mut exchange.unanswered)
-            && let Some(node) = self.shared.nodes.get(before.node)
+            && let Some(node) = self.shared.decider.nodes.get(before.node)
         {
             health::note_unanswered(&node);
         }
@@ -175,15 +180,19 @@ impl Requests {
         if std::mem::replace(&mut exchange.charged, true) {
             return;
         }
-        if let Some(node) = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
-            health::note_failure(&self.shared, &node);
+        if let Some(node) =
+            exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node))
+        {
+            health::note_failure((&self.shared.decider, &self.shared.guards), &node);
             exchange.unanswered = true;
         }
     }
 
     /// Logs a request that failed at a node.
     fn log_node_failure(&self, exchange: &Exchange, failure: Failure, error: &io::Error) {
-        if let Some(node) = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
+        if let Some(node) =
+            exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node))
+        {
             node.log.failed(failure, || node_log::root(error));
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct Hedge {
 
 impl Drop for Hedge {
     fn drop(&mut self) {
-        if let Some(hedging) = &self.shared.routing.of(self.request.route).hedging {
+        if let Some(hedging) = &self.shared.decider.routing.of(self.request.route).hedging {
             hedging.count(match self.won {
                 Some(true) => Outcome::Won,
                 Some(false) => Outcome::Lost,
@@ -39,8 +39,8 @@ impl Drop for Hedge {
             });
         }
         if self.lease.is_some() {
-            let now = self.shared.clock.now();
-            self.shared.dispatcher.unserved(now, &self.request, self.decision.node, now - self.asked);
+            let now = self.shared.decider.clock.now();
+            self.shared.decider.dispatcher.unserved(now, &self.request, self.decision.node, now - self.asked);
         }
     }
 }
@@ -49,9 +49,9 @@ impl Requests {
     /// The time after which another node is asked, if the request may be hedged: GET and HEAD, in their first attempt, on a route that
     /// says so, of a client that need not come back to one node.
     pub(super) fn may_hedge(&self, exchange: &Exchange, head: &RequestHead) -> Option<Duration> {
-        let route = self.shared.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.of(exchange.request.route);
         let hedging = route.hedging.as_ref()?;
-        let node = self.shared.nodes.get(exchange.decision?.node)?;
+        let node = self.shared.decider.nodes.get(exchange.decision?.node)?;
         let may = exchange.tries == 1
             && route.edits.sticky.is_none()
             && matches!(head.method(), b"GET" | b"HEAD")
@@ -64,16 +64,16 @@ impl Requests {
 
     /// Another node for the request, with its load, if one has room at once.
     pub(super) fn second(&self, exchange: &mut Exchange) -> Option<Server> {
-        let hedging: &Hedging = self.shared.routing.of(exchange.request.route).hedging.as_ref()?;
-        let (first, now) = (exchange.decision?.node, self.shared.clock.now());
+        let hedging: &Hedging = self.shared.decider.routing.of(exchange.request.route).hedging.as_ref()?;
+        let (first, now) = (exchange.decision?.node, self.shared.decider.clock.now());
         if !hedging.allows(now) {
             return None;
         }
         let request = Request { exclude: exchange.request.exclude.with(first), ..exchange.request };
-        let mut lease = Lease::new(self.shared.clone());
+        let mut lease = Lease::new(self.shared.decider.clone());
         let found = lease.arrive(now, request).ok().flatten().and_then(|decision| {
             // Where there is no other, some policies name the same again.
-            let node = self.shared.nodes.get(decision.node)?;
+            let node = self.shared.decider.nodes.get(decision.node)?;
             (node.id != first && node.is_hedgeable()).then(|| (decision, Server::of(&node, 0)))
         });
         let Some((decision, server)) = found else {
@@ -89,7 +89,7 @@ impl Requests {
     pub(super) fn watch_race(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
         let Some(second) = exchange.hedge.as_ref().map(|hedge| hedge.decision.node) else { return };
         let Some(first) = exchange.decision.map(|decision| decision.node) else { return };
-        let node = |is_second| self.shared.nodes.get(if is_second { second } else { first });
+        let node = |is_second| self.shared.decider.nodes.get(if is_second { second } else { first });
         match event {
             RaceEvent::Failed { is_second, failure } => {
                 exchange.has_raced = true;
@@ -102,13 +102,13 @@ impl Requests {
                 if let Some(node) = node(is_second) {
                     node.log.failed(found, || node_log::root(&failure.error));
                     if !std::mem::replace(&mut exchange.charged, true) {
-                        health::note_failure(&self.shared, &node);
+                        health::note_failure((&self.shared.decider, &self.shared.guards), &node);
                     }
                 }
             }
             RaceEvent::Discarded { is_second, status } => {
                 if let Some(node) = node(is_second) {
-                    health::outliers::note_status(&self.shared, &node, status);
+                    health::outliers::note_status((&self.shared.decider, &self.shared.guards), &node, status);
                 }
             }
             RaceEvent::Won { is_second } => {
@@ -129,13 +129,13 @@ impl Requests {
 
     /// The request is the second node's from now on.
     fn take_second(&self, exchange: &mut Exchange, hedge: &mut Hedge) {
-        self.tell_unserved(exchange, self.shared.clock.now());
+        self.tell_unserved(exchange, self.shared.decider.clock.now());
         if let Some(lease) = hedge.lease.take() {
             exchange.lease = lease;
         }
         exchange.decision = Some(hedge.decision);
         if let Some(traced) = &mut exchange.traced {
-            traced.hedged(&self.shared, hedge.decision);
+            traced.hedged(&self.shared.decider, hedge.decision);
         }
         (exchange.tried, exchange.untold) = (hedge.asked, true);
     }

@@ -41,7 +41,7 @@ impl Requests {
         status: Option<u16>,
         act: impl FnOnce(&Known<'_>) -> T,
     ) -> T {
-        let node = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node));
+        let node = exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node));
         with_head(head, |head| {
             act(&Known {
                 head: *head,
@@ -49,9 +49,9 @@ impl Requests {
                 secure: client.is_secure(),
                 request_id: exchange.request_id.as_deref(),
                 target: exchange.request.target,
-                route: &self.shared.routing.of(exchange.request.route).name,
+                route: &self.shared.decider.routing.of(exchange.request.route).name,
                 class: exchange.request.class.name(),
-                policy: self.shared.dispatcher.settings_of(exchange.request.route).policy.name(),
+                policy: self.shared.decider.dispatcher.settings_of(exchange.request.route).policy.name(),
                 node: node.as_ref().map(|node| &*node.name),
                 reason: exchange.decision.map(|decision| decision.reason).map(Reason::name),
                 status,

@@ -183,7 +183,7 @@ impl Proxy for Requests {
     }
 
     fn limits(&self) -> Limits {
-        let (limits, timeouts) = (&self.shared.limits, &self.shared.timeouts);
+        let (limits, timeouts) = (&self.shared.guards.limits, &self.shared.timeouts);
         Limits {
             head_bytes: limits.header_bytes_max,
             head: timeouts.header,

@@ -56,7 +56,7 @@ impl Requests {
         exchange: &mut Exchange,
         head: &RequestHead,
     ) -> Next<Server> {
-        let node = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node));
+        let node = exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node));
         match node {
             Some(node) => Next::Server(Server::of(&node, client.number)),
             None => Next::Answer(self.fail(client, exchange, head, Failure::Internal)),
@@ -65,7 +65,7 @@ impl Requests {
 
     /// Opens a connection to a node.
     pub(super) async fn open(&self, client: &Client, server: &Server) -> io::Result<NodeStream> {
-        let node = self.shared.nodes.get(server.node).and_then(|node| node.keep());
+        let node = self.shared.decider.nodes.get(server.node).and_then(|node| node.keep());
         // A node that has moved meanwhile is decided on again.
         let node = node.filter(|node| node.dial.address == server.address);
         let node = node.ok_or(io::ErrorKind::NotFound)?;
@@ -75,7 +75,7 @@ impl Requests {
             DialError::Connect(error) => error,
             error @ DialError::Tls(_) => io::Error::other(error),
         })?;
-        self.shared.metrics.node_connected(node.id);
+        self.shared.decider.metrics.node_connected(node.id);
         Ok(stream)
     }
 }

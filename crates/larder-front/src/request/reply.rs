@@ -21,7 +21,7 @@ impl Requests {
         request: &RequestHead,
         reply: &mut ReplyHead,
     ) -> Result<Passage, Unfit> {
-        let now = self.shared.clock.now();
+        let now = self.shared.decider.clock.now();
         exchange.answered = Some(now);
         if let Some(resume) = &exchange.resume {
             exchange.resume_refused = !resume.is_in(reply);
@@ -47,15 +47,23 @@ impl Requests {
             reply.fields.iter().rev().find(|field| field.name.eq_ignore_ascii_case(b"cache-status"));
         let cache_status = cache_status.map(|field| field.value);
         exchange.cache = cache_status.and_then(cache_outcome);
-        if self.shared.shadow.is_some() {
+        if self.shared.observers.shadow.is_some() {
             exchange.keeps =
                 exchange.cache == Some(CacheOutcome::Hit) || keeps(method, &reply.fields, cache_status);
         }
         let target = exchange.request.target;
-        if let Some(node) = exchange.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
+        if let Some(node) =
+            exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node))
+        {
             health::note_success(&node);
-            health::outliers::note_status(&self.shared, &node, status);
-            signals::note_reply(&self.shared, &node, target, exchange.cache, &mut reply.fields);
+            health::outliers::note_status((&self.shared.decider, &self.shared.guards), &node, status);
+            signals::note_reply(
+                (&self.shared.decider, &self.shared.signals),
+                &node,
+                target,
+                exchange.cache,
+                &mut reply.fields,
+            );
         }
         if let Some(edge) = &self.shared.handoff {
             edge.note_relayed(method, target, status, &reply.fields);
@@ -70,7 +78,7 @@ impl Requests {
         reply: &mut ReplyHead,
     ) -> Result<(), Fault> {
         reply.fields.append(b"Via", self.shared.via.as_bytes())?;
-        let route = self.shared.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.of(exchange.request.route);
         if !route.edited {
             return Ok(());
         }
@@ -84,7 +92,7 @@ impl Requests {
             exchange.encoder = encoder.map(|encoder| (encoder, flush));
         }
         self.tell_request_id(exchange, &mut reply.fields);
-        let rules = [&self.shared.routing.reply_fields, &route.edits.reply_fields];
+        let rules = [&self.shared.decider.routing.reply_fields, &route.edits.reply_fields];
         if let Some(values) = self.values((client, exchange), request, Some(reply.status()), rules) {
             apply(rules, &values, &mut reply.fields);
         }
@@ -93,7 +101,7 @@ impl Requests {
 
     /// Names the node to the client, if the client does not know it yet.
     fn stick(&self, client: &Client, exchange: &Exchange, reply: &mut ReplyHead) -> Result<(), Fault> {
-        let route = self.shared.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.of(exchange.request.route);
         let (Some(Sticky { by: StickyBy::Cookie(of), .. }), Some(tokens), Some(decision)) =
             (&route.edits.sticky, &route.tokens, exchange.decision)
         else {
@@ -102,7 +110,7 @@ impl Requests {
         if exchange.sticky == Some(decision.node) && !of.renewed() {
             return Ok(());
         }
-        let Some(node) = self.shared.nodes.get(decision.node) else { return Ok(()) };
+        let Some(node) = self.shared.decider.nodes.get(decision.node) else { return Ok(()) };
         let set = tokens.set_cookie(of, &node.name, client.is_secure());
         reply.fields.append(b"Set-Cookie", set.as_bytes())?;
         // A shared cache may keep the reply, but not for others what names this client's node (RFC 9111 section 5.2.2.4).
@@ -119,9 +127,9 @@ impl Requests {
     ) -> bool {
         if let Some(after) = self.shared.long_lived.after
             && !(is_last || exchange.long_lived)
-            && self.shared.clock.now() - exchange.tried > after
+            && self.shared.decider.clock.now() - exchange.tried > after
         {
-            exchange.become_long_lived(self.shared.clock.now());
+            exchange.become_long_lived(self.shared.decider.clock.now());
         }
         let Some((encoder, flush)) = &mut exchange.encoder else { return false };
         // The codecs write to memory, which does not fail; if one did, its stream would be cut short, which the client sees.

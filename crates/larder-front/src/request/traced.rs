@@ -7,9 +7,9 @@
 //!   relay              one for each time a node is asked, of kind client; the node goes on from here
 //! ```
 
+use crate::decider::Decider;
 use crate::failure::Failure;
 use crate::metrics::Ended;
-use crate::switch::Shared;
 use larder_core::rules::Head;
 use larder_core::{Decision, Reason, Request};
 use larder_edge::Fields;
@@ -23,8 +23,8 @@ fn traceparent(fields: &impl Fields) -> Option<&[u8]> {
 }
 
 /// The node is told which span it is asked in, or that the lot has not fallen on this request.
-pub(crate) fn tell(shared: &Shared, traced: Option<&Traced>, request: &mut impl Fields) {
-    let Some(tracer) = shared.tracer.as_ref() else { return };
+pub(crate) fn tell(tracer: Option<&Tracer>, traced: Option<&Traced>, request: &mut impl Fields) {
+    let Some(tracer) = tracer else { return };
     let (parent, begins) = match traced {
         Some(Traced { request, relay: Some(relay) }) => (relay.parent(), request.is_root()),
         None if tracer.follows(traceparent(request)).is_none() => (tracer.unsampled(), true),
@@ -45,8 +45,7 @@ pub(crate) struct Traced {
 
 impl Traced {
     /// Of a request that has just come, if it is to be traced.
-    pub(crate) fn begin(shared: &Shared, head: &Head<'_>, fields: &impl Fields) -> Option<Box<Self>> {
-        let tracer = shared.tracer.as_ref()?;
+    pub(crate) fn begin(tracer: &Tracer, head: &Head<'_>, fields: &impl Fields) -> Option<Box<Self>> {
         let mut request = tracer.begin(traceparent(fields), "request")?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         request.set("http.request.method", text(head.method));
@@ -58,11 +57,10 @@ impl Traced {
     /// The first node is chosen, or none.
     pub(crate) fn decided(
         &self,
-        shared: &Shared,
+        (decider, tracer): (&Decider, &Tracer),
         (request, queued): (&Request, Option<Duration>),
         decision: Result<Decision, Failure>,
     ) {
-        let Some(tracer) = shared.tracer.as_ref() else { return };
         let (parent, began) = (self.request.parent(), self.request.began_ns());
         let waited = queued.unwrap_or_default();
         let admitted = began.saturating_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
@@ -70,14 +68,14 @@ impl Traced {
             tracer.send(tracer.child(parent, "queue", Kind::Internal, began).end(admitted));
         }
         let mut span = tracer.child(parent, "decision", Kind::Internal, admitted);
-        let policy = shared.dispatcher.settings_of(request.route).policy;
+        let policy = decider.dispatcher.settings_of(request.route).policy;
         span.set("larder.policy", policy.name());
-        span.set("larder.route", &*shared.routing.of(request.route).name);
+        span.set("larder.route", &*decider.routing.of(request.route).name);
         span.set("larder.target", request.target.to_string());
         match decision {
             Ok(decision) => {
                 span.set("larder.reason", decision.reason.name());
-                span.set("larder.node", &*shared.dispatcher.nodes().name(decision.node));
+                span.set("larder.node", &*decider.dispatcher.nodes().name(decision.node));
             }
             Err(failure) => span.fail(failure.name()),
         }
@@ -85,12 +83,11 @@ impl Traced {
     }
 
     /// A node is asked, for the first time or again.
-    pub(crate) fn asks(&mut self, shared: &Shared, decision: Decision, tries: u8) {
-        let Some(tracer) = shared.tracer.as_ref() else { return };
+    pub(crate) fn asks(&mut self, (decider, tracer): (&Decider, &Tracer), decision: Decision, tries: u8) {
         self.fails(tracer, "retried");
         let mut span = tracer.child_now(self.request.parent(), "relay", Kind::Client);
-        span.set("larder.node", &*shared.dispatcher.nodes().name(decision.node));
-        if let Some(node) = shared.nodes.get(decision.node) {
+        span.set("larder.node", &*decider.dispatcher.nodes().name(decision.node));
+        if let Some(node) = decider.nodes.get(decision.node) {
             span.set("network.peer.address", node.resolved.ip().to_string());
             span.set("network.peer.port", node.resolved.port());
         }
@@ -101,9 +98,9 @@ impl Traced {
     }
 
     /// The answer is another node's, which was asked beside the first.
-    pub(crate) fn hedged(&mut self, shared: &Shared, decision: Decision) {
+    pub(crate) fn hedged(&mut self, decider: &Decider, decision: Decision) {
         if let Some(relay) = &mut self.relay {
-            relay.set("larder.hedge.node", &*shared.dispatcher.nodes().name(decision.node));
+            relay.set("larder.hedge.node", &*decider.dispatcher.nodes().name(decision.node));
         }
     }
 

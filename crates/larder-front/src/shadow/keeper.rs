@@ -1,7 +1,7 @@
 //! The thread that keeps the shadow.
 
-use super::{Feed, feed, held};
-use crate::switch::Shared;
+use super::{Feed, held};
+use crate::decider::Decider;
 use larder_core::shadow::{LiveNode, Seen, Shadow};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread, once. It ends with the switch.
-pub(crate) fn start(shared: &Arc<Shared>) {
-    let Some((shadow, seen)) = feed(shared).and_then(|feed| held(&feed.begin).take()) else { return };
-    let weak = Arc::downgrade(shared);
+pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<Feed>) {
+    let Some((shadow, seen)) = held(&feed.begin).take() else { return };
+    let weak = (Arc::downgrade(decider), Arc::downgrade(feed));
     let started =
         std::thread::Builder::new().name("larder-shadow".to_owned()).spawn(move || run(&weak, shadow, &seen));
     if let Err(error) = started {
@@ -21,13 +21,13 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     }
 }
 
-fn run(shared: &Weak<Shared>, mut shadow: Shadow, seen: &Receiver<Seen>) {
+fn run((decider, feed): &(Weak<Decider>, Weak<Feed>), mut shadow: Shadow, seen: &Receiver<Seen>) {
     let mut look_at = Instant::now();
     loop {
         if Instant::now() >= look_at {
             look_at = Instant::now() + LOOK;
-            let Some(shared) = shared.upgrade() else { return };
-            look(&shared, &mut shadow);
+            let (Some(decider), Some(feed)) = (decider.upgrade(), feed.upgrade()) else { return };
+            look(&decider, &feed, &mut shadow);
         }
         match seen.recv_timeout(look_at.saturating_duration_since(Instant::now())) {
             Ok(request) => shadow.see(&request),
@@ -38,13 +38,12 @@ fn run(shared: &Weak<Shared>, mut shadow: Shadow, seen: &Receiver<Seen>) {
 }
 
 /// Follows the nodes and reports.
-fn look(shared: &Shared, shadow: &mut Shadow) {
-    let Some(feed) = feed(shared) else { return };
-    shadow.follow(shared.clock.now(), nodes(shared, feed));
+fn look(decider: &Decider, feed: &Feed, shadow: &mut Shadow) {
+    shadow.follow(decider.clock.now(), nodes(decider, feed));
     *held(&feed.report) = Some(shadow.report());
 }
 
-fn nodes(shared: &Shared, feed: &Feed) -> Vec<LiveNode> {
+fn nodes(decider: &Decider, feed: &Feed) -> Vec<LiveNode> {
     let row = |row: larder_core::NodeRow| LiveNode {
         memory: feed.memory_of(&row.name, row.cache).0,
         name: row.name,
@@ -54,5 +53,5 @@ fn nodes(shared: &Shared, feed: &Feed) -> Vec<LiveNode> {
         backup: row.backup,
         state: row.state,
     };
-    shared.dispatcher.nodes().rows().into_iter().map(row).collect()
+    decider.dispatcher.nodes().rows().into_iter().map(row).collect()
 }

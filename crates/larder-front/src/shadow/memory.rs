@@ -1,9 +1,9 @@
 //! How large the nodes' memories are, by what they say: `levels.cache_bytes_max` of a larder node's load page.
 
-use super::{feed, held};
+use super::{Feed, held};
+use crate::decider::Decider;
 use crate::dial::Dial;
-use crate::signals;
-use crate::switch::Shared;
+use crate::signals::{self, Signals};
 use larder_core::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,14 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the nodes whose memory nobody has stated, one after the other, until the switch ends.
-pub(crate) async fn learn(shared: Arc<Shared>) {
-    let Some(feed) = feed(&shared).filter(|feed| feed.config.memory.is_none()) else { return };
+pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed: Arc<Feed>) {
+    if feed.config.memory.is_some() {
+        return;
+    }
     loop {
         let mut missing = false;
-        for (name, dial) in unstated(&shared) {
-            let asked = signals::cache_bytes_max(&shared, dial);
+        for (name, dial) in unstated(&decider) {
+            let asked = signals::cache_bytes_max(&signals, dial);
             match tokio::time::timeout(PATIENCE, asked).await.ok().flatten() {
                 Some(bytes) => drop(held(&feed.learned).insert(name, Bytes(bytes))),
                 // What it said before holds on: it may be down for a while.
@@ -32,8 +34,8 @@ pub(crate) async fn learn(shared: Arc<Shared>) {
     }
 }
 
-fn unstated(shared: &Shared) -> Vec<(Arc<str>, Dial)> {
-    let rows = shared.dispatcher.nodes().rows();
+fn unstated(decider: &Decider) -> Vec<(Arc<str>, Dial)> {
+    let rows = decider.dispatcher.nodes().rows();
     let unstated = rows.into_iter().filter(|row| row.cache == Bytes::ZERO);
-    unstated.filter_map(|row| Some((row.name, shared.nodes.get(row.id)?.dial.clone()))).collect()
+    unstated.filter_map(|row| Some((row.name, decider.nodes.get(row.id)?.dial.clone()))).collect()
 }

@@ -17,7 +17,6 @@ pub use status::{MemoryStatus, PolicyShadow, ShadowFigures, ShadowStatus};
 pub(crate) use keeper::start;
 pub(crate) use memory::learn;
 
-use crate::switch::Shared;
 use larder_core::dispatch::SettingsError;
 use larder_core::shadow::{Report, Sampler, Seen, Shadow};
 use larder_core::{Bytes, RouteSpec, Settings, TargetId, Time};
@@ -101,9 +100,4 @@ impl Feed {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The feed of a switch, if it has one.
-fn feed(shared: &Shared) -> Option<&Feed> {
-    shared.shadow.as_ref()
 }

@@ -1,6 +1,6 @@
 //! The shadow as an operator sees it.
 
-use super::{QUEUE_MAX, feed};
+use super::QUEUE_MAX;
 use crate::handle::SwitchHandle;
 use larder_core::shadow::{Figures, PolicyReport};
 use serde::Serialize;
@@ -85,10 +85,10 @@ impl SwitchHandle {
     /// What other policies would have made of the requests; `None` if shadow mode is off.
     pub fn shadow(&self) -> Option<ShadowStatus> {
         let shared = &*self.shared;
-        let feed = feed(shared)?;
-        let live = shared.dispatcher.settings().policy;
+        let feed = shared.observers.shadow.as_ref()?;
+        let live = shared.decider.dispatcher.settings().policy;
         let report = feed.report();
-        let rows = shared.dispatcher.nodes().rows();
+        let rows = shared.decider.dispatcher.nodes().rows();
         let memory = rows.iter().map(|row| {
             let (bytes, from) = feed.memory_of(&row.name, row.cache);
             MemoryStatus { node: row.name.to_string(), bytes: bytes.get(), from }

@@ -5,13 +5,14 @@
 //! drains or leaves: so a stream is left when that happens and opened anew when the node takes requests again, and
 //! its snapshot tells everything.
 
+use super::Signals;
 use super::cause::Cause;
 use super::client::Client;
 use super::mirror::{Lines, Mirror, Said};
 use super::state::EventKind;
+use crate::decider::Decider;
 use crate::health::Lots;
 use crate::node::Node;
-use crate::switch::Shared;
 use larder_core::TargetId;
 use larder_core::dispatch::CacheEvent;
 use std::time::Duration;
@@ -20,17 +21,17 @@ use std::time::Duration;
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 
 /// Follows `node` until it leaves.
-pub(super) async fn run(shared: &Shared, node: &Node) {
-    let config = &shared.signals.config.cache;
-    let secrets = shared.signals.secrets();
+pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node) {
+    let config = &signals.config.cache;
+    let secrets = signals.secrets();
     let mut client = Client::new(node.dial.clone(), &config.path, "application/x-ndjson", secrets);
     let mut mirror = Mirror::new(config.targets_max);
     let mut lots = Lots::new(node.id.0);
     let mut pause = RETRY_FIRST;
     let mut told = false;
     while !node.standing().left {
-        if shared.dispatcher.nodes().is_open(node.id) {
-            let (went_live, cause) = stream(shared, node, &mut client, &mut mirror).await;
+        if decider.dispatcher.nodes().is_open(node.id) {
+            let (went_live, cause) = stream((decider, signals), node, &mut client, &mut mirror).await;
             node.signals.set_streaming(false);
             node.signals.failed(cause);
             if went_live {
@@ -55,10 +56,15 @@ pub(super) async fn run(shared: &Shared, node: &Node) {
 }
 
 /// One stream, from connecting to its end. Says whether its snapshot was complete, and why it ended.
-async fn stream(shared: &Shared, node: &Node, client: &mut Client, mirror: &mut Mirror) -> (bool, Cause) {
-    let silence = shared.signals.config.cache.silence;
-    let epoch = shared.dispatcher.nodes().epoch();
-    let mut link = Link { shared, node, mirror, fastest: None, live: false };
+async fn stream(
+    (decider, signals): (&Decider, &Signals),
+    node: &Node,
+    client: &mut Client,
+    mirror: &mut Mirror,
+) -> (bool, Cause) {
+    let silence = signals.config.cache.silence;
+    let epoch = decider.dispatcher.nodes().epoch();
+    let mut link = Link { decider, node, mirror, fastest: None, live: false };
     link.mirror.begin();
     let mut lines = Lines::default();
     let mut answer = match tokio::time::timeout(silence, client.ask()).await {
@@ -73,7 +79,7 @@ async fn stream(shared: &Shared, node: &Node, client: &mut Client, mirror: &mut 
             Ok(Err(cause)) => return (link.live, cause),
             Err(_) => return (link.live, Cause::Timeout),
         };
-        if node.standing().left || shared.dispatcher.nodes().lost_since(node.id, epoch) {
+        if node.standing().left || decider.dispatcher.nodes().lost_since(node.id, epoch) {
             return (link.live, Cause::NotTaken);
         }
         let read = lines.feed(&piece, |line| link.line(line));
@@ -88,7 +94,7 @@ async fn stream(shared: &Shared, node: &Node, client: &mut Client, mirror: &mut 
 
 /// A stream under way.
 struct Link<'a> {
-    shared: &'a Shared,
+    decider: &'a Decider,
     node: &'a Node,
     mirror: &'a mut Mirror,
     /// The least difference seen between the switch's clock and the node's: that of the event that came fastest. In
@@ -99,15 +105,15 @@ struct Link<'a> {
 
 impl Link<'_> {
     fn line(&mut self, line: &[u8]) -> Result<(), Cause> {
-        let (shared, node) = (self.shared, self.node);
-        let now = shared.clock.now();
+        let (decider, node) = (self.decider, self.node);
+        let now = decider.clock.now();
         let tell = |target: TargetId, event: CacheEvent| {
             node.signals.event(match event {
                 CacheEvent::Stored => EventKind::Stored,
                 CacheEvent::Evicted | CacheEvent::Gone => EventKind::Evicted,
             });
             // False for a node that takes no requests: then the stream is left.
-            shared.dispatcher.cache_event(now, node.id, target, event);
+            decider.dispatcher.cache_event(now, node.id, target, event);
         };
         match self.mirror.line(line, tell)? {
             Said::Live => {
@@ -124,7 +130,7 @@ impl Link<'_> {
 
     /// How much later than at its fastest an event came that happened at `at` by the node's clock.
     fn note_lag(&mut self, at: Duration) {
-        let apart = i128::from(self.shared.clock.now().as_nanos()) - at.as_nanos() as i128;
+        let apart = i128::from(self.decider.clock.now().as_nanos()) - at.as_nanos() as i128;
         let fastest = self.fastest.map_or(apart, |fastest| fastest.min(apart));
         self.fastest = Some(fastest);
         let lag = u64::try_from(apart - fastest).unwrap_or(u64::MAX);

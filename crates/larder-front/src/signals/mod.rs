@@ -31,9 +31,9 @@ pub(crate) use state::NodeSignals;
 pub use state::ReportStatus;
 
 use crate::cache_status::CacheOutcome;
+use crate::decider::Decider;
 use crate::dial::Dial;
 use crate::node::Node;
-use crate::switch::Shared;
 use cause::Cause;
 use larder_core::dispatch::CacheEvent;
 use larder_core::nodes::LoadReport;
@@ -107,46 +107,48 @@ impl Signals {
 }
 
 /// Listens to one node until it leaves.
-pub(crate) async fn watch(shared: std::sync::Arc<Shared>, node: NodeId) {
-    let Some(node) = shared.nodes.get(node).and_then(|node| node.keep()) else { return };
-    let signals = &shared.signals;
+pub(crate) async fn watch(
+    (decider, signals): (std::sync::Arc<Decider>, std::sync::Arc<Signals>),
+    node: NodeId,
+) {
+    let Some(node) = decider.nodes.get(node).and_then(|node| node.keep()) else { return };
     let load = async {
         match signals.source {
             SignalSource::Off => {}
-            SignalSource::Orca => fade(&shared, &node).await,
-            source => poll::run(&shared, &node, source).await,
+            SignalSource::Orca => fade((&decider, &signals), &node).await,
+            source => poll::run((&decider, &signals), &node, source).await,
         }
     };
     let cache = async {
         if signals.follow {
-            follow::run(&shared, &node).await;
+            follow::run((&decider, &signals), &node).await;
         }
     };
     tokio::join!(load, cache);
 }
 
 /// Withdraws reports that nothing follows, where nobody polls.
-async fn fade(shared: &Shared, node: &Node) {
+async fn fade((decider, signals): (&Decider, &Signals), node: &Node) {
     while !node.standing().left {
-        tokio::time::sleep(shared.signals.config.missing_after / 2).await;
+        tokio::time::sleep(signals.config.missing_after / 2).await;
         if node.signals.reports() > 0 {
-            note_missing(shared, node, Cause::Timeout);
+            note_missing((decider, signals), node, Cause::Timeout);
         }
     }
 }
 
 /// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
-pub(crate) async fn cache_bytes_max(shared: &Shared, node: Dial) -> Option<u64> {
+pub(crate) async fn cache_bytes_max(signals: &Signals, node: Dial) -> Option<u64> {
     const PAGE_MAX: usize = 64 << 10;
-    let secrets = shared.signals.secrets();
+    let secrets = signals.secrets();
     let mut client = client::Client::new(node, "/.larder/load", "application/json", secrets);
     larder::cache_bytes_max(&client.page(PAGE_MAX).await.ok()?)
 }
 
 /// Hands a report to the dispatcher.
-fn take(shared: &Shared, node: &Node, report: LoadReport) -> Result<(), Cause> {
-    let now = shared.clock.now();
-    if !shared.dispatcher.report(now, node.id, report) {
+fn take(decider: &Decider, node: &Node, report: LoadReport) -> Result<(), Cause> {
+    let now = decider.clock.now();
+    if !decider.dispatcher.report(now, node.id, report) {
         return Err(Cause::NotTaken);
     }
     node.signals.reported(now, report);
@@ -157,18 +159,18 @@ fn take(shared: &Shared, node: &Node, report: LoadReport) -> Result<(), Cause> {
 }
 
 /// No report has come, for this cause: the last one is withdrawn if it is too old, and the operator told once.
-fn note_missing(shared: &Shared, node: &Node, cause: Cause) {
-    let now = shared.clock.now();
-    if node.signals.age(now).is_some_and(|age| age <= shared.signals.config.missing_after) {
+fn note_missing((decider, signals): (&Decider, &Signals), node: &Node, cause: Cause) {
+    let now = decider.clock.now();
+    if node.signals.age(now).is_some_and(|age| age <= signals.config.missing_after) {
         return;
     }
     if node.signals.age(now).is_some() {
         node.signals.forget();
-        shared.dispatcher.report(now, node.id, LoadReport::default());
+        decider.dispatcher.report(now, node.id, LoadReport::default());
     }
     // Of a node that takes no requests no report is wanted.
     if cause != Cause::NotTaken && node.signals.turns(true) {
-        let source = shared.signals.source.name();
+        let source = signals.source.name();
         tracing::warn!(node = &*node.name, source, cause = cause.name(), "load reports are missing");
     }
 }
@@ -176,18 +178,17 @@ fn note_missing(shared: &Shared, node: &Node, cause: Cause) {
 /// Takes what a reply of `node` for `target` says: its load, which the client does not get to see, and that the node's
 /// cache holds the target.
 pub(crate) fn note_reply(
-    shared: &Shared,
+    (decider, signals): (&Decider, &Signals),
     node: &Node,
     target: TargetId,
     cache: Option<CacheOutcome>,
     reply: &mut impl Fields,
 ) {
-    let signals = &shared.signals;
     if signals.source == SignalSource::Orca && orca::is_in(reply) {
-        let now = shared.clock.now();
+        let now = decider.clock.now();
         if node.signals.claim(now, signals.config.period) {
             let report = orca::read(reply).map(|orca| orca.report(&signals.config.counters));
-            if let Err(cause) = report.and_then(|report| take(shared, node, report)) {
+            if let Err(cause) = report.and_then(|report| take(decider, node, report)) {
                 node.signals.failed(cause);
             }
         }
@@ -205,7 +206,7 @@ pub(crate) fn note_reply(
             // Now it is on its way there, but what was there has left.
             CacheOutcome::Miss => CacheEvent::Gone,
         };
-        shared.dispatcher.cache_event(shared.clock.now(), node.id, target, event);
+        decider.dispatcher.cache_event(decider.clock.now(), node.id, target, event);
         node.signals.event(EventKind::Passive);
     }
 }

@@ -9,11 +9,11 @@ use super::cause::Cause;
 use super::client::Client;
 use super::config::{SignalSource, SignalsConfig};
 use super::sample::Sample;
-use super::{larder, node_exporter};
+use super::{Signals, larder, node_exporter};
+use crate::decider::Decider;
 use crate::dial::Dial;
 use crate::health::Lots;
 use crate::node::Node;
-use crate::switch::Shared;
 use larder_core::nodes::LoadReport;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -31,8 +31,8 @@ struct Poller<'a> {
 }
 
 /// Polls `node` until it leaves. Does nothing if `source` is not polled.
-pub(super) async fn run(shared: &Shared, node: &Node, source: SignalSource) {
-    let config = &shared.signals.config;
+pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node, source: SignalSource) {
+    let config = &signals.config;
     let Some(mut poller) = Poller::new(config, source, &node.dial) else { return };
     let first_within = config.period.min(Duration::from_secs(1));
     tokio::time::sleep(first_within.mul_f64(Lots::new(node.id.0).next())).await;
@@ -42,14 +42,14 @@ pub(super) async fn run(shared: &Shared, node: &Node, source: SignalSource) {
         ticks.tick().await;
         let polled = tokio::time::timeout(config.timeout, poller.poll()).await;
         let taken = match polled.unwrap_or(Err(Cause::Timeout)) {
-            Ok(Some(report)) => super::take(shared, node, report),
+            Ok(Some(report)) => super::take(decider, node, report),
             // The first reading: nothing to compare it with.
             Ok(None) => Ok(()),
             Err(cause) => Err(cause),
         };
         if let Err(cause) = taken {
             node.signals.failed(cause);
-            super::note_missing(shared, node, cause);
+            super::note_missing((decider, signals), node, cause);
         }
     }
 }

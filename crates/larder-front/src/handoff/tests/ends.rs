@@ -14,18 +14,18 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     });
     assert_eq!((bench.load(), bench.edge.peers.opened_seen(reused.node)), (2, 1));
     bench.notes(|notes| notes.now_ns = 2_000_000_000);
-    bench.edge.review(&bench.shared);
-    bench.edge.sweep(&bench.shared);
+    bench.edge.review();
+    bench.edge.sweep();
     assert_eq!((bench.load(), bench.notes(|notes| notes.idle.len())), (0, 2), "nothing moves on either");
-    bench.edge.review(&bench.shared);
-    bench.edge.sweep(&bench.shared);
+    bench.edge.review();
+    bench.edge.sweep();
     assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
     bench.take(Told::Woke { key: key(2), node: reused.node });
     bench.take(Told::Woke { key: key(2), node: reused.node });
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.flows.clear());
-    bench.edge.review(&bench.shared);
-    bench.edge.sweep(&bench.shared);
+    bench.edge.review();
+    bench.edge.sweep();
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "the plane has forgotten them");
 }
 
@@ -39,7 +39,7 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
         bench.notes(|notes| notes.flags.insert(key(port), fin));
         bench.take(ended(key(port), fin));
     }
-    bench.edge.review(&bench.shared);
+    bench.edge.review();
     assert_eq!((bench.load(), bench.edge.sizes().1), (0, 2), "most have had all that they asked for");
     let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
     for (port, node) in [1, 2].into_iter().zip(nodes) {
@@ -47,13 +47,13 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     }
     assert_eq!(bench.load(), 2, "these acknowledge more");
     let node = nodes[0];
-    bench.edge.node_ended(&bench.shared, key(1), 0, node);
+    bench.edge.node_ended(key(1), 0, node);
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.now_ns = 900_000_000);
-    bench.edge.review(&bench.shared);
+    bench.edge.review();
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.now_ns = 1_100_000_000);
-    bench.edge.review(&bench.shared);
+    bench.edge.review();
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it acknowledges no more");
 }
 
@@ -68,19 +68,19 @@ async fn an_end_that_is_heard_before_the_begin_ends_it() {
         notes.untold.push((key(2), reused));
     });
     let socket = |key: FlowKey| Socket { connection: key.into(), first_seq: 0 };
-    bench.edge.node_says(&bench.shared, reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
+    bench.edge.node_says(reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     // Nor are they taken for connections from before a restart.
     bench.notes(|notes| notes.now_ns = 9_000_000_000);
     bench.notes(|notes| notes.seen_ns.extend([(key(1), 9_000_000_000), (key(2), 9_000_000_000)]));
-    bench.edge.sweep(&bench.shared);
+    bench.edge.sweep();
     assert_eq!(bench.load(), 0);
     bench.notes(|notes| {
         notes.flows.insert(key(3), To::Node(reused.node));
         notes.seen_ns.insert(key(3), 9_000_000_000);
         notes.end_meanwhile.push(key(3));
     });
-    bench.edge.sweep(&bench.shared);
+    bench.edge.sweep();
     assert_eq!(bench.load(), 0);
     assert!(bench.delivered().iter().all(|(_, why, _)| *why != "adopted"), "{:?}", bench.delivered());
 }
@@ -99,12 +99,12 @@ async fn connections_of_a_dead_node_are_told() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
-    bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
-    bench.edge.review(&bench.shared);
-    bench.edge.sweep(&bench.shared);
+    bench.edge.decider.dispatcher.fail(bench.edge.decider.clock.now(), node, &mut Vec::new());
+    bench.edge.review();
+    bench.edge.sweep();
     assert!(bench.notes(|notes| notes.reset.is_empty()), "its channel is up: it is only slow");
     bench.edge.peers.set_bits(node, 0);
-    bench.edge.review(&bench.shared);
+    bench.edge.review();
     assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
     assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [None], "the plane has seen its numbers");
 }
@@ -121,12 +121,12 @@ async fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
     }
     let node = bench.notes(|notes| notes.forwarded[0].0);
     let late = Time::from_secs(9);
-    bench.edge.reconcile(&bench.shared, node, &std::collections::HashSet::new(), late).await;
+    bench.edge.reconcile(node, &std::collections::HashSet::new(), late).await;
     for node in [NodeId(0), NodeId(1)] {
-        bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+        bench.edge.decider.dispatcher.fail(bench.edge.decider.clock.now(), node, &mut Vec::new());
         bench.edge.peers.set_bits(node, 0);
     }
-    bench.edge.review(&bench.shared);
+    bench.edge.review();
     assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [Some(77); 2]);
 }
 
@@ -139,11 +139,11 @@ async fn connections_from_before_a_restart_are_counted() {
         notes.flows.insert(key(1), To::Node(NodeId(1)));
         notes.seen_ns.insert(key(1), 9_000_000_000);
     });
-    bench.edge.review(&bench.shared);
-    bench.edge.sweep(&bench.shared);
+    bench.edge.review();
+    bench.edge.sweep();
     assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
     let live = [key(5)].into_iter().collect();
-    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
+    bench.edge.reconcile(NodeId(1), &live, Time::ZERO).await;
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
     assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
 }
@@ -160,8 +160,8 @@ async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
             notes.flows.insert(key(1), To::Node(NodeId(1)));
             notes.seen_ns.insert(key(1), 9 * hour - silent_ns);
         });
-        bench.edge.review(&bench.shared);
-        bench.edge.sweep(&bench.shared);
+        bench.edge.review();
+        bench.edge.sweep();
         assert_eq!(bench.edge.sizes(), (0, 0, 0), "it counts for nobody");
         bench.edge.clone().drain_out(Duration::from_millis(200)).await;
         assert_eq!(bench.notes(|notes| notes.taken_off), !stays);
@@ -203,10 +203,10 @@ async fn a_nodes_word_does_not_take_the_next_connection() {
     });
     assert_eq!(bench.edge.sizes(), (1, 1, 0), "one is held");
     let live = [key(1), key(2), key(3), key(4)].into_iter().collect();
-    bench.edge.reconcile(&bench.shared, other, &live, Time::ZERO).await;
+    bench.edge.reconcile(other, &live, Time::ZERO).await;
     let flows = bench.notes(|notes| notes.flows.clone());
     assert_eq!(flows, [(key(3), To::Here), (key(4), To::Node(other))].into());
-    bench.edge.reconcile(&bench.shared, node, &live, Time::ZERO).await;
+    bench.edge.reconcile(node, &live, Time::ZERO).await;
     assert_eq!(bench.notes(|notes| notes.flows.get(&key(1)).copied()), Some(To::Node(node)), "forgotten");
 }
 
@@ -222,21 +222,21 @@ async fn a_connection_that_goes_on_after_its_end_counts_again() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
     let listed = |port: u16| [key(port)].into_iter().collect();
-    let before = bench.shared.clock.now();
+    let before = bench.edge.decider.clock.now();
     for (port, node) in [1, 2].into_iter().zip(nodes) {
         bench.take(Told::Woke { key: key(port), node });
     }
     assert_eq!(bench.load(), 0, "late packets follow a real end too");
-    bench.edge.reconcile(&bench.shared, nodes[0], &listed(1), before).await;
+    bench.edge.reconcile(nodes[0], &listed(1), before).await;
     assert_eq!(bench.load(), 0, "the list is older");
-    let later = bench.shared.clock.now();
-    bench.edge.reconcile(&bench.shared, nodes[0], &listed(1), later).await;
-    bench.edge.reconcile(&bench.shared, nodes[1], &listed(1), later).await;
+    let later = bench.edge.decider.clock.now();
+    bench.edge.reconcile(nodes[0], &listed(1), later).await;
+    bench.edge.reconcile(nodes[1], &listed(1), later).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "its node has the first, none the second");
     assert!(bench.delivered().contains(&("cookie", "resumed", 1)), "{:?}", bench.delivered());
     assert!(bench.notes(|notes| !notes.flags.contains_key(&key(1)) && notes.flags.contains_key(&key(2))));
     // It ends as any other.
-    bench.edge.node_ended(&bench.shared, key(1), 0, nodes[0]);
+    bench.edge.node_ended(key(1), 0, nodes[0]);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
@@ -251,7 +251,7 @@ async fn an_end_that_only_looks_like_one_is_watched() {
         notes.flags.insert(key(1), fin);
         notes.now_ns = 9_000_000_000;
     });
-    bench.edge.review(&bench.shared);
+    bench.edge.review();
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     assert_eq!(bench.notes(|notes| notes.idle.clone()), [key(1)], "what goes on is told");
 }

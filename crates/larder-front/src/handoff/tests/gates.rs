@@ -12,21 +12,21 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
     bench.take(Told::Opened { key: key(2), reused, age: Duration::ZERO });
     let (node, other) = (reused.node, NodeId(1 - reused.node.0));
     let gates = || {
-        bench.edge.set_gates(&bench.shared);
+        bench.edge.set_gates();
         bench.notes(|notes| (notes.gates.clone(), notes.bases.clone()))
     };
     let (open, bases) = gates();
-    let t_high = bench.shared.dispatcher.settings().t_high;
+    let t_high = bench.edge.decider.dispatcher.settings().t_high;
     assert_eq!((open[&Some(node)], open[&Some(other)]), ((t_high, true), (t_high, true)));
     assert_eq!((open[&None], bases[&Some(node)], bases[&None]), ((2, true), (2, 1), (2, 1)));
     // A failure that traffic has seen, a channel that is down, a node that takes nothing.
-    let failures = &bench.shared.nodes.get(node).expect("the node").keep().expect("the node");
+    let failures = &bench.edge.decider.nodes.get(node).expect("the node").keep().expect("the node");
     failures.failures.store(1, std::sync::atomic::Ordering::Relaxed);
     bench.edge.peers.set_bits(other, 0);
     let (shut, _) = gates();
     assert!(!shut[&Some(node)].1 && !shut[&Some(other)].1);
     failures.failures.store(0, std::sync::atomic::Ordering::Relaxed);
-    bench.shared.dispatcher.drain(bench.shared.clock.now(), node, &mut Vec::new());
+    bench.edge.decider.dispatcher.drain(bench.edge.decider.clock.now(), node, &mut Vec::new());
     assert!(!gates().0[&Some(node)].1);
     // Whoever waits comes first.
     bench.punt(key(3), true, 1, GET);
@@ -53,7 +53,7 @@ async fn what_the_plane_has_opened_takes_its_place_before_it_is_told() {
             }
             notes.opened = u32::from(order != "late");
         });
-        bench.edge.drain(&bench.shared);
+        bench.edge.drain();
         assert_eq!((bench.load(), bench.edge.sizes()), (2, (1, 2, 0)), "{order}");
         let (gate, base) = bench.notes(|notes| (notes.gates[&None], notes.bases[&None]));
         assert_eq!((gate, base), ((2, false), (2, 1)), "{order}: somebody waits");
@@ -70,14 +70,14 @@ async fn what_the_plane_has_opened_takes_its_place_before_a_relayed_request() {
         notes.to_tell.extend([Tale::Opened(key(3), reused), Tale::Punt(key(2))]);
         notes.opened = 1;
     });
-    let mut lease = crate::lease::Lease::new(bench.shared.clone());
+    let mut lease = crate::lease::Lease::new(bench.edge.decider.clone());
     let request = larder_core::Request::new(larder_core::TargetId(7));
-    assert!(matches!(lease.arrive(bench.shared.clock.now(), request), Ok(None)), "it waits");
+    assert!(matches!(lease.arrive(bench.edge.decider.clock.now(), request), Ok(None)), "it waits");
     assert_eq!(bench.load(), 2);
     bench.edge.caught_up.notified().await;
-    assert_eq!(bench.shared.dispatcher.queued(), 1);
-    bench.edge.decide_due(&bench.shared);
-    assert_eq!(bench.shared.dispatcher.queued(), 2);
+    assert_eq!(bench.edge.decider.dispatcher.queued(), 1);
+    bench.edge.decide_due();
+    assert_eq!(bench.edge.decider.dispatcher.queued(), 2);
 }
 
 /// The gates know of a connection before the plane can forward anything of it, or use its decision again.
@@ -88,16 +88,16 @@ async fn gates_are_set_before_a_decision_takes_effect() {
     let (node, then) = bench.notes(|notes| (notes.forwarded[0].0, notes.bases_then.clone()));
     assert_eq!((then[&None], then[&Some(node)]), ((1, 0), (1, 0)));
     // A relayed request takes a place too, and one that is found in the plane.
-    let mut lease = crate::lease::Lease::new(bench.shared.clone());
+    let mut lease = crate::lease::Lease::new(bench.edge.decider.clone());
     let request = larder_core::Request::new(larder_core::TargetId(7));
-    assert!(matches!(lease.arrive(bench.shared.clock.now(), request), Ok(Some(_))));
+    assert!(matches!(lease.arrive(bench.edge.decider.clock.now(), request), Ok(Some(_))));
     assert_eq!(bench.notes(|notes| notes.bases[&None]), (2, 0));
     bench.notes(|notes| {
         notes.now_ns = 9_000_000_000;
         notes.flows.insert(key(5), To::Node(NodeId(1)));
         notes.seen_ns.insert(key(5), 9_000_000_000);
     });
-    bench.edge.sweep(&bench.shared);
+    bench.edge.sweep();
     assert_eq!(bench.notes(|notes| notes.bases[&None]), (3, 0));
 }
 
@@ -119,17 +119,22 @@ async fn gates_go_by_the_thresholds_in_force() {
         ];
     });
     let limit = || {
-        bench.edge.set_gates(&bench.shared);
+        bench.edge.set_gates();
         bench.notes(|notes| notes.gates[&Some(NodeId(0))].0)
     };
     assert_eq!(limit(), 65, "as given; the route that gives each request its turn has no say");
     let request = larder_core::Request::new(larder_core::TargetId(1)).with_route(larder_core::RouteId(1));
     for _ in 0..200 {
         let served = Served { elapsed: Duration::from_millis(10), first_byte: None, found: None };
-        let mut lease = crate::lease::Lease::new(bench.shared.clone());
-        let decision = lease.arrive(bench.shared.clock.now(), request).expect("room").expect("room");
-        bench.shared.dispatcher.served(bench.shared.clock.now(), &request, decision.node, &served);
+        let mut lease = crate::lease::Lease::new(bench.edge.decider.clone());
+        let decision = lease.arrive(bench.edge.decider.clock.now(), request).expect("room").expect("room");
+        bench.edge.decider.dispatcher.served(
+            bench.edge.decider.clock.now(),
+            &request,
+            decision.node,
+            &served,
+        );
     }
-    let (_, learned) = bench.shared.dispatcher.thresholds_of(larder_core::RouteId(1));
+    let (_, learned) = bench.edge.decider.dispatcher.thresholds_of(larder_core::RouteId(1));
     assert!(learned < 65 && limit() == learned, "{learned}");
 }

@@ -40,10 +40,10 @@ impl Node {
         let (sink, mut peers) = tokio::sync::mpsc::channel(1);
         tokio::spawn(server.run(sink));
         bench.edge.peers.set_bits(NodeId(0), 0);
-        bench.shared.dispatcher.fail(bench.shared.clock.now(), NodeId(1), &mut Vec::new());
+        bench.edge.decider.dispatcher.fail(bench.edge.decider.clock.now(), NodeId(1), &mut Vec::new());
         bench.edge.peers.watch(NodeId(0), address, key, None);
         let said = bench.said.take().expect("once");
-        tokio::spawn(bench.edge.clone().hear(bench.shared.clone(), said));
+        tokio::spawn(bench.edge.clone().hear(said));
         let peer = peers.recv().await.expect("the switch");
         let mut node = Self { peer };
         let welcome = Welcome {
@@ -93,14 +93,14 @@ impl Bench {
     /// A connection whose state is on its way.
     fn forwarded(&self, key: FlowKey) -> u64 {
         let (id, _) = self.edge.peers.begin_move(NodeId(0), key);
-        assert!(self.edge.forward_to(&self.shared, (key, id), self.started(), None).is_ok());
+        assert!(self.edge.forward_to((key, id), self.started(), None).is_ok());
         id
     }
 
     fn started(&self) -> Started {
         let request = larder_core::Request::new(larder_core::TargetId(1));
-        let mut lease = Lease::new(self.shared.clone());
-        let decision = lease.arrive(self.shared.clock.now(), request).expect("room").expect("room");
+        let mut lease = Lease::new(self.edge.decider.clone());
+        let decision = lease.arrive(self.edge.decider.clock.now(), request).expect("room").expect("room");
         Started { lease, request, decision }
     }
 }
@@ -125,8 +125,8 @@ async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
     let address = listener.local_addr().expect("its address");
     let _client = tokio::net::TcpStream::connect(address).await.expect("a connection");
     let (tcp, _) = listener.accept().await.expect("the connection");
-    let (edge, shared, started) = (bench.edge.clone(), bench.shared.clone(), bench.started());
-    let moving = tokio::spawn(async move { edge.move_socket(&shared, key(1), tcp, started, None).await });
+    let (edge, started) = (bench.edge.clone(), bench.started());
+    let moving = tokio::spawn(async move { edge.move_socket(key(1), tcp, started, None).await });
     let id = node.state().await.id;
     // The switch reads all events then.
     node.say(FromNode::Closed(Vec::new())).await;
@@ -156,7 +156,7 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
                 bench.punt(key(1), true, 7, GET);
             }
             let before = bench.notes(|notes| notes.flows.clone());
-            bench.edge.conclude(&bench.shared, (key(1), id), socket(), None, arrived());
+            bench.edge.conclude((key(1), id), socket(), None, arrived());
             bench.notes(|notes| {
                 assert_eq!(notes.flows, before, "{:?}, {told}", arrived());
                 assert_eq!((notes.reset.len(), notes.accepted.len()), (0, 0), "{:?}, {told}", arrived());
@@ -171,18 +171,18 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
 async fn an_answer_of_a_moved_socket_is_its_connections() {
     let silent = Bench::new(|_| {});
     let id = silent.forwarded(key(1));
-    silent.edge.conclude(&silent.shared, (key(1), id), socket(), None, None);
+    silent.edge.conclude((key(1), id), socket(), None, None);
     assert_eq!((silent.notes(|notes| notes.reset.clone()), silent.load()), (vec![key(1)], 0));
     let refused = Bench::new(|_| {});
     let id = refused.forwarded(key(1));
     let no = Arrived::Refused("no".to_owned());
-    refused.edge.conclude(&refused.shared, (key(1), id), socket(), None, Some(no.clone()));
+    refused.edge.conclude((key(1), id), socket(), None, Some(no.clone()));
     assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (To::Here, 0));
     // It had answered, and its client has had something of it.
     let over = Bench::new(|_| {});
     let id = over.forwarded(key(1));
     over.notes(|notes| notes.flags.insert(key(1), flow_flag::ACKED));
-    over.edge.conclude(&over.shared, (key(1), id), socket(), None, Some(no));
+    over.edge.conclude((key(1), id), socket(), None, Some(no));
     assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
 }
 
@@ -199,7 +199,7 @@ async fn nobody_waits_for_a_node_longer_than_the_client_does() {
         let heard = bench.edge.heard((key(1), id), true, arrived);
         let heard = tokio::time::timeout(HANGS / 2, heard).await.expect("in time");
         assert!(heard.is_none());
-        bench.edge.conclude(&bench.shared, (key(1), id), socket(), None, heard);
+        bench.edge.conclude((key(1), id), socket(), None, heard);
         assert_eq!((bench.notes(|notes| notes.reset.len()), bench.load()), (resets, load));
     }
     let bench = Bench::new(|_| {});
@@ -294,7 +294,7 @@ async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
     let handoff = node.state().await;
     assert_eq!(handoff.first_seq, 7);
     for (first_seq, left) in [(0, 1), (6, 1), (7, 0)] {
-        bench.edge.node_ended(&bench.shared, key(1), first_seq, NodeId(0));
+        bench.edge.node_ended(key(1), first_seq, NodeId(0));
         assert_eq!(bench.load(), left, "{first_seq}");
     }
 }
@@ -307,7 +307,7 @@ async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
     let later = |millis| {
-        let now = bench.shared.clock.now() + Duration::from_millis(millis);
+        let now = bench.edge.decider.clock.now() + Duration::from_millis(millis);
         bench.edge.peers.give_up_unheard(now);
         bench.edge.peers.moves()
     };
@@ -326,8 +326,8 @@ async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
-    let (edge, shared) = (bench.edge.clone(), bench.shared.clone());
-    tokio::task::spawn_blocking(move || edge.let_go(&shared)).await.expect("it ends");
+    let edge = bench.edge.clone();
+    tokio::task::spawn_blocking(move || edge.let_go()).await.expect("it ends");
     assert_eq!(bench.edge.peers.moves(), 0);
     bench.until(|| bench.edge.sizes() == (0, 0, 0)).await;
     assert_eq!(bench.load(), 0);
@@ -339,7 +339,7 @@ async fn a_tag_that_has_rested_is_told() {
     let mut bench = Bench::new(|_| {});
     let mut node = Node::join(&mut bench, true).await;
     assert_eq!(node.peer.hello.tag, 0, "nobody has given it one");
-    bench.edge.sweep(&bench.shared);
+    bench.edge.sweep();
     loop {
         let bytes = node.peer.receiver.receive(HANGS).await.expect("a message");
         if ToNode::decode(&bytes).expect("a message") == ToNode::Tag(1) {

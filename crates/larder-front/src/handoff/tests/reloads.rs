@@ -14,8 +14,8 @@ async fn what_is_held_is_accepted_here() {
     bench.punt(key(2), true, 1, GET);
     bench.punt(key(3), true, 1, &GET[..5]);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (2, 1, 0)));
-    let (edge, shared) = (bench.edge.clone(), bench.shared.clone());
-    tokio::task::spawn_blocking(move || edge.let_go(&shared)).await.expect("it ends");
+    let edge = bench.edge.clone();
+    tokio::task::spawn_blocking(move || edge.let_go()).await.expect("it ends");
     let lengths = [54 + GET.len(), 54 + 5];
     bench.notes(|notes| {
         notes.accepted.sort_unstable_by(|a, b| b.cmp(a));
@@ -28,10 +28,10 @@ async fn what_is_held_is_accepted_here() {
             bench.edge.placed(key(port).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
         assert_eq!(placed.delivery.why.name(), "reload");
     }
-    bench.edge.drain(&bench.shared);
+    bench.edge.drain();
     assert_eq!(bench.notes(|notes| notes.to_tell.len()), 1, "the other process hears it");
     // A place becomes free: nobody waits for it any more.
-    bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
+    bench.edge.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
@@ -47,14 +47,14 @@ async fn what_nobody_has_read_is_gone_on_with() {
     });
     let left = unread(&bench.paper, Duration::from_secs(10));
     assert_eq!(left.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [key(3)]);
-    bench.edge.hear_unread(&bench.shared, &left);
+    bench.edge.hear_unread(&left);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     assert!(bench.notes(|notes| matches!(notes.flows[&key(3)], To::Node(_))));
     // What has become of it since stands, and what nobody knows any more its client sends again.
     bench.notes(|notes| notes.flows.extend([(key(1), To::Here)]));
     bench.notes(|notes| notes.holds.clear());
     for other in [key(1), key(4)] {
-        bench.edge.hear_unread(&bench.shared, slice::from_ref(&(other, left[0].1.clone())));
+        bench.edge.hear_unread(slice::from_ref(&(other, left[0].1.clone())));
     }
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     bench.notes(|notes| {

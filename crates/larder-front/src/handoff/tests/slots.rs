@@ -32,18 +32,18 @@ async fn a_node_that_leaves_finishes_and_is_closed() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
-    bench.edge.set_gates(&bench.shared);
+    bench.edge.set_gates();
     assert!(bench.notes(|notes| notes.gates[&Some(node)].1));
     let handle = crate::handle::SwitchHandle::new(bench.shared.clone());
     handle.leave(&format!("n{}", node.index())).expect("it is there");
-    bench.edge.set_gates(&bench.shared);
+    bench.edge.set_gates();
     assert!(!bench.notes(|notes| notes.gates[&Some(node)].1));
-    bench.edge.sweep(&bench.shared);
+    bench.edge.sweep();
     assert!(bench.notes(|notes| notes.closed.is_empty()) && bench.load() == 0, "its row is gone");
     assert_eq!(bench.edge.sizes(), (0, 1, 0), "it goes on");
-    bench.edge.node_ended(&bench.shared, key(1), 0, node);
+    bench.edge.node_ended(key(1), 0, node);
     bench.notes(|notes| notes.flows.clear());
-    bench.edge.sweep(&bench.shared);
+    bench.edge.sweep();
     assert_eq!(bench.notes(|notes| (notes.closed.clone(), notes.reset.len())), (vec![node], 0));
     assert!(!bench.edge.peers.capability(node).up && bench.edge.peers.leaving().is_empty());
 }
@@ -57,8 +57,8 @@ async fn clients_of_a_node_that_has_left_and_died_are_told() {
     bench.edge.node_leaves(node);
     bench.edge.peers.set_bits(node, 0);
     let after = |seconds| {
-        let now = bench.shared.clock.now() + Duration::from_secs(seconds);
-        bench.edge.sweep_left(&bench.shared, now);
+        let now = bench.edge.decider.clock.now() + Duration::from_secs(seconds);
+        bench.edge.sweep_left(now);
         bench.notes(|notes| (notes.reset.len(), notes.closed.len()))
     };
     assert_eq!(after(0), (0, 0), "it may come back");
@@ -99,7 +99,7 @@ async fn connections_follow_their_nodes_to_other_places() {
 #[tokio::test]
 async fn a_place_is_used_again() {
     let bench = Bench::new(|_| {});
-    let node = bench.shared.nodes.get(NodeId(0)).and_then(|node| node.keep()).expect("it is there");
+    let node = bench.edge.decider.nodes.get(NodeId(0)).and_then(|node| node.keep()).expect("it is there");
     bench.notes(|notes| {
         notes.owners.insert(NodeId(5), Owner { key: [9; 32], since: None });
         notes.flows.insert(key(1), To::Node(NodeId(5)));
@@ -123,7 +123,7 @@ async fn a_place_is_used_again() {
             let owner = Owner { key: [9; 32], since: Some(Duration::from_secs(60 * count)) };
             notes.owners.insert(NodeId(0), owner);
         });
-        bench.edge.sweep(&bench.shared);
+        bench.edge.sweep();
         bench.edge.peers.tag_of(NodeId(0))
     };
     assert_eq!((minutes(59), minutes(60)), (0, 1));
@@ -140,7 +140,7 @@ async fn what_nodes_say_holds_nothing_up() {
     let (plane, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let keyring = Keyring::new([0; 32], Duration::from_secs(300));
     let ears = Ears { nodes, plane: Some(plane.into()), keyring, unread: Vec::new() };
-    let work = tokio::spawn(bench.edge.clone().run(bench.shared.clone(), ears));
+    let work = tokio::spawn(bench.edge.clone().run(ears));
     let welcome = Welcome {
         name: "a".to_owned(),
         incarnation: 1,
@@ -176,7 +176,7 @@ async fn a_long_list_is_worked_through_in_pieces() {
             tokio::task::yield_now().await;
         }
     });
-    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
+    bench.edge.reconcile(NodeId(1), &live, Time::ZERO).await;
     others.abort();
     assert_eq!(bench.notes(|notes| notes.flows.len()), 10_000);
     assert!(turns.load(std::sync::atomic::Ordering::Relaxed) > 20, "{turns:?}");
@@ -186,12 +186,12 @@ async fn a_long_list_is_worked_through_in_pieces() {
 #[tokio::test]
 async fn a_late_list_ends_nothing_that_is_younger() {
     let bench = Bench::new(|_| {});
-    let asked = bench.shared.clock.now();
+    let asked = bench.edge.decider.clock.now();
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
     let none = std::collections::HashSet::new();
-    bench.edge.reconcile(&bench.shared, node, &none, asked).await;
+    bench.edge.reconcile(node, &none, asked).await;
     assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (1, 0));
-    bench.edge.reconcile(&bench.shared, node, &none, asked + Duration::from_secs(9)).await;
+    bench.edge.reconcile(node, &none, asked + Duration::from_secs(9)).await;
     assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (0, 1));
 }
