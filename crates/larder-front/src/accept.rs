@@ -58,6 +58,15 @@ pub(crate) struct Front {
     worker: Rc<Worker<Requests>>,
 }
 
+/// A connection whose first request can be read.
+struct Begun {
+    io: ClientIo,
+    client: Client,
+    is_http2: bool,
+    /// Its place among those of its client.
+    _connected: Option<Connected>,
+}
+
 impl Front {
     pub(crate) fn new(
         shared: Arc<Shared>,
@@ -152,32 +161,38 @@ impl Front {
 
     /// Serves a connection.
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
+        // Boxed, so that a connection holds no memory for its beginning.
+        let Some(begun) = Box::pin(self.begin(tcp, client)).await else { return };
+        let Begun { io, client, is_http2, _connected } = begun;
+        if is_http2 {
+            Box::pin(self.serve_http2(io, client)).await;
+        } else {
+            self.serve_http1(io, client).await;
+        }
+    }
+
+    /// Does what comes before the first request. `None` if nothing is left to be served.
+    async fn begin(&self, tcp: TcpStream, client: SocketAddr) -> Option<Begun> {
         let shared = &self.shared;
-        let Some((tcp, client, server)) = self.announced(tcp, client).await else { return };
-        let Some((tcp, _connected)) = self.among_its_own(tcp, client).await else { return };
+        let (tcp, client, server) = self.announced(tcp, client).await?;
+        let (tcp, connected) = self.among_its_own(tcp, client).await?;
         if let Entry::Secure(tls) = &self.entry {
-            let Some(secured) = tls.accept(tcp, shared.timeouts.header).await else { return };
+            let secured = tls.accept(tcp, shared.timeouts.header).await?;
             let client = Client::new(client, server, Delivery::relay(Why::Tls), None);
             let client = client.secured(Security::of(secured.client.as_deref(), secured.version));
             let io = ClientIo::Secure(secured.stream);
-            return if secured.http2 {
-                self.serve_http2(io, client).await;
-            } else {
-                self.serve_http1(io, client).await;
-            };
+            return Some(Begun { io, client, is_http2: secured.http2, _connected: connected });
         }
         let (tcp, delivery, outcome) = match &shared.handoff {
             None => (tcp, Delivery::relay(Why::Configured), None),
             Some(edge) => match edge.enter(tcp, client).await {
                 Entered::Relay(tcp, delivery, outcome) => (tcp, delivery, outcome),
-                Entered::Done => return,
+                Entered::Done => return None,
             },
         };
         let client = Client::new(client, server, delivery, outcome);
-        if shared.h2c && begins_http2(&tcp, shared.timeouts.header).await {
-            return self.serve_http2(ClientIo::Clear(tcp), client).await;
-        }
-        self.serve_http1(ClientIo::Clear(tcp), client).await;
+        let is_http2 = shared.h2c && begins_http2(&tcp, shared.timeouts.header).await;
+        Some(Begun { io: ClientIo::Clear(tcp), client, is_http2, _connected: connected })
     }
 
     /// Counts the connection among its client's, where that is limited. `None` if the client has as many as it may.

@@ -1,4 +1,4 @@
-//! Relaying a request allocates nothing, once a connection's buffers have grown.
+//! Relaying a request allocates once: memory for its progress, which a connection that waits does not hold.
 
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
@@ -97,7 +97,8 @@ fn allocations(requests: usize) -> u64 {
 }
 
 #[test]
-fn a_request_costs_no_allocation() {
+fn a_request_costs_one_allocation() {
     let (few, many) = (allocations(100), allocations(1_100));
-    assert_eq!(many.saturating_sub(few), 0, "for 1,000 requests, beside {few} for a connection");
+    let further = many.saturating_sub(few);
+    assert!(further <= 1_000, "{further} for 1,000 requests, beside {few} for a connection");
 }

@@ -21,7 +21,8 @@ where
         let refusal = match connection.client.next(&connection.limits, &place).await {
             Arrival::Head if connection.client.request.method() == b"CONNECT" => Refusal::Connect,
             Arrival::Head => {
-                let after = connection.serve_request().await;
+                // Boxed, so that a connection that waits holds no memory for a request.
+                let after = Box::pin(connection.serve_request()).await;
                 let client = &mut connection.client;
                 match after {
                     After::Request if worker.is_ending() => client.close().await,
@@ -43,7 +44,7 @@ where
             }
             Arrival::Refused(refusal) => refusal,
         };
-        if connection.refuse(refusal).await == After::Farewell {
+        if Box::pin(connection.refuse(refusal)).await == After::Farewell {
             connection.client.linger().await;
         }
         return None;

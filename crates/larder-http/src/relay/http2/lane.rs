@@ -78,7 +78,8 @@ async fn serve_one<P: Proxy>(connection: &mut Connection<'_, Stream, P>, shared:
         Some(Reason::REFUSED_STREAM)
     } else {
         shared.head_bytes.set(held + head_bytes);
-        let reset = serve_if_memory(connection, shared, begun).await;
+        // Boxed, so that a lane that waits holds no memory for a request.
+        let reset = Box::pin(serve_if_memory(connection, shared, begun)).await;
         shared.head_bytes.set(shared.head_bytes.get() - head_bytes);
         reset
     };
