@@ -8,7 +8,7 @@ use crate::handoff::{Delivery, Entered, Why};
 use crate::metrics::Metrics;
 use crate::preface::begins_http2;
 use crate::request::{Client, Requests, Security};
-use crate::switch::{BACKLOG, Shared};
+use crate::shared::Shared;
 use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
 use larder_http::relay::{self, Worker};
 use socket2::SockRef;
@@ -23,6 +23,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
+
+/// Connections the kernel may hold before they are accepted.
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// How long a refused client may take to read its answer, and how much it may still send.
 const LINGER: Duration = Duration::from_secs(2);

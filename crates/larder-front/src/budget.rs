@@ -3,7 +3,7 @@
 //! Retries may be a share of the requests, and a few a second whatever their number. The tokens are counted only when somebody
 //! wants one: a request that needs no second try costs nothing.
 
-use crate::config::{ConfigError, range};
+use crate::config_error::{ConfigError, range};
 use larder_core::Time;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};

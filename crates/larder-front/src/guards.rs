@@ -2,8 +2,8 @@
 
 use crate::budget::RetryBudget;
 use crate::clients::Clients;
-use crate::config::{HealthConfig, Limits};
-use crate::health::OutlierConfig;
+use crate::health::config::OutlierConfig;
+use crate::limits::{HealthConfig, Limits};
 use larder_edge::EntryRules;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};

@@ -3,17 +3,15 @@
 //! Requests are drawn by lot, the fewer the more there are, and counted under one lock that nobody waits for: a request
 //! that finds it taken is not counted. Counts cover the last half to whole minute.
 
-use crate::handle::SwitchHandle;
 use larder_core::hottest::Hottest;
 use larder_core::shadow::Sampler;
-use larder_core::{NodeId, Request, TargetId, Time};
-use serde::Serialize;
+use larder_core::{Request, TargetId, Time};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Targets counted.
-const COUNTED_MAX: usize = 1_024;
+pub(crate) const COUNTED_MAX: usize = 1_024;
 /// Longest text kept of a target.
 const TEXT_BYTES_MAX: usize = 512;
 /// How long a window is.
@@ -41,26 +39,9 @@ struct Counted {
 
 /// What is kept of a target.
 #[derive(Clone, Debug)]
-struct Label {
-    text: Box<str>,
-    request: Request,
-}
-
-/// A target that many ask for.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct HotTarget {
-    /// Host and path with query of a request for it, cut at 512 bytes.
-    pub target: String,
-    /// Its id, 16 hexadecimal digits.
-    pub id: String,
-    /// The route that takes it.
-    pub route: String,
-    /// Requests a second, estimated, in the last half to whole minute.
-    pub requests_per_s: f64,
-    /// Share of all requests, estimated.
-    pub share: f64,
-    /// The nodes that serve it, by name; empty if its policy remembers none.
-    pub servers: Vec<String>,
+pub(crate) struct Label {
+    pub(crate) text: Box<str>,
+    pub(crate) request: Request,
 }
 
 impl HotList {
@@ -101,7 +82,7 @@ impl HotList {
     }
 
     /// The hottest, with how often they are asked for a second, their shares, and what is kept of them.
-    fn top(&self, now: Time, most: usize) -> Vec<(TargetId, f64, f64, Label)> {
+    pub(crate) fn top(&self, now: Time, most: usize) -> Vec<(TargetId, f64, f64, Label)> {
         let level = self.level.load(Relaxed);
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if now - counted.began >= 2 * WINDOW {
@@ -125,27 +106,6 @@ fn text(host: &[u8], path: &[u8]) -> Box<str> {
     let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or(0));
     text.into()
-}
-
-impl SwitchHandle {
-    /// The `most` targets that are asked for most, the hottest first.
-    pub fn hottest(&self, most: usize) -> Vec<HotTarget> {
-        let shared = &*self.shared;
-        let now = shared.decider.clock.now();
-        let name = |node: &NodeId| shared.decider.dispatcher.nodes().name(*node).to_string();
-        let row = |(target, requests_per_s, share, label): (TargetId, f64, f64, Label)| {
-            let known = shared.decider.dispatcher.explain_request(now, &label.request).known;
-            HotTarget {
-                target: label.text.into(),
-                id: target.to_string(),
-                route: shared.decider.routing.of(label.request.route).name.to_string(),
-                requests_per_s,
-                share,
-                servers: known.iter().flat_map(|known| &known.servers).map(name).collect(),
-            }
-        };
-        shared.observers.hottest.top(now, most.min(COUNTED_MAX)).into_iter().map(row).collect()
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,17 @@ pub(crate) struct Lease {
     route: RouteId,
 }
 
+/// A request that has been started, and what it holds.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) lease: Lease,
+    pub(crate) request: Request,
+    pub(crate) decision: Decision,
+}
+
+/// What the dispatcher has said of a request.
+pub(crate) type Placement = Result<Started, Refusal>;
+
 impl Lease {
     pub(crate) fn new(decider: Arc<Decider>) -> Self {
         Self { decider, hold: Hold::Nothing, route: RouteId::DEFAULT }
@@ -158,9 +169,10 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{NodeEntry, SwitchConfig};
+    use crate::config::SwitchConfig;
+    use crate::node_entry::NodeEntry;
     use crate::routes::Route;
-    use crate::switch::Shared;
+    use crate::shared::Shared;
     use larder_core::dispatch::Admission;
     use larder_core::rules::Matcher;
     use larder_core::{NodeSpec, NodeState, TargetId};

@@ -18,11 +18,11 @@ mod cache_status;
 mod clients;
 mod clock;
 mod config;
+mod config_error;
 mod copies;
 mod decider;
 mod dial;
 mod edits;
-mod explain;
 mod failure;
 mod guard;
 mod guards;
@@ -32,69 +32,76 @@ mod health;
 mod hedge;
 mod hottest;
 mod lease;
-mod live;
+mod limits;
 mod long_lived;
 mod metrics;
+mod mirror;
 mod node;
+mod node_entry;
 mod node_log;
 mod nodes;
 mod observers;
 mod preface;
 mod purge;
 mod recorder;
-mod reloads;
+mod reload_counts;
 mod request;
-mod route_status;
 mod routes;
 mod routing;
 mod shadow;
+mod shared;
 mod signals;
 mod split;
 mod switch;
 mod target;
+mod tokens;
 mod waiting;
 mod wish;
 mod workers;
 
 pub use access_fields::ACCESS_FIELDS;
-pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};
+pub use beside::SwitchesConfig;
 pub use budget::RetryConfig;
 pub use cache_status::{CacheOutcome, cache_outcome};
 pub use clients::ClientLimits;
-pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
-pub use copies::MirrorOf;
+pub use config::SwitchConfig;
+pub use config_error::ConfigError;
 pub use dial::{AnnounceOf, ProxyVersion, Reach, TlsOf};
 pub use edits::{
     Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Side, Stage,
     Sticky, StickyBy, StickyCookie, StickyKey, Template,
 };
-pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
 pub use guard::{Guard, Users, UsersError};
-pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
+pub use handle::{
+    ClassStatus, DeliveryCount, ExplainReply, HotTarget, JoinRefused, Latency, LiveStatus, MemoryStatus,
+    NodeStanding, NodeStatus, OtherStatus, PolicyShadow, RouteFault, RouteStatus, SetsStatus, ShadowFigures,
+    ShadowStatus, ShareRefused, ShareStanding, SwitchHandle, SwitchStatus, SwitchesStatus, UnknownNode,
+};
 pub use handoff::{
     Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Handshake, Mechanism, NodeHandoff,
     Setting, Speaks, UnknownMechanism, Why,
 };
 pub use health::OutlierConfig;
 pub use hedge::Hedge;
-pub use hottest::HotTarget;
 pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, AddressRange};
 pub use larder_edge::{
     CertificateFault, CertificateStatus, ClientCertificates, OutboundTls, TlsConfig, TlsVersion,
 };
-pub use live::{DeliveryCount, Latency, LiveStatus};
+pub use limits::{Check, HealthConfig, Limits, Timeouts};
 pub use long_lived::LongLivedConfig;
 pub use metrics::{METRICS, Metric, MetricKind};
+pub use mirror::MirrorOf;
+pub use node_entry::NodeEntry;
 pub use purge::{NodePurge, PurgeReport};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
-pub use reloads::{NodeStanding, ReloadCounts, ShareStanding};
-pub use route_status::{ClassStatus, RouteFault, RouteStatus, ShareRefused};
+pub use reload_counts::ReloadCounts;
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
-pub use shadow::{MemoryStatus, PolicyShadow, ShadowConfig, ShadowFigures, ShadowStatus};
+pub use shadow::ShadowConfig;
+pub use shared::SwitchError;
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
 pub use split::{ShareOf, SplitBy};
-pub use switch::{AdmissionLimit, Prepared, Switch, SwitchError, listen};
+pub use switch::{AdmissionLimit, Prepared, Switch, listen};
 pub use target::{TargetKey, target_key};
 
 /// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.

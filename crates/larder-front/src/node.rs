@@ -1,13 +1,14 @@
 //! A node as the switch reaches it: its address, and how it has behaved of late.
 
-use crate::config::{ConfigError, NodeEntry};
-use crate::dial::{Dial, Loaded, Reach, host_of};
-use crate::handoff::NodeHandoff;
+use crate::config_error::ConfigError;
+use crate::dial::reach::Reach;
+use crate::dial::{Dial, Loaded, host_of};
+use crate::handoff::config::NodeHandoff;
+use crate::node_entry::NodeEntry;
 use crate::node_log::NodeLog;
-use crate::signals::NodeSignals;
-use crate::switch::SwitchError;
+use crate::signals::state::NodeSignals;
 use larder_core::{NodeId, NodeState, Time};
-use larder_edge::OutboundTls;
+use larder_edge::{CertificateFault, OutboundTls};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,6 +63,17 @@ impl Standing {
     pub(crate) fn is_out(&self) -> bool {
         !self.healthy || self.ending == Ending::Ended
     }
+}
+
+/// The reason why a node cannot be reached as it is configured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("node '{node}': '{address}' is no address: {reason}")]
+    Resolve { node: String, address: String, reason: String },
+    #[error(transparent)]
+    Certificate(#[from] CertificateFault),
 }
 
 /// A node.
@@ -161,12 +173,12 @@ impl Node {
     }
 
     /// How a node is reached, by `all` where it says nothing for itself. Blocks while its name is resolved and files are read.
-    pub(crate) fn dial(entry: &NodeEntry, all: &Reach, handed: bool) -> Result<Dial, SwitchError> {
-        if let Some(what) = all.contradiction(entry, handed) {
+    pub(crate) fn dial(entry: &NodeEntry, all: &Reach, handed: bool) -> Result<Dial, NodeError> {
+        if let Some(what) = entry.contradiction(all, handed) {
             return Err(ConfigError::Reach { node: entry.spec.name.clone(), what }.into());
         }
         let address = Self::resolve(entry)?;
-        let tls = all.tls(entry);
+        let tls = entry.tls_by(all);
         if tls.as_ref().is_some_and(|tls| !tls.verify) {
             let node = &entry.spec.name;
             tracing::warn!(
@@ -175,12 +187,12 @@ impl Node {
             );
         }
         let load = |tls: OutboundTls| Loaded::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);
-        Ok(Dial { address, tls: tls.map(load).transpose()?, announce: all.announce(entry) })
+        Ok(Dial { address, tls: tls.map(load).transpose()?, announce: entry.announce_by(all) })
     }
 
     /// The address of a node. Blocks while a name is resolved.
-    fn resolve(entry: &NodeEntry) -> Result<SocketAddr, SwitchError> {
-        let failed = |reason: String| SwitchError::Resolve {
+    fn resolve(entry: &NodeEntry) -> Result<SocketAddr, NodeError> {
+        let failed = |reason: String| NodeError::Resolve {
             node: entry.spec.name.clone(),
             address: entry.address.clone(),
             reason,

@@ -7,7 +7,7 @@
 //! | [`TOTAL_TIMEOUT`] for all of them | those that have not been asked count as failed |
 
 use crate::dial::{Dial, Speaks};
-use crate::handle::SwitchHandle;
+use crate::nodes::Nodes;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
@@ -80,33 +80,25 @@ impl Purges {
         let read = |count: &AtomicU64| count.load(Relaxed);
         [("done", read(&self.done)), ("failed", read(&self.failed)), ("denied", read(&self.denied))]
     }
-}
 
-#[derive(Deserialize)]
-struct Answer {
-    removed: u64,
-}
-
-impl SwitchHandle {
     /// Whether who shows this `Authorization` may purge. A refusal is counted.
     ///
     /// # Errors
     /// The switch has no token, or another one.
-    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
-        let purges = &self.shared.purges;
-        let permitted = permit(purges.tokens.as_ref(), authorization);
+    pub(crate) fn permit(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
+        let permitted = permit(self.tokens.as_ref(), authorization);
         if permitted.is_err() {
-            purges.denied.fetch_add(1, Relaxed);
+            self.denied.fetch_add(1, Relaxed);
         }
         permitted
     }
 
     /// Has all nodes purge, those that drain or do not answer among them. To be called within the runtime.
-    pub async fn purge(&self, purge: &Purge) -> PurgeReport {
+    pub(crate) async fn purge(&self, nodes: &Nodes, purge: &Purge) -> PurgeReport {
         let deadline = Instant::now() + TOTAL_TIMEOUT;
         let (places, mut asked) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
-        let token = self.shared.purges.tokens.as_ref().map_or("", Tokens::first);
-        for node in self.shared.decider.nodes.members() {
+        let token = self.tokens.as_ref().map_or("", Tokens::first);
+        for node in nodes.members() {
             let (name, dial, places) = (node.name.to_string(), node.dial.clone(), Arc::clone(&places));
             let request = request(&dial, purge, token);
             asked.spawn(async move {
@@ -126,7 +118,7 @@ impl SwitchHandle {
         let done = nodes.iter().filter(|node| node.done).count();
         let failed = nodes.len() - done;
         let removed = nodes.iter().map(|node| node.removed).sum();
-        let outcome = if failed == 0 { &self.shared.purges.done } else { &self.shared.purges.failed };
+        let outcome = if failed == 0 { &self.done } else { &self.failed };
         outcome.fetch_add(1, Relaxed);
         tracing::info!(%purge, done, failed, removed, "purge: asked all nodes");
         for NodePurge { node, error, .. } in nodes.iter().filter(|node| !node.done) {
@@ -134,6 +126,11 @@ impl SwitchHandle {
         }
         PurgeReport { purge: purge.to_string(), done, failed, removed, nodes }
     }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    removed: u64,
 }
 
 fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Empty<Bytes>>, http::Error> {

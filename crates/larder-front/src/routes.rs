@@ -1,10 +1,11 @@
 //! What a switch is told of its routes: which requests, which policy, which nodes, which classes and keys.
 
-use crate::config::{ConfigError, SwitchConfig};
-use crate::copies::MirrorOf;
+use crate::config::SwitchConfig;
+use crate::config_error::{ConfigError, WHOLE, wrong};
 use crate::edits::Edits;
-use crate::handoff::Setting;
-use crate::split::{ARMS_MAX, ShareOf, SplitBy, WHOLE};
+use crate::handoff::mechanism::Setting;
+use crate::mirror::MirrorOf;
+use crate::split::{ARMS_MAX, ShareOf, SplitBy};
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
@@ -120,11 +121,6 @@ pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
         }
         error => ConfigError::Routes(error.to_string()),
     })
-}
-
-pub(crate) fn wrong(route: &str, field: &str, what: String) -> ConfigError {
-    let route: String = route.chars().take(64).collect();
-    ConfigError::Route { at: format!("routes.{route}.{field}"), what }
 }
 
 /// Checks the routes, and the groups that nodes name.
@@ -244,7 +240,7 @@ fn validate_name(before: &[Route], name: &str) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::NodeEntry;
+    use crate::node_entry::NodeEntry;
     use larder_core::NodeSpec;
 
     fn config(routes: Vec<Route>) -> SwitchConfig {

@@ -1,12 +1,15 @@
 //! From a request's head to what the dispatcher is asked: route, class, target.
 
-use crate::config::{ConfigError, NodeEntry, SwitchConfig};
-use crate::copies::Mirror;
-use crate::edits::{Edits, FieldRules, Sticky, StickyBy, Tokens};
-use crate::handoff::Setting;
+use crate::config::SwitchConfig;
+use crate::config_error::ConfigError;
+use crate::edits::{Edits, FieldRules, Sticky, StickyBy};
+use crate::handoff::mechanism::Setting;
 use crate::hedge::Hedging;
+use crate::mirror::Mirror;
+use crate::node_entry::NodeEntry;
 use crate::routes::{self, DEFAULT_ROUTE, Route};
 use crate::split::{Split, SplitBy};
+use crate::tokens::Tokens;
 use larder_core::census::Census;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};

@@ -5,15 +5,13 @@
 //! stand behind each other on the line from 0 to 1; where a request falls is `XXH3(what it is split by)`, seeded by the
 //! route's name, so that two routes do not split at the same clients.
 
+use crate::config_error::WHOLE;
 use crate::edits::StickyKey;
 use larder_core::rules::Head;
 use larder_core::{RouteId, TargetId};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
-
-/// The whole of a route's requests, in the unit of shares: thousandths of a percent.
-pub(crate) const WHOLE: u32 = 100_000;
 
 /// The most routes that may have a share of one.
 pub(crate) const ARMS_MAX: usize = 16;

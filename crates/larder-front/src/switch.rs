@@ -1,203 +1,31 @@
 //! The switch as a whole: bound, run, drained.
 
 use crate::accept::Entry;
-use crate::beside::{self, Beside};
-use crate::budget::RetryBudget;
-use crate::clients::Clients;
+use crate::beside::{self};
 use crate::clock::Clock;
-use crate::config::{ConfigError, NodeEntry, SwitchConfig, Timeouts};
+use crate::config::SwitchConfig;
 use crate::decider::{Decider, Plane};
-use crate::dial::Reach;
-use crate::edits::RequestIds;
-use crate::guards::Guards;
 use crate::handle::SwitchHandle;
-use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Owners, Setting};
+use crate::handoff::{Ears, Edge, HandoffConfig, Owners, Setting};
 use crate::health;
-use crate::hottest::HotList;
-use crate::long_lived::LongLivedConfig;
-use crate::node::Node;
-use crate::nodes::Nodes;
-use crate::observers::Observers;
-use crate::purge::Purges;
-use crate::recorder::{RecordStartError, Recorder};
-use crate::reloads::ReloadCounts;
-use crate::routes;
 use crate::routing::Routing;
-use crate::shadow::{self, Feed};
-use crate::signals::{self, Needs, Signals};
+use crate::shadow::{self};
+use crate::shared::{Shared, SwitchError, header};
+use crate::signals::{self};
 use crate::workers::{Stage, Workers};
-use http::HeaderValue;
-use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
-use larder_core::{Dispatcher, GroupId, NodeId, NodeSpec};
-use larder_edge::access::AccessLog;
-use larder_edge::{Announcers, CertificateFault, Tls};
-use larder_http::relay::{PoolLimits, StreamMemory};
-use larder_spans::Tracer;
+use larder_core::{Dispatcher, GroupId, NodeId};
+use larder_http::relay::PoolLimits;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-/// Connections the kernel may hold before they are accepted.
-pub(crate) const BACKLOG: i32 = 4096;
-
-/// Why a switch cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum SwitchError {
-    /// The config makes no sense. Fault of the config.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The system's random source cannot be read.
-    #[error("cannot read the system's random source: {0}")]
-    Random(#[source] rustix::io::Errno),
-    /// The dispatcher's settings make no sense. Fault of the config.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// The system gives no chance to make ids of. Fault of the system.
-    #[error("cannot read /dev/urandom, which request ids are made of: {0}")]
-    Chance(io::Error),
-    /// A node's address leads nowhere. Fault of the config, or of the name service.
-    #[error("node '{node}': '{address}' is no address: {reason}")]
-    Resolve {
-        /// The node.
-        node: String,
-        /// Its address as configured.
-        address: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A listen address cannot be had.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the machine says.
-        source: io::Error,
-    },
-    /// A certificate or key cannot be had. Fault of the file that it names.
-    #[error(transparent)]
-    Certificate(#[from] CertificateFault),
-    /// The access log cannot be opened.
-    #[error("cannot open the access log: {0}")]
-    AccessLog(#[source] io::Error),
-    /// The thread that sends spans cannot be started.
-    #[error("cannot trace requests: {0}")]
-    Traces(#[source] io::Error),
-    /// The record of decisions cannot be begun.
-    #[error("cannot record: {0}")]
-    Record(#[source] RecordStartError),
-    /// Connections cannot be handed over, and the config is at fault.
-    #[error(transparent)]
-    Handoff(#[from] HandoffError),
-}
-
-/// What all connections share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) observers: Arc<Observers>,
-    pub(crate) guards: Arc<Guards>,
-    /// Slots of nodes that have joined and are not watched yet. One message a join.
-    pub(crate) joined: mpsc::UnboundedSender<NodeId>,
-    /// Which requests are long-lived.
-    pub(crate) long_lived: LongLivedConfig,
-    pub(crate) purges: Purges,
-    pub(crate) signals: Arc<Signals>,
-    /// Set once the listen addresses are known, where connections are to be handed over.
-    pub(crate) handoff: Option<Arc<Edge>>,
-    /// Other switches in front of the same nodes; none by default.
-    pub(crate) beside: Option<Arc<Beside>>,
-    /// Certificates and what TLS goes by; none where there is no TLS.
-    pub(crate) tls: Option<Arc<Tls>>,
-    /// How nodes are reached that say nothing else.
-    pub(crate) reach: Reach,
-    /// Where requests that come without TLS are sent: the port under `https`.
-    pub(crate) redirect: Option<u16>,
-    pub(crate) h2c: bool,
-    /// Memory for replies to HTTP/2 clients.
-    pub(crate) http2_memory: Arc<StreamMemory>,
-    pub(crate) announcers: Announcers,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) via: HeaderValue,
-    /// Gives requests their ids; none where they have none.
-    pub(crate) request_ids: Option<RequestIds>,
-    /// Turns true when another process takes over.
-    pub(crate) retire: watch::Sender<bool>,
-    pub(crate) reloads: Mutex<ReloadCounts>,
-}
-
-impl Shared {
-    pub(crate) fn new(
-        config: SwitchConfig,
-        joined: mpsc::UnboundedSender<NodeId>,
-        clock: Clock,
-    ) -> Result<Self, SwitchError> {
-        let routing = Routing::new(&config)?;
-        let nodes = Nodes::new(config.settings.nodes_max);
-        let (dispatcher, recorder) = dispatcher(&config, &routing)?;
-        for entry in &config.nodes {
-            let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
-            let dial = Node::dial(entry, &config.reach, config.handoff.setting != Setting::Relay)?;
-            nodes.put(Node::new(id, entry, dial));
-        }
-        let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
-        let specs = routes::specs(&config, &routing.groups);
-        let shadow =
-            config.shadow.as_ref().map(|shadow| Feed::new(shadow, &config.settings, &specs)).transpose()?;
-        let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
-        let opened = |log| AccessLog::open(log, Arc::default());
-        let access = config.access_log.as_ref().map(opened).transpose();
-        let beside = |others| Beside::new(others, clock.now(), &routing, &dispatcher);
-        let beside = config.switches.map(beside).transpose()?.map(Arc::new);
-        let observers = Observers {
-            access: access.map_err(SwitchError::AccessLog)?,
-            tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
-            recorder,
-            shadow: shadow.map(Arc::new),
-            hottest: HotList::new(clock.now()),
-        };
-        let http2_bytes_max = config.limits.http2_bytes_max;
-        let guards = Guards {
-            entry: config.entry,
-            clients: AtomicUsize::new(0),
-            per_client: Clients::new(config.clients),
-            retries: RetryBudget::new(config.retries, clock.now()),
-            health: config.health,
-            outliers: config.outliers,
-            ejecting: Mutex::new(()),
-            limits: config.limits,
-        };
-        Ok(Self {
-            retire: watch::Sender::new(false),
-            reloads: Mutex::default(),
-            decider: Arc::new(Decider::new(clock, dispatcher, routing, nodes, config.threads)),
-            observers: Arc::new(observers),
-            guards: Arc::new(guards),
-            joined,
-            long_lived: config.long_lived,
-            purges: Purges::new(config.purge),
-            signals: Arc::new(Signals::new(config.signals, needs)),
-            handoff: None,
-            beside,
-            tls,
-            reach: config.reach,
-            redirect: None,
-            h2c: config.h2c,
-            http2_memory: Arc::new(StreamMemory::new(http2_bytes_max)),
-            announcers: Announcers(config.announcers),
-            timeouts: config.timeouts,
-            request_ids: config.request_id.map(RequestIds::new).transpose().map_err(SwitchError::Chance)?,
-            via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,
-        })
-    }
-}
 
 /// Nodes for which there is room in the pool of idle connections: more may join.
 fn pool_nodes(config: &SwitchConfig) -> usize {
@@ -210,34 +38,6 @@ fn pool(config: &SwitchConfig) -> PoolLimits {
     let per_server = config.limits.node_idle_max;
     let total = per_server.saturating_mul(pool_nodes(config));
     PoolLimits { per_server, total, idle: config.timeouts.node_idle }
-}
-
-/// The settings, routes and nodes of the dispatcher that a config describes.
-fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header, SwitchError> {
-    let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
-    let nodes = config.nodes.iter().map(spec).collect::<Result<Vec<NodeSpec>, _>>()?;
-    let (mut settings, mut routes) = (config.settings.clone(), routes::specs(config, &routing.groups));
-    for settings in routes.iter_mut().map(|route| &mut route.settings).chain([&mut settings]) {
-        if settings.spread_key == 0 {
-            settings.spread_key = spread_key()?;
-        }
-    }
-    Ok(Header { settings, routes, nodes })
-}
-
-/// The dispatcher, and who records it if it is to be recorded.
-fn dispatcher(
-    config: &SwitchConfig,
-    routing: &Routing,
-) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
-    let header = header(config, routing)?;
-    let Some(record) = &config.record else {
-        return Ok((Dispatcher::with_routes(header.settings, header.routes, &header.nodes)?, None));
-    };
-    let recorder = Arc::new(Recorder::open(record, &header).map_err(SwitchError::Record)?);
-    let witness = Box::new(recorder.clone());
-    let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, witness)?;
-    Ok((dispatcher, Some(recorder)))
 }
 
 /// How many requests a switch admits at once to a group of nodes.
@@ -267,14 +67,6 @@ impl SwitchConfig {
         };
         Ok(groups.into_iter().map(limit).collect())
     }
-}
-
-/// A secret by which the targets of a route are spread over the shards of its map.
-fn spread_key() -> Result<u64, SwitchError> {
-    let mut key = [0; 8];
-    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()).map_err(SwitchError::Random)?;
-    // 0 stands for no key.
-    Ok(u64::from_ne_bytes(key).max(1))
 }
 
 /// A switch that has its listen addresses, and has not touched the forwarding plane yet.
@@ -528,7 +320,7 @@ pub fn listen(address: SocketAddr) -> Result<std::net::TcpListener, SwitchError>
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
+        socket.listen(crate::accept::BACKLOG)?;
         Ok(socket.into())
     };
     bound().map_err(|source| SwitchError::Listen { address, source })

@@ -5,7 +5,7 @@
 
 use crate::accept::{Entry, Front};
 use crate::request::Requests;
-use crate::switch::Shared;
+use crate::shared::Shared;
 use larder_http::relay::{PoolLimits, Worker, runtime};
 use std::io;
 use std::net::TcpListener;

@@ -5,9 +5,9 @@
 //! and tries again. A process that takes another's place has the same name and a newer life of it, and its port as soon as
 //! the other has let go of it.
 
-mod view;
+pub(crate) mod config;
 
-pub use view::{OtherStatus, SetsStatus, SwitchesStatus};
+pub use config::SwitchesConfig;
 
 use crate::decider::Decider;
 use crate::routing::Routing;
@@ -15,23 +15,14 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
 use larder_core::dispatch::SettingsError;
-use larder_core::switches::{Out, Switches, SwitchesSettings};
+use larder_core::switches::{OtherView, Out, Switches, SwitchesCounts};
 use larder_core::{Dispatcher, Time};
-use larder_peers::{Event, Events, Name, Network, PeersConfig, SendError, Way};
+use larder_peers::{Counted, Event, Events, Name, Network, SendError, Way};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-
-/// How this switch works with others.
-#[derive(Clone, Debug)]
-pub struct SwitchesConfig {
-    /// Who it is, and where the others are.
-    pub network: PeersConfig,
-    /// What is told when.
-    pub settings: SwitchesSettings,
-}
 
 /// Between two attempts to have the network's port: at first a predecessor may still hold it.
 const RETRY: Duration = Duration::from_millis(50);
@@ -55,7 +46,7 @@ enum Wanted {
 /// This switch, beside others.
 #[derive(Debug)]
 pub(crate) struct Beside {
-    config: SwitchesConfig,
+    pub(crate) config: SwitchesConfig,
     machine: Mutex<Switches>,
     wanted: watch::Sender<Wanted>,
     /// Who is in the network, while it is joined.
@@ -105,12 +96,25 @@ impl Beside {
         let _ = timeout(LEAVE_TIMEOUT, ended.wait_for(|ended| *ended)).await;
     }
 
-    fn machine(&self) -> MutexGuard<'_, Switches> {
+    pub(crate) fn machine(&self) -> MutexGuard<'_, Switches> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn network(&self) -> MutexGuard<'_, Option<Arc<Network>>> {
+    pub(crate) fn network(&self) -> MutexGuard<'_, Option<Arc<Network>>> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Beside {
+    /// The counts of the network; zeros while it is not joined.
+    pub(crate) fn counted(&self) -> Counted {
+        self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
+    }
+
+    /// The others, and what has been told and heard.
+    pub(crate) fn numbers(&self, now: Time) -> (Vec<OtherView>, SwitchesCounts) {
+        let machine = self.machine();
+        (machine.others(now), machine.counts())
     }
 }
 

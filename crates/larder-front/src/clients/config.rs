@@ -1,6 +1,6 @@
 //! What one client may take.
 
-use crate::config::{ConfigError, range};
+use crate::config_error::{ConfigError, range};
 use http::HeaderName;
 
 /// Limits for each client, so that one cannot take what is for all. Off by default.

@@ -5,7 +5,7 @@
 //! whose allowance is whole and who have none say nothing, and go when room is needed. The table is in shards, so that threads
 //! rarely meet.
 
-mod config;
+pub(crate) mod config;
 
 pub use config::ClientLimits;
 

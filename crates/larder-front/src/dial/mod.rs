@@ -2,85 +2,23 @@
 //!
 //! Requests, health checks, load reports and copies all use [`Dial::open`].
 
-mod announce;
+pub(crate) mod announce;
+pub(crate) mod reach;
 mod stream;
 mod tls;
 
 pub use announce::ProxyVersion;
 pub(crate) use announce::{Announced, ShownByTls};
+pub use reach::{AnnounceOf, Reach, TlsOf};
 pub(crate) use stream::NodeStream;
 pub(crate) use tls::Loaded;
 
-use crate::config::NodeEntry;
-use larder_edge::OutboundTls;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-/// What a node says of TLS for itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TlsOf {
-    /// As all nodes.
-    #[default]
-    AsAll,
-    /// None.
-    Off,
-    /// As all nodes, and by the defaults where these have none.
-    On,
-    /// Its own.
-    Own(OutboundTls),
-}
-
-/// What a node says for itself of the announcement of clients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AnnounceOf {
-    /// As all nodes.
-    #[default]
-    AsAll,
-    /// Its own; `None` for none.
-    Own(Option<ProxyVersion>),
-}
-
-/// How nodes are reached that say nothing else.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// By TLS; not by default.
-    pub tls: Option<OutboundTls>,
-    /// With an announcement of the client; without by default.
-    pub announce: Option<ProxyVersion>,
-}
-
-impl Reach {
-    /// TLS to a node.
-    pub fn tls(&self, entry: &NodeEntry) -> Option<OutboundTls> {
-        match &entry.tls {
-            TlsOf::AsAll => self.tls.clone(),
-            TlsOf::Off => None,
-            TlsOf::On => Some(self.tls.clone().unwrap_or_default()),
-            TlsOf::Own(own) => Some(own.clone()),
-        }
-    }
-
-    /// How connections to a node announce their client.
-    pub fn announce(&self, entry: &NodeEntry) -> Option<ProxyVersion> {
-        match entry.announce {
-            AnnounceOf::AsAll => self.announce,
-            AnnounceOf::Own(own) => own,
-        }
-    }
-
-    /// Why a node cannot be reached so, if it cannot; `handed` says whether connections may go to nodes without being relayed.
-    pub fn contradiction(&self, entry: &NodeEntry, handed: bool) -> Option<&'static str> {
-        if self.announce(entry).is_some() && entry.http2 {
-            return Some("a connection of HTTP/2 is for the requests of all clients, and can announce none");
-        }
-        let other = self.announce(entry).is_some() || self.tls(entry).is_some();
-        (other && handed).then_some("a connection that is handed over begins with what the client sends")
-    }
-}
 
 /// The host of a node's address.
 pub(crate) fn host_of(address: &str) -> &str {

@@ -1,8 +1,9 @@
 //! Requests that the switch answers by itself: redirects (RFC 9110 section 15.4) and fixed answers. No node is asked,
 //! and no place among the admitted is taken.
 
+use super::error::EditError;
+use super::known::Known;
 use super::template::{Stage, Template};
-use super::{EditError, Known};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 

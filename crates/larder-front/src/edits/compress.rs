@@ -8,7 +8,7 @@
 //! content as it is. What is compressed loses its length, its digests and `Accept-Ranges`, and its strong `ETag` becomes a
 //! weak one: the bytes are others, what they mean is the same. A 304 says the tag in the form by which the client has asked.
 
-use super::EditError;
+use super::error::EditError;
 use larder_edge::Fields;
 
 /// Fields that are wrong once the contents are compressed.

@@ -9,8 +9,9 @@
 //! alone (RFC 9110 section 7.6.1, RFC 9112 section 6): larder-http writes them, and a rule could only break the framing, which is
 //! how requests are smuggled.
 
+use super::error::EditError;
+use super::known::Known;
 use super::template::{Stage, Template};
-use super::{EditError, Known};
 use http::HeaderValue;
 use http::header::{HOST, HeaderName};
 use larder_edge::Fields;

@@ -14,6 +14,7 @@
 
 mod answer;
 mod compress;
+mod error;
 mod fields;
 mod known;
 mod request_id;
@@ -25,6 +26,7 @@ pub use answer::Answer;
 pub(crate) use answer::location;
 pub(crate) use compress::Encoder;
 pub use compress::{Coding, Compression};
+pub use error::EditError;
 pub(crate) use fields::Values;
 pub use fields::{FieldRules, Side};
 pub(crate) use known::Known;
@@ -32,13 +34,12 @@ pub use request_id::RequestId;
 pub(crate) use request_id::RequestIds;
 pub use rewrite::PathRewrite;
 pub use sticky::{SameSite, Sticky, StickyBy, StickyCookie, StickyKey};
-pub(crate) use sticky::{Tokens, cookie, cookie_of, other_cookies, rendezvous};
+pub(crate) use sticky::{cookie, cookie_of, other_cookies, rendezvous};
 pub use template::{Stage, Template};
 
 use crate::guard::Guard;
 use crate::hedge::Hedge;
 use larder_edge::Fields;
-use larder_edge::template::FormatError;
 
 /// What a client asks for in `Accept-Encoding` and says in `Cookie`: a coding is chosen that the route has and the client
 /// names, and a cookie that is taken out is gone.
@@ -57,28 +58,6 @@ pub fn fuzz_asked(bytes: &[u8]) {
         let mut headers = http::HeaderMap::new();
         headers.set("Cookie", &others);
         assert_eq!(cookie(&headers, "larder"), None);
-    }
-}
-
-/// What is wrong with an edit, and what would be right. Fault of the config; trying again does not help.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {right}")]
-pub struct EditError {
-    /// What is wrong.
-    pub what: String,
-    /// What would be right.
-    pub right: String,
-}
-
-impl EditError {
-    pub(crate) fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
-        Self { what: what.into(), right: right.into() }
-    }
-}
-
-impl From<FormatError> for EditError {
-    fn from(error: FormatError) -> Self {
-        Self { what: error.what, right: error.right }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A request's id: by which one finds it again in the logs of all who had a part in it.
 
-use super::EditError;
+use super::error::EditError;
 use super::fields::{field_name, frames, is_host};
 use http::header::HeaderName;
 use larder_edge::Fields;

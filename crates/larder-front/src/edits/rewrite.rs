@@ -1,7 +1,7 @@
 //! Other paths towards nodes than the client asks for.
 
-use super::EditError;
 use super::answer::is_of_uri;
+use super::error::EditError;
 use std::borrow::Cow;
 
 /// A prefix of the path is replaced by another one. Whole segments are compared: `/api` is a prefix of `/api` and `/api/x`, not

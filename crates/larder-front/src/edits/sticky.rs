@@ -7,24 +7,14 @@
 //!
 //! Who may go where is the dispatcher's to say ([`larder_core::dispatch::Tie`]); this makes wishes of requests.
 
-use super::EditError;
+use super::error::EditError;
 use super::fields::field_name;
-use crate::nodes::Nodes;
-use arc_swap::ArcSwap;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use larder_core::NodeId;
 use larder_core::rules::{Head, KeyTemplate};
 use larder_edge::Fields;
-use ring::hmac;
-use std::collections::HashMap;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
-
-/// Bytes of a token, before they are written.
-const TOKEN_BYTES: usize = 12;
 
 /// The key where no secret is given: whoever guesses a node's name can then check the guess.
 const OPEN_KEY: &[u8] = b"larder: sticky cookies without a secret";
@@ -65,12 +55,12 @@ pub struct Sticky {
 /// A cookie that names a node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StickyCookie {
-    name: Box<str>,
+    pub(crate) name: Box<str>,
     /// What follows the token in `Set-Cookie`.
-    attributes: Box<str>,
-    secure: bool,
+    pub(crate) attributes: Box<str>,
+    pub(crate) secure: bool,
     renewed: bool,
-    secret: Box<[u8]>,
+    pub(crate) secret: Box<[u8]>,
 }
 
 impl fmt::Debug for StickyCookie {
@@ -175,55 +165,6 @@ pub(crate) fn rendezvous<'n>(
     scored.min_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, node)| node)
 }
 
-type Token = [u8; TOKEN_BYTES];
-
-/// The tokens of the nodes there are, made anew when another joins.
-#[derive(Debug)]
-pub(crate) struct Tokens {
-    key: hmac::Key,
-    known: ArcSwap<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    /// Of the nodes when this was made, plus one.
-    epoch: u64,
-    nodes: HashMap<Token, NodeId>,
-}
-
-impl Tokens {
-    pub(crate) fn new(cookie: &StickyCookie) -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &cookie.secret), known: ArcSwap::default() }
-    }
-
-    fn of(&self, name: &str) -> Token {
-        let tag = hmac::sign(&self.key, name.as_bytes());
-        std::array::from_fn(|at| tag.as_ref()[at])
-    }
-
-    /// The node that a cookie's value names.
-    pub(crate) fn node(&self, value: &[u8], nodes: &Nodes) -> Option<NodeId> {
-        let mut token = [0; TOKEN_BYTES];
-        let length = URL_SAFE_NO_PAD.decode_slice(value, &mut token).ok()?;
-        if length != TOKEN_BYTES {
-            return None;
-        }
-        let epoch = nodes.epoch() + 1;
-        if self.known.load().epoch != epoch {
-            let named = nodes.members().map(|node| (self.of(&node.name), node.id)).collect();
-            self.known.store(Arc::new(Known { epoch, nodes: named }));
-        }
-        self.known.load().nodes.get(&token).copied()
-    }
-
-    /// What tells the client of a node.
-    pub(crate) fn set_cookie(&self, cookie: &StickyCookie, node: &str, by_tls: bool) -> String {
-        let token = URL_SAFE_NO_PAD.encode(self.of(node));
-        let secure = if by_tls || cookie.secure { "; Secure" } else { "" };
-        format!("{}={token}{}{secure}", cookie.name, cookie.attributes)
-    }
-}
-
 /// The pairs of all cookies of a header.
 fn pairs(fields: &impl Fields) -> impl Iterator<Item = &[u8]> {
     fields.each("Cookie").flat_map(pairs_of)
@@ -261,67 +202,10 @@ pub(crate) fn other_cookies(fields: &impl Fields, name: &str) -> Option<Vec<u8>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::NodeEntry;
-    use crate::dial::Dial;
-    use crate::node::Node;
     use http::HeaderMap;
-    use larder_core::NodeSpec;
-
-    fn nodes(names: &[&str]) -> Nodes {
-        let nodes = Nodes::new(8);
-        for (id, name) in (0..).zip(names) {
-            let entry = NodeEntry::new(NodeSpec::named(*name), "127.0.0.1:1");
-            nodes.put(Node::new(NodeId(id), &entry, Dial::plain(([127, 0, 0, 1], 1).into())));
-        }
-        nodes
-    }
-
-    fn made(secret: Option<&[u8]>) -> StickyCookie {
-        StickyCookie::new("srv", "/", SameSite::Lax, None, secret).expect("a cookie")
-    }
-
-    fn value(tokens: &Tokens, cookie: &StickyCookie, node: &str) -> String {
-        let text = tokens.set_cookie(cookie, node, false);
-        text.strip_prefix("srv=").and_then(|rest| rest.split_once(';')).expect("a pair").0.to_owned()
-    }
 
     #[test]
-    fn a_token_names_its_node_whatever_its_slot() {
-        let cookie = made(Some(b"0123456789abcdef"));
-        let (tokens, other) = (Tokens::new(&cookie), Tokens::new(&made(None)));
-        let first = value(&tokens, &cookie, "b");
-        assert_eq!(first.len(), 16);
-        assert!(!first.contains('b') || first.len() > 1, "opaque");
-        assert_ne!(first, value(&other, &cookie, "b"), "the secret counts");
-        assert_eq!(tokens.node(first.as_bytes(), &nodes(&["a", "b"])), Some(NodeId(1)));
-        // After a restart with the nodes in another order.
-        let again = Tokens::new(&cookie);
-        let now = nodes(&["b", "c", "a"]);
-        assert_eq!(again.node(first.as_bytes(), &now), Some(NodeId(0)));
-        assert_eq!(again.node(value(&tokens, &cookie, "gone").as_bytes(), &now), None);
-        for forged in ["", "b", "AAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAA", "\u{e9}"] {
-            assert_eq!(again.node(forged.as_bytes(), &now), None, "{forged}");
-        }
-        // One that joins later is found.
-        let entry = NodeEntry::new(NodeSpec::named("gone"), "127.0.0.1:1");
-        now.put(Node::new(NodeId(5), &entry, Dial::plain(([127, 0, 0, 1], 1).into())));
-        assert_eq!(again.node(value(&tokens, &cookie, "gone").as_bytes(), &now), Some(NodeId(5)));
-    }
-
-    #[test]
-    fn attributes_are_as_asked() {
-        let said = |same_site, age, tls| {
-            let cookie = StickyCookie::new("s", "/app", same_site, age, None).expect("a cookie");
-            let set = Tokens::new(&cookie).set_cookie(&cookie, "a", tls);
-            set.split_once("; ").expect("attributes").1.to_owned()
-        };
-        assert_eq!(said(SameSite::Lax, None, false), "Path=/app; HttpOnly; SameSite=Lax");
-        let hour = Some(Duration::from_secs(3600));
-        assert_eq!(
-            said(SameSite::Strict, hour, true),
-            "Path=/app; HttpOnly; Max-Age=3600; SameSite=Strict; Secure"
-        );
-        assert_eq!(said(SameSite::None, None, false), "Path=/app; HttpOnly; SameSite=None; Secure");
+    fn a_cookie_needs_a_name_a_path_and_an_age_that_clients_keep() {
         for (name, path, age) in [
             ("a b", "/", 1),
             ("", "/", 1),

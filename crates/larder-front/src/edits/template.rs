@@ -15,7 +15,8 @@
 //!
 //! What is unknown puts nothing.
 
-use super::{EditError, Known};
+use super::error::EditError;
+use super::known::Known;
 use larder_core::rules::KeyTemplate;
 use larder_edge::template::pieces;
 use std::fmt;

@@ -9,9 +9,9 @@ mod users;
 
 pub use users::{Users, UsersError};
 
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
+use crate::config_error::wrong;
 use crate::failure::Failure;
-use crate::routes::wrong;
 use larder_edge::{AddressRange, Fields};
 use std::net::IpAddr;
 use std::sync::Arc;

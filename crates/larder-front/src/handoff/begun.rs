@@ -4,14 +4,16 @@
 //! As when a socket is moved, the plane forwards the connection's packets first and the state follows; what comes early waits
 //! at the node. What is held is kept until the node has answered: if it refuses, this host's own stack gets it.
 
-use super::edge::{Edge, Started, lock};
+use super::edge::Edge;
 use super::fabric::Fabric as _;
 use super::held::Held;
+use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::moving::DOUBT;
 use super::peers::Arrived;
 use super::table::{End, Handed};
 use super::text::Text;
+use crate::lease::Started;
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_flag;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};

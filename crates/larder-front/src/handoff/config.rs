@@ -1,7 +1,7 @@
 //! What an edge is told.
 
 use super::mechanism::Setting;
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::repair::Mends;
 use std::path::PathBuf;
@@ -143,7 +143,7 @@ impl HandoffConfig {
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        use crate::config::{range, span};
+        use crate::config_error::{range, span};
         span("handoff.fast_age", self.fast_age, 1, 10_000)?;
         range("handoff.flows_max", self.flows_max as usize, 1_024, 1 << 24)?;
         range("handoff.targets_max", self.targets_max as usize, 1_024, 1 << 24)?;

@@ -13,19 +13,19 @@ use super::config::{HandoffConfig, RESEND_MIN};
 use super::counts::Counts;
 use super::fabric::{Fabric, Reusable, To, Told};
 use super::first::{self, Asked, First};
-use super::gates::Reservations;
 use super::held::{Held, Holding, Wait};
 use super::learned::Learned;
 use super::lent::Lent;
+use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
 use super::peers::Peers;
 use super::resumed::Resumed;
 use super::table::{End, Handed, Table};
 use super::text::Text;
-use crate::config::Timeouts;
 use crate::decider::Decider;
-use crate::lease::Lease;
+use crate::lease::{Lease, Placement, Started};
+use crate::limits::Timeouts;
 use crate::observers::Observers;
 use crate::target::target_key;
 use larder_core::rules::{Head, Headers};
@@ -35,7 +35,8 @@ use larder_handoff::abi::flow_state;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How long a connection that this host's own stack is to accept may take until it is accepted.
@@ -52,20 +53,9 @@ const DRAINS_MAX: usize = 8;
 pub(crate) struct Placed {
     pub(crate) delivery: Delivery,
     /// What the dispatcher said, if it was asked.
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<Placement>,
     since: Time,
 }
-
-/// A request that has been started, and what it holds.
-#[derive(Debug)]
-pub(crate) struct Started {
-    pub(crate) lease: Lease,
-    pub(crate) request: Request,
-    pub(crate) decision: Decision,
-}
-
-/// What the dispatcher has said of a request.
-pub(crate) type Outcome = Result<Started, Refusal>;
 
 /// What is known of a connection whose decision is being made.
 #[derive(Debug)]
@@ -110,7 +100,8 @@ pub(crate) struct Edge {
     due: Mutex<VecDeque<FlowKey>>,
     /// Held while a decision takes effect: until then a node's word that the connection has ended would find nobody.
     pub(super) deciding: Mutex<()>,
-    pub(super) reserved: Reservations,
+    /// Requests that are about to be admitted.
+    pub(super) reserved: AtomicU32,
     /// Somebody else has taken what the plane has told, and something is due.
     pub(super) caught_up: tokio::sync::Notify,
     /// What is counted is read and written to the gates by one thread at a time.
@@ -132,10 +123,6 @@ impl Headers for Watched<'_> {
         self.looked.set(true);
         self.asked.get(name)
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Edge {
@@ -163,7 +150,7 @@ impl Edge {
             passing: Mutex::default(),
             due: Mutex::default(),
             deciding: Mutex::default(),
-            reserved: Reservations::default(),
+            reserved: AtomicU32::new(0),
             caught_up: tokio::sync::Notify::new(),
             writing_gates: Mutex::default(),
             learned,
@@ -446,7 +433,7 @@ impl Edge {
     }
 
     /// This host's own stack takes a held connection; the accept loop finds what was decided.
-    pub(super) fn here(&self, key: FlowKey, generation: u64, delivery: Delivery, outcome: Option<Outcome>) {
+    pub(super) fn here(&self, key: FlowKey, generation: u64, delivery: Delivery, outcome: Option<Placement>) {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
         self.accept_held(key, &held, delivery, outcome);
@@ -458,7 +445,7 @@ impl Edge {
         key: FlowKey,
         held: &Held,
         delivery: Delivery,
-        outcome: Option<Outcome>,
+        outcome: Option<Placement>,
     ) {
         let now = self.decider.clock.now();
         let mut placed = lock(&self.placed);

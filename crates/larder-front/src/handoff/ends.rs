@@ -1,7 +1,8 @@
 //! How connections end: by what the plane sees of the client, and by their node's word.
 
-use super::edge::{Edge, lock};
+use super::edge::Edge;
 use super::fabric::Fabric as _;
+use super::lock::lock;
 use super::mechanism::Mechanism;
 use super::table::End;
 use larder_core::{NodeId, Time};

@@ -3,13 +3,13 @@
 //! A connection that the plane has held comes with its decision ([`Edge::placed`]). Of any other one the first bytes are
 //! looked at without taking them (`MSG_PEEK`); the dispatcher is asked only where the answer may be a move or a splice.
 
-use super::edge::{Edge, Outcome, Placed, Started};
+use super::edge::{Edge, Placed};
 use super::first::{self, First};
 use super::mechanism::{Delivery, Mechanism, Setting, Speaks, Why};
 use super::moving::Moved;
 use super::splice;
 use super::text::Text;
-use crate::lease::Lease;
+use crate::lease::{Lease, Placement, Started};
 use crate::target::target_key;
 use larder_core::rules::Head;
 use larder_core::{Refusal, Request};
@@ -29,7 +29,7 @@ const PEEK_PAUSE: Duration = Duration::from_millis(1);
 /// What is to be done with an accepted connection.
 pub(crate) enum Entered {
     /// It is relayed: its first request has been decided or refused, or not yet.
-    Relay(TcpStream, Delivery, Option<Outcome>),
+    Relay(TcpStream, Delivery, Option<Placement>),
     /// It has been dealt with.
     Done,
 }
@@ -109,7 +109,7 @@ impl Edge {
         }
     }
 
-    fn relayed(&self, tcp: TcpStream, delivery: Delivery, outcome: Option<Outcome>) -> Entered {
+    fn relayed(&self, tcp: TcpStream, delivery: Delivery, outcome: Option<Placement>) -> Entered {
         self.counts.delivered(delivery);
         Entered::Relay(tcp, delivery, outcome)
     }
@@ -125,7 +125,7 @@ impl Edge {
     }
 
     /// The decision that came with the connection, or a new one.
-    async fn started(&self, placed: Option<Placed>, request: Request) -> Outcome {
+    async fn started(&self, placed: Option<Placed>, request: Request) -> Placement {
         if let Some(outcome) = placed.and_then(|placed| placed.outcome) {
             return outcome;
         }

@@ -14,13 +14,10 @@ use crate::decider::Plane;
 use larder_core::nodes::GroupId;
 use larder_core::{NodeId, RouteId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// How often the plane's reports are awaited before the dispatcher is asked all the same.
 const CATCHES_MAX: usize = 16;
-
-/// Requests that are about to be admitted.
-pub(super) type Reservations = AtomicU32;
 
 impl Plane for Edge {
     fn reserve(self: Arc<Self>) {
@@ -61,7 +58,7 @@ impl Edge {
     /// Lets the plane know how loaded all nodes together are.
     pub(super) fn set_sum(&self) {
         let dispatcher = &self.decider.dispatcher;
-        let _alone = super::edge::lock(&self.writing_gates);
+        let _alone = super::lock::lock(&self.writing_gates);
         // Whoever waits comes first, and takes the place of one that leaves: the count may be one less in between. Nobody
         // begins to wait unseen, for he has reserved.
         let queued = dispatcher.queued_in(GroupId::ALL) > 0;
@@ -74,7 +71,7 @@ impl Edge {
 
     /// Lets the plane know how loaded a node is.
     pub(super) fn set_node_base(&self, node: NodeId) {
-        let _alone = super::edge::lock(&self.writing_gates);
+        let _alone = super::lock::lock(&self.writing_gates);
         // First what was opened, then the load: a connection counted in between is counted twice for a moment, never not.
         let seen = self.peers.opened_seen(node);
         self.fabric.set_base(Some(node), self.decider.dispatcher.nodes().short_lived(node), seen);

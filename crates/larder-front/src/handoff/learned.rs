@@ -4,7 +4,7 @@
 //! Targets share a table of fixed size: a target has one place, by its id, and the later one displaces the earlier. What
 //! is displaced is learned again.
 
-use super::edge::lock;
+use super::lock::lock;
 use super::text::{Text, Texts};
 use larder_core::{RouteId, TargetId};
 use std::collections::HashMap;

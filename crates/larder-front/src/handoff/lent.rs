@@ -1,8 +1,8 @@
 //! The machine while this process has it. It may be let go of, for another process to take, while connections go on here.
 
 use super::config::Forward;
-use super::edge::lock;
 use super::fabric::{Fabric, Nothing, Reusable, To, Told, Way};
+use super::lock::lock;
 use arc_swap::{ArcSwap, Guard};
 use larder_core::NodeId;
 use larder_handoff::plane::Owner;

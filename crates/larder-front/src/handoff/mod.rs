@@ -7,7 +7,7 @@
 
 mod begun;
 mod choice;
-mod config;
+pub(crate) mod config;
 mod counts;
 mod edge;
 mod ends;
@@ -15,17 +15,21 @@ mod entrance;
 mod fabric;
 mod first;
 mod gates;
+mod hear;
 mod held;
 mod keyring;
 mod learned;
 mod lent;
+mod lock;
 mod log;
 mod machine;
-mod mechanism;
+pub(crate) mod mechanism;
 mod moves;
 mod moving;
+mod pass;
 mod passing;
-mod peers;
+pub(crate) mod peers;
+mod resume;
 mod resumed;
 mod run;
 mod slots;
@@ -43,7 +47,7 @@ pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
 
-pub(crate) use edge::{Edge, Outcome, Owners, Started};
+pub(crate) use edge::{Edge, Owners};
 pub(crate) use entrance::Entered;
 pub(crate) use run::Ears;
 pub(crate) use slots::key_of;

@@ -5,12 +5,14 @@
 //! kept until the node has answered: a refusal, or a channel that was down, brings it back to life here. While nothing
 //! is known (the channel broke in the middle) it stays frozen: the node says after its return what it has.
 
-use super::edge::{Edge, Started, lock};
+use super::edge::Edge;
 use super::fabric::{Fabric as _, To};
+use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::peers::Arrived;
 use super::table::{End, Handed, OnItsWay};
 use super::text::Text;
+use crate::lease::Started;
 use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::repair::{self, Frozen, Unfrozen, freeze};

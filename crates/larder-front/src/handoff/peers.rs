@@ -1,22 +1,19 @@
 //! The nodes' side of the control channel: what each can do, and what it tells.
 
-use super::config::Handshake;
-use super::edge::{Edge, lock};
-use super::fabric::{Fabric as _, Way};
+use super::lock::lock;
 pub(crate) use super::moves::Arrived;
 use super::moves::{Moves, Moving};
-use crate::node::Ending;
-use larder_core::{NodeId, NodeState, Time};
+use larder_core::{NodeId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError, What};
+use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError};
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, ToNode, Welcome};
+use larder_handoff::channel::message::{Hello, Keys, ToNode};
 use larder_handoff::guard::Tunnel;
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,11 +25,11 @@ const TAG_MAX: u8 = 127;
 /// How long the channel of a node to which states are on their way may be down. Most come back within the first attempts.
 const UNHEARD_FOR: Duration = Duration::from_secs(2);
 
-const UP: u8 = 1;
-const COOKIE: u8 = 2;
-const REPAIR: u8 = 4;
-const LINKED: u8 = 8;
-const LATERAL: u8 = 16;
+pub(super) const UP: u8 = 1;
+pub(super) const COOKIE: u8 = 2;
+pub(super) const REPAIR: u8 = 4;
+pub(super) const LINKED: u8 = 8;
+pub(super) const LATERAL: u8 = 16;
 /// All of it.
 #[cfg(test)]
 pub(super) const UP_FOR_TESTS: u8 = UP | COOKIE | REPAIR | LINKED;
@@ -68,36 +65,36 @@ pub(crate) struct Capability {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
-    bits: AtomicU8,
+pub(super) struct Slot {
+    pub(super) bits: AtomicU8,
     /// In its connections' timestamps.
-    tag: AtomicU8,
+    pub(super) tag: AtomicU8,
     /// Of [`COOKIE`] and [`REPAIR`], those that the node's host can; whether it does so for us is for it to accept.
-    able: AtomicU8,
+    pub(super) able: AtomicU8,
     /// Connections opened by the fast path that the dispatcher has been told of.
-    opened_seen: AtomicU32,
-    channel: Mutex<Option<NodeChannel>>,
+    pub(super) opened_seen: AtomicU32,
+    pub(super) channel: Mutex<Option<NodeChannel>>,
     /// Of the node's latest welcome.
-    incarnation: AtomicU64,
+    pub(super) incarnation: AtomicU64,
     /// Connections that the node has named since it was asked for all.
-    live: Mutex<HashSet<FlowKey>>,
+    pub(super) live: Mutex<HashSet<FlowKey>>,
     /// When it is asked again, for some that it did not name were too young to tell.
-    ask_at: Mutex<Option<Time>>,
+    pub(super) ask_at: Mutex<Option<Time>>,
     /// When it was asked last: what it names was there then.
-    asked_at: Mutex<Time>,
-    dead: AtomicBool,
+    pub(super) asked_at: Mutex<Time>,
+    pub(super) dead: AtomicBool,
     /// Since when its channel is down, if it has been up.
-    down_since: Mutex<Option<Time>>,
+    pub(super) down_since: Mutex<Option<Time>>,
     /// Of its interface, as it said last.
-    mac: Mutex<Option<[u8; 6]>>,
+    pub(super) mac: Mutex<Option<[u8; 6]>>,
     /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
-    asked: AtomicU64,
+    pub(super) asked: AtomicU64,
     /// Of the channel's connections the one that was heard to come up last: by no other are moves sent, nor is asked for all.
-    session: AtomicU64,
+    pub(super) session: AtomicU64,
     /// Lists it has ended since its channel came up. The first one it sends unasked.
-    lists: AtomicU64,
+    pub(super) lists: AtomicU64,
     /// The node has left, and finishes what it has.
-    left: Mutex<Option<Left>>,
+    pub(super) left: Mutex<Option<Left>>,
 }
 
 /// A node that has left.
@@ -145,7 +142,7 @@ impl Peers {
         u16::try_from(self.slots.len()).unwrap_or(u16::MAX)
     }
 
-    fn slot(&self, node: NodeId) -> Option<&Slot> {
+    pub(super) fn slot(&self, node: NodeId) -> Option<&Slot> {
         self.slots.get(node.index())
     }
 
@@ -345,7 +342,7 @@ impl Peers {
     }
 
     /// Asks a node for all its connections. Its answer tells of every move that was sent before.
-    fn ask(&self, slot: &Slot, now: Time) {
+    pub(super) fn ask(&self, slot: &Slot, now: Time) {
         *lock(&slot.asked_at) = now;
         let channel = lock(&slot.channel);
         slot.asked.fetch_add(1, Relaxed);
@@ -379,7 +376,7 @@ impl Peers {
         lock(&self.moving).remove(id);
     }
 
-    fn answer(&self, node: NodeId, id: u64, arrived: Arrived) {
+    pub(super) fn answer(&self, node: NodeId, id: u64, arrived: Arrived) {
         let mut moving = lock(&self.moving);
         // A number is only good from the node it was given to.
         if moving.by_id.get(&id).is_some_and(|moving| moving.node == node)
@@ -392,7 +389,7 @@ impl Peers {
 
     /// The node has named all its connections: what had been sent before it was asked the `asked`th time and is not among
     /// them never arrived: those are returned. What was sent later may still be on its way.
-    fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
+    pub(super) fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
         let mut refused = Vec::new();
         let told = |m: &Moving| m.node == node && m.sent.is_some_and(|sent| sent < asked);
         for Moving { key, answer, .. } in lock(&self.moving).take_all(told) {
@@ -412,184 +409,4 @@ impl Peers {
 /// has gone back (RFC 7323 section 5.2).
 pub(crate) fn tag(node: NodeId) -> u8 {
     u8::try_from(node.0 + 1).ok().filter(|tag| *tag <= TAG_MAX).unwrap_or(0)
-}
-
-impl Edge {
-    /// Takes what nodes tell until the edge ends.
-    pub(super) async fn hear(self: Arc<Self>, mut events: mpsc::Receiver<Event>) {
-        while let Some(Event { node, session, what }) = events.recv().await {
-            let node = NodeId(node);
-            match what {
-                What::Up(welcome) => self.node_up((node, session), welcome).await,
-                What::Down(error) => self.node_down(node, &error.to_string()),
-                What::Message(FromNode::Live(live)) => self.node_lives(node, live).await,
-                What::Message(message) => self.node_says(node, message),
-            }
-        }
-    }
-
-    async fn node_up(self: &Arc<Self>, (node, session): (NodeId, u64), welcome: Box<Welcome>) {
-        let Some(slot) = self.peers.slot(node) else { return };
-        let name = self.decider.nodes.get(node).map(|node| node.name.clone());
-        // The way through a tunnel is asked for, and the answer may take a moment.
-        let (edge, mac) = (self.clone(), welcome.mac);
-        *lock(&slot.mac) = mac;
-        let linked = tokio::task::spawn_blocking(move || edge.link(node, mac)).await.unwrap_or(false);
-        let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
-        slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
-        slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
-        *lock(&slot.down_since) = None;
-        self.accepted(node, &welcome.accepted);
-        self.set_ending(node, |_| Ending::Not);
-        let bits = slot.bits.load(Relaxed);
-        tracing::info!(
-            node = name.as_deref(),
-            agent = welcome.name,
-            cookie = bits & COOKIE != 0,
-            repair = bits & REPAIR != 0,
-            linked,
-            "control channel: up"
-        );
-        if !welcome.accepted.keys {
-            tracing::error!(
-                node = name.as_deref(),
-                "the node believes cookies of another switch: give all switches of a node one `secret`. It is relayed"
-            );
-        }
-        let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
-        if before != 0 && before != welcome.incarnation {
-            tracing::info!(node = name.as_deref(), "control channel: the node was restarted");
-        }
-        lock(&slot.live).clear();
-        slot.lists.store(0, Relaxed);
-        slot.session.store(session, Relaxed);
-        // The answer says which connections are there, and so which are not.
-        self.peers.ask(slot, self.decider.clock.now());
-    }
-
-    /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
-    pub(super) fn accepted(&self, node: NodeId, accepted: &Accepted) {
-        let Some(slot) = self.peers.slot(node) else { return };
-        // Where the stack answers SYNs there is no cookie of ours to take.
-        let mixed = accepted.mixed && self.config.handshake == Handshake::Plane;
-        if mixed {
-            tracing::error!(
-                node = node.index(),
-                "another switch hands over to the node by `cookie` at this listen address, with the same `secret`, and this one \
-                 by `repair`: give both one `mechanism`, or `secret`s of their own. It is relayed"
-            );
-        }
-        if takes(accepted, self.services.len()) && !mixed {
-            slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
-        } else {
-            slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
-        }
-    }
-
-    fn link(&self, node: NodeId, mac: Option<[u8; 6]>) -> bool {
-        let Some(entry) = self.decider.nodes.get(node) else { return false };
-        let way = Way { mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
-        match self.fabric.set_link(node, &way, self.config.forward) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(node = &*entry.name, %error, "handoff: no route to the node, its requests are relayed");
-                false
-            }
-        }
-    }
-
-    /// A node has a tag from now on.
-    pub(super) fn give_tag(self: &Arc<Self>, node: NodeId, tag: u8) {
-        let Some(slot) = self.peers.slot(node) else { return };
-        slot.tag.store(tag, Relaxed);
-        if let Some(channel) = &*lock(&slot.channel) {
-            channel.set_tag(tag);
-        }
-        if slot.bits.load(Relaxed) & LINKED != 0 {
-            // The plane knows it a moment later than the node at worst: meanwhile it goes by the table.
-            let (edge, mac) = (self.clone(), *lock(&slot.mac));
-            tokio::task::spawn_blocking(move || edge.link(node, mac));
-        }
-    }
-
-    pub(super) fn node_down(&self, node: NodeId, why: &str) {
-        if let Some(slot) = self.peers.slot(node) {
-            slot.bits.fetch_and(!UP, Relaxed);
-            lock(&slot.down_since).get_or_insert(self.decider.clock.now());
-        }
-        self.set_ending(node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
-        let name = self.decider.nodes.get(node).map(|node| node.name.clone());
-        tracing::warn!(node = name.as_deref(), why, "control channel: down");
-    }
-
-    /// A node says that it ends: neither the dispatcher nor the plane by itself sends it anything new. Then it is told so.
-    pub(super) fn node_ends(&self, node: NodeId) {
-        self.set_ending(node, |_| Ending::Soon);
-        self.set_gates();
-        // A channel that is down says the same.
-        let _ = self.peers.send(node, &ToNode::Noted);
-    }
-
-    fn set_ending(&self, node: NodeId, change: impl FnOnce(Ending) -> Ending) {
-        if let Some(node) = self.decider.nodes.get(node) {
-            self.decider
-                .change(&node, "the node itself", |standing| standing.ending = change(standing.ending));
-        }
-    }
-
-    pub(super) fn node_says(self: &Arc<Self>, node: NodeId, message: FromNode) {
-        match message {
-            FromNode::Closed(connections) => {
-                // What the plane has opened by itself before it ended there.
-                self.drain();
-                let _alone = lock(&self.deciding);
-                for socket in connections {
-                    self.node_ended(socket.connection.into(), socket.first_seq, node);
-                }
-            }
-            FromNode::Accepted(accepted) => self.accepted(node, &accepted),
-            FromNode::Restored { ids } => {
-                ids.into_iter().for_each(|id| self.peers.answer(node, id, Arrived::Restored));
-            }
-            FromNode::Refused { id, why, detail } => {
-                self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
-            }
-            FromNode::Where(question) => self.tell_where(node, &question),
-            FromNode::Leave(connection) => self.leave(node, connection),
-            FromNode::Move(handoff) => self.pass(node, handoff),
-            FromNode::Ending => self.node_ends(node),
-            FromNode::Stay(connection) => self.stay(node, connection),
-            // Lists are worked through by themselves.
-            FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
-        }
-    }
-
-    /// A piece of what a node's connections are.
-    async fn node_lives(self: &Arc<Self>, node: NodeId, live: Live) {
-        let Some(slot) = self.peers.slot(node) else { return };
-        let keys = live.connections.into_iter().map(|socket| FlowKey::from(socket.connection));
-        lock(&slot.live).extend(keys);
-        if !live.last {
-            return;
-        }
-        let mut named = std::mem::take(&mut *lock(&slot.live));
-        // The list that comes unasked may be older than a move that was sent at once.
-        if slot.lists.fetch_add(1, Relaxed) > 0 {
-            let refused = self.peers.resolve(node, slot.asked.load(Relaxed), &named);
-            // They go on here; they are not lost.
-            named.extend(refused);
-        }
-        let as_of = *lock(&slot.asked_at);
-        self.reconcile(node, &named, as_of).await;
-    }
-
-    /// Whether a node is dead: it neither answers nor is its channel up.
-    pub(super) fn is_dead(&self, node: NodeId) -> bool {
-        !self.peers.capability(node).up && self.decider.dispatcher.nodes().state(node) == NodeState::Down
-    }
-}
-
-/// Whether a node serves all our listen addresses, believes our keys and unwraps our packets.
-fn takes(accepted: &Accepted, services: usize) -> bool {
-    accepted.keys && accepted.tunnel && accepted.services.len() >= services
 }

@@ -1,25 +1,11 @@
-//! Connections that go on although they were counted as ended: by a forged RST or FIN, or because a silence was taken for the
-//! end. Packets alone do not prove it, since late ones follow a real end too. So the node is asked for its connections, and
-//! one that it has counts again.
+//! Connections that go on although they were counted as ended, until their nodes have answered.
 
-use super::edge::{Edge, lock};
-use super::fabric::Fabric as _;
-use super::mechanism::Why;
 use larder_core::{NodeId, Time};
 use larder_handoff::FlowKey;
-use larder_handoff::abi::flow_state;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
 
 /// Connections that wait for their node's answer; beyond, a connection waits for its next packet after an answer.
 const RESUMED_MAX: usize = 4_096;
-
-/// Others that go on are asked about together.
-const GATHER: Duration = Duration::from_millis(300);
-
-/// A node is asked for its connections this often at most, whatever clients send.
-const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Waiting entries, each with its node and the time since which it waits.
 #[derive(Debug, Default)]
@@ -27,7 +13,7 @@ pub(super) struct Resumed(HashMap<FlowKey, (NodeId, Time)>);
 
 impl Resumed {
     /// Notes a connection. `false` if there is no room.
-    fn note(&mut self, key: FlowKey, node: NodeId, now: Time) -> bool {
+    pub(super) fn note(&mut self, key: FlowKey, node: NodeId, now: Time) -> bool {
         let room = self.0.len() < RESUMED_MAX || self.0.contains_key(&key);
         if room {
             self.0.insert(key, (node, now));
@@ -36,34 +22,7 @@ impl Resumed {
     }
 
     /// Takes those that a list of `node`, asked for at `as_of`, decides about.
-    fn take(&mut self, node: NodeId, as_of: Time) -> Vec<FlowKey> {
+    pub(super) fn take(&mut self, node: NodeId, as_of: Time) -> Vec<FlowKey> {
         self.0.extract_if(|_, (of, since)| *of == node && *since <= as_of).map(|(key, _)| key).collect()
-    }
-}
-
-impl Edge {
-    /// A connection that nobody counts has gone on.
-    pub(super) fn resumes(&self, key: FlowKey, node: NodeId) {
-        let now = self.decider.clock.now();
-        if lock(&self.resumed).note(key, node, now) {
-            self.peers.ask_soon(node, now + GATHER, ASK_EVERY);
-        } else {
-            self.fabric.set_idle(key);
-        }
-    }
-
-    /// Counts those again that their node has.
-    pub(super) fn count_resumed(self: &Arc<Self>, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
-        let resumed = lock(&self.resumed).take(node, as_of);
-        for key in resumed.into_iter().filter(|key| live.contains(key)) {
-            let goes_there =
-                self.fabric.flow(key).filter(|flow| flow.state == flow_state::NODE && flow.node == node.0);
-            if let Some(flow) = goes_there
-                && !lock(&self.table).contains(key)
-            {
-                self.fabric.set_resumed(key);
-                self.adopt(key, flow, Why::Resumed);
-            }
-        }
     }
 }

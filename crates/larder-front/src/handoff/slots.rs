@@ -4,8 +4,9 @@
 //! leaves takes nothing new from that moment on, and finishes what it has: its channel and the way to it stay
 //! until then, or until nothing has been heard from it for a while.
 
-use super::edge::{Edge, lock};
+use super::edge::Edge;
 use super::fabric::{Fabric as _, To};
+use super::lock::lock;
 use super::peers::{Left, tag};
 use crate::node::Node;
 use larder_core::{NodeId, Time};

@@ -1,10 +1,12 @@
 //! Regular work: idle and forgotten connections, dead nodes.
 
-use super::edge::{Edge, Started, lock};
+use super::edge::Edge;
 use super::fabric::Fabric as _;
+use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::table::{End, Handed};
 use crate::lease::Lease;
+use crate::lease::Started;
 use crate::metrics::HandedEnd;
 use larder_core::dispatch::Served;
 use larder_core::{Decision, NodeId, Reason, Request, TargetId, Time};

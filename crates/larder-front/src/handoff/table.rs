@@ -4,10 +4,10 @@
 //! or RST) and told by the node; a connection without packets for a while counts as idle, gives its load back and
 //! takes it again with its next request; one that stays silent is forgotten.
 
-use super::edge::Started;
 use super::mechanism::Delivery;
 use super::text::Text;
 use crate::lease::Lease;
+use crate::lease::Started;
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::plane::Account;

@@ -2,10 +2,11 @@
 //!
 //! See [`crate::HealthConfig`] for what counts as a failure and what brings a node back.
 
+pub(crate) mod config;
 pub(crate) mod outliers;
 mod probe;
 
-pub use outliers::OutlierConfig;
+pub use config::OutlierConfig;
 
 use crate::decider::Decider;
 use crate::guards::Guards;

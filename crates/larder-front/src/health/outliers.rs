@@ -9,7 +9,7 @@
 //! bad, and after that the next one. So this is off by default, no more than a share of the nodes is ever out for it, and
 //! never the last of a group.
 
-use crate::config::{ConfigError, range, span};
+use super::OutlierConfig;
 use crate::decider::Decider;
 use crate::guards::Guards;
 use crate::node::Node;
@@ -18,64 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-/// When a node that answers is taken out, and for how long.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutlierConfig {
-    /// Replies with a status of 500 to 599 in a row after which a node is ejected. 1 to 10,000; 0: never for this. Default 0.
-    pub consecutive: u32,
-    /// How much larger a node's share of failed requests (500 to 599, or no reply) must be than that of all others together. 0.01 to
-    /// 1; 0: never for this. Default 0.
-    pub failures_above: f64,
-    /// Requests that a node must have had within the interval for its share to count. 1 to 1,000,000; default 50.
-    pub requests_min: u32,
-    /// Between two looks at the shares. 100 ms to 1 h; default 5 s.
-    pub interval: Duration,
-    /// How long the first ejection lasts. 100 ms to 1 h; default 30 s.
-    pub time: Duration,
-    /// How long any lasts at most. `time` to 24 h; default 5 min.
-    pub time_max: Duration,
-    /// The share of the nodes that may be ejected at one time; one always may, where there are others. 0 to 1; default 0.2.
-    pub ejected_max: f64,
-}
-
-impl Default for OutlierConfig {
-    fn default() -> Self {
-        Self {
-            consecutive: 0,
-            failures_above: 0.0,
-            requests_min: 50,
-            interval: Duration::from_secs(5),
-            time: Duration::from_secs(30),
-            time_max: Duration::from_secs(300),
-            ejected_max: 0.2,
-        }
-    }
-}
-
-impl OutlierConfig {
-    /// Whether anything is looked for.
-    pub fn is_on(&self) -> bool {
-        self.consecutive > 0 || self.failures_above > 0.0
-    }
-
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        range("outliers.consecutive", self.consecutive as usize, 0, 10_000)?;
-        range("outliers.requests_min", self.requests_min as usize, 1, 1_000_000)?;
-        span("outliers.interval", self.interval, 100, 3_600_000)?;
-        span("outliers.time", self.time, 100, 3_600_000)?;
-        let time_ms = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
-        span("outliers.time_max", self.time_max, time_ms, 86_400_000)?;
-        for (name, share) in
-            [("outliers.failures_above", self.failures_above), ("outliers.ejected_max", self.ejected_max)]
-        {
-            if !(0.0..=1.0).contains(&share) {
-                return Err(ConfigError::Share(name, share.to_string()));
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A node's requests in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! One active check.
 
-use crate::config::Check;
 use crate::dial::{Dial, Speaks};
+use crate::limits::Check;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A status line longer than this is no status line.

@@ -6,9 +6,9 @@
 //! other that a node has failed: another server of the target if there is one, else the least loaded.
 
 use crate::budget::{RetryBudget, RetryConfig};
-use crate::config::ConfigError;
-use crate::routes::wrong;
-use crate::split::WHOLE;
+use crate::config_error::ConfigError;
+use crate::config_error::WHOLE;
+use crate::config_error::wrong;
 use larder_core::Time;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

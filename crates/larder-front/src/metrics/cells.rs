@@ -8,15 +8,15 @@ const FIRST_BOUND_LOG2: u32 = 6;
 const BOUNDS: usize = 21;
 
 /// Cells of a histogram: one per bound, one beyond the last, one for the sum in nanoseconds.
-pub(super) const HISTOGRAM_CELLS: usize = BOUNDS + 2;
+pub(crate) const HISTOGRAM_CELLS: usize = BOUNDS + 2;
 
 /// The upper bounds, in seconds.
-pub(super) fn bounds_s() -> impl Iterator<Item = f64> {
+pub(crate) fn bounds_s() -> impl Iterator<Item = f64> {
     (0..BOUNDS as u32).map(|index| f64::from(1_u32 << (FIRST_BOUND_LOG2 + index)) / 1e6)
 }
 
 /// Which cell of a histogram a duration falls into: the first whose bound is not below it.
-pub(super) fn histogram_cell(value: Duration) -> usize {
+pub(crate) fn histogram_cell(value: Duration) -> usize {
     let us = u64::try_from(value.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
     let log2_up = u64::BITS - us.saturating_sub(1).leading_zeros();
     (log2_up.saturating_sub(FIRST_BOUND_LOG2) as usize).min(BOUNDS)
@@ -24,48 +24,48 @@ pub(super) fn histogram_cell(value: Duration) -> usize {
 
 /// All copies.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(crate) struct Cells {
     copies: Box<[Copy]>,
 }
 
 /// One thread's copy. The alignment and the padding at the end keep it off its neighbours' cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Copy(Box<[AtomicU64]>);
+pub(crate) struct Copy(Box<[AtomicU64]>);
 
 /// Cells of padding: one 128-byte pair of cache lines.
 const PADDING: usize = 16;
 
 impl Cells {
-    pub(super) fn new(cells: usize, threads: usize) -> Self {
+    pub(crate) fn new(cells: usize, threads: usize) -> Self {
         let copies = threads.clamp(1, 256).next_power_of_two();
         let copy = || Copy((0..cells + PADDING).map(|_| AtomicU64::new(0)).collect());
         Self { copies: (0..copies).map(|_| copy()).collect() }
     }
 
     /// The calling thread's copy.
-    pub(super) fn local(&self) -> &Copy {
+    pub(crate) fn local(&self) -> &Copy {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static INDEX: usize = NEXT.fetch_add(1, Relaxed));
         &self.copies[INDEX.with(|index| *index) & (self.copies.len() - 1)]
     }
 
     /// Sets a cell to zero in every copy.
-    pub(super) fn clear(&self, cell: usize) {
+    pub(crate) fn clear(&self, cell: usize) {
         self.copies.iter().for_each(|copy| copy.0[cell].store(0, Relaxed));
     }
 
-    pub(super) fn sum(&self, cell: usize) -> u64 {
+    pub(crate) fn sum(&self, cell: usize) -> u64 {
         self.copies.iter().map(|copy| copy.0[cell].load(Relaxed)).sum()
     }
 }
 
 impl Copy {
-    pub(super) fn add(&self, cell: usize, amount: u64) {
+    pub(crate) fn add(&self, cell: usize, amount: u64) {
         self.0[cell].fetch_add(amount, Relaxed);
     }
 
-    pub(super) fn observe(&self, histogram: usize, value: Duration) {
+    pub(crate) fn observe(&self, histogram: usize, value: Duration) {
         self.add(histogram + histogram_cell(value), 1);
         self.add(histogram + HISTOGRAM_CELLS - 1, u64::try_from(value.as_nanos()).unwrap_or(u64::MAX));
     }

@@ -4,10 +4,8 @@
 //! an add to a cache line that no other thread writes, found by an index computed at start. Copies are summed when
 //! somebody asks. What the dispatcher knows anyway (loads, states, queue) is read from it at that moment.
 
-mod cells;
-mod render;
-mod shadow;
-mod table;
+pub(crate) mod cells;
+pub(crate) mod table;
 
 pub use table::{METRICS, Metric, MetricKind};
 
@@ -16,8 +14,6 @@ use crate::failure::Failure;
 use cells::{Cells, HISTOGRAM_CELLS, bounds_s};
 use larder_core::{Decision, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
 use std::time::Duration;
-
-pub(crate) use render::render;
 
 /// How a request was tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +27,7 @@ pub(crate) enum Retry {
 }
 
 impl Retry {
-    const ALL: [Self; 3] = [Self::SameNode, Self::OtherNode, Self::Resume];
+    pub(crate) const ALL: [Self; 3] = [Self::SameNode, Self::OtherNode, Self::Resume];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -43,44 +39,45 @@ impl Retry {
 }
 
 /// Status classes, and the replies that were broken off.
-const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "aborted"];
-const ABORTED: usize = 5;
-const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
+pub(crate) const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "aborted"];
+pub(crate) const ABORTED: usize = 5;
+pub(crate) const STATES: [NodeState; 4] =
+    [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
 
 // Offsets in a node's block of cells.
-const CLASS: usize = 0;
-const CACHE: usize = CLASS + CLASSES.len();
-const BYTES: usize = CACHE + 2;
-const CONNECTIONS: usize = BYTES + 1;
-const TRANSITIONS: usize = CONNECTIONS + 1;
-const FIRST_BYTE: usize = TRANSITIONS + STATES.len();
-const EJECTIONS: usize = FIRST_BYTE + HISTOGRAM_CELLS;
-const HANDED: usize = EJECTIONS + 1;
-const HANDED_BYTES: usize = HANDED + 1;
-const NODE_CELLS: usize = HANDED_BYTES + 1;
+pub(crate) const CLASS: usize = 0;
+pub(crate) const CACHE: usize = CLASS + CLASSES.len();
+pub(crate) const BYTES: usize = CACHE + 2;
+pub(crate) const CONNECTIONS: usize = BYTES + 1;
+pub(crate) const TRANSITIONS: usize = CONNECTIONS + 1;
+pub(crate) const FIRST_BYTE: usize = TRANSITIONS + STATES.len();
+pub(crate) const EJECTIONS: usize = FIRST_BYTE + HISTOGRAM_CELLS;
+pub(crate) const HANDED: usize = EJECTIONS + 1;
+pub(crate) const HANDED_BYTES: usize = HANDED + 1;
+pub(crate) const NODE_CELLS: usize = HANDED_BYTES + 1;
 
 // Offsets in the block of cells that belong to no node.
-const REASON: usize = 0;
-const FAILURE: usize = REASON + Reason::ALL.len();
-const RETRY: usize = FAILURE + Failure::ALL.len();
-const CLIENTS: usize = RETRY + Retry::ALL.len();
-const PANICS: usize = CLIENTS + 1;
-const HTTP2: usize = PANICS + 1;
-const FIELDS_DROPPED: usize = HTTP2 + 1;
-const TOTAL: usize = FIELDS_DROPPED + 1;
-const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
-const HANDED_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
-const SWITCH_CELLS: usize = HANDED_TOTAL + HISTOGRAM_CELLS;
+pub(crate) const REASON: usize = 0;
+pub(crate) const FAILURE: usize = REASON + Reason::ALL.len();
+pub(crate) const RETRY: usize = FAILURE + Failure::ALL.len();
+pub(crate) const CLIENTS: usize = RETRY + Retry::ALL.len();
+pub(crate) const PANICS: usize = CLIENTS + 1;
+pub(crate) const HTTP2: usize = PANICS + 1;
+pub(crate) const FIELDS_DROPPED: usize = HTTP2 + 1;
+pub(crate) const TOTAL: usize = FIELDS_DROPPED + 1;
+pub(crate) const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
+pub(crate) const HANDED_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
+pub(crate) const SWITCH_CELLS: usize = HANDED_TOTAL + HISTOGRAM_CELLS;
 
 // Offsets in a route's block of cells.
-const SERVICE_CLASS: usize = 0;
-const ROUTE_REASON: usize = SERVICE_CLASS + ServiceClass::COUNT;
-const ROUTE_CELLS: usize = ROUTE_REASON + Reason::ALL.len();
+pub(crate) const SERVICE_CLASS: usize = 0;
+pub(crate) const ROUTE_REASON: usize = SERVICE_CLASS + ServiceClass::COUNT;
+pub(crate) const ROUTE_CELLS: usize = ROUTE_REASON + Reason::ALL.len();
 
 /// The counters.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    cells: Cells,
+    pub(crate) cells: Cells,
     nodes: usize,
     routes: usize,
 }
@@ -121,7 +118,7 @@ impl Metrics {
     }
 
     /// The block of a route.
-    fn route_block(&self, route: RouteId) -> usize {
+    pub(crate) fn route_block(&self, route: RouteId) -> usize {
         let index = if route.index() < self.routes { route.index() } else { 0 };
         SWITCH_CELLS + (self.nodes + 1) * NODE_CELLS + index * ROUTE_CELLS
     }
@@ -139,7 +136,7 @@ impl Metrics {
     }
 
     /// The block of a node, or of "no node".
-    fn block(&self, node: Option<NodeId>) -> usize {
+    pub(crate) fn block(&self, node: Option<NodeId>) -> usize {
         let index = node.map_or(self.nodes, |node| node.index().min(self.nodes));
         SWITCH_CELLS + index * NODE_CELLS
     }

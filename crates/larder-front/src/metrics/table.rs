@@ -26,7 +26,7 @@ pub struct Metric {
 
 macro_rules! metrics {
     ($($id:ident, $kind:ident, $name:literal, [$($label:literal),*], $help:literal;)*) => {
-        $(pub(super) const $id: Metric =
+        $(pub(crate) const $id: Metric =
             Metric { name: $name, kind: MetricKind::$kind, labels: &[$($label),*], help: $help };)*
         /// Every metric of the switch.
         pub const METRICS: &[Metric] = &[$($id),*];

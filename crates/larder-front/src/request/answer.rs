@@ -1,10 +1,10 @@
 //! Replies that the switch makes itself.
 
-use super::Requests;
 use super::client::Client;
 use super::enter::ALLOWED;
 use super::exchange::Exchange;
 use super::known::apply;
+use super::requests::Requests;
 use crate::failure::{ERROR_HEADER, Failure};
 use larder_edge::Fields;
 use larder_http::h1::{Body, RequestHead};

@@ -3,7 +3,8 @@
 use super::client::Client;
 use super::exchange::Exchange;
 use super::known::{apply, host};
-use super::{Requests, traced};
+use super::requests::Requests;
+use super::traced;
 use crate::edits::{Sticky, StickyBy, cookie, other_cookies};
 use crate::failure::Failure;
 use crate::target::target_key;

@@ -1,7 +1,8 @@
 //! The connection of a client, as its requests see it.
 
 use crate::dial::{Announced, ShownByTls};
-use crate::handoff::{Delivery, Outcome};
+use crate::handoff::mechanism::Delivery;
+use crate::lease::Placement;
 use larder_edge::client_cert;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -37,7 +38,7 @@ pub(crate) struct Client {
     /// Tells apart connections to nodes that announce this client.
     pub(super) number: u64,
     /// The decision about the first request, if it was made before the request was read.
-    outcome: RefCell<Option<Outcome>>,
+    outcome: RefCell<Option<Placement>>,
 }
 
 impl Client {
@@ -45,7 +46,7 @@ impl Client {
         address: SocketAddr,
         server: Option<SocketAddr>,
         delivery: Delivery,
-        outcome: Option<Outcome>,
+        outcome: Option<Placement>,
     ) -> Self {
         // 0 stands for all clients.
         static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -73,7 +74,7 @@ impl Client {
     }
 
     /// Takes the decision about the first request.
-    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+    pub(crate) fn take_outcome(&self) -> Option<Placement> {
         self.outcome.borrow_mut().take()
     }
 }

@@ -1,12 +1,13 @@
 //! Copies of requests for routes that mirror.
 
-use super::Requests;
 use super::ask::write_target;
 use super::client::Client;
 use super::exchange::Exchange;
 use super::known::{apply, host, with_head};
-use crate::copies::{Duplicate, Outcome};
+use super::requests::Requests;
+use crate::copies::Duplicate;
 use crate::edits::{Known, Values};
+use crate::mirror::Outcome;
 use crate::target::target_key;
 use larder_core::rules::Head;
 use larder_core::{Request, RouteId};

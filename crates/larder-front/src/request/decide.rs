@@ -1,14 +1,14 @@
 //! The decision: the client's session, the dispatcher, and waiting for admission.
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::{Exchange, WaitsFor};
 use super::known::with_head;
 use super::node::Server;
+use super::requests::Requests;
 use super::traced::Traced;
 use crate::edits::cookie;
 use crate::failure::Failure;
-use crate::handoff::Started;
+use crate::lease::Started;
 use larder_core::Decision;
 use larder_http::h1::RequestHead;
 use larder_http::relay::Next;

@@ -9,11 +9,11 @@
 //! For every other attempt the dispatcher learns how long the node was waited for, up to the head of the reply if that came. Otherwise it
 //! would not hear of a node that hangs.
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::Exchange;
 use super::failure::of_client;
 use super::known::host;
+use super::requests::Requests;
 use crate::access_fields::AccessFields;
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;

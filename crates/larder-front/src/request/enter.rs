@@ -1,10 +1,10 @@
 //! A request before a node is chosen: limits, the rules for its fields, guards, and the switch's own answers.
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::{Exchange, WaitsFor};
 use super::known::{host, with_head};
 use super::node::Server;
+use super::requests::Requests;
 use crate::clients::TooMany;
 use crate::edits;
 use crate::failure::Failure;

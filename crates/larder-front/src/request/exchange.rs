@@ -8,10 +8,10 @@ use crate::cache_status::CacheOutcome;
 use crate::copies::Duplicate;
 use crate::edits::Encoder;
 use crate::failure::Failure;
-use crate::handoff::{Delivery, Outcome};
-use crate::lease::Lease;
+use crate::handoff::mechanism::Delivery;
+use crate::lease::{Lease, Placement};
 use crate::metrics::Retry;
-use crate::switch::Shared;
+use crate::shared::Shared;
 use larder_core::{Decision, NodeId, Request, TargetId, Time};
 use larder_http::h1::SavedFields;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct Exchange {
     pub(super) lease: Lease,
     /// The decision that was made before the request was read.
-    pub(super) placed: Option<Outcome>,
+    pub(super) placed: Option<Placement>,
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
     pub(super) delivery: Delivery,

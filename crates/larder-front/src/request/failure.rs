@@ -6,10 +6,10 @@
 //!   more, which keeps the locality; after that another node is.
 //! - A failure in the middle of a reply: another node is asked for the rest ([`Resume`]).
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::Exchange;
 use super::node::Server;
+use super::requests::Requests;
 use super::resume::Resume;
 use crate::dial::DialError;
 use crate::failure::Failure;

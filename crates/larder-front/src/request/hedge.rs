@@ -1,14 +1,14 @@
 //! Hedged requests: the second node, and what the switch learns while both are asked ([`crate::hedge`]).
 
-use super::Requests;
 use super::exchange::Exchange;
 use super::failure::of_node;
 use super::node::Server;
+use super::requests::Requests;
 use crate::health;
 use crate::hedge::{Hedging, Outcome};
 use crate::lease::Lease;
 use crate::node_log;
-use crate::switch::Shared;
+use crate::shared::Shared;
 use larder_core::{Decision, Request, Time};
 use larder_http::h1::RequestHead;
 use larder_http::relay::RaceEvent;

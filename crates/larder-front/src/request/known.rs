@@ -1,8 +1,8 @@
 //! The facts about a request that rules and templates read.
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::Exchange;
+use super::requests::Requests;
 use crate::cache_status::CacheOutcome;
 use crate::edits::{FieldRules, Known, Values};
 use crate::target::target_key;

@@ -24,12 +24,13 @@ mod hedge;
 mod known;
 mod node;
 mod reply;
+mod requests;
 mod resume;
 pub(crate) mod traced;
 
 pub(crate) use client::{Client, Security};
+pub(crate) use requests::Requests;
 
-use crate::switch::Shared;
 use exchange::Exchange;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
@@ -38,14 +39,7 @@ use larder_http::relay::{
 use node::{NodeStream, Server};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
-
-/// The requests of all clients of a thread.
-#[derive(Debug)]
-pub(crate) struct Requests {
-    pub(crate) shared: Arc<Shared>,
-}
 
 impl Proxy for Requests {
     type Client = Client;

@@ -1,8 +1,8 @@
 //! Connections to nodes.
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::Exchange;
+use super::requests::Requests;
 pub(super) use crate::dial::NodeStream;
 use crate::dial::{DialError, Speaks};
 use crate::failure::Failure;

@@ -1,9 +1,9 @@
 //! A node's reply on its way to the client.
 
-use super::Requests;
 use super::client::Client;
 use super::exchange::Exchange;
 use super::known::apply;
+use super::requests::Requests;
 use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
 use crate::edits::{Sticky, StickyBy};
 use crate::failure::Failure;

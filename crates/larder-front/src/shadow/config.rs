@@ -1,6 +1,6 @@
 //! What shadow mode goes by.
 
-use crate::config::{ConfigError, range};
+use crate::config_error::{ConfigError, range};
 use larder_core::Bytes;
 use larder_core::shadow::{Sampler, ShadowSettings};
 

@@ -6,13 +6,11 @@
 //! A request that the sampler does not draw costs two hashes; one that it draws a place in the queue. Where the queue is
 //! full the request is counted and left out. Nothing waits.
 
-mod config;
+pub(crate) mod config;
 mod keeper;
 mod memory;
-mod status;
 
 pub use config::ShadowConfig;
-pub use status::{MemoryStatus, PolicyShadow, ShadowFigures, ShadowStatus};
 
 pub(crate) use keeper::start;
 pub(crate) use memory::learn;
@@ -32,7 +30,7 @@ pub(crate) const QUEUE_MAX: usize = 8_192;
 #[derive(Debug)]
 pub(crate) struct Feed {
     config: ShadowConfig,
-    sampler: Arc<Sampler>,
+    pub(crate) sampler: Arc<Sampler>,
     queue: SyncSender<Seen>,
     dropped: AtomicU64,
     /// Until the thread is started.
@@ -88,7 +86,7 @@ impl Feed {
     }
 
     /// A node's memory and where that number is from.
-    fn memory_of(&self, name: &str, configured: Bytes) -> (Bytes, &'static str) {
+    pub(crate) fn memory_of(&self, name: &str, configured: Bytes) -> (Bytes, &'static str) {
         match (self.config.memory, held(&self.learned).get(name)) {
             (Some(memory), _) => (memory, "assumed"),
             (None, _) if configured > Bytes::ZERO => (configured, "config"),

@@ -1,7 +1,7 @@
 //! Which signals a switch reads from its nodes, and how.
 
 use super::sample::APPS;
-use crate::config::{ConfigError, range, span};
+use crate::config_error::{ConfigError, range, span};
 use core::fmt;
 use core::str::FromStr;
 use larder_peers::ClusterSecrets;

@@ -15,7 +15,7 @@
 
 mod cause;
 mod client;
-mod config;
+pub(crate) mod config;
 mod exposition;
 mod follow;
 mod larder;
@@ -24,10 +24,9 @@ mod node_exporter;
 mod orca;
 mod poll;
 mod sample;
-mod state;
+pub(crate) mod state;
 
 pub use config::{CacheSignalsConfig, SignalSource, SignalsConfig, UnknownSource};
-pub(crate) use state::NodeSignals;
 pub use state::ReportStatus;
 
 use crate::cache_status::CacheOutcome;

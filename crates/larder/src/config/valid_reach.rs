@@ -62,9 +62,9 @@ pub(super) fn of_node(at: &str, raw: &RawPeer, entry: NodeEntry) -> Result<NodeE
 fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
     let handed = switch.handoff.setting != Setting::Relay;
     for (i, node) in switch.nodes.iter().enumerate() {
-        let Some(what) = switch.reach.contradiction(node, handed) else { continue };
+        let Some(what) = node.contradiction(&switch.reach, handed) else { continue };
         let of_all = node.announce == AnnounceOf::AsAll && node.tls == TlsOf::AsAll;
-        let announces = switch.reach.announce(node).is_some();
+        let announces = node.announce_by(&switch.reach).is_some();
         let key = match (announces && (node.http2 || node.announce != AnnounceOf::AsAll), of_all) {
             (true, _) if node.announce != AnnounceOf::AsAll => format!("switch.nodes[{i}].proxy_protocol"),
             (true, _) => format!("switch.nodes[{i}].http2"),

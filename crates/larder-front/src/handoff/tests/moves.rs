@@ -1,11 +1,11 @@
 //! Connections whose state goes to a node, and answers that come late.
 
 use super::*;
-use crate::handoff::edge::Started;
 use crate::handoff::moving::Moved;
 use crate::handoff::peers::Arrived;
 use crate::handoff::table::End;
 use crate::lease::Lease;
+use crate::lease::Started;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
 use larder_handoff::channel::server::{Peer, Server};

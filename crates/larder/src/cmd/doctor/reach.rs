@@ -113,7 +113,7 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
     };
     let mut hosts = Vec::new();
     for (i, node) in switch.nodes.iter().enumerate() {
-        let tls = switch.reach.tls(node).map(|tls| Secure {
+        let tls = node.tls_by(&switch.reach).map(|tls| Secure {
             table: match node.tls {
                 TlsOf::Own(_) => format!("switch.nodes[{i}].tls"),
                 TlsOf::AsAll | TlsOf::On | TlsOf::Off => "switch.node_tls".to_owned(),
@@ -130,7 +130,10 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
             what: format!("node {}", node.spec.name),
             authority: node.address.clone(),
             question,
-            announcement: switch.reach.announce(node).map(ProxyVersion::own_announcement).unwrap_or_default(),
+            announcement: node
+                .announce_by(&switch.reach)
+                .map(ProxyVersion::own_announcement)
+                .unwrap_or_default(),
             tls,
             tolerance: Tolerance::Seconds,
         });

@@ -1,7 +1,7 @@
 //! The shadow as an operator sees it.
 
-use super::QUEUE_MAX;
-use crate::handle::SwitchHandle;
+use super::status::SwitchHandle;
+use crate::shadow::QUEUE_MAX;
 use larder_core::shadow::{Figures, PolicyReport};
 use serde::Serialize;
 

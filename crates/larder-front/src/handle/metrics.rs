@@ -1,19 +1,22 @@
 //! The counters as text, in the OpenMetrics format.
 
-use super::cells::{HISTOGRAM_CELLS, bounds_s};
-use super::shadow;
-use super::table::{self, Metric, MetricKind};
-use super::{
+use super::shadow_metrics as shadow;
+use super::status::{Sums, SwitchHandle};
+use super::switches::SetsStatus;
+use crate::cache_status::CacheOutcome;
+use crate::decider::Decider;
+use crate::failure::Failure;
+use crate::hedge::Hedging;
+use crate::metrics::QUEUE_WAIT;
+use crate::metrics::cells::{HISTOGRAM_CELLS, bounds_s};
+use crate::metrics::table::{self, Metric, MetricKind};
+use crate::metrics::{
     BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, EJECTIONS, FAILURE, FIELDS_DROPPED, FIRST_BYTE,
     HANDED, HANDED_BYTES, HANDED_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL,
     TRANSITIONS,
 };
-use super::{Failure, QUEUE_WAIT, Reason};
-use crate::cache_status::CacheOutcome;
-use crate::decider::Decider;
-use crate::handle::Sums;
-use crate::hedge::Hedging;
-use crate::switch::Shared;
+use crate::shared::Shared;
+use larder_core::Reason;
 use larder_core::{NodeId, NodeRow, ServiceClass};
 use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, Shaken};
@@ -27,8 +30,16 @@ use std::fmt::Error;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
+impl SwitchHandle {
+    /// All metrics in the OpenMetrics text format, to be served as
+    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+    pub fn metrics_text(&self) -> String {
+        render(&self.shared)
+    }
+}
+
 /// All metrics of a switch.
-pub(crate) fn render(shared: &Arc<Shared>) -> String {
+fn render(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Snapshot { shared: shared.clone() }));
     let mut text = String::new();
@@ -264,6 +275,7 @@ impl Snapshot {
         let beside = self.shared.beside.as_ref();
         let (others, sets) =
             beside.map(|beside| beside.numbers(self.shared.decider.clock.now())).unwrap_or_default();
+        let sets = SetsStatus::from(sets);
         let network = beside.map(|beside| beside.counted()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::OTHERS)?;

@@ -1,13 +1,13 @@
 //! What an admin interface asks of a running switch.
 
-use crate::config::{ConfigError, NodeEntry};
-use crate::handoff::HandoffStatus;
-use crate::metrics::render;
+use crate::config_error::ConfigError;
+use crate::handoff::peers::HandoffStatus;
 use crate::node::Node;
+use crate::node_entry::NodeEntry;
 use crate::nodes::NodeRef;
 use crate::recorder::RecordStatus;
-use crate::signals::ReportStatus;
-use crate::switch::{Shared, SwitchError};
+use crate::shared::{Shared, SwitchError};
+use crate::signals::state::ReportStatus;
 use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
 use larder_edge::access::AccessLog;
@@ -265,12 +265,6 @@ impl SwitchHandle {
         }
     }
 
-    /// All metrics in the OpenMetrics text format, to be served as
-    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`.
-    pub fn metrics_text(&self) -> String {
-        render(&self.shared)
-    }
-
     /// Takes a node out of service: it finishes what it has and gets nothing new. Its targets are forgotten.
     ///
     /// # Errors
@@ -295,7 +289,7 @@ impl SwitchHandle {
     pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
         let shared = &*self.shared;
         let spec = shared.decider.routing.node_spec(entry)?;
-        let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some())?;
+        let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some()).map_err(SwitchError::from)?;
         let (now, mut started) = (shared.decider.clock.now(), Vec::new());
         // In its place before the dispatcher chooses it for the first time.
         let claim = |id: NodeId| {

@@ -1,6 +1,6 @@
 //! What an admin interface asks of routes.
 
-use crate::handle::SwitchHandle;
+use super::status::SwitchHandle;
 use larder_core::census::{Census, Taken};
 use larder_core::policy::table::RouteTable;
 use larder_core::rules::Matcher;

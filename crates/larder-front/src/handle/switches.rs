@@ -1,8 +1,6 @@
 //! What an operator sees of switches side by side.
 
-use super::Beside;
-use crate::handle::SwitchHandle;
-use larder_core::Time;
+use super::status::SwitchHandle;
 use larder_core::switches::{OtherView, SwitchesCounts};
 use larder_peers::Counted;
 use serde::Serialize;
@@ -89,19 +87,6 @@ impl From<SwitchesCounts> for SetsStatus {
     }
 }
 
-impl Beside {
-    /// The counts of the network; zeros while it is not joined.
-    pub(crate) fn counted(&self) -> Counted {
-        self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
-    }
-
-    /// The others, and what has been told and heard.
-    pub(crate) fn numbers(&self, now: Time) -> (Vec<OtherView>, SetsStatus) {
-        let machine = self.machine();
-        (machine.others(now), machine.counts().into())
-    }
-}
-
 impl SwitchHandle {
     /// This switch and those beside it; `None` if it is to have none.
     pub fn switches(&self) -> Option<SwitchesStatus> {
@@ -109,6 +94,7 @@ impl SwitchHandle {
         let network = beside.network().clone();
         let members = network.as_ref().map(|network| network.members());
         let (others, sets) = beside.numbers(self.shared.decider.clock.now());
+        let sets = SetsStatus::from(sets);
         let other = |other: OtherView| {
             let mut members = members.iter().flat_map(|members| members.iter());
             let member = members.find(|member| member.name.as_str() == &*other.name);

@@ -1,10 +1,10 @@
 //! The shadow's figures as metrics.
 
-use super::render::{count, describe};
-use super::table::{self, Metric};
-use crate::handle::SwitchHandle;
-use crate::shadow::{PolicyShadow, ShadowFigures};
-use crate::switch::Shared;
+use super::metrics::{count, describe};
+use super::shadow::{PolicyShadow, ShadowFigures};
+use super::status::SwitchHandle;
+use crate::metrics::table::{self, Metric};
+use crate::shared::Shared;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! The switch at one glance: what a page or a terminal that shows it asks for, again and again.
 
-use crate::handle::{NodeStatus, SwitchHandle, SwitchStatus};
-use crate::handoff::Delivery;
-use crate::hottest::HotTarget;
-use crate::reloads::ReloadCounts;
-use crate::shadow::ShadowStatus;
+use super::hottest::HotTarget;
+use super::shadow::ShadowStatus;
+use super::status::{NodeStatus, SwitchHandle, SwitchStatus};
+use crate::handoff::mechanism::Delivery;
+use crate::reload_counts::ReloadCounts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;

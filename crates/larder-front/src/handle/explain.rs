@@ -1,7 +1,7 @@
 //! Why a request goes where it goes.
 
+use super::status::SwitchHandle;
 use crate::edits::cookie_of;
-use crate::handle::SwitchHandle;
 use larder_core::NodeId;
 use larder_core::rules::{Head, Headers};
 use serde::Serialize;

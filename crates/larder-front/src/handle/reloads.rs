@@ -1,32 +1,12 @@
 //! Handing over to a process that takes this one's place: what it is told, and what the operator sees of it.
 
-use crate::handle::{SwitchHandle, UnknownNode};
-use crate::route_status::ShareRefused;
+use super::routes::ShareRefused;
+use super::status::{SwitchHandle, UnknownNode};
+use crate::reload_counts::ReloadCounts;
 use larder_core::{Handover, HandoverError, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// How often the process that serves was replaced. Counted by whoever starts the processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ReloadCounts {
-    /// Which process this is, from 1 on.
-    pub generation: u64,
-    /// Reloads and upgrades after which the new process served.
-    pub done: u64,
-    /// Those whose config or binary was refused.
-    pub refused: u64,
-    /// Those whose new process did not come up.
-    pub failed: u64,
-    /// Processes started in place of one that had died.
-    pub restarted: u64,
-    /// Processes that finish what they have.
-    pub retiring: u64,
-    /// When the last of all these was over, seconds since 1970; 0 if there was none.
-    pub last_unix_s: f64,
-    /// Whether that one changed nothing.
-    pub last_failed: bool,
-}
 
 /// How a node stands, by what this process has been told and has found out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,181 @@
+//! Health checks, deadlines and limits of a switch.
+
+use crate::config_error::{ConfigError, range, span};
+use std::time::Duration;
+
+/// A check that the switch makes by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// A TCP connection can be opened.
+    Tcp,
+    /// A GET of this path (with its query) is answered with a status from 200 to 399.
+    Http {
+        /// Path and query, beginning with `/`.
+        path: String,
+    },
+}
+
+/// How a node is found to have failed, and to be back.
+///
+/// *Passive*: what traffic shows. Failures in a row, of any request, count: connections refused or timed out,
+/// connections lost before the first byte of a reply, and first bytes that did not come in time. A reply resets the
+/// count whatever its status: it is the content that has failed, not the node. A request counts against one node at
+/// most, and traffic never takes out the last open node of a group, nor a node
+/// when half of a group are down. *Active*: a check of its own per node at an interval. A node found down by either is used again when
+/// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`. A TCP check
+/// only shows that somebody listens: where a node can hang while listening, use an HTTP check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthConfig {
+    /// Failures in a row, seen by traffic, after which a node counts as down. 1 to 1,000; 0 turns it off. Default 3.
+    pub passive_fall: u32,
+    /// The active check; `None` turns it off. Default TCP.
+    pub active: Option<Check>,
+    /// Time from one active check of a node to the next, varied by a tenth so that nodes are not checked in step.
+    /// 10 ms to 1 h; default 1 s.
+    pub interval: Duration,
+    /// How long an active check may take. 1 ms to 1 min; default 1 s.
+    pub timeout: Duration,
+    /// Failed active checks in a row after which a node counts as down. 1 to 1,000; default 2.
+    pub fall: u32,
+    /// Good active checks in a row after which a node that was down is used again. 1 to 1,000; default 2.
+    pub rise: u32,
+    /// Without active checks: how long a node stays down before it is tried again. 10 ms to 1 h; default 5 s.
+    pub retry_after: Duration,
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self {
+            passive_fall: 3,
+            active: Some(Check::Tcp),
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            fall: 2,
+            rise: 2,
+            retry_after: Duration::from_secs(5),
+        }
+    }
+}
+
+impl HealthConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        range("health.passive_fall", self.passive_fall as usize, 0, 1000)?;
+        range("health.fall", self.fall as usize, 1, 1000)?;
+        range("health.rise", self.rise as usize, 1, 1000)?;
+        span("health.interval", self.interval, 10, 3_600_000)?;
+        span("health.timeout", self.timeout, 1, 60_000)?;
+        span("health.retry_after", self.retry_after, 10, 3_600_000)?;
+        match &self.active {
+            Some(Check::Http { path })
+                if !path.starts_with('/') || path.bytes().any(|b| b <= b' ' || b == 127) =>
+            {
+                Err(ConfigError::HealthPath(path.chars().take(80).collect()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the first byte of a request (on a new connection: from accepting it) to the end of its header.
+    /// 10 ms to 1 h; default 10 s. Outcome: 408 `header_timeout`.
+    pub header: Duration,
+    /// How long a connection may be idle between requests. 10 ms to 24 h; default 60 s. Outcome: it is closed.
+    pub keepalive: Duration,
+    /// Between two reads of a request body. 10 ms to 1 h; default 30 s. Outcome: 408 `body_timeout`.
+    pub client_read: Duration,
+    /// Between two writes of a reply that make progress. 10 ms to 24 h; default 60 s. Outcome: the reply is aborted.
+    pub client_write: Duration,
+    /// To open a connection to a node. 1 ms to 1 min; default 2 s. Outcome: another node, or 504 `connect_timeout`.
+    pub connect: Duration,
+    /// Between two reads from a node, the first byte included. 10 ms to 1 h; default 60 s. Outcome: another node if
+    /// nothing was sent to the client and the method allows it, or 504 `node_timeout`.
+    pub node_read: Duration,
+    /// Between two writes to a node. 10 ms to 1 h; default 30 s. Outcome: as for `node_read`.
+    pub node_write: Duration,
+    /// How long a pooled connection to a node may be idle. 10 ms to 1 h; default 55 s.
+    pub node_idle: Duration,
+    /// How long requests in flight may go on once the switch is told to stop. 0 to 1 h; default 30 s.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(10),
+            keepalive: Duration::from_secs(60),
+            client_read: Duration::from_secs(30),
+            client_write: Duration::from_secs(60),
+            connect: Duration::from_secs(2),
+            node_read: Duration::from_secs(60),
+            node_write: Duration::from_secs(30),
+            node_idle: Duration::from_secs(55),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Timeouts {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        span("timeouts.header", self.header, 10, 3_600_000)?;
+        span("timeouts.keepalive", self.keepalive, 10, 86_400_000)?;
+        span("timeouts.client_read", self.client_read, 10, 3_600_000)?;
+        span("timeouts.client_write", self.client_write, 10, 86_400_000)?;
+        span("timeouts.connect", self.connect, 1, 60_000)?;
+        span("timeouts.node_read", self.node_read, 10, 3_600_000)?;
+        span("timeouts.node_write", self.node_write, 10, 3_600_000)?;
+        span("timeouts.node_idle", self.node_idle, 10, 3_600_000)?;
+        span("timeouts.drain", self.drain, 0, 3_600_000)
+    }
+}
+
+/// How large things may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Client connections. 1 to 1,000,000; default 10,000. Outcome: 503 `connections_full` and close.
+    pub connections_max: usize,
+    /// A request's header, request line included. Bytes; 512 to 1,000,000; default 32 KiB. Outcome: 431
+    /// `header_too_large`. A header of more than 256 fields is malformed (400) whatever its size.
+    pub header_bytes_max: usize,
+    /// The request target. Bytes; 64 to 1,000,000; default 8 KiB. Outcome: 414 `uri_too_long`.
+    pub uri_bytes_max: usize,
+    /// Bytes a second that a request body comes with at least: after n bytes it may have taken `Timeouts::client_read` and
+    /// n / rate. 0 to 1 GiB; default 0: any. What a tunnel carries is no body. Outcome: 408 `body_timeout`.
+    pub body_rate_min: u64,
+    /// Memory that replies to all HTTP/2 clients may hold, beyond 704 KiB for each connection. Bytes; 0 to 1 TiB; default 128 MiB.
+    /// Outcome: requests wait while their client takes bytes, then they are refused: `streams_full`.
+    pub http2_bytes_max: usize,
+    /// How many times a request is tried again after its first node failed. 0 to 8; default 3.
+    pub retries_max: u8,
+    /// Idle connections kept per node and thread; the pool is shared by all nodes, so a busy node may keep more and
+    /// an idle one less. 0 to 100,000; default 128.
+    pub node_idle_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            header_bytes_max: 32 << 10,
+            uri_bytes_max: 8 << 10,
+            body_rate_min: 0,
+            http2_bytes_max: 128 << 20,
+            retries_max: 3,
+            node_idle_max: 128,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        range("limits.connections_max", self.connections_max, 1, 1_000_000)?;
+        range("limits.header_bytes_max", self.header_bytes_max, 512, 1_000_000)?;
+        range("limits.uri_bytes_max", self.uri_bytes_max, 64, 1_000_000)?;
+        range("limits.body_rate_min", usize::try_from(self.body_rate_min).unwrap_or(usize::MAX), 0, 1 << 30)?;
+        range("limits.http2_bytes_max", self.http2_bytes_max, 0, 1 << 40)?;
+        range("limits.retries_max", usize::from(self.retries_max), 0, 8)?;
+        range("limits.node_idle_max", self.node_idle_max, 0, 100_000)
+    }
+}
