@@ -107,7 +107,7 @@ where
             let server = match next {
                 Next::Server(server) => server,
                 Next::Later => {
-                    match self.decide(state).await {
+                    match Box::pin(self.decide(state)).await {
                         Some(decided) => next = decided,
                         None => return (After::Cut, Some(ClientFault::Gone)),
                     }
@@ -209,7 +209,8 @@ where
         Ok(())
     }
 
-    /// Sends a request to a server: on a connection that waits, if it `may_reuse` one, or on a new one.
+    /// Sends a request to a server: on a connection that waits, if it `may_reuse` one, or on a new one. What is rare is boxed, so that
+    /// an ordinary request needs little memory.
     async fn attempt(&mut self, server: &P::Server, may_reuse: bool, state: &mut P::Exchange) -> Attempt {
         let worker = self.worker;
         if let Err(answer) = worker.proxy.ask(self.info, state, &mut self.client.request) {
@@ -226,10 +227,10 @@ where
             && self.client.protocols.is_none()
             && self.client.sent.status.is_none()
         {
-            return self.race(server, (after, may_reuse), state).await;
+            return Box::pin(self.race(server, (after, may_reuse), state)).await;
         }
         if worker.proxy.is_shared(server) && worker.proxy.speaks_http2(server) {
-            return self.attempt_stream(server, state).await;
+            return Box::pin(self.attempt_stream(server, state)).await;
         }
         let waiting = match self.own.take() {
             _ if !may_reuse => None,
@@ -243,7 +244,7 @@ where
             return self.exchange(opened, server, state).await;
         }
         let began = Clock::now();
-        match self.connect(server).await {
+        match Box::pin(self.connect(server)).await {
             Ok(Some(stream)) => {
                 worker.proxy.on_connect(state, Clock::now().saturating_duration_since(began));
                 let opened = Opened {
@@ -384,7 +385,7 @@ where
             Outcome::Tunnel => {
                 // No stream of HTTP/2 becomes a tunnel: its replies of 101 are malformed.
                 let Upstream::Http1(wire) = connection else { return Attempt::Ended(After::Cut) };
-                let (bytes, error) = D::carry(&mut self.client, wire, &limits).await;
+                let (bytes, error) = Box::pin(D::carry(&mut self.client, wire, &limits)).await;
                 self.client.sent.body_bytes += bytes;
                 let stage = Stage::Reply { begun: true };
                 match error {
