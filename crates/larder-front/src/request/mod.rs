@@ -15,6 +15,8 @@ mod answer;
 mod ask;
 mod client;
 mod copy;
+#[cfg(test)]
+mod cost;
 mod decide;
 mod end;
 mod enter;
