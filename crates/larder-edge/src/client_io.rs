@@ -123,6 +123,10 @@ impl larder_http::relay::Transport for ClientIo {
             Self::Secure(_) => None,
         }
     }
+
+    fn sent(&self) -> Option<u64> {
+        Self::sent(self)
+    }
 }
 
 impl AsyncRead for ClientIo {

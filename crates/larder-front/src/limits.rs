@@ -144,7 +144,7 @@ pub struct Limits {
     /// Bytes a second that a request body comes with at least: after n bytes it may have taken `Timeouts::client_read` and
     /// n / rate. 0 to 1 GiB; default 0: any. What a tunnel carries is no body. Outcome: 408 `body_timeout`.
     pub body_rate_min: u64,
-    /// Memory that replies to all HTTP/2 clients may hold, beyond 704 KiB for each connection. Bytes; 0 to 1 TiB; default 128 MiB.
+    /// Memory that replies to all HTTP/2 clients may hold, 128 KiB for each request beside another one of its connection. Bytes; 0 to 1 TiB; default 128 MiB.
     /// Outcome: requests wait while their client takes bytes, then they are refused: `streams_full`.
     pub http2_bytes_max: usize,
     /// How many times a request is tried again after its first node failed. 0 to 8; default 3.

@@ -67,13 +67,17 @@ impl Workers {
             };
             let begun = begun.clone();
             let serve = move || match runtime() {
-                Ok(runtime) => runtime.block_on(thread.serve(&begun)),
+                Ok(runtime) => runtime.block_on(thread.serve(begun)),
                 Err(error) => drop(begun.send(Err(error))),
             };
             thread::Builder::new().name(format!("requests-{number}")).spawn(serve)?;
         }
-        // Each thread says once whether it serves.
-        begins.iter().take(threads).collect::<io::Result<()>>()?;
+        drop(begun);
+        // Each thread says once whether it serves, unless it has panicked.
+        let serving = begins.iter().take(threads).collect::<io::Result<Vec<()>>>()?.len();
+        if serving < threads {
+            return Err(io::Error::other("a thread ended before it served"));
+        }
         Ok(Self { stage, alive: alive.1 })
     }
 
@@ -90,7 +94,7 @@ impl Workers {
 
 impl Thread {
     /// Serves until the switch ends and all connections have. `begun` learns whether it can.
-    async fn serve(self, begun: &std::sync::mpsc::Sender<io::Result<()>>) {
+    async fn serve(self, begun: std::sync::mpsc::Sender<io::Result<()>>) {
         let Self { shared, listeners, mut stage, pool, alive } = self;
         let registered = listeners.into_iter().map(|(listener, entry)| {
             tokio::net::TcpListener::from_std(listener).map(|listener| (listener, entry))
@@ -101,6 +105,7 @@ impl Thread {
         };
         // Whoever starts the threads waits for this.
         let _ = begun.send(Ok(()));
+        drop(begun);
         let worker = Worker::new(Requests { shared: shared.clone() }, pool);
         let worker = Rc::new(worker.with_stream_memory(shared.http2_memory.clone()));
         let (stop, stopping) = watch::channel(false);

@@ -47,13 +47,18 @@ pub(super) fn of_node(stage: Stage, error: &io::Error) -> Failure {
 }
 
 impl Requests {
-    /// Counts a limit that a client of HTTP/2 has exceeded.
+    /// Counts a fault on a connection of HTTP/2.
     pub(super) fn note_http2_fault(&self, client: &Client, fault: Http2Fault) {
         let failure = match fault {
             Http2Fault::StreamsFull => Failure::StreamsFull,
             Http2Fault::Flood(_) | Http2Fault::OtherFlood => Failure::Http2Flood,
             // Each of its requests was counted.
             Http2Fault::Malformed => return,
+            Http2Fault::Panicked => {
+                self.shared.decider.metrics.panicked();
+                tracing::error!(client = %client.address, "request of HTTP/2 lost: its task panicked");
+                return;
+            }
         };
         self.shared.decider.metrics.failed(failure);
         tracing::debug!(client = %client.address, ?fault, "limit on HTTP/2 exceeded");

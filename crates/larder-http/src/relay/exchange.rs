@@ -577,6 +577,8 @@ where
     /// Gives back what the thread's exchanges share.
     pub(super) fn end(&mut self) {
         if let Some(pipe) = self.pipe.take() {
+            // It was counted on its way into the pipe.
+            self.client.sent.body_bytes = self.client.sent.body_bytes.saturating_sub(pipe.held() as u64);
             self.worker.pipes.put(pipe);
         }
     }

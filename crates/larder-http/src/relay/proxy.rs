@@ -391,7 +391,7 @@ pub trait Proxy: 'static {
         None
     }
 
-    /// Learns that a client of HTTP/2 has exceeded a limit of its connection.
+    /// Learns of a fault on a connection of HTTP/2.
     fn on_http2_fault(&self, client: &Self::Client, fault: Http2Fault) {
         let _ = (client, fault);
     }

@@ -91,6 +91,11 @@ impl Pipes {
 }
 
 impl Pipe {
+    /// The number of bytes in it.
+    pub(super) const fn held(&self) -> usize {
+        self.held
+    }
+
     pub(super) const fn is_empty(&self) -> bool {
         self.held == 0
     }

@@ -66,14 +66,21 @@ impl<P: Proxy> Worker<P> {
     }
 
     /// From now on each connection ends after its current request, or after its next one if it is idle: a request may be on its way.
+    /// Clients of HTTP/2 are told at once.
     pub fn retire(&self) {
         self.ending.set(true);
+        self.wake();
     }
 
     /// From now on each connection ends after its current request, and idle ones end at once.
     pub fn drain(&self) {
         self.ending.set(true);
         self.idle_ends.set(true);
+        self.wake();
+    }
+
+    /// Has connections that wait look at what has changed.
+    fn wake(&self) {
         for (_, waker) in &*self.waiting.borrow() {
             waker.wake_by_ref();
         }

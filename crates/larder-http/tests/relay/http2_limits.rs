@@ -1,6 +1,8 @@
 //! Limits on clients of HTTP/2, and the ends of their connections.
 
-use crate::frames::{END_STREAM, Frames, GOAWAY, PING, RST_STREAM, frame, get};
+use crate::frames::{
+    DATA, END_STREAM, Frames, GOAWAY, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, get,
+};
 use crate::kit::{Bench, LONG, PATIENCE, PATIENT, SHORT, echo, on_one_thread};
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
@@ -189,14 +191,71 @@ fn a_proxy_that_drains_says_so_and_serves_what_is_under_way() {
 }
 
 #[test]
-fn a_proxy_that_retires_serves_one_more_request() {
+fn a_proxy_that_retires_says_so_and_serves_what_is_under_way() {
     on_one_thread(async {
-        let bench = Bench::new(|_, talk| echo(talk)).await;
-        let mut client = client(&bench).await;
-        assert_eq!(ask(&mut client, "GET", "/").await.0, 200);
+        let (bench, answers) = without_memory(PATIENT).await;
+        let mut busy = client(&bench).await;
+        let idle = client(&bench).await;
+        let (reply, _) = send(&mut busy, request("GET", "/"), true).await;
+        // The request has come when another one of its connection is answered.
+        let (waiting, _) = send(&mut busy, request("GET", "/own"), true).await;
+        let mut other = client(&bench).await;
+        assert_eq!(ask(&mut other, "GET", "/own").await.0, 403);
         bench.worker.retire();
-        assert_eq!(ask(&mut client, "GET", "/").await.0, 200);
-        timeout(PATIENCE, client.1).await.expect("in time").expect("no panic").expect("a farewell");
+        timeout(PATIENCE, idle.1).await.expect("in time").expect("no panic").expect("a farewell");
+        answers.notify_one();
+        assert_eq!(whole(reply).await.expect("a reply").1, "ok");
+        assert_eq!(whole(waiting).await.expect("a reply").0.status(), 403);
+        timeout(PATIENCE, busy.1).await.expect("in time").expect("no panic").expect("a farewell");
+    });
+}
+
+/// h2 takes what the window allows, whether the socket has room or not.
+#[test]
+fn a_reply_is_under_way_until_it_is_written() {
+    on_one_thread(async {
+        const REQUESTS: u32 = 20;
+        let bench = Bench::with_memory(PATIENT, StreamMemory::new(0), |_, mut talk| async move {
+            let reply = ["HTTP/1.1 200 OK\r\nContent-Length: 32768\r\n\r\n", &"x".repeat(32 << 10)].concat();
+            while talk.next_head().await.is_some() {
+                talk.say(&reply).await;
+            }
+        })
+        .await;
+        let mut reader = Frames::connect(&bench).await;
+        reader.send(&frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff])).await;
+        reader.send(&frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0])).await;
+        for number in 0..REQUESTS {
+            reader.send(&get(2 * number + 1, &[], END_STREAM)).await;
+        }
+        // The socket and the memory before it have room for four replies.
+        bench.reports(2).await;
+        let mut other = client(&bench).await;
+        for _ in 0..100 {
+            assert_eq!(ask(&mut other, "GET", "/own").await.0, 403);
+        }
+        let ended = bench.proxy().reports.borrow().iter().filter(|report| report.status == Some(200)).count();
+        assert!(ended <= 4, "{ended} replies of which the client has read nothing have ended");
+        let mut ends = 0;
+        while ends < REQUESTS {
+            let frame = reader.next().await.expect("goes on");
+            ends += u32::from(frame.kind == DATA && frame.flags & END_STREAM != 0);
+        }
+    });
+}
+
+#[test]
+fn a_fault_of_the_proxy_loses_one_request() {
+    on_one_thread(async {
+        let (bench, answers) = without_memory(PATIENT).await;
+        let mut client = client(&bench).await;
+        let (lost, _) = send(&mut client, request("GET", "/panic"), true).await;
+        assert_eq!(reason(whole(lost).await), Some(Reason::INTERNAL_ERROR));
+        assert_eq!(bench.fault().await, Http2Fault::Panicked);
+        // Its memory has been given back, or this would wait.
+        let (reply, _) = send(&mut client, request("GET", "/"), true).await;
+        answers.notify_one();
+        assert_eq!(whole(reply).await.expect("a reply").1, "ok");
     });
 }
 

@@ -71,6 +71,7 @@ impl Proxy for One {
     type Stream = TcpStream;
 
     fn request(&self, (): &(), head: &mut RequestHead) -> ((), Next<SocketAddr>) {
+        assert_ne!(head.target(), b"/panic", "a fault of the proxy");
         let next = match head.target() {
             b"/own" => {
                 let mut answer = Answer::new(403);

@@ -317,8 +317,8 @@ pub(crate) struct RawSwitchLimits {
     pub(crate) uri_max: Size,
     /// Bytes a second that a request body comes with at least, after timeouts.client_read; 408 below. "0B" for any; to 1GiB.
     pub(crate) body_rate_min: Size,
-    /// Memory that replies to all HTTP/2 clients may hold, beyond 704KiB for each connection; then requests wait, and are refused if
-    /// their client takes nothing. 0B to 1TiB.
+    /// Memory that replies to all HTTP/2 clients may hold, 128KiB for each request beside another one of its connection; then requests
+    /// wait, and are refused if their client takes nothing. 0B to 1TiB.
     pub(crate) http2_bytes_max: Size,
     /// How often a request is tried again after a node failed it. 0 to 8.
     pub(crate) retries_max: u8,

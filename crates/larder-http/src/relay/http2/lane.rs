@@ -1,17 +1,20 @@
 //! The requests of a connection, each served by a lane: a lane serves one request after the other, as a connection of HTTP/1 does,
 //! and keeps its memory from one to the next.
 
-use super::memory::HEAD_BYTES;
+use super::memory::{HEAD_BYTES, Reserved};
 use super::stream::Stream;
 use super::{Arrived, Http2Fault, Shared};
 use crate::h1::Fault;
 use crate::relay::proxy::{Proxy, Refusal};
 use crate::relay::request::{After, Connection};
 use crate::relay::worker::Worker;
+use futures_util::FutureExt;
 use h2::Reason;
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Lanes of a connection that wait for a request. Further ones end.
@@ -46,12 +49,18 @@ pub(super) async fn serve<P: Proxy>(
     first: Arrived,
 ) {
     let seat = Rc::new(Seat { arrived: RefCell::default(), waker: RefCell::new(Waker::noop().clone()) });
-    let mut connection = Connection::new(Stream::new(shared.clone()), info, worker);
+    let mut connection = Connection::new(Stream::new(shared.clone(), Arc::default()), info, worker);
     let mut arrived = first;
     loop {
         connection.limits = worker.proxy.limits();
-        serve_one(&mut connection, &shared, arrived).await;
+        // A fault in one request does not take the others with it.
+        let served = AssertUnwindSafe(serve_one(&mut connection, &shared, arrived)).catch_unwind().await;
         shared.busy.set(shared.busy.get() - 1);
+        if served.is_err() {
+            connection.client.down.end(Some(Reason::INTERNAL_ERROR));
+            worker.proxy.on_http2_fault(info, Http2Fault::Panicked);
+            return;
+        }
         if shared.waiting.0.borrow().len() >= WAITING_MAX {
             return;
         }
@@ -77,15 +86,32 @@ async fn serve_one<P: Proxy>(connection: &mut Connection<'_, Stream, P>, shared:
         connection.worker.proxy.on_http2_fault(connection.info, Http2Fault::StreamsFull);
         Some(Reason::REFUSED_STREAM)
     } else {
-        shared.head_bytes.set(held + head_bytes);
+        let _counted = HeadBytes::count(shared, head_bytes);
         // Boxed, so that a lane that waits holds no memory for a request.
-        let reset = Box::pin(serve_if_memory(connection, shared, begun)).await;
-        shared.head_bytes.set(shared.head_bytes.get() - head_bytes);
-        reset
+        Box::pin(serve_if_memory(connection, shared, begun)).await
     };
     let client = &mut connection.client;
     client.down.end(reset);
     client.rest();
+}
+
+/// Bytes of a head, counted until dropped.
+struct HeadBytes<'a> {
+    shared: &'a Shared,
+    bytes: usize,
+}
+
+impl<'a> HeadBytes<'a> {
+    fn count(shared: &'a Shared, bytes: usize) -> Self {
+        shared.head_bytes.set(shared.head_bytes.get() + bytes);
+        Self { shared, bytes }
+    }
+}
+
+impl Drop for HeadBytes<'_> {
+    fn drop(&mut self) {
+        self.shared.head_bytes.set(self.shared.head_bytes.get() - self.bytes);
+    }
 }
 
 /// Serves a request once there is memory. Returns the reason if its stream is to be reset.
@@ -103,6 +129,7 @@ async fn serve_if_memory<P: Proxy>(
         }
         None => return Some(Reason::CANCEL),
     }
+    let reserved = Reserved(&shared.memory);
     let after = match begun {
         // It has no target that is a path.
         _ if connection.client.request.method() == b"CONNECT" => connection.refuse(Refusal::Connect).await,
@@ -113,7 +140,7 @@ async fn serve_if_memory<P: Proxy>(
             connection.refuse(Refusal::Malformed { fault, is_other_protocol: false }).await
         }
     };
-    shared.memory.release();
+    drop(reserved);
     match (after, connection.client.sent.status) {
         (After::Request | After::Farewell, _) => None,
         // The client must not take a part for the whole.

@@ -29,8 +29,8 @@ const STREAM_BYTES: usize = 128 << 10;
 pub(super) const HEAD_BYTES: usize = 256 << 10;
 /// The part of the memory that one client may always have is one of so many.
 const SHARES: usize = 8;
-/// Requests for which a connection with others under way keeps memory that it does not use: taking and giving back costs a lock that
-/// all threads share.
+/// Requests for which a connection keeps memory that it does not use, though for no more than it has under way: taking and giving back
+/// costs a lock that all threads share.
 const SPARE: usize = 8;
 /// Time between two looks at whether other connections have given memory back.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -143,11 +143,18 @@ impl Account {
     /// Reserves memory for a request. Waits for it until the client has taken nothing for `patience`; returns false then. Requests
     /// wait in order.
     pub(super) async fn reserve(&self, patience: Duration) -> bool {
-        let _turn = self.turn.lock().await;
+        // A request that has its turn at once, and memory, needs no clock.
+        let (since, _turn) = match self.turn.try_lock() {
+            Ok(turn) if self.take() => {
+                drop(turn);
+                return true;
+            }
+            Ok(turn) => (Instant::now(), turn),
+            Err(_) => (Instant::now(), self.turn.lock().await),
+        };
         if self.take() {
             return true;
         }
-        let since = Instant::now();
         loop {
             let (until, now) = (self.blocked.moved_at().max(since) + patience, Instant::now());
             if until <= now {
@@ -164,14 +171,26 @@ impl Account {
     }
 
     /// A request that had reserved memory has ended.
-    pub(super) fn release(&self) {
+    fn release(&self) {
         let left = self.holders.get() - 1;
         self.holders.set(left);
-        let kept = if left == 0 { 0 } else { (left + SPARE) * STREAM_BYTES };
+        // The first one is free.
+        let needed = left.saturating_sub(1);
+        let kept = (needed + SPARE.min(needed)) * STREAM_BYTES;
         if self.bytes.get() > kept {
             self.memory.give(self.client, self.bytes.replace(kept) - kept);
         }
         self.given.notify_one();
+    }
+}
+
+/// The memory of a request, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Reserved<'a>(pub(super) &'a Account);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }
 
@@ -226,12 +245,16 @@ mod tests {
         let account = account(&memory, 1);
         (0..51).for_each(|_| assert!(account.take()));
         assert_eq!(memory.held().bytes, 50 * STREAM_BYTES);
-        (0..50).for_each(|_| account.release());
-        assert_eq!(memory.held().bytes, (1 + SPARE) * STREAM_BYTES);
+        (0..30).for_each(|_| account.release());
+        assert_eq!(memory.held().bytes, (20 + SPARE) * STREAM_BYTES);
         assert!(account.take());
-        assert_eq!(memory.held().bytes, (1 + SPARE) * STREAM_BYTES);
+        assert_eq!(memory.held().bytes, (20 + SPARE) * STREAM_BYTES);
+        (0..19).for_each(|_| account.release());
+        assert_eq!(memory.held().bytes, (2 + 2) * STREAM_BYTES);
         (0..2).for_each(|_| account.release());
-        assert_eq!(memory.held().bytes, 0);
+        assert_eq!(memory.held().bytes, 0, "a request that lasts holds nothing for others");
+        account.release();
+        assert_eq!((account.holders.get(), memory.held().bytes), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -249,8 +272,9 @@ mod tests {
         let (waited, ()) = tokio::join!(account.reserve(patience), moves);
         assert!(waited);
         let start = Instant::now();
-        assert!(!account.reserve(patience).await, "the client takes nothing");
-        assert!(start.elapsed() >= patience);
+        let waits = (0..3).map(|_| account.reserve(patience));
+        assert_eq!(futures_util::future::join_all(waits).await, [false; 3], "the client takes nothing");
+        assert!((patience..patience + PAUSE).contains(&start.elapsed()), "all have waited at the same time");
     }
 
     #[tokio::test(start_paused = true)]

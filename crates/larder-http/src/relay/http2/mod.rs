@@ -66,7 +66,7 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
 type Session<T> = h2::server::Connection<Socket<T>, Bytes>;
 
-/// The client of a connection of HTTP/2 has exceeded a limit.
+/// A fault on a connection of HTTP/2, in most cases of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Fault {
     /// A stream was refused: the requests under way hold too much memory, and their client takes nothing.
@@ -77,6 +77,8 @@ pub enum Http2Fault {
     OtherFlood,
     /// The connection was ended, because of its malformed requests.
     Malformed,
+    /// A request was lost to a fault of the proxy; no fault of the client.
+    Panicked,
 }
 
 /// The part of a connection that its lanes share.
@@ -116,9 +118,15 @@ where
     let lingers = Turns::new(session, link.clone(), shared.clone(), worker)
         .run(|first| lane::serve(info, worker, shared.clone(), first), worker, info)
         .await;
+    // Gives back what requests that did not end have reserved.
+    drop(shared);
     // h2 is gone with its side of the link.
-    if lingers && let Some(link) = Rc::into_inner(link) {
-        part(link.into_inner()).await;
+    let Some(mut link) = Rc::into_inner(link).map(RefCell::into_inner) else { return };
+    if lingers {
+        part(link).await;
+    } else {
+        // The reason, if the socket has room for it.
+        poll_fn(|cx| Poll::Ready(link.poll_flush(cx).is_ready())).await;
     }
 }
 
@@ -231,10 +239,10 @@ where
         .await
     }
 
-    /// Tells the client to send no more requests if the worker ends: a client without one at once, if idle connections end.
+    /// Tells the client to send no more requests if the worker ends. What is on its way is served.
     fn leave_if_ending(&mut self, cx: &Context<'_>, worker: &Worker<P>) {
-        let is_over = self.place.is_over(cx) || (worker.is_ending() && self.shared.busy.get() > 0);
-        if is_over && self.stage == Stage::Open {
+        let is_over = self.place.is_over(cx);
+        if (is_over || worker.is_ending()) && self.stage == Stage::Open {
             self.leave(worker.proxy.limits().head);
         }
     }
@@ -266,11 +274,12 @@ where
                 Poll::Ready(Some(Err(error))) => {
                     let is_calmed = error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM);
                     let flood = self.link.borrow().flood.map(Http2Fault::Flood);
-                    if let Some(fault) = flood.or_else(|| is_calmed.then_some(Http2Fault::OtherFlood)) {
+                    let fault = flood.or_else(|| is_calmed.then_some(Http2Fault::OtherFlood));
+                    if let Some(fault) = fault {
                         worker.proxy.on_http2_fault(info, fault);
                     }
                     // h2 has told a client that broke the rules which one it was.
-                    self.end(!error.is_io());
+                    self.end(fault.is_none() && !error.is_io());
                 }
                 // The client has left, or has been told to and has got all replies.
                 Poll::Ready(None) => self.end(true),
@@ -287,7 +296,7 @@ where
             session.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
             // Writes the reason.
             let _ = session.poll_accept(cx);
-            self.end(true);
+            self.end(false);
         }
     }
 

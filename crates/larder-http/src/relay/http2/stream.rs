@@ -1,7 +1,7 @@
 //! A stream of HTTP/2 as the client's side of an exchange.
 //!
-//! A piece of a reply is given to h2 as far as the client's window goes, so that h2 holds nothing for a client that takes nothing. The
-//! exchange reads no more from the server until h2 has all of the piece.
+//! A piece of a reply is given to h2 as far as the client's window goes. The exchange reads no more from the server, and the request does
+//! not end, until h2 has written all of the piece.
 
 use super::{Arrived, Shared, head};
 use crate::h1::{Body, Fault, ReplyHead, RequestHead};
@@ -11,17 +11,62 @@ use crate::relay::fields::write_trailers;
 use crate::relay::proxy::Limits;
 use crate::relay::wire::Wire;
 use bytes::{Buf, Bytes};
+use futures_util::task::AtomicWaker;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Requests beside which each has `Limits::client_write` for its turn.
 const TURN_STREAMS: usize = 16;
+
+/// The bytes of a reply that h2 holds: it was given them and has not written them.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    bytes: AtomicUsize,
+    /// The task that waits until there are none.
+    waiting: AtomicWaker,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+}
+
+/// A piece of a reply, until h2 has written it or thrown it away.
+struct Piece {
+    bytes: Bytes,
+    held: Arc<Held>,
+}
+
+impl Piece {
+    /// The piece in the form that h2 takes.
+    fn follow(bytes: Bytes, held: &Arc<Held>) -> Bytes {
+        held.bytes.fetch_add(bytes.len(), Relaxed);
+        Bytes::from_owner(Self { bytes, held: held.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if self.held.bytes.fetch_sub(self.bytes.len(), Relaxed) == self.bytes.len() {
+            self.held.waiting.wake();
+        }
+    }
+}
 
 /// A stream, or the place for the next one.
 #[derive(Debug)]
@@ -40,6 +85,9 @@ pub(super) struct Stream {
     /// A piece that came first and was not copied, or pieces that come together.
     shared_piece: Bytes,
     gathered: Vec<u8>,
+    held: Arc<Held>,
+    /// Bytes of the reply that were not written when this was last looked at.
+    unwritten: usize,
     /// Bytes that h2 has not taken, and the end with perhaps trailers behind them.
     pending: Bytes,
     ends: bool,
@@ -51,9 +99,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) const fn new(shared: Rc<Shared>) -> Self {
+    pub(super) fn new(shared: Rc<Shared>, held: Arc<Held>) -> Self {
         Self {
             shared,
+            held,
+            unwritten: 0,
             respond: None,
             upload: None,
             chunk: Bytes::new(),
@@ -93,7 +143,11 @@ impl Stream {
             respond.send_reset(reason);
         }
         // h2 resets a stream whose body goes on after its reply (RFC 9113 section 8.1).
-        let spare = Self::new(self.shared.clone());
+        let mut spare = Self::new(self.shared.clone(), self.held.clone());
+        if self.held.bytes() > 0 {
+            // Of a reply that was reset.
+            spare.held = Arc::default();
+        }
         *self = spare;
     }
 
@@ -124,7 +178,7 @@ impl Stream {
                 },
                 room => room,
             };
-            let piece = self.pending.split_to(room.min(self.pending.len()));
+            let piece = Piece::follow(self.pending.split_to(room.min(self.pending.len())), &self.held);
             let is_last = self.ends && self.pending.is_empty() && self.trailers.is_none();
             reply.send_data(piece, is_last).map_err(gone)?;
             self.ends &= !is_last;
@@ -235,27 +289,35 @@ impl Downstream for Stream {
             });
         }
         self.note_progress();
-        match self.give(cx) {
+        let given = match self.give(cx) {
             Poll::Ready(given) => given,
             Poll::Pending => Ok(()),
-        }
+        };
+        self.unwritten = self.pending.len() + self.held.bytes();
+        given
     }
 
     fn is_drained(&self) -> bool {
-        !self.is_due && !self.ends && self.pending.is_empty()
+        !self.is_due && !self.ends && self.pending.is_empty() && self.held.bytes() == 0
     }
 
     fn left(&self) -> usize {
-        self.pending.len()
+        self.unwritten
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let before = self.pending.len();
         let given = self.give(cx);
-        if self.pending.len() < before {
+        // Before the bytes are counted, so that none goes unseen.
+        self.held.waiting.register(cx.waker());
+        let (before, held) = (self.unwritten, self.held.bytes());
+        self.unwritten = self.pending.len() + held;
+        if self.unwritten < before {
             self.note_progress();
         }
-        given
+        match given {
+            Poll::Ready(Ok(())) if held > 0 => Poll::Pending,
+            given => given,
+        }
     }
 
     fn grace(&mut self, patience: Duration) -> Option<Duration> {
