@@ -9,7 +9,7 @@ use std::io;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Carries bytes both ways until both sides have ended, or neither has sent anything for `limits.server_read`. Returns the number of
+/// Carries bytes both ways until both sides have ended, one has broken off, or neither has sent anything for `limits.server_read`. Returns the number of
 /// bytes that the client was sent, and the error of a server that broke off or was silent for too long.
 pub(super) async fn carry<T, S>(
     client: &mut Client<Http1<T>>,
@@ -28,8 +28,9 @@ where
         loop {
             let sent = up.advance(cx, &mut client.down.wire, &mut server);
             let got = down.advance(cx, &mut server, &mut client.down.wire);
-            // A server that has broken off takes nothing more.
-            if down.over && (up.over || down.broken.is_some()) {
+            // A side that has broken off takes nothing more.
+            let client_is_gone = up.over && up.broken.is_some();
+            if client_is_gone || down.over && (up.over || down.broken.is_some()) {
                 return Poll::Ready(false);
             }
             if !sent && !got {
