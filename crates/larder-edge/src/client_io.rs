@@ -2,7 +2,6 @@
 
 use crate::tls::server_name::FirstRecords;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -100,19 +99,6 @@ impl ClientIo {
             Self::Clear(_) => None,
             Self::Secure(tls) => Some(tls.get_ref().0.written),
         }
-    }
-
-    /// Writes what the socket takes without waiting. Over TLS nothing: what is written in part is worth nothing there.
-    pub fn try_write(&self, bytes: &[u8]) {
-        if let Self::Clear(tcp) = self {
-            let _ = tcp.try_write(bytes);
-        }
-    }
-}
-
-impl AsRawFd for ClientIo {
-    fn as_raw_fd(&self) -> RawFd {
-        self.tcp().as_raw_fd()
     }
 }
 

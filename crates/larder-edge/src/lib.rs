@@ -26,7 +26,6 @@ pub use client_io::{ClientIo, Counted};
 pub use entry::{EntryRules, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};
 pub use header::{Fields, Lookup};
-pub use larder_http::http2;
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use purge::{BadPurge, Location, PURGE_FIELD, PURGE_PATH, Purge};
 pub use secret_file::{read_secret, refuse_exposed};

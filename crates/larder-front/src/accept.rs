@@ -174,7 +174,7 @@ impl Front {
         }
     }
 
-    /// Does what comes before the first request. `None` if nothing is left to be served.
+    /// Does the steps before the first request. `None` if nothing is left to be served.
     async fn begin(&self, tcp: TcpStream, client: SocketAddr) -> Option<Begun> {
         let shared = &self.shared;
         let (tcp, client, server) = self.announced(tcp, client).await?;

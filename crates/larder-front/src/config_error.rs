@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-/// A config that makes no sense. The name is that of the field.
+/// A fault of the configuration. Its message names the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The handoff's name cannot name what is left in the kernel.
+    /// The name of the handoff cannot be part of the names of objects in the kernel.
     #[error("handoff.name = '{0}': 1 to 32 letters, digits, '-' or '_' are needed")]
     HandoffName(String),
-    /// Nodes would not know who hands connections to them.
+    /// Handoff is on and the switch has no key by which nodes know it.
     #[error(
         "handoff.identity is missing: connections can only be handed over by a switch that has a key; make one with `larder keys new FILE`"
     )]
     HandoffIdentity,
-    /// No share.
+    /// `handoff.locality_lost_max` is out of range.
     #[error("handoff.locality_lost_max = {0} is out of range: 0 to 1")]
     HandoffShare(String),
     /// A share out of range.
@@ -46,24 +46,24 @@ pub enum ConfigError {
         /// The most allowed.
         max: Duration,
     },
-    /// A health path that is no path.
+    /// The path of a health check is not valid.
     #[error("health path '{0}' is no path: it begins with '/' and holds no space or control character")]
     HealthPath(String),
-    /// A path that is none.
+    /// A path is not valid.
     #[error("{0}: '{1}' is no path: it begins with '/' and holds no space or control character")]
     Path(&'static str, String),
-    /// A name that is none.
+    /// A name is not valid.
     #[error("{0}: '{1}' is no name: 1 to 200 characters, without spaces")]
     Name(&'static str, String),
-    /// A route's field that makes no sense.
+    /// A field of a route is not valid.
     #[error("{at}: {what}")]
     Route {
         /// The route and the field, as `routes.NAME.FIELD`.
         at: String,
-        /// What is wrong, and what would be right.
+        /// The fault and its remedy.
         what: String,
     },
-    /// The routes together make no sense.
+    /// The routes contradict each other.
     #[error("routes: {0}")]
     Routes(String),
     /// A node is in a group that no route uses.
@@ -76,26 +76,28 @@ pub enum ConfigError {
         /// The groups that there are.
         known: String,
     },
-    /// A node cannot be reached so.
+    /// The ways to a node contradict each other.
     #[error("node '{node}': {what}")]
     Reach {
         /// The node.
         node: String,
-        /// Why.
+        /// The contradiction.
         what: &'static str,
     },
-    /// A name that cannot stand in `Via`.
+    /// The name for `Via` is not valid.
     #[error("via must be letters, digits and '-', at least one")]
     Via,
 }
 
-/// All requests, as a share of them in thousandths of a percent.
+/// The whole, in the unit of shares: thousandths of a percent.
 pub(crate) const WHOLE: u32 = 100_000;
 
+/// Checks that a number is in range.
 pub(crate) fn range(name: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
     if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { name, value, min, max }) }
 }
 
+/// Checks that a duration is in range. Milliseconds.
 pub(crate) fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64) -> Result<(), ConfigError> {
     let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
     if (min..=max).contains(&value) {
@@ -105,7 +107,7 @@ pub(crate) fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64
     }
 }
 
-/// A fault of a field of a route.
+/// Returns the fault of a field of a route.
 pub(crate) fn wrong(route: &str, field: &str, what: String) -> ConfigError {
     let route: String = route.chars().take(64).collect();
     ConfigError::Route { at: format!("routes.{route}.{field}"), what }

@@ -1,4 +1,4 @@
-//! What a request holds at the dispatcher, given back exactly once.
+//! The load of a request at the dispatcher, given back exactly once.
 //!
 //! A request may end in many ways: served, failed, its client gone, its task dropped in the middle of any wait.
 //! The lease holds whatever the request has at that moment, and giving it back is its `Drop`.
@@ -8,7 +8,7 @@ use crate::waiting::Place;
 use larder_core::{Arrival, Decision, NodeId, Refusal, Request, RouteId, Time};
 use std::sync::Arc;
 
-/// What a request holds.
+/// The load of a request.
 #[derive(Debug)]
 enum Hold {
     Nothing,
@@ -31,7 +31,7 @@ pub(crate) struct Lease {
     route: RouteId,
 }
 
-/// A request that has been started, and what it holds.
+/// A request that has been started, and its lease.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) lease: Lease,
@@ -39,7 +39,7 @@ pub(crate) struct Started {
     pub(crate) decision: Decision,
 }
 
-/// What the dispatcher has said of a request.
+/// The decision about a request, or the refusal.
 pub(crate) type Placement = Result<Started, Refusal>;
 
 impl Lease {

@@ -92,6 +92,7 @@ pub use limits::{Check, HealthConfig, Limits, Timeouts};
 pub use long_lived::LongLivedConfig;
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use mirror::MirrorOf;
+pub use node::NodeError;
 pub use node_entry::NodeEntry;
 pub use purge::{NodePurge, PurgeReport};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};

@@ -15,15 +15,16 @@ pub enum Check {
     },
 }
 
-/// How a node is found to have failed, and to be back.
+/// Health checks: the signs by which a node counts as down, and as up again.
 ///
-/// *Passive*: what traffic shows. Failures in a row, of any request, count: connections refused or timed out,
-/// connections lost before the first byte of a reply, and first bytes that did not come in time. A reply resets the
-/// count whatever its status: it is the content that has failed, not the node. A request counts against one node at
-/// most, and traffic never takes out the last open node of a group, nor a node
-/// when half of a group are down. *Active*: a check of its own per node at an interval. A node found down by either is used again when
-/// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`. A TCP check
-/// only shows that somebody listens: where a node can hang while listening, use an HTTP check.
+/// *Passive* checks count failures in a row, of any request: connections that are refused or time out, connections that are lost before
+/// the first byte of a reply, and first bytes that do not come in time. A reply resets the count whatever its status, because the content
+/// has failed and not the node. A request counts against one node at most. Traffic never takes out the last open node of a group, and no
+/// node while half of the group is down.
+///
+/// *Active* checks ask each node at an interval. A node that is down is used again when `rise` active checks in a row succeed. If active
+/// checks are off, it is tried again after `retry_after`. A TCP check only shows that a process listens. If a node can hang while it
+/// listens, use an HTTP check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
     /// Failures in a row, seen by traffic, after which a node counts as down. 1 to 1,000; 0 turns it off. Default 3.
@@ -33,13 +34,13 @@ pub struct HealthConfig {
     /// Time from one active check of a node to the next, varied by a tenth so that nodes are not checked in step.
     /// 10 ms to 1 h; default 1 s.
     pub interval: Duration,
-    /// How long an active check may take. 1 ms to 1 min; default 1 s.
+    /// The longest time of an active check. 1 ms to 1 min; default 1 s.
     pub timeout: Duration,
     /// Failed active checks in a row after which a node counts as down. 1 to 1,000; default 2.
     pub fall: u32,
     /// Good active checks in a row after which a node that was down is used again. 1 to 1,000; default 2.
     pub rise: u32,
-    /// Without active checks: how long a node stays down before it is tried again. 10 ms to 1 h; default 5 s.
+    /// Time after which a node that is down is tried again, if active checks are off. 10 ms to 1 h; default 5 s.
     pub retry_after: Duration,
 }
 
@@ -76,13 +77,13 @@ impl HealthConfig {
     }
 }
 
-/// How long things may take.
+/// Deadlines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// From the first byte of a request (on a new connection: from accepting it) to the end of its header.
     /// 10 ms to 1 h; default 10 s. Outcome: 408 `header_timeout`.
     pub header: Duration,
-    /// How long a connection may be idle between requests. 10 ms to 24 h; default 60 s. Outcome: it is closed.
+    /// The longest time that a connection is idle between requests. 10 ms to 24 h; default 60 s. Outcome: it is closed.
     pub keepalive: Duration,
     /// Between two reads of a request body. 10 ms to 1 h; default 30 s. Outcome: 408 `body_timeout`.
     pub client_read: Duration,
@@ -95,9 +96,9 @@ pub struct Timeouts {
     pub node_read: Duration,
     /// Between two writes to a node. 10 ms to 1 h; default 30 s. Outcome: as for `node_read`.
     pub node_write: Duration,
-    /// How long a pooled connection to a node may be idle. 10 ms to 1 h; default 55 s.
+    /// The longest time that a pooled connection to a node is idle. 10 ms to 1 h; default 55 s.
     pub node_idle: Duration,
-    /// How long requests in flight may go on once the switch is told to stop. 0 to 1 h; default 30 s.
+    /// Time that requests in flight have to end once the switch stops. 0 to 1 h; default 30 s.
     pub drain: Duration,
 }
 
@@ -131,7 +132,7 @@ impl Timeouts {
     }
 }
 
-/// How large things may be.
+/// Limits on sizes and numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Client connections. 1 to 1,000,000; default 10,000. Outcome: 503 `connections_full` and close.
@@ -144,13 +145,13 @@ pub struct Limits {
     /// Bytes a second that a request body comes with at least: after n bytes it may have taken `Timeouts::client_read` and
     /// n / rate. 0 to 1 GiB; default 0: any. What a tunnel carries is no body. Outcome: 408 `body_timeout`.
     pub body_rate_min: u64,
-    /// Memory that replies to all HTTP/2 clients may hold, 128 KiB for each request beside another one of its connection. Bytes; 0 to 1 TiB; default 128 MiB.
+    /// Memory that replies to all HTTP/2 clients may hold, 128 KiB for each request beside another one of its connection. Bytes; 0 to
+    /// 1 TiB; default 128 MiB.
     /// Outcome: requests wait while their client takes bytes, then they are refused: `streams_full`.
     pub http2_bytes_max: usize,
-    /// How many times a request is tried again after its first node failed. 0 to 8; default 3.
+    /// Attempts after the first one, if a node fails. 0 to 8; default 3.
     pub retries_max: u8,
-    /// Idle connections kept per node and thread; the pool is shared by all nodes, so a busy node may keep more and
-    /// an idle one less. 0 to 100,000; default 128.
+    /// Idle connections that a thread keeps to a node. 0 to 100,000; default 128.
     pub node_idle_max: usize,
 }
 

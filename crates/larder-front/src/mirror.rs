@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What a mirroring route copies.
+/// The configuration of a route that copies the requests of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorOf {
     /// The route whose requests are copied, by name; one with matchers, or the default one.
     pub route: String,
-    /// How many of them, in thousandths of a percent: 0 to 100,000.
+    /// The share of the requests that are copied, in thousandths of a percent: 0 to 100,000.
     pub share: u32,
     /// Copies under way at a time; more are left out. 1 to 65,536; usual 64.
     pub copies_max: u32,
     /// Bytes of a request's body; requests with more are not copied. 0 to 16 MiB; usual 64 KiB.
     pub body_bytes_max: usize,
-    /// How long a copy may take, from connecting to the end of the reply. 10 ms to 1 min; usual 10 s.
+    /// The longest time of a copy, from connecting to the end of the reply. 10 ms to 1 min; usual 10 s.
     pub timeout: Duration,
 }
 
-/// What became of a copy.
+/// The outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Its reply came whole.
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     TimedOut,
     /// The dispatcher had no room for it, or no node.
     NoRoom,
-    /// As many as may be were under way.
+    /// The limit of copies under way was reached.
     TooMany,
     /// The request's body was too long.
     TooLarge,
@@ -64,11 +64,11 @@ impl Outcome {
     }
 }
 
-/// A route that copies another's requests, at work.
+/// The state of a route that copies requests.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     pub(crate) config: MirrorOf,
-    /// Where copies go.
+    /// The route that copies take.
     pub(crate) route: RouteId,
     turn: AtomicU64,
     under_way: AtomicU32,
@@ -81,7 +81,7 @@ impl Mirror {
         Self { config, route, turn: AtomicU64::new(0), under_way: AtomicU32::new(0), outcomes }
     }
 
-    /// Whether it is this request's turn.
+    /// Whether this request is to be copied.
     pub(crate) fn takes(&self) -> bool {
         let (share, whole) = (u64::from(self.config.share), u64::from(WHOLE));
         let before = self.turn.fetch_add(share, Relaxed) % whole;
@@ -98,7 +98,7 @@ impl Mirror {
             .map(|outcome| (outcome.name(), self.outcomes[outcome as usize].load(Relaxed)))
     }
 
-    /// A place among those under way; `None`, which is counted, if there is none.
+    /// Takes a place among the copies under way. If the limit is reached, counts that and returns `None`.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<UnderWay> {
         let max = self.config.copies_max;
         let more = |count: u32| (count < max).then_some(count + 1);
@@ -110,7 +110,7 @@ impl Mirror {
     }
 }
 
-/// A copy's place among those under way.
+/// A place among the copies under way.
 #[derive(Debug)]
 pub(crate) struct UnderWay(pub(crate) Arc<Mirror>);
 

@@ -67,11 +67,21 @@ impl Standing {
 
 /// The reason why a node cannot be reached as it is configured.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NodeError {
+pub enum NodeError {
+    /// The ways to it contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Its address does not resolve.
     #[error("node '{node}': '{address}' is no address: {reason}")]
-    Resolve { node: String, address: String, reason: String },
+    Resolve {
+        /// The node.
+        node: String,
+        /// Its address as configured.
+        address: String,
+        /// The fault.
+        reason: String,
+    },
+    /// A certificate or key for it cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
 }

@@ -1,4 +1,4 @@
-//! A node as it is configured.
+//! The entry of a node in the configuration.
 
 use crate::dial::announce::ProxyVersion;
 use crate::dial::reach::{AnnounceOf, Reach, TlsOf};
@@ -6,24 +6,23 @@ use crate::handoff::config::NodeHandoff;
 use larder_core::NodeSpec;
 use larder_edge::OutboundTls;
 
-/// A node: who it is and where it listens.
+/// A node as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
     /// Name, weight and cache size, as the dispatcher knows it. Its groups are set by the switch.
     pub spec: NodeSpec,
-    /// Whether it is asked by HTTP/2, which carries trailers and so gRPC: where there is no TLS knowing that it speaks that (RFC
-    /// 9113 section 3.3). Default false.
+    /// Requests reach it by HTTP/2, which gRPC needs; without TLS by prior knowledge (RFC 9113 section 3.3). Default false.
     pub http2: bool,
-    /// TLS to it. By default as all nodes.
+    /// TLS to it. Default: the settings of all nodes.
     pub tls: TlsOf,
-    /// Whether connections to it begin with an announcement of the client. By default as all nodes.
+    /// The announcement of clients on connections to it. Default: the setting of all nodes.
     pub announce: AnnounceOf,
     /// `host:port`. A host name is resolved once, when the switch is bound; the first address is used.
     pub address: String,
     /// The groups it is in, by the names that routes use; none by default. A node in no group serves the routes that
     /// use all nodes, the default one among them.
     pub groups: Vec<String>,
-    /// How it takes connections; `None` if it only answers relayed requests.
+    /// The handoff of connections to it; `None` if it only gets relayed requests.
     pub handoff: Option<NodeHandoff>,
 }
 
@@ -41,17 +40,17 @@ impl NodeEntry {
         }
     }
 
-    /// TLS to it. `all`: the way to nodes that say nothing else.
+    /// Returns the TLS settings for it. `all`: the way to nodes whose own entries say nothing else.
     pub fn tls_by(&self, all: &Reach) -> Option<OutboundTls> {
         all.tls(&self.tls)
     }
 
-    /// The announcement of clients on connections to it.
+    /// Returns the announcement on connections to it.
     pub fn announce_by(&self, all: &Reach) -> Option<ProxyVersion> {
         all.announce(self.announce)
     }
 
-    /// The reason why it cannot be reached so, if there is one. `handed`: connections may go to nodes without being relayed.
+    /// Returns the reason why the settings for it contradict each other, if they do. `handed`: handoff is on.
     pub fn contradiction(&self, all: &Reach, handed: bool) -> Option<&'static str> {
         if self.announce_by(all).is_some() && self.http2 {
             return Some("a connection of HTTP/2 is for the requests of all clients, and can announce none");

@@ -1,4 +1,4 @@
-//! The owner of what is recorded of requests: the access log, traces, the record of decisions, the shadow, and what is asked for most.
+//! The owner of records about requests: the access log, traces, the record of decisions, the shadow, and the hottest targets.
 
 use crate::hottest::HotList;
 use crate::recorder::Recorder;

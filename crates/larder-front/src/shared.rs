@@ -39,40 +39,33 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
 
-/// Why a switch cannot be set up.
+/// The reason why a switch cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The config makes no sense. Fault of the config.
+    /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The system's random source cannot be read.
     #[error("cannot read the system's random source: {0}")]
     Random(#[source] rustix::io::Errno),
-    /// The dispatcher's settings make no sense. Fault of the config.
+    /// The settings of the dispatcher are not valid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The system gives no chance to make ids of. Fault of the system.
+    /// The random source for request ids cannot be read.
     #[error("cannot read /dev/urandom, which request ids are made of: {0}")]
     Chance(io::Error),
-    /// A node's address leads nowhere. Fault of the config, or of the name service.
-    #[error("node '{node}': '{address}' is no address: {reason}")]
-    Resolve {
-        /// The node.
-        node: String,
-        /// Its address as configured.
-        address: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A listen address cannot be had.
+    /// A node cannot be reached as it is configured.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A listen address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the machine says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A certificate or key cannot be had. Fault of the file that it names.
+    /// A certificate or key cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
     /// The access log cannot be opened.
@@ -84,42 +77,32 @@ pub enum SwitchError {
     /// The record of decisions cannot be begun.
     #[error("cannot record: {0}")]
     Record(#[source] RecordStartError),
-    /// Connections cannot be handed over, and the config is at fault.
+    /// The configuration of handoff is not valid.
     #[error(transparent)]
     Handoff(#[from] HandoffError),
 }
 
-impl From<NodeError> for SwitchError {
-    fn from(error: NodeError) -> Self {
-        match error {
-            NodeError::Config(fault) => Self::Config(fault),
-            NodeError::Resolve { node, address, reason } => Self::Resolve { node, address, reason },
-            NodeError::Certificate(fault) => Self::Certificate(fault),
-        }
-    }
-}
-
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) decider: Arc<Decider>,
     pub(crate) observers: Arc<Observers>,
     pub(crate) guards: Arc<Guards>,
-    /// Slots of nodes that have joined and are not watched yet. One message a join.
+    /// Slots of nodes that have joined and are not watched yet.
     pub(crate) joined: mpsc::UnboundedSender<NodeId>,
-    /// Which requests are long-lived.
+    /// The rules by which requests are long-lived.
     pub(crate) long_lived: LongLivedConfig,
     pub(crate) purges: Purges,
     pub(crate) signals: Arc<Signals>,
-    /// Set once the listen addresses are known, where connections are to be handed over.
+    /// The edge of handoff, if handoff is on. Set once the listen addresses are known.
     pub(crate) handoff: Option<Arc<Edge>>,
     /// Other switches in front of the same nodes; none by default.
     pub(crate) beside: Option<Arc<Beside>>,
-    /// Certificates and what TLS goes by; none where there is no TLS.
+    /// Certificates and settings of TLS; `None` without TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// How nodes are reached that say nothing else.
+    /// The way to nodes whose own entries say nothing else.
     pub(crate) reach: Reach,
-    /// Where requests that come without TLS are sent: the port under `https`.
+    /// The port of `https` to which requests without TLS are redirected.
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
     /// Memory for replies to HTTP/2 clients.
@@ -127,7 +110,7 @@ pub(crate) struct Shared {
     pub(crate) announcers: Announcers,
     pub(crate) timeouts: Timeouts,
     pub(crate) via: HeaderValue,
-    /// Gives requests their ids; none where they have none.
+    /// The source of request ids, if requests have ids.
     pub(crate) request_ids: Option<RequestIds>,
     /// Turns true when another process takes over.
     pub(crate) retire: watch::Sender<bool>,
@@ -213,7 +196,7 @@ pub(crate) fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header,
     Ok(Header { settings, routes, nodes })
 }
 
-/// The dispatcher, and who records it if it is to be recorded.
+/// The dispatcher, and its recorder if decisions are recorded.
 fn dispatcher(
     config: &SwitchConfig,
     routing: &Routing,

@@ -1,4 +1,4 @@
-//! Tokens by which cookies name nodes.
+//! The tokens by which cookies name nodes.
 
 use crate::edits::StickyCookie;
 use crate::nodes::Nodes;
@@ -15,7 +15,7 @@ const TOKEN_BYTES: usize = 12;
 
 type Token = [u8; TOKEN_BYTES];
 
-/// The tokens of the nodes there are, made anew when another joins.
+/// The tokens of all nodes, made anew when a node joins.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     key: hmac::Key,
@@ -24,7 +24,7 @@ pub(crate) struct Tokens {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of the nodes when this was made, plus one.
+    /// The epoch of the nodes when this was made, plus one.
     epoch: u64,
     nodes: HashMap<Token, NodeId>,
 }
@@ -54,7 +54,7 @@ impl Tokens {
         self.known.load().nodes.get(&token).copied()
     }
 
-    /// What tells the client of a node.
+    /// Returns the value of `Set-Cookie` that names a node.
     pub(crate) fn set_cookie(&self, cookie: &StickyCookie, node: &str, by_tls: bool) -> String {
         let token = URL_SAFE_NO_PAD.encode(self.of(node));
         let secure = if by_tls || cookie.secure { "; Secure" } else { "" };

@@ -332,6 +332,43 @@ async fn resumed(tls: &Arc<Tls>, client: &Arc<rustls::ClientConfig>) -> Option<b
     shaken
 }
 
+/// The relay asks for it by the trait. TLS takes more than its socket does.
+#[tokio::test]
+async fn a_connection_by_tls_tells_what_its_socket_has_taken() {
+    fn sent(io: &impl larder_http::relay::Transport) -> Option<u64> {
+        io.sent()
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let own = made(&["a.test"], 2040);
+    let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
+    let tls = Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = tokio::spawn(async move {
+        let config = rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_no_client_auth();
+        let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("a.test").unwrap();
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap()
+    });
+    let (tcp, _) = listener.accept().await.unwrap();
+    let mut io = crate::ClientIo::Secure(tls.accept(tcp, Duration::from_secs(5)).await.unwrap().stream);
+    let _unread = client.await.unwrap();
+    let before = sent(&io).unwrap();
+    assert!(before > 0, "the handshake");
+    // More than the socket takes from a server whose client reads nothing.
+    let (mut taken, piece) = (0, vec![0; 64 << 10]);
+    while let Ok(bytes) = tokio::time::timeout(Duration::from_millis(100), io.write(&piece)).await {
+        taken += bytes.unwrap() as u64;
+    }
+    let after = sent(&io).unwrap();
+    assert!(after > before && after - before < taken, "{taken} bytes, of which {} have left", after - before);
+}
+
 #[tokio::test]
 async fn sessions_go_on_with_a_successor_unless_clients_are_to_show_certificates() {
     let folder = tempfile::tempdir().unwrap();

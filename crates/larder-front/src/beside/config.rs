@@ -3,11 +3,11 @@
 use larder_core::switches::SwitchesSettings;
 use larder_peers::PeersConfig;
 
-/// How this switch works with others.
+/// The work of this switch with others.
 #[derive(Clone, Debug)]
 pub struct SwitchesConfig {
-    /// Who it is, and where the others are.
+    /// The name of this switch, and the addresses of the others.
     pub network: PeersConfig,
-    /// What is told when.
+    /// The protocol: its periods and limits.
     pub settings: SwitchesSettings,
 }

@@ -3,41 +3,41 @@
 use super::announce::ProxyVersion;
 use larder_edge::OutboundTls;
 
-/// What a node says of TLS for itself.
+/// TLS to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TlsOf {
-    /// As all nodes.
+    /// The settings of all nodes.
     #[default]
     AsAll,
-    /// None.
+    /// No TLS.
     Off,
-    /// As all nodes, and by the defaults where these have none.
+    /// The settings of all nodes, or the defaults if these have no TLS.
     On,
-    /// Its own.
+    /// Settings of its own.
     Own(OutboundTls),
 }
 
-/// What a node says for itself of the announcement of clients.
+/// The announcement of clients on connections to one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnnounceOf {
-    /// As all nodes.
+    /// The settings of all nodes.
     #[default]
     AsAll,
-    /// Its own; `None` for none.
+    /// A setting of its own; `None` for no announcement.
     Own(Option<ProxyVersion>),
 }
 
-/// How nodes are reached that say nothing else.
+/// The way to nodes whose own entries say nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// By TLS; not by default.
+    /// TLS; none by default.
     pub tls: Option<OutboundTls>,
-    /// With an announcement of the client; without by default.
+    /// The announcement of the client; none by default.
     pub announce: Option<ProxyVersion>,
 }
 
 impl Reach {
-    /// TLS to a node.
+    /// Returns the TLS settings for a node.
     pub(crate) fn tls(&self, own: &TlsOf) -> Option<OutboundTls> {
         match own {
             TlsOf::AsAll => self.tls.clone(),
@@ -47,7 +47,7 @@ impl Reach {
         }
     }
 
-    /// How connections to a node announce their client.
+    /// Returns the announcement on connections to a node.
     pub(crate) fn announce(&self, own: AnnounceOf) -> Option<ProxyVersion> {
         match own {
             AnnounceOf::AsAll => self.announce,

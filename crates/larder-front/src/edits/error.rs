@@ -2,13 +2,13 @@
 
 use larder_edge::template::FormatError;
 
-/// What is wrong with an edit, and what would be right. Fault of the config; trying again does not help.
+/// A fault of an edit in the configuration, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {right}")]
 pub struct EditError {
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What would be right.
+    /// The remedy.
     pub right: String,
 }
 

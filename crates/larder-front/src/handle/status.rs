@@ -1,12 +1,12 @@
-//! What an admin interface asks of a running switch.
+//! The state of a running switch and of its nodes, and the commands of an operator.
 
 use crate::config_error::ConfigError;
 use crate::handoff::peers::HandoffStatus;
-use crate::node::Node;
+use crate::node::{Node, NodeError};
 use crate::node_entry::NodeEntry;
 use crate::nodes::NodeRef;
 use crate::recorder::RecordStatus;
-use crate::shared::{Shared, SwitchError};
+use crate::shared::Shared;
 use crate::signals::state::ReportStatus;
 use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
@@ -31,7 +31,7 @@ pub struct NodeStatus {
     pub name: String,
     /// Its address as configured.
     pub address: String,
-    /// Where that leads now.
+    /// The address to which that resolved.
     pub resolved: SocketAddr,
     /// `up`, `draining`, `down` or `removed`.
     pub state: String,
@@ -43,7 +43,7 @@ pub struct NodeStatus {
     pub healthy: bool,
     /// Requests in flight, long-lived ones included.
     pub load: u32,
-    /// How many of these are long-lived.
+    /// Long-lived requests among these.
     pub long_lived: u32,
     /// Its relative capacity, 1 for an ordinary node.
     pub weight: f64,
@@ -67,7 +67,7 @@ pub struct NodeStatus {
     pub report: Option<ReportStatus>,
     /// Whether the node's event stream tells what its cache holds.
     pub cache_followed: bool,
-    /// How it takes connections; left out if it does not.
+    /// The state of handoff to it; left out if it takes no connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handoff: Option<HandoffStatus>,
 }
@@ -77,38 +77,38 @@ pub struct NodeStatus {
 pub struct SwitchStatus {
     /// The default route's policy.
     pub policy: String,
-    /// Where load reports come from: `off`, `larder`, `node-exporter` or `orca`.
+    /// The source of load reports: `off`, `larder`, `node-exporter` or `orca`.
     pub signals: String,
     /// Seconds since the start.
     pub uptime_s: f64,
     /// Requests admitted and not ended, of all routes.
     pub outstanding: u32,
-    /// How many may be: the sum over the groups of nodes that routes use, each of which has a limit of its own. `None`
-    /// if there is no limit.
+    /// The limit of these: the sum over the groups of nodes that routes use, each of which has a limit of its own. `None` if there is no
+    /// limit.
     pub admission_limit: Option<u32>,
     /// Long-lived requests under way, of all routes; they are not among the admitted.
     pub long_lived: u32,
-    /// How many of them a node may have; further ones count among the admitted.
+    /// The limit of these per node; further ones count among the admitted.
     pub long_lived_max_per_node: u32,
     /// Requests waiting for admission, of all routes.
     pub queued: usize,
-    /// How many may wait: the sum over the groups, each of which has a queue of its own.
+    /// The limit of these: the sum over the groups, each of which has a queue of its own.
     pub queue_max: usize,
     /// Targets whose servers are remembered, of all routes.
     pub targets: usize,
-    /// How many can be remembered: the sum over the routes, each of which remembers its own.
+    /// The limit of these: the sum over the routes, each of which remembers its own.
     pub targets_max: usize,
     /// Certificates in force.
     pub certificates: Vec<CertificateStatus>,
-    /// Why they are not those of the files, if they are not.
+    /// The reason why they are not those of the files, if they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates_trouble: Option<String>,
-    /// How it stands with certificates that an authority issues, by host.
+    /// The state of certificates that an authority issues, by host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acme: Vec<AcmeStatus>,
     /// Client connections open.
     pub client_connections: usize,
-    /// How many may be open.
+    /// The limit of these.
     pub client_connections_max: usize,
     /// Nodes that take requests.
     pub nodes_up: usize,
@@ -125,12 +125,12 @@ pub struct SwitchStatus {
 #[error("there is no node named '{0}'")]
 pub struct UnknownNode(pub String);
 
-/// Why a node cannot join.
+/// The reason why a node cannot join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinRefused {
-    /// Its address leads nowhere. Fault of the caller, or of the name service.
+    /// It cannot be reached as it is described.
     #[error(transparent)]
-    Address(#[from] SwitchError),
+    Address(#[from] NodeError),
     /// It names a group that no route uses. Fault of the caller.
     #[error(transparent)]
     Group(#[from] ConfigError),
@@ -289,7 +289,7 @@ impl SwitchHandle {
     pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
         let shared = &*self.shared;
         let spec = shared.decider.routing.node_spec(entry)?;
-        let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some()).map_err(SwitchError::from)?;
+        let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some())?;
         let (now, mut started) = (shared.decider.clock.now(), Vec::new());
         // In its place before the dispatcher chooses it for the first time.
         let claim = |id: NodeId| {

@@ -1,10 +1,10 @@
-//! The messages of nodes, as they change connections.
+//! The messages that nodes send over the control channel.
 
 use super::config::Handshake;
 use super::edge::Edge;
 use super::fabric::{Fabric as _, Way};
 use super::lock::lock;
-pub(crate) use super::moves::Arrived;
+use super::moves::Arrived;
 use super::peers::{COOKIE, LATERAL, LINKED, REPAIR, UP};
 use crate::node::Ending;
 use larder_core::{NodeId, NodeState};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
 
 impl Edge {
-    /// Takes what nodes tell until the edge ends.
+    /// Handles the messages of nodes until the edge ends.
     pub(super) async fn hear(self: Arc<Self>, mut events: mpsc::Receiver<Event>) {
         while let Some(Event { node, session, what }) = events.recv().await {
             let node = NodeId(node);
@@ -68,10 +68,10 @@ impl Edge {
         self.peers.ask(slot, self.decider.clock.now());
     }
 
-    /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
+    /// Notes whether a node has accepted the last state that it was sent. While it has, it takes connections in every way that its host can.
     pub(super) fn accepted(&self, node: NodeId, accepted: &Accepted) {
         let Some(slot) = self.peers.slot(node) else { return };
-        // Where the stack answers SYNs there is no cookie of ours to take.
+        // If the stack answers SYNs, there is no cookie of this switch.
         let mixed = accepted.mixed && self.config.handshake == Handshake::Plane;
         if mixed {
             tracing::error!(

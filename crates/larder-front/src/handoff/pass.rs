@@ -1,4 +1,4 @@
-//! Connections on their way from one node to another: the first gives them up because it drains.
+//! Moves connections from one node to another: the first one gives them up because it drains.
 //!
 //! The node asks ([`FromNode::Leave`](larder_handoff::channel::message::FromNode::Leave)); the dispatcher chooses another
 //! one; the plane sends it the connection's packets, which wait there (R1, R2); the first node freezes the connection and
@@ -20,11 +20,11 @@ use larder_handoff::channel::message::{Connection, Handoff, ToNode};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections on their way at a time; others stay where they are.
+/// Connections that move at one time; further ones stay where they are.
 const PASSING_MAX: usize = 16_384;
-/// How long the first node may take to send the state.
+/// Time that the first node has to send the state.
 const STATE_WAIT: Duration = Duration::from_secs(2);
-/// How long the other node may take to say that it has the connection.
+/// Time that the second node has to say that it has the connection.
 const DOUBT: Duration = Duration::from_secs(30);
 /// Nodes that are asked for at most, when those that the dispatcher names take no sockets.
 const NODES_TRIED: usize = 4;

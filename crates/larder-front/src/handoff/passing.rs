@@ -1,4 +1,4 @@
-//! Connections on their way from one node to another.
+//! The table of connections that move from one node to another.
 
 use crate::lease::Lease;
 use larder_core::{Decision, NodeId, Time};

@@ -1,6 +1,6 @@
-//! Connections that go on although they were counted as ended: by a forged RST or FIN, or because a silence was taken for the
-//! end. Packets alone do not prove it, since late ones follow a real end too. So the node is asked for its connections, and
-//! one that it has counts again.
+//! Counts connections again that go on although they were counted as ended: after a forged RST or FIN, or after a long silence. Packets
+//! alone do not prove that, because late ones follow a real end too. So the node is asked for its connections, and those that it has
+//! count again.
 
 use super::edge::Edge;
 use super::fabric::Fabric as _;
@@ -13,14 +13,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Others that go on are asked about together.
+/// Time to gather connections, so that the node is asked once for all of them.
 const GATHER: Duration = Duration::from_millis(300);
 
 /// A node is asked for its connections this often at most, whatever clients send.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 impl Edge {
-    /// A connection that nobody counts has gone on.
+    /// Notes that a connection goes on which is not counted.
     pub(super) fn resumes(&self, key: FlowKey, node: NodeId) {
         let now = self.decider.clock.now();
         if lock(&self.resumed).note(key, node, now) {
@@ -30,7 +30,7 @@ impl Edge {
         }
     }
 
-    /// Counts those again that their node has.
+    /// Counts the connections again that their node has.
     pub(super) fn count_resumed(self: &Arc<Self>, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
         let resumed = lock(&self.resumed).take(node, as_of);
         for key in resumed.into_iter().filter(|key| live.contains(key)) {

@@ -3,21 +3,22 @@
 use crate::config_error::{ConfigError, range, span};
 use std::time::Duration;
 
-/// When a node that answers is taken out, and for how long.
+/// Outlier ejection: the conditions under which a node that answers is taken out, and the durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutlierConfig {
     /// Replies with a status of 500 to 599 in a row after which a node is ejected. 1 to 10,000; 0: never for this. Default 0.
     pub consecutive: u32,
-    /// How much larger a node's share of failed requests (500 to 599, or no reply) must be than that of all others together. 0.01 to
+    /// The excess of a node's share of failed requests (500 to 599, or no reply) over that of all others together, from which on it is
+    /// ejected. 0.01 to
     /// 1; 0: never for this. Default 0.
     pub failures_above: f64,
     /// Requests that a node must have had within the interval for its share to count. 1 to 1,000,000; default 50.
     pub requests_min: u32,
     /// Between two looks at the shares. 100 ms to 1 h; default 5 s.
     pub interval: Duration,
-    /// How long the first ejection lasts. 100 ms to 1 h; default 30 s.
+    /// Duration of the first ejection. 100 ms to 1 h; default 30 s.
     pub time: Duration,
-    /// How long any lasts at most. `time` to 24 h; default 5 min.
+    /// The longest duration of an ejection. `time` to 24 h; default 5 min.
     pub time_max: Duration,
     /// The share of the nodes that may be ejected at one time; one always may, where there are others. 0 to 1; default 0.2.
     pub ejected_max: f64,
@@ -38,7 +39,7 @@ impl Default for OutlierConfig {
 }
 
 impl OutlierConfig {
-    /// Whether anything is looked for.
+    /// Whether nodes can be ejected.
     pub fn is_on(&self) -> bool {
         self.consecutive > 0 || self.failures_above > 0.0
     }
