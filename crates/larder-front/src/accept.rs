@@ -10,7 +10,7 @@ use crate::preface::begins_http2;
 use crate::request::{Client, Requests, Security};
 use crate::shared::Shared;
 use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
-use larder_http::relay::{self, Worker};
+use larder_http::relay::{self, End, Start, Worker};
 use socket2::SockRef;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -256,7 +256,7 @@ impl Front {
 
     /// Serves the requests of an HTTP/1 connection, one after the other.
     async fn serve_http1(self, io: ClientIo, client: Client) {
-        if let Some(cut) = relay::serve(io, &client, &self.worker).await {
+        if let End::Reset(cut) = relay::serve(Start::new(io), &client, &self.worker).await {
             // Fails only for a connection that is reset already.
             let _ = SockRef::from(cut.tcp()).set_linger(Some(Duration::ZERO));
         }

@@ -1,18 +1,16 @@
 //! The threads that serve connections.
 //!
-//! Each has an event loop of its own, accepts connections for itself, and serves each from its first byte to its last. Threads share
-//! what all requests share ([`Shared`]), and no connection.
+//! Each accepts connections for itself. Threads share what all requests share ([`Shared`]), and no connection.
 
 use crate::accept::{Entry, Front};
 use crate::request::Requests;
 use crate::shared::Shared;
-use larder_http::relay::{PoolLimits, Worker, runtime};
+use larder_http::relay::{Begun, PoolLimits, Threads, Worker};
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
 /// The progress of a switch's end, as its threads know it.
@@ -31,8 +29,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Workers {
     stage: watch::Sender<Stage>,
-    /// Held by each thread while it lives.
-    alive: mpsc::Receiver<()>,
+    threads: Threads,
 }
 
 /// A thread's share of the switch.
@@ -41,7 +38,6 @@ struct Thread {
     listeners: Vec<(TcpListener, Entry)>,
     stage: watch::Receiver<Stage>,
     pool: PoolLimits,
-    alive: mpsc::Sender<()>,
 }
 
 impl Workers {
@@ -54,31 +50,16 @@ impl Workers {
         listeners: &[(TcpListener, Entry)],
         (threads, pool): (usize, PoolLimits),
     ) -> io::Result<Self> {
-        let (stage, alive) = (watch::Sender::default(), mpsc::channel(1));
-        let (begun, begins) = std::sync::mpsc::channel();
-        for number in 0..threads {
+        let stage = watch::Sender::default();
+        let thread = |_| {
             let cloned = listeners.iter().map(|(listener, entry)| Ok((listener.try_clone()?, entry.clone())));
-            let thread = Thread {
-                shared: shared.clone(),
-                listeners: cloned.collect::<io::Result<_>>()?,
-                stage: stage.subscribe(),
-                pool,
-                alive: alive.0.clone(),
-            };
-            let begun = begun.clone();
-            let serve = move || match runtime() {
-                Ok(runtime) => runtime.block_on(thread.serve(begun)),
-                Err(error) => drop(begun.send(Err(error))),
-            };
-            thread::Builder::new().name(format!("requests-{number}")).spawn(serve)?;
-        }
-        drop(begun);
-        // Each thread says once whether it serves, unless it has panicked.
-        let serving = begins.iter().take(threads).collect::<io::Result<Vec<()>>>()?.len();
-        if serving < threads {
-            return Err(io::Error::other("a thread ended before it served"));
-        }
-        Ok(Self { stage, alive: alive.1 })
+            let listeners = cloned.collect::<io::Result<_>>()?;
+            let thread = Thread { shared: shared.clone(), listeners, stage: stage.subscribe(), pool };
+            Ok(|begun| thread.serve(begun))
+        };
+        let works = (0..threads).map(thread).collect::<io::Result<_>>()?;
+        let threads = Threads::start("requests", works)?;
+        Ok(Self { stage, threads })
     }
 
     /// Has the threads end, once their connections have.
@@ -88,24 +69,22 @@ impl Workers {
 
     /// Waits until all threads have ended.
     pub(crate) async fn ended(&mut self) {
-        let _ = self.alive.recv().await;
+        self.threads.ended().await;
     }
 }
 
 impl Thread {
     /// Serves until the switch ends and all connections have. `begun` learns whether it can.
-    async fn serve(self, begun: std::sync::mpsc::Sender<io::Result<()>>) {
-        let Self { shared, listeners, mut stage, pool, alive } = self;
+    async fn serve(self, begun: Begun) {
+        let Self { shared, listeners, mut stage, pool } = self;
         let registered = listeners.into_iter().map(|(listener, entry)| {
             tokio::net::TcpListener::from_std(listener).map(|listener| (listener, entry))
         });
         let listeners: Vec<_> = match registered.collect() {
             Ok(listeners) => listeners,
-            Err(error) => return drop(begun.send(Err(error))),
+            Err(error) => return begun.tell(Err(error)),
         };
-        // Whoever starts the threads waits for this.
-        let _ = begun.send(Ok(()));
-        drop(begun);
+        begun.tell(Ok(()));
         let worker = Worker::new(Requests { shared: shared.clone() }, pool);
         let worker = Rc::new(worker.with_stream_memory(shared.http2_memory.clone()));
         let (stop, stopping) = watch::channel(false);
@@ -134,6 +113,5 @@ impl Thread {
             () = all_ended => {}
             () = follow => {}
         }
-        drop(alive);
     }
 }

@@ -8,7 +8,7 @@
 
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, Failure, Next, PoolLimits, Proxy, Stage, Worker, runtime, serve, serve_http2,
+    Answer, End, Failure, Next, PoolLimits, Proxy, Stage, Start, Worker, runtime, serve, serve_http2,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -83,20 +83,20 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (worker, tls) = (worker.clone(), tls.clone());
             tokio::task::spawn_local(async move {
                 let cut = match tls {
-                    None => serve(client, &(), &worker).await,
+                    None => serve(Start::new(client), &(), &worker).await,
                     Some(tls) => {
                         match tls.accept(client).await {
                             Ok(client) if client.get_ref().1.alpn_protocol() == Some(b"h2") => {
                                 serve_http2(client, &(), &worker).await;
                             }
                             // Without a farewell of TLS the client sees that something is missing.
-                            Ok(client) => drop(serve(client, &(), &worker).await),
+                            Ok(client) => drop(serve(Start::new(client), &(), &worker).await),
                             Err(_) => {}
                         }
-                        None
+                        End::Closed
                     }
                 };
-                if let Some(client) = cut {
+                if let End::Reset(client) = cut {
                     // Fails only for a connection that is reset already.
                     let _ = client.set_zero_linger();
                 }

@@ -2,7 +2,7 @@
 
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, Failure, Next, Passage, PoolLimits, Proxy, Report, Unfit, Worker, runtime, serve,
+    Answer, Failure, Next, Passage, PoolLimits, Proxy, Report, Start, Unfit, Worker, runtime, serve,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -88,7 +88,7 @@ fn allocations(requests: usize) -> u64 {
         stream.set_nonblocking(true).expect("sets");
         runtime().expect("a runtime").block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
-            serve(stream, &(), &Worker::new(proxy, PoolLimits::default())).await;
+            serve(Start::new(stream), &(), &Worker::new(proxy, PoolLimits::default())).await;
         });
     });
     client.join().expect("the client ends");

@@ -8,7 +8,7 @@ use super::requests::Requests;
 use crate::failure::{ERROR_HEADER, Failure};
 use larder_edge::Fields;
 use larder_http::h1::{Body, RequestHead};
-use larder_http::relay::{Answer, Refusal};
+use larder_http::relay::{Answer, Refusal, Then};
 
 impl Requests {
     /// Completes an answer of the switch's own.
@@ -52,11 +52,12 @@ impl Requests {
     ) -> Answer {
         let mut answer = self.failed(exchange, failure);
         // A client at fault may not mean what it sends next.
-        answer.closes = match failure {
+        let closes = match failure {
             Failure::RateLimited => false,
             Failure::Unauthorized | Failure::Denied => head.body() != Body::None,
             failure => failure.status() < 500,
         };
+        answer.then = if closes { Then::Closes } else { Then::GoesOn };
         if failure == Failure::Unauthorized
             && let Some(guard) = &self.shared.decider.routing.of(exchange.request.route).edits.guard
         {

@@ -7,7 +7,7 @@ use crate::handoff::mechanism::{Delivery, Why};
 use crate::node_entry::NodeEntry;
 use crate::shared::Shared;
 use larder_core::NodeSpec;
-use larder_http::relay::{PoolLimits, Worker, runtime, serve};
+use larder_http::relay::{PoolLimits, Start, Worker, runtime, serve};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn allocations(requests: usize) -> u64 {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
             let client = Client::new(from, Some(switch), Delivery::relay(Why::Configured), None);
             let worker = Worker::new(Requests { shared: shared.clone() }, PoolLimits::default());
-            serve(stream, &client, &worker).await;
+            serve(Start::new(stream), &client, &worker).await;
         });
     });
     client.join().expect("the client ends");

@@ -273,7 +273,7 @@ impl Requests {
                 if !body.is_empty() {
                     let _ = answer.head.fields.append(b"Content-Type", content_type.as_bytes());
                 }
-                answer.body = body.clone();
+                answer.body = body.clone().into();
                 answer
             }
         };

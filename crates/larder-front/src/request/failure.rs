@@ -17,13 +17,13 @@ use crate::metrics::Retry;
 use crate::{health, node_log};
 use larder_core::{Decision, Refusal};
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{self, ClientFault, Http2Fault, Next, Stage};
+use larder_http::relay::{self, ClientFault, Http2Fault, Next, Stage, Then};
 use std::io;
 
 /// The failure that a client's fault is.
 pub(super) fn of_client(fault: ClientFault, exchange: &Exchange) -> Failure {
     match fault {
-        ClientFault::Gone => Failure::ClientGone,
+        ClientFault::Gone | ClientFault::Stalled => Failure::ClientGone,
         ClientFault::TimedOut => Failure::BodyTimeout,
         ClientFault::Malformed(_) => Failure::BadRequest,
         ClientFault::Refused => exchange.failure.unwrap_or(Failure::BadRequest),
@@ -96,7 +96,7 @@ impl Requests {
         }
         let failure = exchange.failure.unwrap_or(failure);
         let mut answer = self.fail(client, exchange, heads.0, failure);
-        answer.closes = true;
+        answer.then = Then::Closes;
         Next::Answer(answer)
     }
 

@@ -36,7 +36,8 @@ pub(crate) use requests::Requests;
 use exchange::Exchange;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, ClientFault, Failure, Http2Fault, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Unfit,
+    Answer, ClientFault, ClientHandle, Failure, Http2Fault, Limits, Next, Passage, Proxy, RaceEvent, Refusal,
+    Report, Unfit,
 };
 use node::{NodeStream, Server};
 use std::io;
@@ -55,7 +56,12 @@ impl Proxy for Requests {
         (exchange, next)
     }
 
-    async fn decide(&self, client: &Client, exchange: &mut Exchange, head: &mut RequestHead) -> Next<Server> {
+    async fn decide(
+        &self,
+        (client, _): (&Client, &ClientHandle),
+        exchange: &mut Exchange,
+        head: &mut RequestHead,
+    ) -> Next<Server> {
         self.go_on(client, exchange, head).await
     }
 
@@ -178,7 +184,7 @@ impl Proxy for Requests {
         self.refusal(refusal)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self, _: &Client) -> Limits {
         let (limits, timeouts) = (&self.shared.guards.limits, &self.shared.timeouts);
         Limits {
             head_bytes: limits.header_bytes_max,

@@ -93,6 +93,11 @@ impl Fields {
         Self { text: Vec::new(), places: Vec::new() }
     }
 
+    /// No fields, with memory for some.
+    pub(super) fn with_room(bytes: usize, fields: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), places: Vec::with_capacity(fields) }
+    }
+
     /// Removes all fields, and all other text.
     pub fn clear(&mut self) {
         self.text.clear();
@@ -167,6 +172,11 @@ impl Fields {
         if !super::scan::is_text(value) {
             return Err(Fault::Control);
         }
+        self.append_valid(name, value)
+    }
+
+    /// The same for a name and a value that are known to be valid.
+    pub(crate) fn append_valid(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
         let name = self.add_text(name)?;
         let value = self.add_text(value)?;
         self.add(name, value)

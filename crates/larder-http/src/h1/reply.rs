@@ -3,6 +3,10 @@
 use super::fields::Span;
 use super::{Body, Fault, FieldName, Fields, body, line, scan};
 
+/// Memory of a head that is made: enough for most, so that it need not grow with each field.
+const ROOM_BYTES: usize = 512;
+const ROOM_FIELDS: usize = 16;
+
 /// The head of a reply. Keeps its memory from one reply to the next.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyHead {
@@ -31,7 +35,8 @@ impl ReplyHead {
 
     /// A head with a status and no fields. The status must have three digits.
     pub fn with_status(status: u16) -> Self {
-        let mut head = Self { status, persistent: true, ..Self::new() };
+        let fields = Fields::with_room(ROOM_BYTES, ROOM_FIELDS);
+        let mut head = Self { fields, status, persistent: true, ..Self::new() };
         // A reason is far below the limits of a head.
         head.reason = head.fields.add_text(reason(status).as_bytes()).unwrap_or(Span::NOWHERE);
         head
@@ -195,9 +200,12 @@ fn status_line(line: &[u8]) -> Result<(bool, u16, &[u8]), Fault> {
     if scan::is_text(reason) { Ok((is_old, status, reason)) } else { Err(Fault::StatusLine) }
 }
 
-/// The words for a status that is registered (RFC 9110 section 15, and RFC 6585).
+/// The words for a status that is registered (RFC 9110 section 15, RFC 6585 and RFC 8297).
 const fn reason(status: u16) -> &'static str {
     match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        103 => "Early Hints",
         200 => "OK",
         201 => "Created",
         202 => "Accepted",

@@ -47,6 +47,9 @@ pub(super) trait Downstream: Sized {
     /// Sends what delimits a piece, or comes before it, and the piece.
     fn send(&mut self, cx: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()>;
 
+    /// The same, without a copy of the piece where that is possible.
+    fn send_shared(&mut self, cx: &mut Context<'_>, before: &[u8], piece: Bytes) -> io::Result<()>;
+
     /// No more pieces are at hand. `end`: the reply has ended with these lines of trailers.
     fn finish(&mut self, cx: &mut Context<'_>, end: Option<&[u8]>) -> io::Result<()>;
 

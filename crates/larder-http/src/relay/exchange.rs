@@ -190,7 +190,7 @@ where
                     self.client.deadline.set(more);
                     continue;
                 }
-                return Poll::Ready(CLIENT_LEFT);
+                return Poll::Ready(Outcome::Client(ClientFault::Stalled));
             }
             return Poll::Ready(if self.client_is_to_send() {
                 Outcome::Client(ClientFault::TimedOut)

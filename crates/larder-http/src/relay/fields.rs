@@ -113,3 +113,52 @@ pub(super) fn write_trailers(trailers: &[u8], out: &mut Vec<u8>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without_hop(fields: &[(&str, &str)]) -> Result<Vec<(String, String)>, Fault> {
+        let mut head = Fields::new();
+        for (name, value) in fields {
+            head.append(name.as_bytes(), value.as_bytes())?;
+        }
+        remove_hop_of_request(&mut head)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(head.iter().map(|field| (text(field.name), text(field.value))).collect())
+    }
+
+    #[test]
+    fn nominated_fields_are_removed_unless_they_are_end_to_end() {
+        let fields = [("x-own", "1"), ("x-forwarded-for", "10.0.0.1"), ("cookie", "a"), ("x-other", "2")];
+        let left = |connection| {
+            let all: Vec<_> = fields.iter().copied().chain([("connection", connection)]).collect();
+            let left = without_hop(&all).unwrap();
+            left.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(left("close, X-Own, X-Forwarded-For, Cookie"), ["x-forwarded-for", "cookie", "x-other"]);
+        // An option that is no token names nothing.
+        assert_eq!(left("\"x-own\", x own").len(), 4);
+        let twice = [("connection", "x-a"), ("connection", "upgrade, x-b"), ("x-a", "1"), ("x-b", "2")];
+        assert_eq!(without_hop(&twice), Ok(Vec::new()));
+        let hop = [("te", "trailers"), ("upgrade", "x"), ("keep-alive", "5"), ("proxy-connection", "x")];
+        assert_eq!(without_hop(&hop), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn options_without_end_are_refused() {
+        let options = |count: usize| without_hop(&[("connection", &vec!["x"; count].join(", "))]).map(drop);
+        assert_eq!(options(CONNECTION_OPTIONS_MAX), Ok(()));
+        assert_eq!(options(CONNECTION_OPTIONS_MAX + 1), Err(Fault::Options));
+    }
+
+    #[test]
+    fn end_to_end_names_are_known() {
+        for name in ["alt-used", "host", "authorization", "x-request-id", "content-type", "if-match", "via"] {
+            assert!(is_end_to_end(name.as_bytes()), "{name}");
+        }
+        for name in ["x-own", "http2-settings", "keep-alive", "te", "trailer"] {
+            assert!(!is_end_to_end(name.as_bytes()), "{name}");
+        }
+    }
+}

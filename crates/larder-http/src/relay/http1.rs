@@ -1,6 +1,7 @@
 //! The connection of a client of HTTP/1.
 
 use super::client::Client;
+use super::clock::Clock;
 use super::downstream::Downstream;
 use super::exchange::Sent;
 use super::proxy::{Limits, Proxy, Refusal};
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -28,11 +29,14 @@ pub(super) struct Http1<T> {
     pub(super) is_half_closed: bool,
     /// The first request has not come.
     is_new: bool,
+    /// The deadline of the first head, if it began before the connection came here.
+    head_by: Option<Instant>,
 }
 
 impl<T: Transport> Http1<T> {
-    pub(super) const fn new(io: T) -> Self {
-        Self { wire: Wire::new(io), is_half_closed: false, is_new: true }
+    /// A connection to which `unsent` is still to be written.
+    pub(super) const fn new(io: T, unsent: Vec<u8>, is_new: bool, head_by: Option<Instant>) -> Self {
+        Self { wire: Wire::with_unsent(io, unsent), is_half_closed: false, is_new, head_by }
     }
 }
 
@@ -72,8 +76,7 @@ impl<T: Transport> Downstream for Http1<T> {
     }
 
     fn skip_body(client: &mut Client<Self>) -> bool {
-        // Early bytes after a wish for another protocol are perhaps no request.
-        !client.request.asks_for_upgrade() && client.take_body()
+        client.take_body()
     }
 
     fn send_interim(&mut self, cx: &mut Context<'_>, head: &ReplyHead, out: &mut Vec<u8>) -> io::Result<()> {
@@ -90,6 +93,10 @@ impl<T: Transport> Downstream for Http1<T> {
 
     fn send(&mut self, cx: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.wire.send(cx, before, piece)
+    }
+
+    fn send_shared(&mut self, cx: &mut Context<'_>, before: &[u8], piece: Bytes) -> io::Result<()> {
+        self.wire.send_shared(cx, before, piece)
     }
 
     fn finish(&mut self, _: &mut Context<'_>, _: Option<&[u8]>) -> io::Result<()> {
@@ -133,6 +140,10 @@ pub(super) enum Arrival {
     Closed,
     /// The client was silent for too long, before a head began.
     Idle,
+    /// No request is waited for any more.
+    Over,
+    /// The connection is to go on elsewhere.
+    Leave,
     /// The bytes are refused.
     Refused(Refusal),
 }
@@ -147,10 +158,19 @@ struct Search {
 
 impl<T: Transport> Client<Http1<T>> {
     /// Waits for the head of the next request.
-    pub(super) async fn next<P: Proxy>(&mut self, limits: &Limits, place: &Place<'_, P>) -> Arrival {
+    pub(super) async fn next<P: Proxy>(
+        &mut self,
+        info: &P::Client,
+        limits: &Limits,
+        place: &Place<'_, P>,
+    ) -> Arrival {
         self.sent = Sent::default();
         let mut search = Search { end: HeadEnd::new(), begun: self.down.is_new || !self.unread.is_empty() };
-        self.deadline.set(if search.begun { limits.head } else { limits.keepalive });
+        let head = match self.down.head_by.take() {
+            Some(head_by) => head_by.saturating_duration_since(Clock::now()),
+            None => limits.head,
+        };
+        self.deadline.set(if search.begun { head } else { limits.keepalive });
         if !self.unread.is_empty()
             && let Some(arrival) = self.take_head(&mut search.end, limits.head_bytes)
         {
@@ -160,9 +180,21 @@ impl<T: Transport> Client<Http1<T>> {
             return Arrival::Closed;
         }
         poll_fn(|cx| {
+            // Left over from before the connection came here.
+            if !self.down.is_drained()
+                && let Poll::Ready(Err(_)) = self.down.poll_drain(cx)
+            {
+                return Poll::Ready(Arrival::Closed);
+            }
             let arrival = self.poll_next(cx, &mut search, limits);
-            if arrival.is_pending() && self.unread.is_empty() && place.is_over(cx) {
-                return Poll::Ready(Arrival::Idle);
+            if arrival.is_pending() && self.unread.is_empty() {
+                let is_over = place.is_over(cx);
+                if !self.down.is_new && place.proxy().poll_leave(info, is_over, cx).is_ready() {
+                    return Poll::Ready(Arrival::Leave);
+                }
+                if is_over {
+                    return Poll::Ready(Arrival::Over);
+                }
             }
             arrival
         })

@@ -13,12 +13,14 @@
 //! The connections of a thread share a [`Worker`], without locks: connections to servers that wait for their next request, a buffer
 //! for reading ([`scratch`]), and a clock that is read about once per turn of the event loop ([`Clock`]).
 
+mod answer;
 mod client;
 mod clock;
 mod deadline;
 mod downstream;
 mod exchange;
 mod fields;
+mod handle;
 mod http1;
 mod http2;
 mod pool;
@@ -29,18 +31,22 @@ mod scratch;
 mod serve;
 mod splice;
 mod streams;
+mod threads;
 mod transfer;
 mod tunnel;
 mod upstream;
 mod wire;
 mod worker;
 
+pub use answer::{Answer, Contents, Then};
 pub use clock::{Clock, runtime};
+pub use handle::{BodyFault, ClientHandle, InterimSender, RequestBody};
 pub use http2::{Http2Fault, StreamMemory, serve_http2};
 pub use pool::PoolLimits;
 pub use proxy::{
-    Answer, ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit,
+    ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit,
 };
-pub use serve::serve;
+pub use serve::{End, Start, serve};
 pub use splice::Transport;
+pub use threads::{Begun, Threads};
 pub use worker::Worker;

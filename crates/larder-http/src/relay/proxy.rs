@@ -1,14 +1,16 @@
 //! The interface to the program that decides where requests go.
 
+use super::answer::Answer;
+use super::handle::ClientHandle;
 use super::http2::Http2Fault;
 use super::splice::Transport;
 use crate::h1::{Fault, ReplyHead, RequestHead};
-use bytes::Bytes;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::io;
 use std::net::IpAddr;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The decision about a request.
@@ -20,24 +22,9 @@ pub enum Next<S> {
     Answer(Answer),
     /// The decision takes time: [`Proxy::decide`] makes it.
     Later,
-}
-
-/// A reply that the proxy makes itself.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// Status and fields. The engine adds the fields that delimit the body.
-    pub head: ReplyHead,
-    /// The contents; not sent with a status that has none.
-    pub body: Bytes,
-    /// The connection ends after it.
-    pub closes: bool,
-}
-
-impl Answer {
-    /// An answer without fields and contents.
-    pub fn new(status: u16) -> Self {
-        Self { head: ReplyHead::with_status(status), body: Bytes::new(), closes: false }
-    }
+    /// The client's connection goes on elsewhere, with this request: [`serve`](super::serve()) returns it. Only [`Proxy::decide`] may
+    /// say so, for requests of HTTP/1 without a body.
+    Leave,
 }
 
 /// The treatment of a reply that a server has begun.
@@ -113,8 +100,10 @@ pub enum RaceEvent<'a> {
 /// The fault of a client whose request was decided about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientFault {
-    /// It has left, or takes nothing of its reply.
+    /// It has left.
     Gone,
+    /// It takes nothing of its reply.
+    Stalled,
     /// The body of its request does not come.
     TimedOut,
     /// The body of its request is not one of HTTP.
@@ -219,7 +208,7 @@ pub trait Proxy: 'static {
     /// Decides about a request for which [`Self::request`] has returned [`Next::Later`]. The future is dropped if the client leaves.
     fn decide(
         &self,
-        client: &Self::Client,
+        client: (&Self::Client, &ClientHandle),
         exchange: &mut Self::Exchange,
         head: &mut RequestHead,
     ) -> impl Future<Output = Next<Self::Server>> {
@@ -358,7 +347,7 @@ pub trait Proxy: 'static {
         Answer::new(match fault {
             ClientFault::TimedOut => 408,
             ClientFault::Refused => 413,
-            ClientFault::Gone | ClientFault::Malformed(_) => 400,
+            ClientFault::Gone | ClientFault::Stalled | ClientFault::Malformed(_) => 400,
         })
     }
 
@@ -385,6 +374,18 @@ pub trait Proxy: 'static {
         }))
     }
 
+    /// Whether a connection of HTTP/1 that waits for its next request is to go on elsewhere: [`serve`](super::serve()) returns it then.
+    /// `is_over`: it ends otherwise. The task is to be woken when the decision changes.
+    fn poll_leave(&self, client: &Self::Client, is_over: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = (client, is_over, cx);
+        Poll::Pending
+    }
+
+    /// Learns that a connection ends because its client has sent no request for [`Limits::keepalive`].
+    fn on_idle(&self, client: &Self::Client) {
+        let _ = client;
+    }
+
     /// The address of a client of HTTP/2: connections from one address share what one client may hold.
     fn address(&self, client: &Self::Client) -> Option<IpAddr> {
         let _ = client;
@@ -396,8 +397,9 @@ pub trait Proxy: 'static {
         let _ = (client, fault);
     }
 
-    /// The limits and deadlines.
-    fn limits(&self) -> Limits {
+    /// The limits and deadlines of a client's next request.
+    fn limits(&self, client: &Self::Client) -> Limits {
+        let _ = client;
         Limits::default()
     }
 }

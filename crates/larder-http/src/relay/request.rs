@@ -1,12 +1,14 @@
 //! A request from its head to its end, whatever the protocol of its client.
 
+use super::answer::{Answer, Then};
 use super::client::Client;
 use super::clock::Clock;
 use super::deadline::Deadline;
 use super::downstream::Downstream;
 use super::exchange::{Exchange, Outcome};
 use super::fields::{delimit, offered_protocols, remove_hop_of_request};
-use super::proxy::{Answer, ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
+use super::handle::Intake;
+use super::proxy::{ClientFault, Failure, Limits, Next, Proxy, Refusal, Report, Stage};
 use super::race::{Race, Replied};
 use super::streams::Stream;
 use super::upstream::Upstream;
@@ -29,6 +31,8 @@ pub(super) enum After {
     Farewell,
     /// The end at once: the client must see that something is missing, or has left.
     Cut,
+    /// The connection is no longer one of HTTP, or goes on elsewhere.
+    Leave,
 }
 
 /// A client's connection, or its part that serves one request at a time.
@@ -65,7 +69,7 @@ where
     P: Proxy,
 {
     pub(super) fn new(down: D, info: &'a P::Client, worker: &'a Worker<P>) -> Self {
-        let limits = worker.proxy.limits();
+        let limits = worker.proxy.limits(info);
         Self { client: Client::new(down, &limits), info, worker, limits, own: None }
     }
 
@@ -88,7 +92,7 @@ where
         let report = Report {
             status: sent.status,
             body_bytes: sent.body_bytes.saturating_sub(unsent),
-            complete: after != After::Cut || is_tunnel,
+            complete: sent.status.is_some() && after != After::Cut || is_tunnel,
             fault: fault.filter(|_| !is_tunnel),
         };
         proxy.on_end(self.info, state, request, reply, report);
@@ -103,26 +107,35 @@ where
     ) -> (After, Option<ClientFault>) {
         let proxy = &self.worker.proxy;
         let (mut is_asked, mut may_reuse) = (false, true);
+        let mut intake = None;
         loop {
             let server = match next {
                 Next::Server(server) => server,
                 Next::Later => {
-                    match Box::pin(self.decide(state)).await {
+                    let intake = intake.get_or_insert_with(|| Intake::new(&self.client));
+                    match Box::pin(self.decide(state, intake)).await {
                         Some(decided) => next = decided,
                         None => return (After::Cut, Some(ClientFault::Gone)),
                     }
                     continue;
                 }
-                Next::Answer(answer) => return (self.answer(answer, !is_asked).await, None),
+                Next::Leave => return (After::Leave, None),
+                Next::Answer(answer) => return self.answer(answer, !is_asked, intake.as_mut()).await,
             };
+            if intake.take().is_some_and(|intake| intake.is_taken()) {
+                // The body is not there any more.
+                return (After::Cut, None);
+            }
             is_asked = true;
             match self.attempt(&server, may_reuse, state).await {
                 Attempt::Ended(after) => return (after, None),
-                Attempt::Refused(answer) => return (self.answer_late(*answer).await, None),
+                Attempt::Refused(answer) => return self.answer_late(*answer).await,
                 Attempt::Fault(fault) => {
                     let answer = proxy.on_client_fault(self.info, state, &self.client.request, fault);
-                    let after =
-                        if fault == ClientFault::Gone { After::Cut } else { self.answer_late(answer).await };
+                    let after = match fault {
+                        ClientFault::Gone | ClientFault::Stalled => After::Cut,
+                        _ => self.answer_late(answer).await.0,
+                    };
                     return (after, Some(fault));
                 }
                 Attempt::Failed(failure) => {
@@ -131,7 +144,7 @@ where
                     let begun = self.client.sent.status.is_some();
                     let can_go_on = match &next {
                         Next::Server(_) => failure.replayable && (!begun || failure.resumable.is_some()),
-                        Next::Answer(_) | Next::Later => !begun,
+                        Next::Answer(_) | Next::Later | Next::Leave => !begun,
                     };
                     if !can_go_on {
                         return (After::Cut, None);
@@ -143,37 +156,74 @@ where
     }
 
     /// Has the proxy decide, which takes time; nothing if the client leaves before.
-    async fn decide(&mut self, state: &mut P::Exchange) -> Option<Next<P::Server>> {
+    async fn decide(&mut self, state: &mut P::Exchange, intake: &mut Intake) -> Option<Next<P::Server>> {
         let mut head = std::mem::take(&mut self.client.request);
-        let decision = self.worker.proxy.decide(self.info, state, &mut head);
-        let decided = self.client.unless_it_leaves(decision, self.limits.half_close).await;
+        let (client, half_close) = (&mut self.client, self.limits.half_close);
+        let Intake { handle, reading } = intake;
+        let decided = {
+            let mut decision = pin!(self.worker.proxy.decide((self.info, handle), state, &mut head));
+            poll_fn(|cx| {
+                let decided = decision.as_mut().poll(cx);
+                if decided.is_ready() {
+                    return decided.map(Some);
+                }
+                let left = match reading.advance(cx, client, handle, true) {
+                    Ok(true) => false,
+                    Ok(false) => client.watch(cx, half_close).is_err(),
+                    Err(_) => true,
+                };
+                if left || reading.send_interim(cx, client, handle).is_err() {
+                    Poll::Ready(None)
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await
+        };
         self.client.request = head;
+        // Those that came with the decision.
+        poll_fn(|cx| Poll::Ready(reading.send_interim(cx, &mut self.client, handle))).await.ok()?;
         decided
     }
 
     /// Refuses what is no request that can be decided about.
     pub(super) async fn refuse(&mut self, refusal: Refusal) -> After {
         let Some(answer) = self.worker.proxy.refuse(self.info, refusal) else { return After::Cut };
-        self.answer(answer, false).await
+        self.answer(answer, false, None).await.0
     }
 
     /// Answers in the middle of an attempt, unless a reply has begun.
-    async fn answer_late(&mut self, answer: Answer) -> After {
-        if self.client.sent.status.is_some() { After::Cut } else { self.answer(answer, false).await }
+    async fn answer_late(&mut self, answer: Answer) -> (After, Option<ClientFault>) {
+        if self.client.sent.status.is_some() {
+            (After::Cut, None)
+        } else {
+            self.answer(answer, false, None).await
+        }
     }
 
     /// Answers. The connection goes on if it `may` and the client has sent all of its request.
-    async fn answer(&mut self, answer: Answer, may: bool) -> After {
+    async fn answer(
+        &mut self,
+        answer: Answer,
+        may: bool,
+        intake: Option<&mut Intake>,
+    ) -> (After, Option<ClientFault>) {
         let Client { down, request, unread, .. } = &self.client;
+        let then = answer.then;
+        let is_read = match &intake {
+            Some(intake) if intake.is_taken() => Some(D::IS_FRAMED || intake.is_ended()),
+            _ => None,
+        };
         let goes_on = may
-            && !answer.closes
+            && then == Then::GoesOn
             && !self.worker.is_ending()
             && down.goes_on(request, unread)
-            && D::skip_body(&mut self.client);
-        match self.client.answer(answer, goes_on, self.limits.client_write).await {
-            Ok(()) if goes_on => After::Request,
-            Ok(()) => After::Farewell,
-            Err(_) => After::Cut,
+            && is_read.unwrap_or_else(|| D::skip_body(&mut self.client));
+        match self.client.answer(answer, goes_on, &self.limits, intake).await {
+            Ok(()) if then == Then::Leaves => (After::Leave, None),
+            Ok(()) if self.client.sent.goes_on => (After::Request, None),
+            Ok(()) => (After::Farewell, None),
+            Err(unanswered) => (After::Cut, unanswered.into()),
         }
     }
 

@@ -5,20 +5,59 @@ use super::proxy::{Proxy, Refusal};
 use super::request::{After, Connection};
 use super::splice::Transport;
 use super::worker::Worker;
+use std::time::Instant;
+
+/// A client's connection as it comes to [`serve`].
+#[derive(Debug)]
+pub struct Start<T> {
+    /// The connection.
+    pub io: T,
+    /// Bytes that were read from it.
+    pub unread: Vec<u8>,
+    /// Bytes that are still to be written to it, before any reply.
+    pub unsent: Vec<u8>,
+    /// It has had requests elsewhere.
+    pub is_used: bool,
+    /// The time by which the first head must be complete, if not [`Limits::head`](super::Limits::head) from now.
+    pub head_by: Option<Instant>,
+}
+
+impl<T> Start<T> {
+    /// A connection that was just accepted.
+    pub const fn new(io: T) -> Self {
+        Self { io, unread: Vec::new(), unsent: Vec::new(), is_used: false, head_by: None }
+    }
+}
+
+/// The end of serving a connection.
+#[derive(Debug)]
+pub enum End<T> {
+    /// It is closed.
+    Closed,
+    /// It must be reset: the client has a part of a reply whose end only the end of the connection would show.
+    Reset(T),
+    /// It goes on elsewhere, or is no longer one of HTTP. Nothing is under way on it.
+    Left {
+        /// The connection.
+        io: T,
+        /// Bytes that were read from it after the last request.
+        unread: Vec<u8>,
+    },
+}
 
 /// Serves a client's connection to its end.
-///
-/// Returns the connection if it must be reset: the client has a part of a reply whose end only the end of the connection would show.
-pub async fn serve<T, P>(io: T, info: &P::Client, worker: &Worker<P>) -> Option<T>
+pub async fn serve<T, P>(start: Start<T>, info: &P::Client, worker: &Worker<P>) -> End<T>
 where
     T: Transport,
     P: Proxy,
 {
-    let mut connection = Connection::new(Http1::new(io), info, worker);
+    let Start { io, unread, unsent, is_used, head_by } = start;
+    let mut connection = Connection::new(Http1::new(io, unsent, !is_used, head_by), info, worker);
+    connection.client.unread = unread;
     let place = worker.enter();
     loop {
-        connection.limits = worker.proxy.limits();
-        let refusal = match connection.client.next(&connection.limits, &place).await {
+        connection.limits = worker.proxy.limits(info);
+        let refusal = match connection.client.next(info, &connection.limits, &place).await {
             Arrival::Head if connection.client.request.method() == b"CONNECT" => Refusal::Connect,
             Arrival::Head => {
                 // Boxed, so that a connection that waits holds no memory for a request.
@@ -31,22 +70,34 @@ where
                         continue;
                     }
                     After::Farewell => client.linger().await,
-                    After::Cut => {
-                        let is_hidden = client.sent.ends_by_close && client.sent.status.is_some();
-                        return is_hidden.then(|| connection.client.down.wire.into_inner());
+                    After::Leave => return left(connection),
+                    After::Cut if client.sent.ends_by_close && client.sent.status.is_some() => {
+                        return End::Reset(connection.client.down.wire.into_inner());
                     }
+                    After::Cut => {}
                 }
-                return None;
+                return End::Closed;
             }
-            Arrival::Closed | Arrival::Idle => {
+            Arrival::Leave => return left(connection),
+            Arrival::Idle => {
+                worker.proxy.on_idle(info);
                 connection.client.close().await;
-                return None;
+                return End::Closed;
+            }
+            Arrival::Closed | Arrival::Over => {
+                connection.client.close().await;
+                return End::Closed;
             }
             Arrival::Refused(refusal) => refusal,
         };
         if Box::pin(connection.refuse(refusal)).await == After::Farewell {
             connection.client.linger().await;
         }
-        return None;
+        return End::Closed;
     }
+}
+
+fn left<T: Transport, P: Proxy>(connection: Connection<'_, Http1<T>, P>) -> End<T> {
+    let client = connection.client;
+    End::Left { io: client.down.wire.into_inner(), unread: client.unread }
 }

@@ -5,7 +5,7 @@ use crate::h1::{Body, Decoder, Fault, Piece};
 use std::io::Write;
 
 /// Bytes of a head and contents that are put together: a small copy costs less than a call with two parts.
-const COPIED_MAX: usize = 4 << 10;
+pub(super) const COPIED_MAX: usize = 4 << 10;
 
 /// The way in which a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::deadline::Deadline;
 use super::scratch;
+use bytes::{Buf, Bytes};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,13 +18,20 @@ pub(super) struct Wire<T> {
     /// Bytes that the socket did not take.
     pending: Vec<u8>,
     written: usize,
+    /// Bytes behind those, which were not copied.
+    shared: Bytes,
     /// TLS may hold bytes back.
     unflushed: bool,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
     pub(super) const fn new(io: T) -> Self {
-        Self { io, pending: Vec::new(), written: 0, unflushed: false }
+        Self::with_unsent(io, Vec::new())
+    }
+
+    /// A connection to which these bytes are still to be written.
+    pub(super) const fn with_unsent(io: T, unsent: Vec<u8>) -> Self {
+        Self { io, pending: unsent, written: 0, shared: Bytes::new(), unflushed: false }
     }
 
     pub(super) fn into_inner(self) -> T {
@@ -36,12 +44,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
 
     /// Whether the socket has taken all.
     pub(super) const fn is_drained(&self) -> bool {
-        self.pending.is_empty() && !self.unflushed
+        self.left() == 0 && !self.unflushed
     }
 
     /// The number of bytes that the socket has not taken.
     pub(super) const fn left(&self) -> usize {
-        self.pending.len() - self.written
+        self.pending.len() - self.written + self.shared.len()
     }
 
     /// Reads once into the thread's buffer and shows the bytes. At the end of the stream there are none.
@@ -67,46 +75,71 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
     }
 
     /// Writes both parts in one call as far as the socket takes them, and keeps the rest.
-    pub(super) fn send(
+    pub(super) fn send(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let (wrote_first, wrote_second) = self.write(cx, first, second)?;
+        self.pending.extend_from_slice(&std::mem::take(&mut self.shared));
+        self.pending.extend_from_slice(&first[wrote_first..]);
+        self.pending.extend_from_slice(&second[wrote_second..]);
+        Ok(())
+    }
+
+    /// The same without a copy of the second part.
+    pub(super) fn send_shared(
         &mut self,
         cx: &mut Context<'_>,
-        mut first: &[u8],
-        mut second: &[u8],
+        first: &[u8],
+        mut second: Bytes,
     ) -> io::Result<()> {
-        if self.pending.is_empty() {
-            while !first.is_empty() || !second.is_empty() {
-                let parts = [IoSlice::new(first), IoSlice::new(second)];
-                let wrote = match (first.is_empty(), second.is_empty()) {
-                    (false, false) => Pin::new(&mut self.io).poll_write_vectored(cx, &parts),
-                    (true, _) => Pin::new(&mut self.io).poll_write(cx, second),
-                    (_, true) => Pin::new(&mut self.io).poll_write(cx, first),
-                };
-                let Poll::Ready(wrote) = wrote? else { break };
-                if wrote == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
-                }
-                self.unflushed = true;
-                let from_first = wrote.min(first.len());
-                first = &first[from_first..];
-                second = &second[wrote - from_first..];
-            }
-        }
-        self.pending.extend_from_slice(first);
-        self.pending.extend_from_slice(second);
+        let (wrote_first, wrote_second) = self.write(cx, first, &second)?;
+        self.pending.extend_from_slice(&std::mem::take(&mut self.shared));
+        self.pending.extend_from_slice(&first[wrote_first..]);
+        second.advance(wrote_second);
+        self.shared = second;
         Ok(())
+    }
+
+    /// Writes both parts as far as the socket takes them now; nothing if other bytes are to be written before. Returns how many bytes of
+    /// each were written.
+    fn write(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> io::Result<(usize, usize)> {
+        let mut wrote = 0;
+        while self.left() == 0 && wrote < first.len() + second.len() {
+            let parts = [
+                IoSlice::new(&first[wrote.min(first.len())..]),
+                IoSlice::new(&second[wrote.saturating_sub(first.len())..]),
+            ];
+            let io = Pin::new(&mut self.io);
+            let written = match (parts[0].is_empty(), parts[1].is_empty()) {
+                (false, false) => io.poll_write_vectored(cx, &parts),
+                (true, _) => io.poll_write(cx, &parts[1]),
+                (_, true) => io.poll_write(cx, &parts[0]),
+            };
+            let Poll::Ready(written) = written? else { break };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.unflushed = true;
+            wrote += written;
+        }
+        Ok((wrote.min(first.len()), wrote.saturating_sub(first.len())))
     }
 
     /// Writes what is kept.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.written < self.pending.len() {
-            let wrote = ready!(Pin::new(&mut self.io).poll_write(cx, &self.pending[self.written..]))?;
+        while self.left() > 0 {
+            let of_shared = self.written == self.pending.len();
+            let bytes = if of_shared { &self.shared[..] } else { &self.pending[self.written..] };
+            let wrote = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
             if wrote == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.unflushed = true;
-            self.written += wrote;
+            if of_shared {
+                self.shared.advance(wrote);
+            } else {
+                self.written += wrote;
+            }
         }
-        (self.pending, self.written) = (Vec::new(), 0);
+        (self.pending, self.written, self.shared) = (Vec::new(), 0, Bytes::new());
         if self.unflushed {
             ready!(Pin::new(&mut self.io).poll_flush(cx))?;
             self.unflushed = false;

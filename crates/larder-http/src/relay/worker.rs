@@ -114,6 +114,10 @@ pub(super) struct Place<'a, P: Proxy> {
 }
 
 impl<P: Proxy> Place<'_, P> {
+    pub(super) const fn proxy(&self) -> &P {
+        &self.worker.proxy
+    }
+
     /// Whether an idle connection is to end. If not, its task is woken when that changes.
     pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
         if self.worker.idle_ends.get() {

@@ -74,7 +74,7 @@ fn a_reply_of_which_the_client_takes_nothing_is_reset() {
         let mut body: RecvStream =
             timeout(PATIENCE, reply).await.expect("in time").expect("a head").into_body();
         let report = bench.reports(1).await[0];
-        assert_eq!((report.fault, report.complete), (Some(ClientFault::Gone), false));
+        assert_eq!((report.fault, report.complete), (Some(ClientFault::Stalled), false));
         let error = loop {
             match body.data().await.expect("no end") {
                 Ok(data) => body.flow_control().release_capacity(data.len()).expect("releases"),

@@ -1,10 +1,11 @@
 //! A proxy between a client and a server that follow scripts byte by byte.
 
+use crate::answers;
 use bytes::Bytes;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, Failure, Http2Fault, Limits, Next, Passage, PoolLimits, Proxy, Refusal, Report, Stage,
-    StreamMemory, Unfit, Worker, runtime, serve, serve_http2,
+    Answer, ClientHandle, End, Failure, Http2Fault, Limits, Next, Passage, PoolLimits, Proxy, Refusal,
+    Report, Stage, Start, StreamMemory, Unfit, Worker, runtime, serve, serve_http2,
 };
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -57,6 +58,8 @@ pub(crate) struct One {
     pub(crate) shares: Cell<bool>,
     /// Replies are spelt in capitals.
     pub(crate) loud: Cell<bool>,
+    /// Requests are answered by [`answers::decide`].
+    pub(crate) answers: Cell<bool>,
     /// The server speaks HTTP/2.
     pub(crate) is_http2: Cell<bool>,
     pub(crate) faults: RefCell<Vec<Http2Fault>>,
@@ -76,17 +79,26 @@ impl Proxy for One {
             b"/own" => {
                 let mut answer = Answer::new(403);
                 answer.head.fields.append(b"X", b"1").expect("room");
-                answer.body = Bytes::from_static(b"no\n");
+                answer.body = Bytes::from_static(b"no\n").into();
                 Next::Answer(answer)
             }
             b"/later" => Next::Later,
+            _ if self.answers.get() => Next::Later,
             _ => Next::Server(self.server),
         };
         head.fields.append(b"Via", b"1.1 one").expect("room");
         ((), next)
     }
 
-    async fn decide(&self, (): &(), (): &mut (), _: &mut RequestHead) -> Next<SocketAddr> {
+    async fn decide(
+        &self,
+        ((), handle): (&(), &ClientHandle),
+        (): &mut (),
+        head: &mut RequestHead,
+    ) -> Next<SocketAddr> {
+        if let Some(next) = answers::decide(handle, head).await {
+            return next;
+        }
         self.decides.notified().await;
         Next::Server(self.server)
     }
@@ -170,7 +182,7 @@ impl Proxy for One {
         self.faulted.notify_one();
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self, (): &()) -> Limits {
         self.limits
     }
 }
@@ -223,6 +235,7 @@ impl Bench {
             retries: Cell::default(),
             shares: Cell::new(true),
             loud: Cell::default(),
+            answers: Cell::default(),
             is_http2: Cell::default(),
             faults: RefCell::default(),
             faulted: Notify::new(),
@@ -242,8 +255,15 @@ impl Bench {
                 let (stream, _) = clients.accept().await.expect("accepts");
                 let worker = serving.clone();
                 watched(async move {
-                    if let Some(stream) = serve(stream, &(), &worker).await {
-                        stream.set_zero_linger().expect("sets");
+                    match serve(Start::new(stream), &(), &worker).await {
+                        End::Closed => {}
+                        End::Reset(stream) => stream.set_zero_linger().expect("sets"),
+                        End::Left { mut io, unread } => {
+                            io.write_all(&unread).await.expect("writes");
+                            let (mut from, mut to) = io.split();
+                            // Its client ends it, in an orderly way or not.
+                            let _ = tokio::io::copy(&mut from, &mut to).await;
+                        }
                     }
                 });
             }

@@ -1,5 +1,6 @@
 //! The relay between real sockets.
 
+mod answers;
 mod exchanges;
 mod features;
 mod frames;

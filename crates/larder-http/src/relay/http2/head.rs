@@ -1,9 +1,8 @@
 //! Heads between HTTP/2 and the form that the relay works with.
 
-use crate::h1::{Fault, FieldName, ReplyHead, RequestHead};
-use bytes::Bytes;
+use crate::h1::{Fault, RequestHead};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// Reads the head of a request (RFC 9113 section 8.3.1). h2 has refused fields that concern a connection, pseudo-fields that are
 /// missing or given twice, and names in capitals. `has_body`: the end of the stream has not come with it.
@@ -40,25 +39,6 @@ fn append_cookies(head: &mut RequestHead, fields: &HeaderMap) -> Result<(), Faul
         }
         (None, _) => Ok(()),
     }
-}
-
-/// The head of a reply in the form of HTTP/2. `None` if HTTP/2 cannot express it.
-pub(super) fn reply(head: &ReplyHead) -> Option<Response<()>> {
-    let mut reply = Response::new(());
-    *reply.status_mut() = StatusCode::from_u16(head.status()).ok()?;
-    // All values share one allocation.
-    let text = Bytes::copy_from_slice(head.fields.text());
-    let fields = reply.headers_mut();
-    fields.reserve(head.fields.len());
-    for (field, place) in head.fields.places() {
-        let is_of_hop =
-            matches!(field.kind, FieldName::Connection | FieldName::TransferEncoding | FieldName::Upgrade);
-        if !is_of_hop {
-            let value = HeaderValue::from_maybe_shared(text.slice(place)).ok()?;
-            fields.append(HeaderName::from_bytes(field.name).ok()?, value);
-        }
-    }
-    Some(reply)
 }
 
 /// Lines of trailers as fields. A line that HTTP/2 cannot express is left out.

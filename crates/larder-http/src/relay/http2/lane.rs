@@ -52,7 +52,7 @@ pub(super) async fn serve<P: Proxy>(
     let mut connection = Connection::new(Stream::new(shared.clone(), Arc::default()), info, worker);
     let mut arrived = first;
     loop {
-        connection.limits = worker.proxy.limits();
+        connection.limits = worker.proxy.limits(info);
         // A fault in one request does not take the others with it.
         let served = AssertUnwindSafe(serve_one(&mut connection, &shared, arrived)).catch_unwind().await;
         shared.busy.set(shared.busy.get() - 1);
@@ -144,7 +144,7 @@ async fn serve_if_memory<P: Proxy>(
     match (after, connection.client.sent.status) {
         (After::Request | After::Farewell, _) => None,
         // The client must not take a part for the whole.
-        (After::Cut, Some(_)) => Some(Reason::INTERNAL_ERROR),
-        (After::Cut, None) => Some(Reason::CANCEL),
+        (After::Cut | After::Leave, Some(_)) => Some(Reason::INTERNAL_ERROR),
+        (After::Cut | After::Leave, None) => Some(Reason::CANCEL),
     }
 }

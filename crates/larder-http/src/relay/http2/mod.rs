@@ -102,7 +102,7 @@ where
     T: Transport,
     P: Proxy,
 {
-    let limits = worker.proxy.limits();
+    let limits = worker.proxy.limits(info);
     let address = worker.proxy.address(info).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let blocked = Arc::<Blocked>::default();
     let shared = Rc::new(Shared {
@@ -115,7 +115,7 @@ where
     });
     let link = Rc::new(RefCell::new(Link::new(io, limits.client_write, &shared.blocked)));
     let Some(session) = shake(&link, &limits).await else { return };
-    let lingers = Turns::new(session, link.clone(), shared.clone(), worker)
+    let lingers = Turns::new(session, link.clone(), shared.clone(), (worker, &limits))
         .run(|first| lane::serve(info, worker, shared.clone(), first), worker, info)
         .await;
     // Gives back what requests that did not end have reserved.
@@ -200,7 +200,7 @@ where
         session: Session<T>,
         link: Rc<RefCell<Link<T>>>,
         shared: Rc<Shared>,
-        worker: &'a Worker<P>,
+        (worker, limits): (&'a Worker<P>, &Limits),
     ) -> Self {
         Self {
             session: Some(session),
@@ -209,7 +209,7 @@ where
             lanes: FuturesUnordered::new(),
             place: worker.enter(),
             stage: Stage::Open,
-            deadline: Deadline::new(worker.proxy.limits().keepalive),
+            deadline: Deadline::new(limits.keepalive),
             was_busy: false,
         }
     }
@@ -220,11 +220,11 @@ where
         let waker = Waker::from(turn_waker.clone());
         poll_fn(|cx| {
             let over = turn_waker.turn(&waker, cx, |cx| {
-                self.leave_if_ending(cx, worker);
+                self.leave_if_ending(cx, worker, info);
                 self.accept(cx, &lane, worker, info);
                 while let Poll::Ready(Some(())) = self.lanes.poll_next_unpin(cx) {}
                 self.end_if_malformed(cx, worker, info);
-                self.rest(cx, &worker.proxy.limits())
+                self.rest(cx, worker, info)
             });
             if let Some(lingers) = over {
                 return Poll::Ready(lingers);
@@ -240,10 +240,10 @@ where
     }
 
     /// Tells the client to send no more requests if the worker ends. What is on its way is served.
-    fn leave_if_ending(&mut self, cx: &Context<'_>, worker: &Worker<P>) {
+    fn leave_if_ending(&mut self, cx: &Context<'_>, worker: &Worker<P>, info: &P::Client) {
         let is_over = self.place.is_over(cx);
         if (is_over || worker.is_ending()) && self.stage == Stage::Open {
-            self.leave(worker.proxy.limits().head);
+            self.leave(worker.proxy.limits(info).head);
         }
     }
 
@@ -308,7 +308,7 @@ where
     }
 
     /// Looks after a connection without requests. Returns whether the client can read what was sent last, once the connection is over.
-    fn rest(&mut self, cx: &mut Context<'_>, limits: &Limits) -> Option<bool> {
+    fn rest(&mut self, cx: &mut Context<'_>, worker: &Worker<P>, info: &P::Client) -> Option<bool> {
         let is_busy = self.shared.busy.get() > 0;
         if let Stage::Over { lingers } = self.stage {
             let is_late = self.deadline.poll(cx).is_ready();
@@ -318,6 +318,7 @@ where
             self.was_busy = true;
             return None;
         }
+        let limits = worker.proxy.limits(info);
         if std::mem::replace(&mut self.was_busy, false) {
             self.deadline.set(if self.stage == Stage::Open { limits.keepalive } else { limits.head });
         }
@@ -326,6 +327,7 @@ where
                 // Its last reply is not at the client. The deadline for writes runs.
                 self.deadline.set(limits.keepalive);
             } else if self.stage == Stage::Open {
+                worker.proxy.on_idle(info);
                 self.leave(limits.head);
             } else {
                 self.end(true);

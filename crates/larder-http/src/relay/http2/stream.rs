@@ -4,6 +4,7 @@
 //! not end, until h2 has written all of the piece.
 
 use super::{Arrived, Shared, head};
+use crate::convert;
 use crate::h1::{Body, Fault, ReplyHead, RequestHead};
 use crate::relay::client::Client;
 use crate::relay::downstream::Downstream;
@@ -239,7 +240,7 @@ impl Downstream for Stream {
     }
 
     fn send_interim(&mut self, _: &mut Context<'_>, head: &ReplyHead, _: &mut Vec<u8>) -> io::Result<()> {
-        let reply = head::reply(head).ok_or(io::ErrorKind::InvalidData)?;
+        let reply = convert::reply(head).ok_or(io::ErrorKind::InvalidData)?;
         let Some(respond) = &mut self.respond else { return Ok(()) };
         respond.send_informational(reply).map_err(gone)
     }
@@ -248,7 +249,7 @@ impl Downstream for Stream {
         out.clear();
         self.gathered.clear();
         self.shared_piece.clear();
-        self.head = head::reply(head);
+        self.head = convert::reply(head);
     }
 
     fn lend(&mut self, read: Option<Bytes>) {
@@ -270,6 +271,14 @@ impl Downstream for Stream {
         self.gathered.extend_from_slice(before);
         self.gathered.extend_from_slice(piece);
         Ok(())
+    }
+
+    fn send_shared(&mut self, cx: &mut Context<'_>, before: &[u8], piece: Bytes) -> io::Result<()> {
+        if before.is_empty() && self.gathered.is_empty() && self.shared_piece.is_empty() {
+            self.shared_piece = piece;
+            return Ok(());
+        }
+        self.send(cx, before, &piece)
     }
 
     fn finish(&mut self, cx: &mut Context<'_>, end: Option<&[u8]>) -> io::Result<()> {
