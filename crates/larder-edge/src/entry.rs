@@ -22,12 +22,8 @@
 
 use crate::header::Fields;
 use crate::proxy_protocol::Announcers;
-use larder_http::h1::{CONNECTION_OPTIONS_MAX, is_end_to_end};
 use std::io::Write;
 use std::net::IpAddr;
-
-/// Options of `Connection` that are no fields, or that a protocol switch needs.
-const OPTIONS: [&str; 4] = ["close", "keep-alive", "te", "upgrade"];
 
 /// Treatment of `X-Forwarded-For` from a sender that is not a trusted relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,11 +84,6 @@ pub const URL_FIELDS: [&str; 18] = [
     "x-url-scheme",
 ];
 
-/// The request has more than [`CONNECTION_OPTIONS_MAX`] options in `Connection`. Fault of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {CONNECTION_OPTIONS_MAX} options in Connection")]
-pub struct TooManyOptions;
-
 /// The sender of a request, as its connection shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
@@ -109,17 +100,6 @@ pub struct Sender<'a> {
 }
 
 impl EntryRules {
-    /// Removes the fields that a sender may not set: names with an underscore, and fields that `Connection` nominates. What remains
-    /// of `Connection` is `close`, `keep-alive`, `te` and `upgrade`. Returns the number of fields dropped for an underscore.
-    ///
-    /// # Errors
-    /// `Connection` has too many options. The request must be refused.
-    pub fn sanitize(&self, fields: &mut impl Fields) -> Result<u64, TooManyOptions> {
-        let dropped = self.drop_underscores(fields);
-        remove_nominated(fields)?;
-        Ok(dropped)
-    }
-
     /// Removes the fields whose names have an underscore, where they are not kept. Returns their number.
     pub fn drop_underscores(&self, fields: &mut impl Fields) -> u64 {
         if self.underscores { 0 } else { fields.remove_if(|name| name.contains(&b'_')) }
@@ -222,13 +202,6 @@ fn tells_url(name: &[u8]) -> bool {
         && URL_FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field.as_bytes()))
 }
 
-fn set_or_remove(fields: &mut impl Fields, name: &str, value: Option<&[u8]>) {
-    match value {
-        Some(value) => fields.set(name, value),
-        None => fields.remove(name),
-    }
-}
-
 /// The element of `Forwarded` for a sender (RFC 7239 section 4).
 fn element(address: IpAddr, scheme: &str, host: Option<&[u8]>) -> String {
     let sender = match address {
@@ -243,41 +216,6 @@ fn element(address: IpAddr, scheme: &str, host: Option<&[u8]>) -> String {
         Some(host) => format!("{sender};host=\"{host}\";proto={scheme}"),
         None => format!("{sender};proto={scheme}"),
     }
-}
-
-fn remove_nominated(fields: &mut impl Fields) -> Result<(), TooManyOptions> {
-    const CONNECTION: &str = "Connection";
-    if !fields.has(CONNECTION) {
-        return Ok(());
-    }
-    let mut present = [false; OPTIONS.len()];
-    let (mut nominated, mut others, mut count) = (Vec::new(), false, 0);
-    let options = fields.each(CONNECTION).flat_map(|value| value.split(|byte| *byte == b','));
-    for option in options.map(<[u8]>::trim_ascii).filter(|option| !option.is_empty()) {
-        count += 1;
-        if count > CONNECTION_OPTIONS_MAX {
-            return Err(TooManyOptions);
-        }
-        match OPTIONS.iter().position(|own| option.eq_ignore_ascii_case(own.as_bytes())) {
-            Some(at) => present[at] = true,
-            None => {
-                others = true;
-                let name = std::str::from_utf8(option).ok().filter(|_| !is_end_to_end(option));
-                nominated.extend(name.map(str::to_owned));
-            }
-        }
-    }
-    if !others && count <= OPTIONS.len() {
-        return Ok(());
-    }
-    for name in &nominated {
-        fields.remove(name);
-    }
-    let kept: Vec<&str> =
-        OPTIONS.iter().zip(present).filter(|(_, present)| *present).map(|(name, _)| *name).collect();
-    let value = kept.join(", ");
-    set_or_remove(fields, CONNECTION, Some(value.as_bytes()).filter(|value| !value.is_empty()));
-    Ok(())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod token;
 
 pub use client_address::{client_address, forwarded_address};
 pub use client_io::{ClientIo, Counted};
-pub use entry::{EntryRules, Forwarded, Sender, TooManyOptions, URL_FIELDS};
+pub use entry::{EntryRules, Forwarded, Sender, URL_FIELDS};
 pub use fields::{client_cert, under_https};
 pub use header::{Fields, Lookup};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};

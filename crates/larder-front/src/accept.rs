@@ -251,7 +251,7 @@ impl Front {
         self.shared.decider.metrics.http2_connected();
         // It fails only for a connection that is gone.
         let _ = SockRef::from(io.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
-        relay::serve_http2(io, &client, &self.worker).await;
+        relay::serve_http2(io, None, &client, &self.worker).await;
     }
 
     /// Serves the requests of an HTTP/1 connection, one after the other.

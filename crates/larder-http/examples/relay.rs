@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Some(tls) => {
                         match tls.accept(client).await {
                             Ok(client) if client.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                                serve_http2(client, &(), &worker).await;
+                                serve_http2(client, None, &(), &worker).await;
                             }
                             // Without a farewell of TLS the client sees that something is missing.
                             Ok(client) => drop(serve(Start::new(client), &(), &worker).await),

@@ -7,7 +7,7 @@
 //! | on a connection that leaves for a peer with it | the peer's |
 //! | for a WebSocket that is opened | at the end of the tunnel |
 //! | whose client leaves before the reply | status 499 |
-//! | that the HTTP parser refuses | none |
+//! | that is refused before the node has read it (malformed, too large) | none |
 
 use crate::connection::Shared;
 use crate::edge::Entered;
@@ -79,6 +79,11 @@ impl Access {
         if let Some(log) = &*self.log.load() {
             log.reopen();
         }
+    }
+
+    /// Whether there is a log.
+    pub(crate) fn is_open(&self) -> bool {
+        self.log.load().is_some()
     }
 
     /// Writes no lines any more. Waits until those that were given are written.

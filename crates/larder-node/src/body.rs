@@ -144,6 +144,15 @@ impl http_body::Body for Body {
 }
 
 impl Body {
+    /// Contents of unknown length have ended.
+    fn end(&mut self) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
+        (self.left, self.content) = (0, Content::Whole(Bytes::new()));
+        if let Some(serviced) = &mut self.serviced {
+            serviced.whole();
+        }
+        Poll::Ready(None)
+    }
+
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
         if self.left == 0 {
             return Poll::Ready(None);
@@ -157,26 +166,14 @@ impl Body {
             Content::Pulled(pulled) => match ready!(pulled.poll_next(cx)) {
                 Some(Ok(bytes)) => bytes,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None if self.left == UNKNOWN => {
-                    self.left = 0;
-                    if let Some(serviced) = &mut self.serviced {
-                        serviced.whole();
-                    }
-                    return Poll::Ready(None);
-                }
+                None if self.left == UNKNOWN => return self.end(),
                 // It ended before its length: the client must not take it for whole.
                 None => return Poll::Ready(Some(Err(StoreError::OriginBroke))),
             },
             Content::Relayed(relayed) => match ready!(relayed.poll_next(cx)) {
                 Some(Ok(bytes)) => bytes,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None if self.left == UNKNOWN => {
-                    self.left = 0;
-                    if let Some(serviced) = &mut self.serviced {
-                        serviced.whole();
-                    }
-                    return Poll::Ready(None);
-                }
+                None if self.left == UNKNOWN => return self.end(),
                 None => return Poll::Ready(Some(Err(StoreError::PeerBroke))),
             },
             Content::Events(events) => {
@@ -189,6 +186,10 @@ impl Body {
         };
         if self.left != UNKNOWN {
             self.left = self.left.saturating_sub(bytes.len() as u64);
+        }
+        if self.left == 0 {
+            // Gives back what the contents held, such as a slot of the origin, before the last bytes leave.
+            self.content = Content::Whole(Bytes::new());
         }
         if let Some(serviced) = &mut self.serviced {
             serviced.sent(bytes.len());

@@ -12,6 +12,7 @@ use larder_core::cache::CacheKind;
 use larder_core::cost::CostError;
 use larder_edge::access::AccessLogConfig;
 use larder_edge::{AddressRange, EntryRules, TlsConfig, TlsConfigFault, Tokens};
+use larder_http::h1::FIELDS_MAX;
 use larder_spans::TracerConfig;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub struct NodeConfig {
     pub announcers: Vec<AddressRange>,
     /// Rules for the header fields of requests that enter. Default: no relay is trusted. At most 1,024 trusted relays.
     pub entry: EntryRules,
+    /// Threads that serve connections. Default 0: one for each core.
+    pub threads: usize,
 }
 
 /// The memory cache of a node.
@@ -111,14 +114,13 @@ pub enum Preload {
 /// What a node bounds, and what happens at each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Client connections at once; a further one gets 503 and is closed. Requests of HTTP/2 that are under way beside others of their
-    /// connection count as one each. 1 to 1,000,000, default 10,000.
+    /// Client connections at once; a further one gets 503 and is closed. 1 to 1,000,000, default 10,000.
     pub connections_max: u32,
     /// Bytes of a request's head; 431 beyond. 8 KiB to 1 MiB, default 32 KiB.
     pub head_bytes_max: usize,
     /// Bytes of a request's path and query; 414 beyond. 16 to 64,000, default 8,192.
     pub uri_bytes_max: usize,
-    /// Header fields of a request; 431 beyond. 8 to 1,000, default 100.
+    /// Header fields of a request; 431 beyond. 8 to 256, default 100.
     pub headers_max: usize,
     /// Time from a head's first byte (or the connection's start) to its last; the connection is closed after it.
     /// 1 ms to 1 h, default 10 s.
@@ -134,6 +136,9 @@ pub struct Limits {
     pub reads_max: usize,
     /// Reads of a directory at one time; the rest wait. 1 to 400, default 64. A modelled disk does one at a time.
     pub reads_at_once: usize,
+    /// Memory for replies to clients of HTTP/2: 128 KiB for each request beside another one of its connection. Requests beyond it wait.
+    /// Up to 1 TiB, default 128 MiB.
+    pub http2_bytes_max: usize,
 }
 
 /// A value of the configuration that is out of range, and what it may be.
@@ -182,6 +187,7 @@ impl NodeConfig {
             tls: None,
             announcers: Vec::new(),
             entry: EntryRules::default(),
+            threads: 0,
         }
     }
 
@@ -232,12 +238,13 @@ impl Limits {
         ensure(in_1_to_million(self.connections_max as usize), "limits.connections_max", "1 to 1,000,000")?;
         ensure((8_192..=1 << 20).contains(&self.head_bytes_max), "limits.head_bytes_max", "8 KiB to 1 MiB")?;
         ensure((16..=64_000).contains(&self.uri_bytes_max), "limits.uri_bytes_max", "16 to 64,000")?;
-        ensure((8..=1_000).contains(&self.headers_max), "limits.headers_max", "8 to 1,000")?;
+        ensure((8..=FIELDS_MAX).contains(&self.headers_max), "limits.headers_max", "8 to 256")?;
         ensure(timeout(self.head_timeout, hour), "limits.head_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.idle_timeout, hour * 24), "limits.idle_timeout", "1 ms to 1 day")?;
         ensure(timeout(self.write_timeout, hour), "limits.write_timeout", "1 ms to 1 h")?;
         ensure(self.drain_timeout <= hour, "limits.drain_timeout", "at most 1 h")?;
         ensure(in_1_to_million(self.reads_max), "limits.reads_max", "1 to 1,000,000")?;
+        ensure(self.http2_bytes_max <= 1 << 40, "limits.http2_bytes_max", "at most 1 TiB")?;
         ensure((1..=400).contains(&self.reads_at_once), "limits.reads_at_once", "1 to 400")
     }
 }
@@ -266,6 +273,7 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(30),
             reads_max: 4_096,
             reads_at_once: 64,
+            http2_bytes_max: 128 << 20,
         }
     }
 }

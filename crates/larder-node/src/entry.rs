@@ -21,7 +21,7 @@ use crate::terms::{Own, Terms};
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
-use larder_edge::{EntryRules, Sender, TooManyOptions};
+use larder_edge::{EntryRules, Sender};
 use larder_peers::PROOF_FIELD;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,11 +46,8 @@ impl Admitted {
 }
 
 impl Node {
-    /// Removes from a request what its sender may not set, and writes who the sender is. Says what it asks for.
-    ///
-    /// # Errors
-    /// The request must be refused.
-    pub(crate) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Result<Admitted, TooManyOptions> {
+    /// Removes the fields from a request that its sender may not set, and writes who the sender is. Returns what the request asks for.
+    pub(crate) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Admitted {
         let terms = self.terms();
         let asks = terms.own(parts.uri.path());
         let admitted = match asks {
@@ -66,7 +63,7 @@ impl Node {
             // No switch has relayed the request: the id is the client's word.
             parts.headers.remove(TARGET);
         }
-        let mut dropped = enter(&terms.entry, &mut parts.headers)?;
+        let mut dropped = enter(&terms.entry, &mut parts.headers);
         // Nobody but an origin reads them, or a peer that may ask one.
         if admitted.is_contents()
             && let Store::Origin(origin) = &self.store
@@ -77,7 +74,7 @@ impl Node {
         if dropped > 0 {
             self.counters.fields_dropped.add(dropped);
         }
-        Ok(admitted)
+        admitted
     }
 
     /// A purge is for who has connected itself and shows the token.
@@ -143,16 +140,15 @@ fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
 }
 
 /// Applies the rules to a header, and removes the fields of its hop and the proof of a secret, which is for this node alone. `Connection`
-/// (as far as it says how the connection goes on) and `Transfer-Encoding` stay for this node's own decisions; [`hop_fields_removed`]
-/// removes them.
-fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> Result<u64, TooManyOptions> {
-    let dropped = rules.sanitize(headers)?;
+/// and `Transfer-Encoding` stay for this node's own decisions; [`hop_fields_removed`] removes them.
+fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
+    let dropped = rules.drop_underscores(headers);
     headers.remove(PROOF_FIELD);
     let framing = [header::CONNECTION, header::TRANSFER_ENCODING];
     for name in HOP_BY_HOP.iter().filter(|name| !framing.contains(name)) {
         headers.remove(name);
     }
-    Ok(dropped)
+    dropped
 }
 
 /// The header of a request that has entered, as it leaves this node.

@@ -1,7 +1,7 @@
-//! The live content node: HTTP/1.1 in front of a bounded memory cache in front of a store.
+//! The live content node: HTTP/1 and HTTP/2 in front of a bounded memory cache in front of a store.
 //!
 //! ```text
-//! client -> server -> node -> memory (larder_core::cache decides what stays) -> store: directory | model
+//! client -> server -> larder_http::relay -> requests -> node -> memory (larder_core::cache decides what stays) -> store: directory | model
 //! ```
 //!
 //! [`Node::new`] takes a [`NodeConfig`], [`Node::serve`] a listening socket and a future that ends it. [`Node::change`] tells a
@@ -12,11 +12,10 @@
 //!
 //! Choices of ours: GET and HEAD only. HEAD and conditional requests that miss look at the store and put nothing
 //! into the cache unless a body has to be sent. A request for several ranges gets the whole. Files whose names begin
-//! with a dot are not served. A changed file is noticed within the time between two checks of its validity. The
-//! replies that the HTTP parser itself sends (400 for what is no HTTP, 414 and 431 beyond its limits) carry no
-//! `Cache-Status`, since no cache saw the request.
+//! with a dot are not served. A changed file is noticed within the time between two checks of its validity.
 
 mod access;
+mod at_once;
 mod body;
 mod bound;
 mod config;
@@ -26,11 +25,8 @@ mod dynamic;
 mod edge;
 mod entry;
 mod fetch;
-mod guarded;
 mod handover;
-mod hints;
 mod http;
-mod http2;
 mod lateral;
 mod machine;
 mod memory;
@@ -42,10 +38,12 @@ mod purge;
 mod reloads;
 mod reply;
 mod report;
+mod requests;
 mod server;
 mod stats;
 mod store;
 mod terms;
+mod thread;
 mod traced;
 
 pub use access::ACCESS_FIELDS;

@@ -11,7 +11,6 @@ use crate::edge::Edge;
 use crate::entry::Admitted;
 use crate::fetch::Keeping;
 use crate::handover::REQUESTS;
-use crate::hints::HintLine;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use crate::http::condition;
 use crate::http::path::{self, PathError};
@@ -32,9 +31,11 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
 use larder_edge::{Announcers, CertificateFault};
+use larder_http::relay::{InterimSender, RequestBody, StreamMemory};
 use larder_spans::Tracer;
 use std::borrow::Cow;
 use std::error::Error;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -64,6 +65,9 @@ pub enum NodeError {
     /// The access log's file cannot be opened.
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] std::io::Error),
+    /// A thread that serves connections cannot be started.
+    #[error("cannot start the threads that serve connections: {0}")]
+    Threads(#[source] std::io::Error),
     /// The listening socket is not one any more. Retrying does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
@@ -94,11 +98,17 @@ pub struct Node {
     pub(crate) dynamic: Option<Dynamic>,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
     pub(crate) stats_at_once: Bound,
+    /// Memory for replies to clients of HTTP/2.
+    pub(crate) http2_memory: Arc<StreamMemory>,
+    /// Threads that serve connections.
+    pub(crate) threads: usize,
     /// Bounds replies in chunks.
     pub(crate) streams: Bound,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
     pub(crate) access: Arc<Access>,
+    /// Requests may be answered as [`crate::at_once`] says.
+    pub(crate) answers_at_once: bool,
     /// For purges of switches.
     pub(crate) purges: Arc<Semaphore>,
     /// Where requests are traced.
@@ -121,7 +131,12 @@ impl Node {
         config.check()?;
         let edge = Edge::new(config.tls.clone(), Announcers(config.announcers.clone()))?;
         let terms = Terms::new(&config, edge);
-        let NodeConfig { name, cache, store, dynamic, limits, report, traces, access_log, .. } = config;
+        let NodeConfig { name, cache, store, dynamic, limits, report, traces, access_log, threads, .. } =
+            config;
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            threads => threads,
+        };
         let tracer = traces.map(Tracer::start).transpose().map_err(NodeError::Traces)?.map(Arc::new);
         let report = Report::new(report.cpu, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
@@ -134,6 +149,7 @@ impl Node {
         let node = Arc::new(Self {
             access: Access::new(&name, speller.name(), access_log.as_ref())?,
             speller,
+            answers_at_once: dynamic.is_none() && tracer.is_none() && !machine.cpu.is_modelled(),
             name,
             terms: ArcSwap::from_pointee(terms),
             changing: Mutex::default(),
@@ -147,6 +163,8 @@ impl Node {
             dynamic: dynamic.as_ref().map(Dynamic::new),
             stats_at_once: Bound::new(limits.reads_max),
             purges: Arc::new(Semaphore::new(PURGES_MAX)),
+            http2_memory: Arc::new(StreamMemory::new(limits.http2_bytes_max)),
+            threads,
             streams: Bound::new(streams_max(&cache)),
             counters: Arc::default(),
             report,
@@ -253,23 +271,19 @@ impl Node {
         at.saturating_duration_since(self.started)
     }
 
-    /// Answers a request. The request counts as in flight until its reply's body is dropped and flushed.
-    pub(crate) async fn handle<B>(self: Arc<Self>, shared: Arc<Shared>, request: Request<B>) -> Response<Body>
-    where
-        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        let mut in_flight = shared.begin();
+    /// Answers a request. It counts as in flight until the reply's body is dropped.
+    pub(crate) async fn handle(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        request: Request<RequestBody>,
+        interim: Option<InterimSender>,
+    ) -> Response<Body> {
+        let mut in_flight = shared.begin(Instant::now());
         let (mut parts, body) = request.into_parts();
         in_flight.log(&self.access, &self.terms(), &parts);
         let head = parts.method == Method::HEAD;
         let websocket = tunnel::is_asked(&parts);
-        let Ok(admitted) = self.admit(&shared, &mut parts) else {
-            self.counters.requests.add(1);
-            let reply = self.plain(StatusCode::BAD_REQUEST, Outcome::Local("connection-options"), "");
-            in_flight.answers(&reply);
-            return reply.map(|body| body.with(in_flight));
-        };
+        let admitted = self.admit(&shared, &mut parts);
         if !shared.is_taken() {
             parts.headers.remove(REQUESTS);
         }
@@ -290,9 +304,9 @@ impl Node {
         }
         let tunnels = websocket && !own && self.opens_tunnels();
         if matches!(self.store, Store::Origin(_))
-            && let Some(line) = HintLine::of_request(&shared, &parts)
+            && let Some(interim) = interim
         {
-            parts.extensions.insert(line);
+            parts.extensions.insert(interim);
         }
         if tunnels {
             parts.extensions.insert(tunnel::Line(Arc::clone(&shared)));
@@ -310,7 +324,6 @@ impl Node {
             }
             (Admitted::Contents, None) => self.reply(&parts, body, later.as_ref()).await,
         };
-        shared.hints.end();
         in_flight.answers(&reply);
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
             in_flight.becomes_tunnel();

@@ -79,6 +79,11 @@ impl Object {
             || (self.name == other.name && self.meta.same(&other.meta) && !self.meta.fresh)
     }
 
+    /// Whether the last check of validity is `every_ms` or longer ago.
+    pub(crate) fn is_check_due(&self, now_ms: u64, every_ms: u64) -> bool {
+        now_ms.saturating_sub(self.checked_ms.load(Relaxed)) >= every_ms
+    }
+
     /// Claims the check of validity that is due if the last is `every_ms` or longer ago: true for one caller, false
     /// for those who come while that one checks.
     pub(crate) fn claim_check(&self, now_ms: u64, every_ms: u64) -> bool {

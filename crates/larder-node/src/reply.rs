@@ -13,10 +13,10 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use std::sync::Arc;
 
-const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
-const LARDER_STORE: HeaderName = HeaderName::from_static("x-larder-store");
-const BYTES: HeaderValue = HeaderValue::from_static("bytes");
-const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+pub(crate) const LARDER_STORE: HeaderName = HeaderName::from_static("x-larder-store");
+pub(crate) const ACCEPT_RANGES_BYTES: HeaderValue = HeaderValue::from_static("bytes");
+pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Fields of a reply with contents; reserving them avoids growing the map.
 const FIELDS: usize = 12;
@@ -188,7 +188,7 @@ impl Node {
         headers.insert(header::CONTENT_TYPE, object.content_type.clone());
         headers.insert(header::ETAG, object.etag.clone());
         headers.insert(header::LAST_MODIFIED, object.last_modified.clone());
-        headers.insert(header::ACCEPT_RANGES, BYTES);
+        headers.insert(header::ACCEPT_RANGES, ACCEPT_RANGES_BYTES);
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
         reply
     }
@@ -207,7 +207,7 @@ impl Node {
         reply
     }
 
-    fn count(&self, status: StatusCode, outcome: Outcome) {
+    pub(crate) fn count(&self, status: StatusCode, outcome: Outcome) {
         let counters = &self.counters;
         match outcome {
             Outcome::Hit | Outcome::Kept { .. } => counters.hits.add(1),

@@ -1,46 +1,47 @@
 //! Accepting connections, serving them, and ending in good order.
 //!
-//! A connection that a front-end has handed over comes in one of two ways: by cookie the kernel accepts it, and it is one
-//! like any other of the listening socket; by repair it comes as a socket, with the bytes that the front-end has read.
+//! Threads accept connections and serve them ([`larder_http::relay::Threads`]). A connection that a front-end has handed over comes in
+//! one of two ways: by cookie the kernel accepts it, and it is one like any other of the listening socket; by repair it comes as a
+//! socket, with the bytes that the front-end has read, and is given to a thread.
 
-use crate::connection::{Bound, Brought, Shared, Socket};
+use crate::connection::{Bound, Brought, Shared};
 use crate::edge::{Entered, Entry, Listeners};
 use crate::handover::{Departure, Handover, Life, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use crate::origin::tunnel::Tunnel;
+use crate::requests::{Client, Requests};
 use crate::stats::Counters;
 use crate::terms::Terms;
-use bytes::Bytes;
-use hyper::server::conn::http1::{self, Parts};
-use hyper::service::service_fn;
+use crate::thread::Thread;
 use larder_edge::ClientIo;
 use larder_handoff::FlowKey;
 use larder_handoff::agent::{Giver, Resting, Restored};
-use rustix::io::Errno;
-use std::convert::Infallible;
+use larder_http::relay::{End, Start, Threads, Worker, serve, serve_http2};
+use socket2::SockRef;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
 
-/// Pause after a failed accept, such as for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long the last connections that wait to be accepted may take. Busy clients must not hold up the end.
-const LAST_LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LAST_LOOK: Duration = Duration::from_millis(20);
 /// Refused connections that are told so and closed gently at one time; further ones are just closed.
 const REFUSALS_MAX: usize = 64;
-/// Time a refused client gets to read the refusal.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time aborted connections get to be dropped.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections handed over with their state that wait for a thread.
+const GIVEN_MAX: usize = 64;
+/// Bytes that the kernel may hold of replies to a client of HTTP/2 and has not sent, so that a reply which is written is nearly at its
+/// client.
+const HTTP2_UNSENT_MAX: u32 = 128 << 10;
 
 /// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +50,15 @@ pub struct Drained {
     pub aborted: usize,
 }
 
-/// What connections are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The progress of the node's end, as its threads know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Serving,
+    /// Connections that wait to be accepted are the last ones.
+    Closing,
+    /// None is accepted any more, and idle ones end.
     Draining,
+    /// All end.
     Aborting,
 }
 
@@ -82,106 +87,96 @@ impl Node {
         handed: Handed,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
-        let mut listeners = listeners.into();
+        let listeners = listeners.into();
         self.terms().edge.open(&listeners);
         let mut watching = JoinSet::new();
         watching.spawn(Arc::clone(&self).watch_certificates());
-        let places = self.places();
-        let (phase, _) = watch::channel(Phase::Serving);
-        let Handed { restored, services, lateral, giver, by_peers } = handed;
+        let phase = watch::Sender::new(Phase::Serving);
+        let Handed { mut restored, services, lateral, giver, by_peers } = handed;
         let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
-        let known = Known { services, lateral, by_peers };
-        {
-            tokio::pin!(shutdown);
-            let accepting = self.accept(&mut listeners, (restored, known), giver, &phase, shutdown);
-            accepting.await.map_err(NodeError::Listener)?;
+        let known = Arc::new(Known { services, lateral, by_peers });
+        let (accepting, mut accepted_all) = mpsc::channel(1);
+        let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+        let (mut given, mut works) = (Vec::new(), Vec::new());
+        for _ in 0..self.threads {
+            let (give, taken) = mpsc::channel(GIVEN_MAX);
+            let thread = Thread {
+                node: Arc::clone(&self),
+                listeners: listeners.try_clone().map_err(NodeError::Listener)?,
+                known: Arc::clone(&known),
+                giver: giver.clone(),
+                given: taken,
+                phase: phase.subscribe(),
+                refusals: Arc::clone(&refusals),
+                accepting: accepting.clone(),
+            };
+            given.push(give);
+            works.push(move |begun| thread.run(begun));
         }
-        drop(listeners);
-        let connections_max = self.begin_to_end();
-        self.end_events();
-        phase.send_replace(Phase::Draining);
-        let drain_timeout = self.terms().limits.drain_timeout;
-        let mut aborted = 0;
-        if timeout(drain_timeout, places.acquire_many(connections_max)).await.is_err() {
-            aborted = usize::try_from(self.counters.connections.read()).unwrap_or(usize::MAX);
-            phase.send_replace(Phase::Aborting);
-            // A connection is dropped when its task is next polled, which the change of phase brings about.
-            let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;
+        drop((accepting, listeners));
+        let mut threads = Threads::start("requests", works).map_err(NodeError::Threads)?;
+        let mut turns = given.iter().cycle();
+        let mut give = async |restored| {
+            self.count_taken();
+            if let Some(thread) = turns.next() {
+                let _ = thread.send(restored).await;
+            }
+        };
+        let mut shutdown = pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                Some(error) = accepted_all.recv() => return Err(NodeError::Listener(error)),
+                Some(restored) = restored.recv() => give(restored).await,
+            }
         }
+        // Who hands over a socket now is refused, and keeps it.
+        restored.close();
+        let rest = async {
+            while let Some(restored) = restored.recv().await {
+                give(restored).await;
+            }
+        };
+        let _ = timeout(LAST_LOOK, rest).await;
+        drop(given);
+        phase.send_replace(Phase::Closing);
+        if let Some(error) = accepted_all.recv().await {
+            return Err(NodeError::Listener(error));
+        }
+        let aborted = self.drain(&phase).await;
+        // They end by themselves, unless one hangs.
+        let _ = timeout(ABORT_TIMEOUT, threads.ended()).await;
         self.access.close();
         Ok(Drained { aborted })
     }
 
-    /// Accepts until `shutdown` completes and nothing more waits: what the kernel has accepted would be reset.
-    async fn accept(
-        self: &Arc<Self>,
-        listeners: &mut Listeners,
-        (mut restored, known): (mpsc::Receiver<Restored>, Known),
-        giver: Option<Giver>,
-        phase: &watch::Sender<Phase>,
-        mut shutdown: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<()> {
-        let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-        let mut last_look = None;
-        loop {
-            let (arrived, entry, place) = tokio::select! {
-                () = &mut shutdown, if last_look.is_none() => {
-                    // Who hands over a socket now is refused, and keeps it.
-                    restored.close();
-                    last_look = Some(Instant::now() + LAST_LOOK);
-                    continue;
-                }
-                () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
-                accepted = listeners.accept() => match accepted {
-                    Ok((stream, entry)) => {
-                        let (arrived, entry) = known.accepted(stream, entry);
-                        (Ok(arrived), entry, None)
-                    }
-                    Err(error) => (Err(error), Entry::Clear, None),
-                },
-                Some(mut restored) = restored.recv() => {
-                    self.count_taken();
-                    let place = restored.place.take();
-                    (known.restored(restored), Entry::Handed, place)
-                }
-            };
-            let arrived = match arrived {
-                Ok(arrived) => arrived,
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => {
-                    self.counters.accept_errors.add(1);
-                    tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            match place.map_or_else(|| self.places().try_acquire_owned(), Ok) {
-                Ok(place) => {
-                    self.counters.connections_accepted.add(1);
-                    let (phase, giver) = (phase.subscribe(), giver.clone());
-                    tokio::spawn(Arc::clone(self).connection((arrived, entry), place, phase, giver));
-                }
-                Err(_) => {
-                    self.counters.connections_refused.add(1);
-                    // An answer by TLS would take the handshake, which is what there is no room for.
-                    if entry != Entry::Secure
-                        && let Ok(place) = Arc::clone(&refusals).try_acquire_owned()
-                    {
-                        tokio::spawn(refuse(arrived, place, self.refusal()));
-                    }
-                }
-            }
+    /// Lets replies under way end, for some time. Returns the number of connections that are cut.
+    async fn drain(&self, phase: &watch::Sender<Phase>) -> usize {
+        let places = self.places();
+        let connections_max = self.begin_to_end();
+        self.end_events();
+        phase.send_replace(Phase::Draining);
+        let mut aborted = 0;
+        if timeout(self.terms().limits.drain_timeout, places.acquire_many(connections_max)).await.is_err() {
+            aborted = usize::try_from(self.counters.connections.read()).unwrap_or(usize::MAX);
+            phase.send_replace(Phase::Aborting);
+            let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;
         }
+        // Threads end with their last connections.
+        phase.send_replace(Phase::Aborting);
+        aborted
     }
 
-    async fn connection(
+    pub(crate) async fn connection(
         self: Arc<Self>,
         (mut arrived, entry): (Arrived, Entry),
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
-        mut giver: Option<Giver>,
+        (mut giver, worker): (Option<Giver>, Rc<Worker<Requests>>),
     ) {
         let _open = Open::new(&self.counters);
+        // The connection comes after earlier wishes to have connections elsewhere.
+        giver.iter_mut().for_each(Giver::forget_released);
         let terms = self.terms.load_full();
         // Fails only for a connection that is gone already.
         let _ = arrived.stream.tcp().set_nodelay(true);
@@ -191,30 +186,31 @@ impl Node {
             let entered = tokio::select! {
                 biased;
                 entered = entered => entered,
-                _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
             };
             let Some(entered) = entered else { return };
             arrived = entered;
             if arrived.entered.as_deref().is_some_and(Entered::speaks_http2) {
-                return Box::pin(self.serve_http2(&terms, arrived, &mut phase)).await;
+                return Box::pin(self.serve_http2(terms, arrived, &worker)).await;
             }
         }
         // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
         // front-end that relays it means that nobody waits any more, and what is under way ends.
         let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
-        let mut builder = terms.http.clone();
-        builder.half_close(arrived.handed.is_some() || direct);
+        let half_close = arrived.handed.is_some() || direct;
         arrived.life = self.handover().filter(|_| direct).map(Life::new);
         loop {
-            let back = match self
-                .serve_connection((&terms, &builder), arrived, &mut phase, giver.as_mut())
-                .await
-            {
+            let served = self.serve_connection((&terms, half_close), arrived, &worker, giver.as_ref());
+            let back = match served.await {
                 After::Ended => break,
-                After::Departs(leaving, departure) => self.depart(leaving, *departure).await,
-                After::Rests(resting) => match &giver {
+                After::Departs(leaving, departure) => Box::pin(self.depart(leaving, *departure)).await,
+                After::Tunnel(leaving, tunnel) => break Box::pin(self.carry(*tunnel, leaving)).await,
+                After::Rests(resting) => match &mut giver {
                     // Nobody takes it: it goes on here, or ends if this node drains.
-                    Some(giver) => resting.give(giver).await.filter(|_| *phase.borrow() == Phase::Serving),
+                    Some(giver) => {
+                        giver.forget_released();
+                        Box::pin(resting.give(giver)).await.filter(|_| *phase.borrow() < Phase::Draining)
+                    }
                     None => None,
                 },
             };
@@ -225,101 +221,79 @@ impl Node {
         }
     }
 
-    /// Serves a connection to its end, or until it rests and is to be given up.
+    /// Serves a connection of HTTP/1 to its end, or until it is to go on elsewhere.
     async fn serve_connection(
         self: &Arc<Self>,
-        (terms, builder): (&Terms, &http1::Builder),
+        (terms, half_close): (&Arc<Terms>, bool),
         arrived: Arrived,
-        phase: &mut watch::Receiver<Phase>,
-        giver: Option<&mut Giver>,
+        worker: &Worker<Requests>,
+        giver: Option<&Giver>,
     ) -> After {
         let flow = self.flow_of(&arrived);
         let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
-        // One that came by relay is the front-end's to end.
-        let can_give = giver.is_some() && handed.is_some();
         // One that is gone already sends nothing that could be answered.
         let Some(peer) = peer_of(&stream) else { return After::Ended };
-        let peer = Some(peer);
-        let brought =
-            Brought { handed: handed.clone(), used, flow, bound, life, entered, peer, frames: false };
+        let brought = Brought {
+            handed: handed.clone(),
+            used,
+            flow,
+            bound,
+            life,
+            entered: entered.clone(),
+            peer: Some(peer),
+        };
         let shared = Shared::new(Arc::clone(&self.counters), brought);
-        let mut socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &terms.limits);
-        if let Some(then) = head_by {
-            socket.head_by(then);
+        let mut client = Client::new(Arc::clone(&shared), Arc::clone(terms), half_close);
+        // One that came by relay is the front-end's to end.
+        if let Some(giver) = giver.filter(|_| handed.is_some()) {
+            client = client.released_by(giver.clone());
         }
-        let (node, requests) = (Arc::clone(self), Arc::clone(&shared));
-        let service = service_fn(move |request| {
-            let reply = Arc::clone(&node).handle(Arc::clone(&requests), request);
-            async move { Ok::<_, Infallible>(reply.await) }
-        });
-        let mut connection = builder.serve_connection(socket, service);
-        let released = async {
-            match giver {
-                Some(giver) => loop {
-                    giver.released().await;
-                    if shared.rests() {
-                        break;
-                    }
-                },
-                None => std::future::pending().await,
+        let head_by = head_by.map(Instant::into_std);
+        let start = Start { io: stream, unread: first, unsent, is_used: used, head_by };
+        let (stream, unread) = match serve(start, &client, worker).await {
+            End::Closed => return After::Ended,
+            End::Reset(stream) => {
+                // Fails only for a connection that is reset already.
+                let _ = SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
+                return After::Ended;
             }
+            End::Left { io, unread } => (io, unread),
         };
-        let ended = tokio::select! {
-            biased;
-            // Errors are the client's: what it sent is no HTTP, or it went away. Deadlines are counted where they
-            // pass.
-            ended = &mut connection => Some(ended.is_ok()),
-            departure = shared.departing() => {
-                let Parts { io, read_buf, .. } = connection.into_parts();
-                return match io.into_resting(read_buf, handed) {
-                    Some(leaving) => After::Departs(leaving, Box::new(departure)),
-                    None => After::Ended,
-                };
-            }
-            _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
-            () = released => None,
+        let leaving = Arrived {
+            stream,
+            first: unread,
+            unsent: Vec::new(),
+            used: true,
+            handed,
+            bound: Bound::Free,
+            life: shared.take_life(),
+            entered,
+            head_by: None,
         };
-        if let Some(tunnel) = shared.tunnel.take().filter(|_| ended == Some(true)) {
-            return Box::pin(self.carry(tunnel, connection.into_parts(), phase)).await;
+        match (shared.take_departure(), shared.tunnel.take()) {
+            (Some(departure), _) => After::Departs(leaving, Box::new(departure)),
+            (None, Some(tunnel)) => After::Tunnel(leaving, Box::new(tunnel)),
+            (None, None) => After::Rests(leaving),
         }
-        // hyper closes a connection between two requests, and would wait for the first one of a new connection.
-        if ended.is_some() || shared.is_unused() {
-            return After::Ended;
-        }
-        let rests = can_give && shared.rests();
-        Pin::new(&mut connection).graceful_shutdown();
-        if rests {
-            // Nothing is under way, so this does not wait.
-            shared.keep_open();
-            let given_up = (&mut connection).await;
-            let Parts { io, read_buf, .. } = connection.into_parts();
-            let resting = given_up.ok().and_then(|()| io.into_resting(read_buf, handed));
-            return resting.map_or(After::Ended, After::Rests);
-        }
-        tokio::select! {
-            biased;
-            _ = &mut connection => {}
-            _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
-        }
-        After::Ended
     }
 
-    /// Serves a connection that has become a tunnel to its end, or to that of the node.
-    async fn carry<S>(
-        &self,
-        tunnel: Tunnel,
-        Parts { io, read_buf, .. }: Parts<Socket, S>,
-        phase: &mut watch::Receiver<Phase>,
-    ) -> After {
-        let Some(Arrived { stream, first, .. }) = io.into_resting(read_buf, None) else {
-            return After::Ended;
-        };
+    /// Serves a connection of HTTP/2 to its end. Nothing of it can be handed over.
+    async fn serve_http2(&self, terms: Arc<Terms>, arrived: Arrived, worker: &Worker<Requests>) {
+        let Arrived { stream, entered, head_by, .. } = arrived;
+        let first_by = head_by.map(Instant::into_std);
+        self.counters.http2_connections.add(1);
+        // Fails only for a connection that is gone already.
+        let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
+        let Some(peer) = peer_of(&stream) else { return };
+        let brought = Brought { entered, peer: Some(peer), ..Brought::default() };
+        let shared = Shared::new(Arc::clone(&self.counters), brought);
+        serve_http2(stream, first_by, &Client::new(shared, terms, false), worker).await;
+    }
+
+    /// Serves a connection that has become a tunnel to its end.
+    async fn carry(&self, tunnel: Tunnel, Arrived { stream, first, .. }: Arrived) {
         let write_timeout = self.terms().limits.write_timeout;
-        tokio::select! {
-            () = tunnel.run(stream, first, &self.counters, write_timeout) => {}
-            _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
-        }
-        After::Ended
+        tunnel.run(stream, first, &self.counters, write_timeout).await;
     }
 
     /// A connection has come from a peer, or from a switch.
@@ -371,11 +345,21 @@ impl Node {
             Moved::Stays(socket) => std::net::TcpStream::from(socket),
         };
         let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
-        let (first, bound) = (first.into(), Bound::Stays);
+        let bound = Bound::Stays;
         Some(Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by: None })
     }
 
-    fn refusal(&self) -> Vec<u8> {
+    /// Counts and logs a panic of the task that served a connection.
+    pub(crate) fn note_end(&self, ended: &Result<(), JoinError>) {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            self.counters.panics.add(1);
+            tracing::error!(%error, "connection lost: its task panicked");
+        }
+    }
+
+    pub(crate) fn refusal(&self) -> Vec<u8> {
         let name = self.speller.name();
         format!(
             "HTTP/1.1 503 Service Unavailable\r\nCache-Status: {name}; detail=connections-full\r\n\
@@ -394,18 +378,18 @@ pub(crate) fn peer_of(stream: &ClientIo) -> Option<IpAddr> {
 pub(crate) struct Arrived {
     pub(crate) stream: ClientIo,
     /// The client's bytes that come before what the socket delivers.
-    pub(crate) first: Bytes,
+    pub(crate) first: Vec<u8>,
     /// Bytes to be written before anything else.
-    pub(crate) unsent: Bytes,
+    pub(crate) unsent: Vec<u8>,
     /// It has had requests before.
     pub(crate) used: bool,
     /// A front-end has handed it over.
     pub(crate) handed: Option<Later>,
-    /// What is settled of its first request.
+    /// The decision about its first request, if there is one already.
     pub(crate) bound: Bound,
-    /// What is known of its requests, if it can be handed over to a peer or was.
+    /// The count of its requests, if it can be handed over to a peer or was.
     pub(crate) life: Option<Life>,
-    /// What is known of it from before its first request, if anything.
+    /// The announced client and the state of TLS, if there are any.
     pub(crate) entered: Option<Arc<Entered>>,
     /// When its first head has to be complete, if not so long after now as a head may take.
     pub(crate) head_by: Option<Instant>,
@@ -427,13 +411,15 @@ impl Drop for Open {
     }
 }
 
-/// What became of a connection.
+/// The result of serving a connection.
 enum After {
     Ended,
     /// It rests between two requests, and is to be given up.
     Rests(Arrived),
     /// It is to be handed over to a peer, with a request.
     Departs(Arrived, Box<Departure>),
+    /// It has become a tunnel.
+    Tunnel(Arrived, Box<Tunnel>),
 }
 
 /// Connections that front-ends hand over.
@@ -461,16 +447,16 @@ impl Handed {
     }
 }
 
-/// What tells handed-over connections from others.
-struct Known {
+/// The addresses and settings of connections that switches and peers hand over.
+pub(crate) struct Known {
     services: Vec<SocketAddr>,
     lateral: Option<Arc<Lateral>>,
     by_peers: bool,
 }
 
 impl Known {
-    /// What is accepted where TLS is, is a client's own.
-    fn accepted(&self, stream: TcpStream, entry: Entry) -> (Arrived, Entry) {
+    /// A connection that was accepted. With TLS it is always a client's own.
+    pub(crate) fn accepted(&self, stream: TcpStream, entry: Entry) -> (Arrived, Entry) {
         let services = !self.services.is_empty() && entry == Entry::Clear;
         let local = stream.local_addr().ok().filter(|_| services);
         let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
@@ -480,13 +466,13 @@ impl Known {
         (Arrived::new(stream, handed), entry)
     }
 
-    fn restored(&self, restored: Restored) -> io::Result<Arrived> {
+    pub(crate) fn restored(&self, restored: Restored) -> io::Result<Arrived> {
         let later = Later { service: restored.server, lateral: self.lateral.clone() };
         let (handed, bound) = if self.by_peers { (None, Bound::Taken) } else { (Some(later), Bound::Free) };
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        let (first, unsent) = (restored.first.into(), restored.unsent.into());
+        let Restored { first, unsent, .. } = restored;
         Ok(Arrived { first, unsent, bound, ..Arrived::new(stream, handed) })
     }
 }
@@ -495,8 +481,8 @@ impl Arrived {
     fn new(stream: TcpStream, handed: Option<Later>) -> Self {
         Self {
             stream: ClientIo::Clear(stream),
-            first: Bytes::new(),
-            unsent: Bytes::new(),
+            first: Vec::new(),
+            unsent: Vec::new(),
             used: false,
             handed,
             bound: Bound::Free,
@@ -515,31 +501,10 @@ impl Arrived {
             client: canonical(client),
             server: canonical(server),
             socket: stream.into_std().ok()?.into(),
-            unread: first.to_vec(),
+            unread: first,
         };
         let Resting { socket, unread, .. } = giver.give(resting).await?;
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
-        Some(Self { first: unread.into(), used: true, entered, ..Self::new(stream, handed) })
+        Some(Self { first: unread, used: true, entered, ..Self::new(stream, handed) })
     }
-}
-
-/// Tells a client that there is no place, and waits until it has heard: closing with its request unread would reset
-/// the connection and lose the reply.
-async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>) {
-    let Arrived { mut stream, unsent, .. } = arrived;
-    let told = async {
-        stream.write_all(&unsent).await?;
-        stream.write_all(&refusal).await?;
-        stream.shutdown().await?;
-        let mut unread = [0; 1_024];
-        while stream.read(&mut unread).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(REFUSAL_TIMEOUT, told).await;
-}
-
-/// Whether the listening socket itself is broken, rather than a connection or the machine's supply.
-fn is_fatal(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(errno, Some(Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::OPNOTSUPP))
 }

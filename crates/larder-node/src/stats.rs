@@ -138,7 +138,7 @@ pub struct NodeStats {
     pub http2_connections: u64,
     /// HTTP/2 connections closed because the client reset too many streams or sent too many frames without content.
     pub http2_floods: u64,
-    /// Requests of HTTP/2 lost to a fault in the node.
+    /// Requests and connections lost to a fault in the node.
     pub panics: u64,
     /// Connections, and requests of HTTP/2, answered 503 because of the limit on them.
     pub connections_refused: u64,
@@ -414,7 +414,7 @@ impl NodeStats {
             ("connections_accepted", "Connections accepted", self.connections_accepted),
             ("http2_connections", "Connections of clients that speak HTTP/2", self.http2_connections),
             ("http2_floods", "Connections closed for resets or frames without content", self.http2_floods),
-            ("panics", "Requests of HTTP/2 lost to a fault in the node", self.panics),
+            ("panics", "Requests and connections lost to a fault in the node", self.panics),
             (
                 "connections_refused",
                 "Connections, and requests of HTTP/2, beyond the limit",

@@ -10,7 +10,6 @@ use crate::node::{Node, NodeError};
 use crate::report::ReportConfig;
 use crate::store::Store;
 use arc_swap::Guard;
-use hyper::server::conn::http1;
 use larder_core::Bytes;
 use larder_edge::{Announcers, EntryRules, PURGE_PATH, Tokens};
 use std::sync::{Arc, PoisonError};
@@ -19,8 +18,6 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) limits: Limits,
-    /// The HTTP side of connections, within the limits.
-    pub(crate) http: http1::Builder,
     pub(crate) edge: Edge,
     pub(crate) report: ReportConfig,
     pub(crate) entry: EntryRules,
@@ -50,7 +47,6 @@ impl Terms {
     pub(crate) fn new(config: &NodeConfig, edge: Edge) -> Self {
         Self {
             limits: config.limits,
-            http: http(&config.limits),
             edge,
             report: config.report.clone(),
             entry: config.entry.clone(),
@@ -119,6 +115,7 @@ impl Node {
         }
         self.access.change(access);
         self.changed.notify_one();
+        self.http2_memory.resize(limits.http2_bytes_max);
         self.stats_at_once.set(limits.reads_max);
         self.memory.set_reads_max(limits.reads_max);
         self.machine.set_reads_at_once(&self.store, limits.reads_at_once);
@@ -151,15 +148,4 @@ impl Node {
         self.set_draining(true);
         self.terms().limits.connections_max
     }
-}
-
-/// Deadlines are the socket's, not hyper's: hyper has one for heads and silence alike.
-fn http(limits: &Limits) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .header_read_timeout(None)
-        .max_headers(limits.headers_max)
-        .max_header_size(limits.head_bytes_max)
-        .max_buf_size(limits.head_bytes_max.max(64 << 10));
-    builder
 }

@@ -53,7 +53,7 @@ impl Requests {
             Http2Fault::StreamsFull => Failure::StreamsFull,
             Http2Fault::Flood(_) | Http2Fault::OtherFlood => Failure::Http2Flood,
             // Each of its requests was counted.
-            Http2Fault::Malformed => return,
+            Http2Fault::Malformed | Http2Fault::Stalled => return,
             Http2Fault::Panicked => {
                 self.shared.decider.metrics.panicked();
                 tracing::error!(client = %client.address, "request of HTTP/2 lost: its task panicked");

@@ -70,6 +70,11 @@ impl Giver {
         answer.await.unwrap_or(None)
     }
 
+    /// Forgets that a front-end wanted this node's connections elsewhere: [`Self::released`] waits until one wants that again.
+    pub fn forget_released(&mut self) {
+        self.release.mark_unchanged();
+    }
+
     /// Waits until a front-end wants this node's connections elsewhere, once more than before.
     pub async fn released(&mut self) {
         if self.release.changed().await.is_err() {

@@ -145,8 +145,10 @@ impl<D: Downstream> Client<D> {
             goes_on,
             ..Sent::default()
         };
+        self.deadline.set(limits.client_write);
         let mut sending = Sending {
             body: if has_contents { body } else { Contents::default() },
+            left: if let Body::Length(length) = written { Some(length) } else { None },
             is_chunked: written == Body::Chunks,
             begun: false,
             in_chunk: false,
@@ -169,7 +171,8 @@ impl<D: Downstream> Client<D> {
         let stated = self.reply.fields.named(FieldName::ContentLength);
         let stated = stated.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
         let is_head = self.request.method() == b"HEAD" && self.reply.status() != 304;
-        stated.or_else(|| body.length().filter(|_| is_head))
+        // An empty body of a reply to HEAD says nothing about the reply to GET.
+        stated.or_else(|| body.length().filter(|length| is_head && *length > 0))
     }
 }
 
@@ -198,6 +201,8 @@ impl From<Unanswered> for Option<ClientFault> {
 #[derive(Debug)]
 struct Sending<'a> {
     body: Contents,
+    /// Bytes that are to come, if their number is stated.
+    left: Option<u64>,
     is_chunked: bool,
     /// The head is on its way.
     begun: bool,
@@ -217,17 +222,20 @@ impl Sending<'_> {
         let gone = |_: io::Error| Unanswered::Gone;
         loop {
             let is_read = match &mut self.intake {
-                Some(Intake { handle, reading }) => {
-                    reading.advance(cx, client, handle, false).map_err(gone)?
-                }
+                Some(Intake { handle, reading }) => match reading.advance(cx, client, handle, false) {
+                    Ok(is_read) => is_read,
+                    // The client sends no more, and reads perhaps (RFC 9112 section 9.5).
+                    Err(_) if limits.half_close => false,
+                    Err(_) => return Poll::Ready(Err(Unanswered::Gone)),
+                },
                 None => false,
             };
-            let before = client.down.left();
+            let before = client.down.progress();
             match client.down.poll_drain(cx) {
                 Poll::Ready(Ok(())) if self.is_ended => return Poll::Ready(Ok(())),
                 Poll::Ready(drained) => drained.map_err(gone)?,
                 Poll::Pending => {
-                    if client.down.left() < before {
+                    if client.down.progress() != before {
                         client.deadline.set(limits.client_write);
                     }
                     ready!(client.deadline.poll(cx));
@@ -242,8 +250,16 @@ impl Sending<'_> {
             match piece {
                 Poll::Ready(Some(Err(BrokenOff))) => return Poll::Ready(Err(Unanswered::BrokenOff)),
                 Poll::Ready(Some(Ok(piece))) => {
-                    client.sent.body_bytes += piece.len() as u64;
+                    let bytes = piece.len() as u64;
+                    if let Some(left) = &mut self.left {
+                        // More than was stated would be taken for the next reply.
+                        *left = left.checked_sub(bytes).ok_or(Unanswered::BrokenOff)?;
+                    }
+                    client.sent.body_bytes += bytes;
                     self.send(cx, client, piece).map_err(gone)?;
+                }
+                Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
+                    return Poll::Ready(Err(Unanswered::BrokenOff));
                 }
                 Poll::Ready(None) => self.send(cx, client, Bytes::new()).map_err(gone)?,
                 Poll::Pending if !self.begun => self.send_head(cx, client).map_err(gone)?,
@@ -267,7 +283,8 @@ impl Sending<'_> {
     ) -> io::Result<()> {
         let Client { down, out, .. } = client;
         self.begun = true;
-        self.is_ended = self.body.is_ended() || piece.is_empty();
+        self.is_ended =
+            piece.is_empty() || self.left == Some(0) || self.left.is_none() && self.body.is_ended();
         if self.is_chunked && !piece.is_empty() {
             let line_end = if self.in_chunk { "\r\n" } else { "" };
             // Writing to memory does not fail.

@@ -59,6 +59,11 @@ pub(super) trait Downstream: Sized {
     /// The number of bytes that are not on their way.
     fn left(&self) -> usize;
 
+    /// The state of what was sent: it changes when the client takes something.
+    fn progress(&self) -> (usize, u64) {
+        (self.left(), 0)
+    }
+
     /// Sends what is not on its way.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 

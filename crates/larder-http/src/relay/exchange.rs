@@ -330,12 +330,12 @@ where
     /// Takes the reply to the client. Whether something moved.
     fn download(&mut self, cx: &mut Context<'_>) -> Result<bool, Outcome> {
         if !self.client.down.is_drained() {
-            let before = self.client.down.left();
+            let before = self.client.down.progress();
             return match self.client.down.poll_drain(cx) {
                 Poll::Ready(Ok(())) => Ok(true),
                 Poll::Ready(Err(_)) => Err(CLIENT_LEFT),
                 Poll::Pending => {
-                    if self.client.down.left() < before {
+                    if self.client.down.progress() != before {
                         self.client.deadline.set(self.limits.client_write);
                     }
                     Ok(false)

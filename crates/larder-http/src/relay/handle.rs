@@ -22,6 +22,8 @@ use tokio::io::ReadBuf;
 
 /// Interim replies that a proxy may send for one request. Further ones are dropped.
 const INTERIM_MAX: usize = 32;
+/// Bytes of all of them.
+const INTERIM_BYTES_MAX: usize = 64 << 10;
 
 /// A client's connection, as the proxy may use it while it decides about a request.
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl Drop for ClientHandle {
             let mut state = channel.lock();
             state.end_with(Err(BodyFault::Gone));
             // Nobody sends them any more.
-            (state.interim, state.engine) = (Vec::new(), None);
+            (state.interim, state.engine, state.is_over) = (Vec::new(), None, true);
         }
     }
 }
@@ -85,6 +87,8 @@ struct Channel(Mutex<State>);
 struct State {
     /// The body has a reader, or had one.
     is_read: bool,
+    /// The reader has left.
+    is_left: bool,
     /// The reader waits for a piece.
     is_wanted: bool,
     /// Contents that the reader has not taken.
@@ -92,8 +96,11 @@ struct State {
     end: Option<Result<(), BodyFault>>,
     reader: Option<Waker>,
     interim: Vec<ReplyHead>,
-    /// Interim replies that were given, sent or not.
+    /// Interim replies that were given, sent or not, and their bytes.
     interim_count: usize,
+    interim_bytes: usize,
+    /// The request has ended.
+    is_over: bool,
     /// The task of the connection.
     engine: Option<Waker>,
 }
@@ -132,8 +139,10 @@ impl InterimSender {
     /// Sends the head of an interim reply (RFC 9110 section 15.2), as soon as the task of the connection runs.
     pub fn send(&self, head: ReplyHead) {
         let mut state = self.0.lock();
-        if state.interim_count < INTERIM_MAX {
+        let bytes = state.interim_bytes + head.fields.text().len();
+        if !state.is_over && state.interim_count < INTERIM_MAX && bytes <= INTERIM_BYTES_MAX {
             state.interim_count += 1;
+            state.interim_bytes = bytes;
             state.interim.push(head);
             state.wake_engine();
         }
@@ -200,6 +209,7 @@ impl Drop for RequestBody {
         if let Some(channel) = &self.channel {
             let mut state = channel.lock();
             (state.is_wanted, state.reader, state.piece) = (false, None, Bytes::new());
+            state.is_left = true;
         }
     }
 }
@@ -239,6 +249,14 @@ impl Intake {
         self.handle.channel.get().is_some_and(|channel| channel.lock().is_read)
     }
 
+    /// Takes what has come of a body that nobody reads any more, so that the next request can follow.
+    pub(super) fn skip<D: Downstream>(&mut self, client: &mut Client<D>) {
+        let has_reader = self.handle.channel.get().is_some_and(|channel| !channel.lock().is_left);
+        if !has_reader {
+            self.reading.skip(client);
+        }
+    }
+
     /// Whether the body has come to its end.
     pub(super) const fn is_ended(&self) -> bool {
         self.reading.decoder.is_ended()
@@ -257,16 +275,31 @@ impl Reading {
         handle: &ClientHandle,
     ) -> io::Result<()> {
         let Some(channel) = handle.channel.get() else { return Ok(()) };
+        if !client.down.is_drained()
+            && let Poll::Ready(drained) = client.down.poll_drain(cx)
+        {
+            drained?;
+        }
+        if !client.down.is_drained() {
+            // The client takes nothing: they wait within their limit.
+            return Ok(());
+        }
         let waiting = std::mem::take(&mut channel.lock().interim);
         for head in waiting {
             client.down.send_interim(cx, &head, &mut client.out)?;
         }
-        if client.down.is_drained() {
-            return Ok(());
-        }
         match client.down.poll_drain(cx) {
             Poll::Ready(drained) => drained,
             Poll::Pending => Ok(()),
+        }
+    }
+
+    fn skip<D: Downstream>(&mut self, client: &mut Client<D>) {
+        if !client.unread.is_empty()
+            && !self.decoder.is_ended()
+            && let Ok((taken, _)) = decode(&mut self.decoder, &client.unread)
+        {
+            client.take_unread(taken);
         }
     }
 
@@ -303,7 +336,10 @@ impl Reading {
                 }
                 state.wake_reader();
             }
-            Poll::Ready(Err(BodyFault::Gone)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Poll::Ready(Err(BodyFault::Gone)) => {
+                channel.lock().end_with(Err(BodyFault::Gone));
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             Poll::Ready(Err(fault)) => channel.lock().end_with(Err(fault)),
             Poll::Pending => {}
         }

@@ -111,6 +111,11 @@ impl<T: Transport> Downstream for Http1<T> {
         self.wire.left()
     }
 
+    fn progress(&self) -> (usize, u64) {
+        // TLS holds bytes of its own.
+        (self.wire.left(), self.wire.io().sent().unwrap_or_default())
+    }
+
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.wire.poll_drain(cx)
     }
@@ -275,6 +280,16 @@ impl<T: Transport> Client<Http1<T>> {
     /// Ends the connection after a complete reply.
     pub(super) async fn linger(&mut self) {
         self.down.wire.linger(&mut self.deadline, LINGER, LINGER).await;
+    }
+
+    /// Sends what is not on its way. Whether all is.
+    pub(super) async fn flush(&mut self, patience: Duration) -> bool {
+        self.deadline.set(patience);
+        poll_fn(|cx| match self.down.poll_drain(cx) {
+            Poll::Ready(drained) => Poll::Ready(drained.is_ok()),
+            Poll::Pending => self.deadline.poll(cx).map(|()| false),
+        })
+        .await
     }
 
     /// Ends a connection on which no reply is under way: TLS says so to the client.

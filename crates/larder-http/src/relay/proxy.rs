@@ -386,7 +386,8 @@ pub trait Proxy: 'static {
         let _ = client;
     }
 
-    /// The address of a client of HTTP/2: connections from one address share what one client may hold.
+    /// The address of a client of HTTP/2: connections from one address share what one client may hold. `None`: no share limits it, as for
+    /// a relay that stands for many clients.
     fn address(&self, client: &Self::Client) -> Option<IpAddr> {
         let _ = client;
         None

@@ -206,14 +206,17 @@ where
         &mut self,
         answer: Answer,
         may: bool,
-        intake: Option<&mut Intake>,
+        mut intake: Option<&mut Intake>,
     ) -> (After, Option<ClientFault>) {
-        let Client { down, request, unread, .. } = &self.client;
         let then = answer.then;
-        let is_read = match &intake {
-            Some(intake) if intake.is_taken() => Some(D::IS_FRAMED || intake.is_ended()),
+        let is_read = match &mut intake {
+            Some(intake) if intake.is_taken() => {
+                intake.skip(&mut self.client);
+                Some(D::IS_FRAMED || intake.is_ended())
+            }
             _ => None,
         };
+        let Client { down, request, unread, .. } = &self.client;
         let goes_on = may
             && then == Then::GoesOn
             && !self.worker.is_ending()

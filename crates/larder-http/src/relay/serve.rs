@@ -1,5 +1,6 @@
 //! A client's connection of HTTP/1 from its first request to its last.
 
+use super::downstream::Downstream;
 use super::http1::{Arrival, Http1};
 use super::proxy::{Proxy, Refusal};
 use super::request::{After, Connection};
@@ -36,7 +37,8 @@ pub enum End<T> {
     Closed,
     /// It must be reset: the client has a part of a reply whose end only the end of the connection would show.
     Reset(T),
-    /// It goes on elsewhere, or is no longer one of HTTP. Nothing is under way on it.
+    /// The proxy serves it from here on ([`Then::Leaves`](super::Then::Leaves), [`Next::Leave`](super::Next::Leave)). All that was sent is
+    /// on its way.
     Left {
         /// The connection.
         io: T,
@@ -70,7 +72,7 @@ where
                         continue;
                     }
                     After::Farewell => client.linger().await,
-                    After::Leave => return left(connection),
+                    After::Leave => return left(connection).await,
                     After::Cut if client.sent.ends_by_close && client.sent.status.is_some() => {
                         return End::Reset(connection.client.down.wire.into_inner());
                     }
@@ -78,7 +80,7 @@ where
                 }
                 return End::Closed;
             }
-            Arrival::Leave => return left(connection),
+            Arrival::Leave => return left(connection).await,
             Arrival::Idle => {
                 worker.proxy.on_idle(info);
                 connection.client.close().await;
@@ -97,7 +99,11 @@ where
     }
 }
 
-fn left<T: Transport, P: Proxy>(connection: Connection<'_, Http1<T>, P>) -> End<T> {
-    let client = connection.client;
+/// The end of a connection that leaves, once all that was sent on it is on its way.
+async fn left<T: Transport, P: Proxy>(connection: Connection<'_, Http1<T>, P>) -> End<T> {
+    let Connection { mut client, limits, .. } = connection;
+    if !client.down.is_drained() && !Box::pin(client.flush(limits.client_write)).await {
+        return End::Closed;
+    }
     End::Left { io: client.down.wire.into_inner(), unread: client.unread }
 }

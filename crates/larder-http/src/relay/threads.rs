@@ -3,8 +3,12 @@
 use super::clock::runtime;
 use std::convert::Infallible;
 use std::future::Future;
+use std::time::Duration;
 use std::{io, thread};
 use tokio::sync::mpsc;
+
+/// Time that work which blocks, such as a read from a disk, has to end when its thread does.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Threads with an event loop each.
 #[derive(Debug)]
@@ -41,7 +45,10 @@ impl Threads {
             let (begun, alive) = (Begun(begun.clone()), alive.0.clone());
             let serve = move || {
                 match runtime() {
-                    Ok(runtime) => runtime.block_on(work(begun)),
+                    Ok(runtime) => {
+                        runtime.block_on(work(begun));
+                        runtime.shutdown_timeout(LAST_WORK);
+                    }
                     Err(error) => begun.tell(Err(error)),
                 }
                 drop(alive);

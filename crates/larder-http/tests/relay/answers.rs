@@ -11,6 +11,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
 /// Contents whose pieces a test sends.
@@ -41,6 +42,7 @@ pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<
     match head.target() {
         b"/echo" => answer.body = all(handle.body()).await.map_or_else(|_| "broken".into(), Contents::from),
         b"/unread" => drop(handle.body()),
+        b"/empty" => {}
         b"/through" => answer.body = Contents::stream(handle.body()),
         b"/interim" => {
             for (interim, status) in
@@ -49,6 +51,14 @@ pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<
                 interim.send(ReplyHead::with_status(status));
             }
             answer.body = "done".into();
+        }
+        b"/large-hints" => {
+            let interim = handle.interim()?;
+            for _ in 0..32 {
+                let mut hint = ReplyHead::with_status(103);
+                hint.fields.append(b"Link", &[b'x'; 10_000]).ok()?;
+                interim.send(hint);
+            }
         }
         b"/many" => {
             let interim = handle.interim()?;
@@ -66,14 +76,19 @@ pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<
             answer.head.fields.append(b"Content-Length", b"7").ok()?;
             answer.body = "1234567".into();
         }
-        b"/pieces" | b"/known" | b"/broken" => {
+        b"/pieces" | b"/known" | b"/broken" | b"/short" | b"/excess" => {
             let (send, pieces) = mpsc::unbounded_channel();
             let all: VecDeque<_> = [&b"abc"[..], b"", b"de"].into();
             all.into_iter().for_each(|piece| drop(send.send(Ok(Bytes::from_static(piece)))));
             if head.target() == b"/broken" {
                 let _ = send.send(Err(BodyFault::Gone));
             }
-            let length = (head.target() == b"/known").then_some(5);
+            let length = match head.target() {
+                b"/known" => Some(5),
+                b"/short" => Some(9),
+                b"/excess" => Some(4),
+                _ => None,
+            };
             answer.body = Contents::stream(Pieces { pieces, length });
         }
         b"/endless" => answer.body = Contents::stream(Endless),
@@ -158,6 +173,35 @@ fn replies_to_head_state_a_length() {
 }
 
 #[test]
+fn a_reply_to_head_states_no_length_that_nobody_knows() {
+    on_one_thread(async {
+        let bench = bench().await;
+        for target in ["/pieces", "/empty"] {
+            let got = bench.ask(get(target).replace("GET", "HEAD")).await;
+            assert!(got.starts_with("HTTP/1.1 200 ") && !got.contains("Content-Length"), "{target}: {got}");
+        }
+    });
+}
+
+#[test]
+fn contents_of_another_length_than_stated_end_the_connection() {
+    on_one_thread(async {
+        let bench = bench().await;
+        for (target, contents) in [("/short", "abcde"), ("/excess", "abc")] {
+            let mut client = bench.client().await;
+            client
+                .say(format!(
+                    "GET {target} HTTP/1.1\r\nHost: h\r\n\r\nGET /known HTTP/1.1\r\nHost: h\r\n\r\n"
+                ))
+                .await;
+            let got = client.rest().await;
+            assert!(got.ends_with(&format!("\r\n\r\n{contents}")), "{target}: {got}");
+        }
+        assert!(bench.reports(2).await.iter().all(|report| !report.complete));
+    });
+}
+
+#[test]
 fn contents_that_break_off_are_not_taken_for_whole() {
     on_one_thread(async {
         let bench = bench().await;
@@ -209,6 +253,42 @@ fn a_client_is_asked_for_the_body_that_the_proxy_reads() {
 }
 
 #[test]
+fn a_body_that_has_come_and_is_not_read_is_skipped() {
+    on_one_thread(async {
+        let bench = bench().await;
+        let mut client = bench.client().await;
+        for body in
+            ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+        {
+            client.say(format!("POST /unread HTTP/1.1\r\nHost: h\r\n{body}")).await;
+            let head = client.head().await;
+            assert!(!head.contains("Connection: close"), "{head}");
+        }
+        client.say("POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc").await;
+        assert!(client.head().await.contains("Connection: close"), "its end may never come");
+    });
+}
+
+#[test]
+fn an_answer_goes_on_where_a_client_may_end_its_side_in_the_middle_of_the_body() {
+    on_one_thread(async {
+        for half_close in [true, false] {
+            let bench = answering(Bench::with(Limits { half_close, ..PATIENT }, |_, _: Talk| async {}).await);
+            let mut client = bench.client().await;
+            client
+                .say("POST /through HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc")
+                .await;
+            client.until("3\r\nabc").await;
+            client.stream.shutdown().await.expect("shuts");
+            let report = bench.reports(1).await[0];
+            // The contents are the body's, and break off with it.
+            let fault = if half_close { None } else { Some(ClientFault::Gone) };
+            assert_eq!((report.complete, report.fault), (false, fault));
+        }
+    });
+}
+
+#[test]
 fn a_body_that_is_none_of_http_is_a_fault() {
     on_one_thread(async {
         let bench = bench().await;
@@ -227,6 +307,8 @@ fn interim_replies_come_before_the_final_one() {
         assert!(got.starts_with("HTTP/1.1 102 ") && got.ends_with("done"), "{got}");
         let many = bench.ask(get("/many")).await;
         assert_eq!(many.matches("HTTP/1.1 103").count(), 32, "further ones are dropped");
+        let large = bench.ask(get("/large-hints")).await;
+        assert_eq!(large.matches("HTTP/1.1 103").count(), 6, "64 KiB are sent");
         let old = bench.ask("GET /interim HTTP/1.0\r\n\r\n").await;
         assert!(!old.contains(" 103 "), "{old}");
     });

@@ -10,7 +10,7 @@ use larder_http::relay::{
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,6 +177,10 @@ impl Proxy for One {
         }
     }
 
+    fn address(&self, (): &()) -> Option<IpAddr> {
+        Some(Ipv4Addr::LOCALHOST.into())
+    }
+
     fn on_http2_fault(&self, (): &(), fault: Http2Fault) {
         self.faults.borrow_mut().push(fault);
         self.faulted.notify_one();
@@ -283,7 +287,7 @@ impl Bench {
     pub(crate) fn http2(&self) -> DuplexStream {
         let (client, proxy) = duplex(64 << 10);
         let worker = self.worker.clone();
-        watched(async move { serve_http2(proxy, &(), &worker).await });
+        watched(async move { serve_http2(proxy, None, &(), &worker).await });
         client
     }
 

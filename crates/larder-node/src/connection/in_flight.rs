@@ -11,10 +11,9 @@ use http::Response;
 use http::request::Parts;
 use larder_spans::Tracer;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// A request in flight. Dropped when its reply is all in hyper's buffer, or will never be.
+/// A request in flight. Dropped when its reply is all in the socket's buffer, or will never be.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     shared: Arc<Shared>,
@@ -28,8 +27,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(shared: Arc<Shared>, later: bool) -> Self {
-        Self { shared, since: Some(Instant::now()), later, traced: None, line: None }
+    pub(super) fn new(shared: Arc<Shared>, since: Instant, later: bool) -> Self {
+        Self { shared, since: Some(since), later, traced: None, line: None }
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -39,6 +38,11 @@ impl InFlight {
     /// The treatment of the request, if it is a later request of a connection that was handed over.
     pub(crate) fn later(&self) -> Option<Later> {
         self.shared.handed.clone().filter(|_| self.later)
+    }
+
+    /// Whether it is a later request of a connection that was handed over.
+    pub(crate) fn is_later(&self) -> bool {
+        self.later && self.shared.handed.is_some()
     }
 
     /// It is traced, if whoever sends it says so or the lot falls on it.
@@ -104,13 +108,11 @@ impl Drop for InFlight {
         if let Some(traced) = self.traced.take() {
             traced.end();
         }
-        if let Some(line) = self.line.as_mut().filter(|_| self.shared.departed.load(Relaxed)) {
+        if let Some(line) = self.line.as_mut().filter(|_| self.shared.departs()) {
             line.void();
         }
-        self.shared.finishing.fetch_add(1, Relaxed);
-        if self.shared.frames {
-            // Its last piece is written, and no flush need follow.
-            self.shared.flushed();
-        }
+        // The line is written before the request counts as ended.
+        drop(self.line.take());
+        self.counters().in_flight.fall(1);
     }
 }

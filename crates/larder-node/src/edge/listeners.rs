@@ -1,5 +1,6 @@
 //! Where a node accepts connections: without TLS, with it, or both.
 
+use socket2::SockRef;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
@@ -40,6 +41,15 @@ impl Listeners {
         Some(secure.local_addr().ok()?.port())
     }
 
+    /// The same sockets once more, for another runtime.
+    pub(crate) fn try_clone(&self) -> io::Result<Unregistered> {
+        let cloned = self.all.iter().map(|(listener, entry)| {
+            let socket = SockRef::from(listener).try_clone()?;
+            Ok((socket.into(), *entry))
+        });
+        Ok(Unregistered(cloned.collect::<io::Result<_>>()?))
+    }
+
     pub(crate) async fn accept(&mut self) -> io::Result<(TcpStream, Entry)> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -53,6 +63,19 @@ impl Listeners {
             }
         }
         Poll::Pending
+    }
+}
+
+/// Listening sockets that no runtime knows yet.
+#[derive(Debug)]
+pub(crate) struct Unregistered(Vec<(std::net::TcpListener, Entry)>);
+
+impl Unregistered {
+    /// Has the current runtime watch the sockets.
+    pub(crate) fn register(self) -> io::Result<Listeners> {
+        let registered =
+            self.0.into_iter().map(|(listener, entry)| Ok((TcpListener::from_std(listener)?, entry)));
+        Ok(Listeners { all: registered.collect::<io::Result<_>>()?, next: 0 })
     }
 }
 

@@ -10,7 +10,7 @@ mod view;
 pub use listeners::Listeners;
 pub use view::TlsView;
 
-pub(crate) use listeners::Entry;
+pub(crate) use listeners::{Entry, Unregistered};
 
 use crate::node::Node;
 use crate::server::Arrived;
@@ -156,6 +156,11 @@ impl Entered {
     /// Whether its requests come by HTTP/2.
     pub(crate) fn speaks_http2(&self) -> bool {
         self.http2
+    }
+
+    /// Whether requests of the connection are to be made again with TLS, at least most of them.
+    pub(crate) fn may_send_on(&self) -> bool {
+        self.https_port.is_some()
     }
 
     /// The client that a balancer has announced.

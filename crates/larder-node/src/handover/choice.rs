@@ -28,8 +28,6 @@ pub enum Unmoved {
     Request,
     /// It came to no service address of this node, or has been handed over once.
     Elsewhere,
-    /// An earlier reply has not left yet.
-    Unsent,
     /// The peer takes none: its channel is down, it ends, it had no place lately, or it does not have the address.
     Peer,
     /// As many are handed over as may be.
@@ -42,12 +40,11 @@ pub enum Unmoved {
 
 impl Unmoved {
     /// All, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Small,
         Self::SizeUnknown,
         Self::Request,
         Self::Elsewhere,
-        Self::Unsent,
         Self::Peer,
         Self::Full,
         Self::Kept,
@@ -61,7 +58,6 @@ impl Unmoved {
             Self::SizeUnknown => "size-unknown",
             Self::Request => "request",
             Self::Elsewhere => "elsewhere",
-            Self::Unsent => "unsent",
             Self::Peer => "peer",
             Self::Full => "full",
             Self::Kept => "kept",
@@ -89,8 +85,6 @@ impl Counts {
 pub(crate) struct Standing {
     /// `None`: it is none that could be handed over.
     pub(crate) flow: Option<FlowKey>,
-    /// Whether all earlier replies have left.
-    pub(crate) rests: bool,
     /// How many requests it has brought, this one included; 0: nothing is known of it.
     pub(crate) requests: u32,
 }
@@ -131,9 +125,6 @@ impl Handover {
         let asked = asked(parts, whole).ok_or(Unmoved::Request)?;
         if asked < self.min {
             return Err(Unmoved::Small);
-        }
-        if !standing.rests {
-            return Err(Unmoved::Unsent);
         }
         let state = self.state();
         if state.place(self.now(), to, flow.service).is_none() {

@@ -67,6 +67,11 @@ impl Cpu {
         }
     }
 
+    /// Whether replies take a modelled processor's time.
+    pub(crate) fn is_modelled(&self) -> bool {
+        matches!(self, Self::Modelled(_))
+    }
+
     /// Does work that takes `time` of a processor of speed 1. If the waiting is given up, the work ends soon.
     pub(crate) async fn work(&self, time: Duration) {
         match self {

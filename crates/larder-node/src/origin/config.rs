@@ -7,6 +7,7 @@ use super::tls::OriginTls;
 use crate::config::{ConfigError, ensure};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode, Uri};
+use larder_http::h1::FIELDS_MAX;
 use std::time::Duration;
 
 /// An HTTP origin that a node stands before.
@@ -67,7 +68,7 @@ pub struct OriginConfig {
     pub idle_timeout: Duration,
     /// Bytes of a reply's head; 502 beyond. 8 KiB to 1 MiB, default 64 KiB.
     pub head_bytes_max: usize,
-    /// Header fields of a reply; 502 beyond. 8 to 1,000, default 200.
+    /// Header fields of a reply; 502 beyond. 8 to 256, default 200.
     pub headers_max: usize,
     /// Whether the whole of a target is fetched after a range of it that was not stored, so that the next range is. Default true.
     pub range_fill: bool,
@@ -180,7 +181,7 @@ impl OriginConfig {
         ensure(self.idle_max <= 10_000, "origin.idle_max", "at most 10,000")?;
         ensure(timeout(self.idle_timeout, day), "origin.idle_timeout", "1 ms to 1 day")?;
         ensure((8_192..=1 << 20).contains(&self.head_bytes_max), "origin.head_bytes_max", "8 KiB to 1 MiB")?;
-        ensure((8..=1_000).contains(&self.headers_max), "origin.headers_max", "8 to 1,000")?;
+        ensure((8..=FIELDS_MAX).contains(&self.headers_max), "origin.headers_max", "8 to 256")?;
         ensure((1..=64).contains(&self.variants_max), "origin.variants_max", "1 to 64")?;
         ensure(self.negative <= day, "origin.negative", "at most 1 day")?;
         ensure(self.stale_if_error <= day * 30, "origin.stale_if_error", "at most 30 days")

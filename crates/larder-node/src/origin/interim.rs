@@ -1,72 +1,46 @@
 //! Interim replies of an origin (1xx, RFC 9110 section 15.2) on their way to the client whose request they answer.
 //!
-//! ```text
-//! hyper's client -> Hints -> channel -> the client's request, while it waits for the final reply -> HintLine -> socket
-//! ```
-//! Only the client whose request went to the origin gets them: when an interim reply arrives, nobody knows yet whether the
-//! final reply may be shared. They are never stored. 100 (Continue) is not among them: the node sends its own when it reads
-//! a request's body. A limit drops interim replies, never the final one: [`WAITING_MAX`] between two turns of the client's
-//! connection, and what [`HintLine::send`] bounds.
+//! Only the client whose request went to the origin gets them ([`InterimSender`]): when an interim reply arrives, nobody knows yet
+//! whether the final reply may be shared. They are never stored. 100 (Continue) is not among them: the node sends its own when it reads a
+//! request's body.
 
 use super::fields;
-use crate::hints::HintLine;
-use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, StatusCode, header};
-use std::pin::pin;
-use tokio::sync::mpsc;
-
-/// Interim replies that wait for their client's turn; further ones are dropped.
-const WAITING_MAX: usize = 8;
+use larder_http::h1::ReplyHead;
+use larder_http::relay::InterimSender;
 
 /// Takes the interim replies to one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Hints(mpsc::Sender<Bytes>);
+pub(crate) struct Hints(InterimSender);
 
 impl Hints {
+    /// The way to the client that sent a request; `None` if it can take none.
+    pub(super) fn of_request(parts: &Parts) -> Option<Self> {
+        parts.extensions.get::<InterimSender>().cloned().map(Self)
+    }
+
     /// Takes those to a request that is about to be sent.
     pub(super) fn listen<B>(self, request: &mut Request<B>) {
         hyper::ext::on_informational(request, move |reply| {
-            if reply.status() != StatusCode::CONTINUE {
-                // Beyond the limit it is dropped.
-                let _ = self.0.try_send(head(reply.status(), reply.headers().clone()));
+            if reply.status() != StatusCode::CONTINUE
+                && let Some(head) = head(reply.status(), reply.headers().clone())
+            {
+                self.0.send(head);
             }
         });
     }
 }
 
-/// Does `ask`, which asks the origin, and meanwhile passes on interim replies to the client if it can take them.
-pub(super) async fn passing_hints<F: Future>(
-    parts: &Parts,
-    ask: impl FnOnce(Option<Hints>) -> F,
-) -> F::Output {
-    let Some(line) = parts.extensions.get::<HintLine>() else { return ask(None).await };
-    let (hints, mut waiting) = mpsc::channel(WAITING_MAX);
-    let mut asking = pin!(ask(Some(Hints(hints))));
-    loop {
-        tokio::select! {
-            // Interim replies leave before the final reply.
-            biased;
-            Some(head) = waiting.recv() => line.send(&head),
-            asked = &mut asking => return asked,
-        }
-    }
-}
-
-/// The head of an interim reply in HTTP/1.1.
-fn head(status: StatusCode, mut headers: HeaderMap) -> Bytes {
+/// The head of an interim reply without the fields of the connection. `None` if it has too many fields.
+fn head(status: StatusCode, mut headers: HeaderMap) -> Option<ReplyHead> {
     fields::strip(&mut headers);
     headers.remove(header::CONTENT_LENGTH);
-    let reason = status.canonical_reason().unwrap_or("");
-    let mut head = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
+    let mut head = ReplyHead::with_status(status.as_u16());
     for (name, value) in &headers {
-        head.extend_from_slice(name.as_str().as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value.as_bytes());
-        head.extend_from_slice(b"\r\n");
+        head.fields.append(name.as_str().as_bytes(), value.as_bytes()).ok()?;
     }
-    head.extend_from_slice(b"\r\n");
-    head.into()
+    Some(head)
 }
 
 #[cfg(test)]
@@ -87,9 +61,14 @@ mod tests {
         ] {
             headers.append(name, HeaderValue::from_static(value));
         }
-        let expected = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload\r\n\
-                        link: </b.js>; rel=preload\r\n\r\n";
-        assert_eq!(head(StatusCode::EARLY_HINTS, headers), expected);
-        assert_eq!(head(StatusCode::from_u16(199).unwrap(), HeaderMap::new()), "HTTP/1.1 199 \r\n\r\n");
+        let written = |status, headers| {
+            let mut out = Vec::new();
+            head(status, headers).unwrap().write(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let links = "link: </a.css>; rel=preload\r\nlink: </b.js>; rel=preload\r\n\r\n";
+        let first = written(StatusCode::EARLY_HINTS, headers);
+        assert!(first.starts_with("HTTP/1.1 103 ") && first.ends_with(links), "{first}");
+        assert_eq!(written(StatusCode::from_u16(199).unwrap(), HeaderMap::new()), "HTTP/1.1 199 \r\n\r\n");
     }
 }

@@ -6,7 +6,7 @@ use super::client_key::Client;
 use super::fetch::{Led, Want, has_failed};
 use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
-use super::interim::{Hints, passing_hints};
+use super::interim::Hints;
 use super::place::Place;
 use super::site::Site;
 use super::stored::{Page, Variant};
@@ -229,11 +229,8 @@ impl Node {
             },
         };
         let (led, leads) = oneshot::channel();
-        let led = passing_hints(pull.parts, |hints| {
-            self.set_off(pull, kept, (landing, place, led), hints);
-            leads
-        });
-        match led.await {
+        self.set_off(pull, kept, (landing, place, led), Hints::of_request(pull.parts));
+        match leads.await {
             Ok(Led::Shared { variant, how, reader }) => {
                 let outcome = pulled(why, &how, false);
                 Asked::mark(self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader), how.origin)
@@ -334,8 +331,8 @@ impl Node {
         }
         let sent = match origin.place(pull.client).await {
             Ok(place) => {
-                let send = |hints| origin.send(place, &parts.method, target, headers, body, hints);
-                passing_hints(parts, send).await
+                let hints = Hints::of_request(parts);
+                origin.send(place, &parts.method, target, headers, body, hints).await
             }
             Err(error) => Err(error),
         };

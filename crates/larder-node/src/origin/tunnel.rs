@@ -23,7 +23,7 @@
 use super::asked::Asked;
 use super::client::{Fetched, Origin, OriginError};
 use super::fields;
-use super::interim::passing_hints;
+use super::interim::Hints;
 use super::place::Counts;
 use super::pull::Pull;
 use super::slots::{Refused, Slot};
@@ -34,7 +34,6 @@ use crate::http::cache_control::Items;
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
 use crate::stats::{Count, Counters};
-use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Version};
@@ -206,8 +205,8 @@ impl Node {
         let place = origin.place(pull.client).await?;
         let mut headers = origin.outgoing(&parts.headers, pull.host());
         headers.insert(header::UPGRADE, WEBSOCKET);
-        let send = |hints| origin.send(place, &parts.method, pull.target(), headers, None, hints);
-        Ok((passing_hints(parts, send).await?, seat))
+        let hints = Hints::of_request(parts);
+        Ok((origin.send(place, &parts.method, pull.target(), headers, None, hints).await?, seat))
     }
 }
 
@@ -222,7 +221,7 @@ impl Tunnel {
     pub(crate) async fn run(
         self,
         client: ClientIo,
-        first: Bytes,
+        first: Vec<u8>,
         counters: &Arc<Counters>,
         write_timeout: Duration,
     ) {

@@ -64,7 +64,6 @@ async fn each_request_has_a_line() {
     client.get_with("/a.txt", "Range: bytes=0-9\r\n").await;
     client.get("/none").await;
     client.request("POST", "/a.txt", "Content-Length: 0\r\n").await;
-    client.get_with("/a.txt", &format!("Connection: {}\r\n", "a, ".repeat(40))).await;
     assert_eq!(client.get("/.larder/health").await.status, 200);
     assert_eq!(client.get_with("/.larder/load", "Via: 1.1 x\r\n").await.status, 404);
     drop(client);
@@ -78,7 +77,6 @@ async fn each_request_has_a_line() {
             "GET /a.txt HTTP/1.1 206 10 hit - - -",
             "GET /none HTTP/1.1 404 10 miss uri-miss not-found -",
             "POST /a.txt HTTP/1.1 405 0 - - method -",
-            "GET /a.txt HTTP/1.1 400 0 - - connection-options -",
             "GET /.larder/load HTTP/1.1 404 10 - - denied -",
         ]
     );
@@ -202,6 +200,7 @@ async fn another_log_is_taken_while_the_node_runs() {
     let mut config = known.unwrap();
     let mut client = node.client().await;
     client.get("/a?1").await;
+    node.until(|stats| stats.in_flight == 0).await;
     config.access_log = log.config("two");
     node.node.change(&config, None).unwrap();
     assert_eq!(log.lines("one"), ["/a?1"], "all of it is written by then");
@@ -210,9 +209,11 @@ async fn another_log_is_taken_while_the_node_runs() {
     let error = node.node.change(&config, None).unwrap_err();
     assert!(matches!(error, NodeError::AccessLog(_)), "{error}");
     client.get("/a?3").await;
+    node.until(|stats| stats.in_flight == 0).await;
     config.access_log = None;
     node.node.change(&config, None).unwrap();
     client.get("/a?4").await;
+    node.until(|stats| stats.in_flight == 0).await;
     config.access_log = Some(AccessLogConfig::file("/dev/full"));
     node.node.change(&config, None).unwrap();
     client.get("/a?5").await;

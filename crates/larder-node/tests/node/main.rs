@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failing helper fails its test")]
 
 mod access_log;
+mod at_once;
 mod client;
 mod cooperate;
 mod dynamic;
@@ -66,12 +67,14 @@ impl Running {
         Self::start_handed(config, files, |_| Handed::none()).await
     }
 
-    /// `handed` says how connections to the node's address are handed over.
+    /// `handed` says how connections to the node's address are handed over. The node has one thread unless the test says otherwise: a
+    /// request that a test sees counted has come to its next wait before another one is served.
     async fn start_handed(
-        config: NodeConfig,
+        mut config: NodeConfig,
         files: tempfile::TempDir,
         handed: impl FnOnce(SocketAddr) -> Handed,
     ) -> Self {
+        config.threads = config.threads.max(1);
         let node = Node::new(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,6 +1,6 @@
 //! Bodies that come too slowly, from clients and from the origin.
 
-use super::stub::{Answer, Stub};
+use super::stub::{Answer, Stub, read_head};
 use super::*;
 use larder_node::OriginConfig;
 use larder_testkit::take_time_async;
@@ -20,15 +20,19 @@ async fn node_before(address: SocketAddr, set: impl FnOnce(&mut OriginConfig)) -
 }
 
 /// An origin of which each connection is served in this way.
-async fn raw<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> (SocketAddr, JoinHandle<()>)
+async fn raw<F>(serve: impl Fn(TcpStream) -> F + Clone + Send + 'static) -> (SocketAddr, JoinHandle<()>)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let task = tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream));
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let serve = serve.clone();
+            tokio::spawn(async move {
+                read_head(&mut stream).await;
+                serve(stream).await;
+            });
         }
     });
     (address, task)
@@ -125,12 +129,6 @@ async fn an_origin_that_does_not_take_a_body_is_answered_for_with_504() {
 async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
     for field in ["max-age=600", "no-store"] {
         let (address, origin) = raw(move |mut stream| async move {
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
-                    return;
-                }
-            }
             let head =
                 format!("HTTP/1.1 200 OK\r\nCache-Control: {field}\r\nContent-Length: 1000000\r\n\r\n");
             if stream.write_all(head.as_bytes()).await.is_ok() {

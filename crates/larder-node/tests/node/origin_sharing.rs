@@ -36,6 +36,34 @@ async fn a_hundred_misses_are_one_fetch() {
     assert_eq!(node.node.stats().collapsed, 99);
 }
 
+/// A fetch may run on a thread that has no connection any more when the node ends.
+#[tokio::test]
+async fn a_node_that_ends_completes_what_one_thread_fetches_for_another() {
+    for _ in 0..8 {
+        let rest = gate();
+        let held = Arc::clone(&rest);
+        let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(100_000)).ending_after(&held)).await;
+        let mut node = stub.node(|_, config| config.threads = 4).await;
+        let leader = ask_at_once(node.address, 1).await;
+        stub.until_asked(1).await;
+        let waiting = ask_at_once(node.address, 1).await;
+        node.until(|stats| stats.in_flight == 2).await;
+        leader.into_iter().for_each(|leader| leader.abort());
+        node.until(|stats| stats.connections == 1).await;
+        node.shut_down();
+        let address = node.address;
+        let refuses = async || tokio::net::TcpStream::connect(address).await.is_err();
+        while !refuses().await {
+            tokio::task::yield_now().await;
+        }
+        rest.add_permits(1);
+        for asked in waiting {
+            assert_eq!(asked.await.unwrap().body, pattern(100_000));
+        }
+        assert_eq!(node.ended().await.aborted, 0);
+    }
+}
+
 #[tokio::test]
 async fn what_may_not_be_shared_is_asked_for_by_all_at_once() {
     let (head, rest) = (gate(), gate());

@@ -1,7 +1,7 @@
 //! WebSocket connections through a node to its origin. The bytes in them mean nothing to the node, so no frames are made here.
 
 use super::client::Client;
-use super::stub::{Answer, Stub};
+use super::stub::{Answer, Stub, read_head};
 use super::*;
 use larder_edge::OutboundTls;
 use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
@@ -247,6 +247,7 @@ async fn a_side_that_takes_no_bytes_ends_a_tunnel() {
         let mut client = node.client().await;
         client.send(format!("GET / HTTP/1.1\r\nHost: n\r\n{ASKS}\r\n").as_bytes()).await;
         let (mut origin, _) = listener.accept().await.unwrap();
+        read_head(&mut origin).await;
         origin.write_all(ACCEPTED.as_bytes()).await.unwrap();
         assert_eq!(client.reply(true).await.status, 101);
         let sends = if client_stalls { &mut origin } else { client.stream.get_mut() };

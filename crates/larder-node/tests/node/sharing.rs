@@ -56,8 +56,7 @@ async fn reads_beyond_the_limit_are_refused_with_a_reason() {
     let reply = running.client().await.get("/b").await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
     assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=503; detail=reads-full");
-    let stats = running.node.stats();
-    assert_eq!((stats.in_flight, stats.server_errors), (1, 1));
+    running.until(|stats| (stats.in_flight, stats.server_errors) == (1, 1)).await;
 }
 
 #[tokio::test]

@@ -240,3 +240,11 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
 pub(crate) fn gate() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
 }
+
+/// Reads the head of a request: an HTTP client takes a reply that comes before its request for a fault.
+pub(crate) async fn read_head(stream: &mut tokio::net::TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(tokio::io::AsyncReadExt::read_u8(stream).await.unwrap());
+    }
+}

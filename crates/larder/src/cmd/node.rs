@@ -94,7 +94,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     serve::raise_open_files();
     preflight::start(&written, &config.only(Role::Node))?;
     let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
-    let runtime = serve::runtime(role.threads)?;
+    let runtime = serve::runtime(role.node.threads)?;
     let ended = runtime.block_on(async {
         // Before anything that takes time: what comes before is not heard.
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;

@@ -126,14 +126,13 @@ pub(crate) struct RawCache {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawNodeLimits {
-    /// Client connections at once; a further one gets 503 and is closed. A request of HTTP/2 that is under way beside others of its
-    /// connection counts as one too. 1 to 1000000.
+    /// Client connections at once; a further one gets 503 and is closed. 1 to 1000000.
     pub(crate) connections_max: u32,
     /// Bytes of a request's head; 431 beyond. 8KiB to 1MiB.
     pub(crate) head_max: Size,
     /// Bytes of a request's path and query; 414 beyond. 16 to 64000.
     pub(crate) uri_max: Size,
-    /// Header fields of a request; 431 beyond. 8 to 1000.
+    /// Header fields of a request; 431 beyond. 8 to 256.
     pub(crate) headers_max: usize,
     /// Time for a request's head to arrive; then the connection is closed. 1ms to 1h.
     pub(crate) head_timeout: Span,
@@ -148,6 +147,9 @@ pub(crate) struct RawNodeLimits {
     pub(crate) reads_max: usize,
     /// Reads of a directory at one time; the rest wait. 1 to 400. A modelled disk does one at a time.
     pub(crate) reads_at_once: usize,
+    /// Memory for replies to clients of HTTP/2: 128KiB for each request beside another one of its connection. Requests beyond it wait. At
+    /// most 1TiB.
+    pub(crate) http2_bytes_max: Size,
 }
 
 /// `[node.model]`.
@@ -207,6 +209,7 @@ impl Default for RawNodeLimits {
             drain_timeout: Span(limits.drain_timeout),
             reads_max: limits.reads_max,
             reads_at_once: limits.reads_at_once,
+            http2_bytes_max: Size(Bytes(limits.http2_bytes_max as u64)),
         }
     }
 }

@@ -73,7 +73,7 @@ pub(crate) struct RawOrigin {
     pub(crate) idle_timeout: Span,
     /// Bytes of a reply's head; 502 beyond. 8KiB to 1MiB.
     pub(crate) head_max: Size,
-    /// Header fields of a reply; 502 beyond. 8 to 1000.
+    /// Header fields of a reply; 502 beyond. 8 to 256.
     pub(crate) headers_max: usize,
     /// Fetch the whole of a target after a range of it that was not stored, so that the next range is a hit. With false, ranges alone
     /// never fill the cache.

@@ -29,8 +29,6 @@ pub(crate) struct NodeRole {
     /// Where clients connect without TLS, if anywhere.
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) node: NodeConfig,
-    /// 0: one for each core.
-    pub(crate) threads: usize,
     /// File with the secret that switches prove to get reports. Read when the role starts, and at each reload.
     pub(crate) report_secret: Option<PathBuf>,
     /// File with the tokens of those that may purge. Read when the role starts, and at each reload.
@@ -53,6 +51,7 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
         .as_ref()
         .map(|raw_peers| peers(raw_peers, &raw.name, raw.cache.size.0, listen))
         .transpose()?;
+    let threads = in_range("node.threads", raw.threads, 0, 1024)?;
     let object_max = raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0);
     // What is large is kept by no node of a cluster.
     let shared_max = peers.as_ref().map_or(Bytes(u64::MAX), PeersRole::object_max);
@@ -81,6 +80,7 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
         )?,
         // Read when the role starts.
         purge: None,
+        threads,
         access_log: access_log("node", raw.access_log.as_deref(), &raw.access_log_format, &ACCESS_FIELDS)?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
@@ -88,7 +88,7 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
         let key = match error.field.strip_prefix("disk.") {
             Some(disk) => format!("node.model.{disk}"),
             None if error.field == "processor.speed" => "node.model.processor_speed".to_owned(),
-            None => format!("node.{}", error.field.replace("_bytes_max", "_max")),
+            None => format!("node.{}", config_name(error.field)),
         };
         Fault::out_of_range(key, error.expected)
     })?;
@@ -107,10 +107,9 @@ pub(super) fn node(raw: &RawNode, warnings: &mut Vec<Fault>) -> Result<NodeRole,
         )
         .hint("leave out one of them"));
     }
-    let threads = in_range("node.threads", raw.threads, 0, 1024)?;
     let report_secret = raw.report.secret.as_ref().map(PathBuf::from);
     let purge_token = raw.purge_token.as_ref().map(PathBuf::from);
-    Ok(NodeRole { listen, node, threads, report_secret, purge_token, handoff, peers })
+    Ok(NodeRole { listen, node, report_secret, purge_token, handoff, peers })
 }
 
 fn listen(raw: &RawNode) -> Result<Option<SocketAddr>, Fault> {
@@ -123,6 +122,11 @@ fn listen(raw: &RawNode) -> Result<Option<SocketAddr>, Fault> {
             Err(Fault::new("node.listen", "a node listens on one address").hint("write one \"address:port\""))
         }
     }
+}
+
+/// The key of a field of the node's settings.
+fn config_name(field: &str) -> String {
+    if field.ends_with("http2_bytes_max") { field.to_owned() } else { field.replace("_bytes_max", "_max") }
 }
 
 fn limits(raw: &RawNodeLimits) -> Limits {
@@ -138,6 +142,7 @@ fn limits(raw: &RawNodeLimits) -> Limits {
         drain_timeout: raw.drain_timeout.0,
         reads_max: raw.reads_max,
         reads_at_once: raw.reads_at_once,
+        http2_bytes_max: bytes(raw.http2_bytes_max),
     }
 }
 

@@ -295,8 +295,8 @@ fn an_origin_hears_the_same_as_by_http1() {
     }
     let named = Request::get(format!("https://user@{HOST}/refused")).body(Full::default()).unwrap();
     is_refused(&client, named, "a user");
-    assert_eq!(client.send(with("/refused", &[("expect", "100-continue")])).unwrap().status(), 417);
-    is_refused(&client, Request::connect(HOST).body(Full::default()).unwrap(), "a tunnel");
+    assert_eq!(client.send(with("/x", &[("expect", "100-continue")])).unwrap().status(), 200);
+    assert_eq!(client.send(Request::connect(HOST).body(Full::default()).unwrap()).unwrap().status(), 405);
     let many: Vec<_> = (0..101).map(|_| ("x-a", "1")).collect();
     assert_eq!(client.send(with("/refused", &many)).unwrap().status(), 431);
     assert_eq!(client.ask("/x").0, 200, "the connection goes on");
@@ -378,9 +378,9 @@ fn a_client_that_reads_nothing_is_sent_away_whatever_it_sends() {
     await_metric(&node, "in_flight", 0);
 }
 
-/// What h2 holds of replies whose client has room for a byte of each ends with the connection.
+/// Replies whose client has room for a byte of each end one by one.
 #[test]
-fn ends_of_replies_that_nobody_takes_end_the_connection() {
+fn replies_that_nobody_takes_end() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
@@ -389,12 +389,13 @@ fn ends_of_replies_that_nobody_takes_end_the_connection() {
     builder.initial_stream_window_size(1);
     let client = Client::with(node.address, &authority.roots(), &builder);
     let held: Vec<_> = (0..20).map(|_| client.send(request("/a")).unwrap()).collect();
-    assert_eq!(metric(&node, "in_flight"), 20, "they count until they are taken");
-    let _ = client.end();
-    assert!((1..=20).contains(&metric(&node, "write_timeouts_total")));
-    drop(held);
-    await_metric(&node, "connections", 0);
+    await_metric(&node, "write_timeouts_total", 20);
     await_metric(&node, "in_flight", 0);
+    for reply in held {
+        assert!(client.rest(reply).is_err(), "it must not end as if whole");
+    }
+    drop(client);
+    await_metric(&node, "connections", 0);
 }
 
 /// A client that reads slowly all the time is cut neither for its silence nor when the node ends.
@@ -413,7 +414,7 @@ fn a_slow_client_gets_all() {
     for reply in held {
         assert_eq!(client.rest(reply).unwrap(), large());
     }
-    assert!(node.terminate().success());
+    assert!(node.ended().success());
 }
 
 /// Who asks and leaves again and again is not served for ever.
@@ -426,7 +427,7 @@ fn a_client_that_leaves_what_it_asked_for_is_sent_away() {
     builder.initial_stream_window_size(65_535);
     let client = Client::with(node.address, &authority.roots(), &builder);
     let left = (0..2_000).take_while(|_| client.send(request("/large")).map(drop).is_ok()).count();
-    assert!((500..1_500).contains(&left), "{left}");
+    assert!((400..1_500).contains(&left), "{left}");
     await_metric(&node, "connections", 0);
     await_metric(&node, "in_flight", 0);
 }
@@ -484,29 +485,25 @@ fn a_connection_without_requests_ends() {
     await_metric(&node, "connections", 0);
 }
 
-/// Each request beside others takes the place of a connection.
+/// Requests beyond the memory for replies wait until others have ended.
 #[test]
-fn requests_beyond_the_places_are_refused() {
+fn requests_beyond_the_memory_wait() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
-    let lines = format!("{}\nlimits.connections_max = 2", root(folder.path()));
+    // For one request beside the first one of a connection.
+    let lines = format!("{}\nlimits.http2_bytes_max = \"256KiB\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
     let mut builder = Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(65_535).initial_connection_window_size(1 << 20);
     let client = Client::with(node.address, &authority.roots(), &builder);
     let held = [client.send(request("/large")).unwrap(), client.send(request("/large")).unwrap()];
-    let refused = client.send(request("/a")).unwrap();
-    assert_eq!(refused.status(), 503);
-    assert!(refused.headers().contains_key("retry-after"));
-    assert_eq!(metric(&node, "connections_refused_total"), 1);
-    // One that comes now waits until one of these has ended.
     let waits = client.runtime.spawn(client.sender.clone().send_request(request("/a")));
     larder_testkit::holds_for(Duration::from_millis(300), "the third request waits", || !waits.is_finished());
     for reply in held {
         assert_eq!(client.rest(reply).unwrap().len(), LARGE);
     }
     assert_eq!(client.runtime.block_on(waits).unwrap().unwrap().status(), 200);
-    assert_eq!((client.ask("/a").0, metric(&node, "connections_refused_total")), (200, 1));
+    assert_eq!(metric(&node, "connections_refused_total"), 0);
 }
 
 /// What is under way when a node ends is answered, and who asks nothing does not hold it up.
@@ -514,8 +511,7 @@ fn requests_beyond_the_places_are_refused() {
 fn a_node_that_ends_answers_what_has_begun() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
-    let lines = format!("{}\nlimits.connections_max = 3", root(folder.path()));
-    let node = node(folder.path(), &authority, &lines, "");
+    let node = node(folder.path(), &authority, &root(folder.path()), "");
     let mut builder = Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(65_535).initial_connection_window_size(1 << 20);
     let client = Client::with(node.address, &authority.roots(), &builder);
@@ -528,7 +524,7 @@ fn a_node_that_ends_answers_what_has_begun() {
     for reply in held {
         assert_eq!(client.rest(reply).unwrap(), large());
     }
-    assert!(node.terminate().success());
+    assert!(node.ended().success());
     assert!(client.end().0.is_ok());
 }
 

@@ -97,8 +97,13 @@ impl Process {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub fn terminate(mut self) -> ExitStatus {
+    pub fn terminate(self) -> ExitStatus {
         self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits for the end of a process that has been told to end. Another signal would end it at once.
+    pub fn ended(mut self) -> ExitStatus {
         until("the process ends", || self.child.try_wait().unwrap())
     }
 

@@ -13,12 +13,14 @@ pub(super) fn read_request(head: &mut RequestHead, request: &Parts, has_body: bo
     if let Some(authority) = authority {
         head.fields.append(b"Host", authority)?;
     }
-    let mut has_cookie = false;
+    let (mut has_cookie, mut has_host) = (false, false);
     for (name, value) in &request.headers {
         let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
         match (name, authority) {
             // A host beside the pseudo-field must be the same one.
-            (b"host", Some(authority)) if value.eq_ignore_ascii_case(authority) => {}
+            (b"host", Some(authority)) if !has_host && value.eq_ignore_ascii_case(authority) => {
+                has_host = true;
+            }
             (b"host", Some(_)) => return Err(Fault::Host),
             // RFC 9113 section 8.2.3: servers of HTTP/1 know one field only.
             (b"cookie", _) if std::mem::replace(&mut has_cookie, true) => {}

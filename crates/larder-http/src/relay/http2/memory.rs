@@ -18,6 +18,7 @@ use crate::http2::Blocked;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -38,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The memory that all connections of HTTP/2 share, of all threads.
 #[derive(Debug)]
 pub struct StreamMemory {
-    bytes: usize,
+    bytes: AtomicUsize,
     held: Mutex<Held>,
 }
 
@@ -59,31 +60,44 @@ impl Default for StreamMemory {
 impl StreamMemory {
     /// Memory of this size.
     pub fn new(bytes: usize) -> Self {
-        Self { bytes, held: Mutex::default() }
+        Self { bytes: AtomicUsize::new(bytes), held: Mutex::default() }
+    }
+
+    /// Changes the size. Memory that is held beyond it comes back as requests end.
+    pub fn resize(&self, bytes: usize) {
+        self.bytes.store(bytes, Relaxed);
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, client: IpAddr, bytes: usize) -> bool {
-        let mut held = self.held();
-        let (all, own) = (held.bytes + bytes, held.clients.get(&client).copied().unwrap_or_default() + bytes);
-        let fits = all <= self.bytes && (own <= self.bytes / SHARES || all <= self.bytes / 2);
-        if fits {
-            held.bytes = all;
+    fn take(&self, client: Option<IpAddr>, bytes: usize) -> bool {
+        let (mut held, max) = (self.held(), self.bytes.load(Relaxed));
+        let all = held.bytes + bytes;
+        if all > max {
+            return false;
+        }
+        if let Some(client) = client {
+            let own = held.clients.get(&client).copied().unwrap_or_default() + bytes;
+            if own > max / SHARES && all > max / 2 {
+                return false;
+            }
             held.clients.insert(client, own);
         }
-        fits
+        held.bytes = all;
+        true
     }
 
-    fn give(&self, client: IpAddr, bytes: usize) {
+    fn give(&self, client: Option<IpAddr>, bytes: usize) {
         if bytes == 0 {
             return;
         }
         let mut held = self.held();
         held.bytes -= bytes;
-        if let Some(own) = held.clients.get_mut(&client) {
+        if let Some(client) = client
+            && let Some(own) = held.clients.get_mut(&client)
+        {
             *own -= bytes;
             if *own == 0 {
                 held.clients.remove(&client);
@@ -96,7 +110,8 @@ impl StreamMemory {
 #[derive(Debug)]
 pub(super) struct Account {
     memory: Arc<StreamMemory>,
-    client: IpAddr,
+    /// `None`: it has no share of its own.
+    client: Option<IpAddr>,
     /// The record of how the client takes bytes.
     blocked: Arc<Blocked>,
     /// Requests that hold memory.
@@ -110,12 +125,12 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The account of a connection from `client`: of IPv6, clients are networks of 64 bits.
-    pub(super) fn new(memory: Arc<StreamMemory>, client: IpAddr, blocked: Arc<Blocked>) -> Self {
-        let client = match client.to_canonical() {
+    /// The account of a connection from `client`: of IPv6, clients are networks of 64 bits. `None`: no share limits it.
+    pub(super) fn new(memory: Arc<StreamMemory>, client: Option<IpAddr>, blocked: Arc<Blocked>) -> Self {
+        let client = client.map(|client| match client.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & (u128::MAX << 64)).into()),
             v4 => v4,
-        };
+        });
         Self {
             memory,
             client,
@@ -207,7 +222,7 @@ mod tests {
     const NO_PATIENCE: Duration = Duration::ZERO;
 
     fn account(memory: &Arc<StreamMemory>, client: u8) -> Account {
-        Account::new(memory.clone(), [192, 0, 2, client].into(), Arc::default())
+        Account::new(memory.clone(), Some([192, 0, 2, client].into()), Arc::default())
     }
 
     /// Requests that get memory at once.
@@ -295,7 +310,7 @@ mod tests {
     fn a_client_of_ipv6_is_a_network() {
         let memory = Arc::new(StreamMemory::default());
         let client = |address: &str| {
-            Account::new(memory.clone(), address.parse().expect("an address"), Arc::default()).client
+            Account::new(memory.clone(), Some(address.parse().expect("an address")), Arc::default()).client
         };
         assert_eq!(client("2001:db8:0:1::1"), client("2001:db8:0:1:ffff::2"));
         assert_ne!(client("2001:db8:0:1::1"), client("2001:db8:0:2::1"));

@@ -23,8 +23,9 @@ mod waker;
 
 pub use memory::StreamMemory;
 
+use super::clock::Clock;
 use super::deadline::Deadline;
-use super::proxy::{Limits, Proxy};
+use super::proxy::{Limits, Proxy, Refusal};
 use super::splice::Transport;
 use super::wire::Wire;
 use super::worker::{Place, Worker};
@@ -38,12 +39,12 @@ use memory::Account;
 use socket::{Link, Socket};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::net::Ipv4Addr;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use waker::TurnWaker;
 
 /// Requests that one client may have under way on a connection.
@@ -77,6 +78,8 @@ pub enum Http2Fault {
     OtherFlood,
     /// The connection was ended, because of its malformed requests.
     Malformed,
+    /// The connection was ended, because its client took nothing.
+    Stalled,
     /// A request was lost to a fault of the proxy; no fault of the client.
     Panicked,
 }
@@ -97,13 +100,15 @@ struct Shared {
 }
 
 /// Serves a client's connection of HTTP/2 from its preface to its end.
-pub async fn serve_http2<T, P>(io: T, info: &P::Client, worker: &Worker<P>)
+///
+/// `first_by`: the time by which the first request must have come, if that is limited otherwise than by `Limits`.
+pub async fn serve_http2<T, P>(io: T, first_by: Option<Instant>, info: &P::Client, worker: &Worker<P>)
 where
     T: Transport,
     P: Proxy,
 {
     let limits = worker.proxy.limits(info);
-    let address = worker.proxy.address(info).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let address = worker.proxy.address(info);
     let blocked = Arc::<Blocked>::default();
     let shared = Rc::new(Shared {
         waiting: lane::Waiting::default(),
@@ -114,8 +119,18 @@ where
         blocked,
     });
     let link = Rc::new(RefCell::new(Link::new(io, limits.client_write, &shared.blocked)));
-    let Some(session) = shake(&link, &limits).await else { return };
-    let lingers = Turns::new(session, link.clone(), shared.clone(), (worker, &limits))
+    let time_left = || first_by.map(|by| by.saturating_duration_since(Clock::now()));
+    let session = match shake(&link, &limits, time_left().unwrap_or(limits.head)).await {
+        Ok(session) => session,
+        Err(error) => {
+            if error.kind() == io::ErrorKind::TimedOut {
+                // There is no request to be answered.
+                drop(worker.proxy.refuse(info, Refusal::TimedOut));
+            }
+            return;
+        }
+    };
+    let lingers = Turns::new(session, link.clone(), shared.clone(), (worker, time_left(), limits.keepalive))
         .run(|first| lane::serve(info, worker, shared.clone(), first), worker, info)
         .await;
     // Gives back what requests that did not end have reserved.
@@ -137,8 +152,8 @@ async fn part<T: Transport>(mut link: Link<T>) {
     }
 }
 
-/// Reads the preface.
-async fn shake<T>(link: &Rc<RefCell<Link<T>>>, limits: &Limits) -> Option<Session<T>>
+/// Reads the preface, for `patience` at most.
+async fn shake<T>(link: &Rc<RefCell<Link<T>>>, limits: &Limits, patience: Duration) -> io::Result<Session<T>>
 where
     T: Transport,
 {
@@ -150,16 +165,16 @@ where
         .max_send_buffer_size(SEND_BUFFER)
         .handshake(Socket(link.clone()));
     let mut shaking = pin!(shaking);
-    let mut deadline = Deadline::new(limits.head);
+    let mut deadline = Deadline::new(patience);
     poll_fn(|cx| {
         if let Poll::Ready(session) = shaking.as_mut().poll(cx) {
-            return Poll::Ready(session.ok());
+            return Poll::Ready(session.map_err(|_| io::ErrorKind::InvalidData.into()));
         }
         // A client may wait for the settings before it sends its own.
-        if let Poll::Ready(Err(_)) = link.borrow_mut().poll_flush(cx) {
-            return Poll::Ready(None);
+        if let Poll::Ready(Err(error)) = link.borrow_mut().poll_flush(cx) {
+            return Poll::Ready(Err(error));
         }
-        deadline.poll(cx).map(|()| None)
+        deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     })
     .await
 }
@@ -187,6 +202,8 @@ struct Turns<'a, T, P: Proxy, F> {
     stage: Stage,
     /// For a connection without requests, and for requests without a connection.
     deadline: Deadline,
+    /// The first request has a deadline of its own, and has not come.
+    awaits_first: bool,
     was_busy: bool,
 }
 
@@ -200,7 +217,7 @@ where
         session: Session<T>,
         link: Rc<RefCell<Link<T>>>,
         shared: Rc<Shared>,
-        (worker, limits): (&'a Worker<P>, &Limits),
+        (worker, first, keepalive): (&'a Worker<P>, Option<Duration>, Duration),
     ) -> Self {
         Self {
             session: Some(session),
@@ -209,7 +226,8 @@ where
             lanes: FuturesUnordered::new(),
             place: worker.enter(),
             stage: Stage::Open,
-            deadline: Deadline::new(limits.keepalive),
+            deadline: Deadline::new(first.unwrap_or(keepalive)),
+            awaits_first: first.is_some(),
             was_busy: false,
         }
     }
@@ -231,6 +249,9 @@ where
             }
             let flushed = self.link.borrow_mut().poll_flush(&mut Context::from_waker(&waker));
             if matches!(flushed, Poll::Ready(Err(_))) && self.session.is_some() {
+                if self.link.borrow().is_stalled {
+                    worker.proxy.on_http2_fault(info, Http2Fault::Stalled);
+                }
                 self.end(false);
                 cx.waker().wake_by_ref();
             }
@@ -274,7 +295,8 @@ where
                 Poll::Ready(Some(Err(error))) => {
                     let is_calmed = error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM);
                     let flood = self.link.borrow().flood.map(Http2Fault::Flood);
-                    let fault = flood.or_else(|| is_calmed.then_some(Http2Fault::OtherFlood));
+                    let stalled = self.link.borrow().is_stalled.then_some(Http2Fault::Stalled);
+                    let fault = flood.or(stalled).or_else(|| is_calmed.then_some(Http2Fault::OtherFlood));
                     if let Some(fault) = fault {
                         worker.proxy.on_http2_fault(info, fault);
                     }
@@ -315,7 +337,7 @@ where
             return (!is_busy || is_late).then_some(lingers);
         }
         if is_busy {
-            self.was_busy = true;
+            (self.was_busy, self.awaits_first) = (true, false);
             return None;
         }
         let limits = worker.proxy.limits(info);
@@ -327,7 +349,11 @@ where
                 // Its last reply is not at the client. The deadline for writes runs.
                 self.deadline.set(limits.keepalive);
             } else if self.stage == Stage::Open {
-                worker.proxy.on_idle(info);
+                if std::mem::take(&mut self.awaits_first) {
+                    drop(worker.proxy.refuse(info, Refusal::TimedOut));
+                } else {
+                    worker.proxy.on_idle(info);
+                }
                 self.leave(limits.head);
             } else {
                 self.end(true);

@@ -34,6 +34,8 @@ pub(super) struct Link<T> {
     deadline: WriteDeadline,
     /// The limit on frames that the client has exceeded.
     pub(super) flood: Option<Flood>,
+    /// The client has taken nothing for too long.
+    pub(super) is_stalled: bool,
 }
 
 impl<T: Transport> Link<T> {
@@ -48,6 +50,7 @@ impl<T: Transport> Link<T> {
             frames: FrameLimits::new(now).with_resets(now),
             deadline: WriteDeadline::new(patience, Some(blocked.clone())),
             flood: None,
+            is_stalled: false,
         }
     }
 
@@ -90,6 +93,7 @@ impl<T: Transport> Link<T> {
         let flushed = self.write(cx);
         let sent = self.io.sent().unwrap_or(self.sent);
         if self.deadline.is_late(cx, Some(sent), &flushed) {
+            self.is_stalled = true;
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")));
         }
         flushed

@@ -240,9 +240,11 @@ impl Downstream for Stream {
     }
 
     fn send_interim(&mut self, _: &mut Context<'_>, head: &ReplyHead, _: &mut Vec<u8>) -> io::Result<()> {
-        let reply = convert::reply(head).ok_or(io::ErrorKind::InvalidData)?;
-        let Some(respond) = &mut self.respond else { return Ok(()) };
-        respond.send_informational(reply).map_err(gone)
+        if let (Some(reply), Some(respond)) = (convert::reply(head), &mut self.respond) {
+            // One that h2 refuses is dropped: the final reply comes all the same. That the client leaves is noticed elsewhere.
+            let _ = respond.send_informational(reply);
+        }
+        Ok(())
     }
 
     fn begin(&mut self, head: &ReplyHead, out: &mut Vec<u8>) {

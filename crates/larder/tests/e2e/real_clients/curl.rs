@@ -61,7 +61,7 @@ fn curl_gets_every_byte_in_every_version_of_http() {
         (&["--http2-prior-knowledge"], &plain, &["2 1"]),
         (&["--http1.1", "--cacert", ca], &secure, &["1.1 1", "1.1 0"]),
         (&["--http2", "--cacert", ca], &secure, &["2 1", "2 0"]),
-        (&["--http1.0"], &node_plain, &["1 1", "1 1"]),
+        (&["--http1.0"], &node_plain, &["1.1 1", "1.1 1"]),
         (&["--http1.1"], &node_plain, &["1.1 1", "1.1 0"]),
         (&["--http2", "--cacert", ca], &node_secure, &["2 1", "2 0"]),
     ];

@@ -1,0 +1,289 @@
+//! Requests as the engine ([`larder_http::relay`]) meets them: all are answered here.
+
+use crate::body::Body;
+use crate::connection::{InFlight, Shared};
+use crate::edge::Entered;
+use crate::http::cache_status::Outcome;
+use crate::node::Node;
+use crate::terms::Terms;
+use ::http::header::{self, HeaderValue};
+use ::http::{Request, Response, StatusCode};
+use larder_handoff::agent::Giver;
+use larder_http::convert;
+use larder_http::h1::{ReplyHead, RequestHead};
+use larder_http::relay::{
+    Answer, ClientFault, ClientHandle, Clock, Contents, Failure, Http2Fault, Limits, Next, Proxy, Refusal,
+    Report, RequestBody, Then,
+};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::net::TcpStream;
+
+/// Answers the requests of a thread's connections.
+pub(crate) struct Requests {
+    node: Arc<Node>,
+    date: RefCell<Date>,
+}
+
+/// A client's connection.
+pub(crate) struct Client {
+    pub(crate) shared: Arc<Shared>,
+    /// The terms of the time when the connection came.
+    terms: Arc<Terms>,
+    half_close: bool,
+    /// Ends when a switch wants the connection elsewhere, if it may go there.
+    release: Option<RefCell<Pin<Box<dyn Future<Output = ()>>>>>,
+}
+
+impl Client {
+    /// A connection whose client may end its side and still read if `half_close`.
+    pub(crate) fn new(shared: Arc<Shared>, terms: Arc<Terms>, half_close: bool) -> Self {
+        Self { shared, terms, half_close, release: None }
+    }
+
+    /// The same connection, which goes elsewhere between two requests when a switch wants that.
+    #[must_use]
+    pub(crate) fn released_by(mut self, mut giver: Giver) -> Self {
+        self.release = Some(RefCell::new(Box::pin(async move { giver.released().await })));
+        self
+    }
+}
+
+/// A request that was answered at once.
+pub(crate) struct AtOnce {
+    in_flight: InFlight,
+    /// Not complete if the connection is cut before its end.
+    report: Report,
+}
+
+impl Drop for AtOnce {
+    fn drop(&mut self) {
+        let counters = self.in_flight.counters();
+        counters.bytes_out.add(self.report.body_bytes);
+        counters.aborted.add(u64::from(!self.report.complete));
+    }
+}
+
+impl Requests {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node, date: RefCell::new(Date::new()) }
+    }
+
+    /// Refuses a request before the node has read it.
+    fn refused(&self, status: StatusCode, detail: &'static str) -> Answer {
+        self.node.counters.requests.add(1);
+        self.answer(self.node.plain(status, Outcome::Local(detail), ""))
+    }
+
+    /// Dates a reply.
+    fn date(&self, head: &mut ReplyHead) {
+        // A reply with more fields than there is room for goes without.
+        let _ = convert::append(head, &header::DATE, self.date.borrow_mut().now());
+    }
+
+    fn answer(&self, reply: Response<Body>) -> Answer {
+        let (parts, body) = reply.into_parts();
+        let Ok(mut head) = convert::reply_head(&parts) else {
+            tracing::warn!(fields = parts.headers.len(), "reply refused: too many header fields");
+            return Answer::new(StatusCode::BAD_GATEWAY.as_u16());
+        };
+        if !parts.headers.contains_key(header::DATE) {
+            self.date(&mut head);
+        }
+        let is_tunnel = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+        let then = if is_tunnel { Then::Leaves } else { Then::GoesOn };
+        Answer { head, body: Contents::stream(body), then }
+    }
+}
+
+impl Proxy for Requests {
+    type Client = Client;
+    /// `None`: the contents of the reply hold the request.
+    type Exchange = Option<AtOnce>;
+    type Server = Infallible;
+    type Stream = TcpStream;
+
+    fn request(&self, client: &Client, head: &mut RequestHead) -> (Option<AtOnce>, Next<Infallible>) {
+        if head.fields.len() > client.terms.limits.headers_max {
+            let answer = self.refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers");
+            return (None, Next::Answer(answer));
+        }
+        match self.node.answer_at_once(&client.shared, head) {
+            Some((in_flight, mut answer)) => {
+                self.date(&mut answer.head);
+                (Some(AtOnce { in_flight, report: Report::default() }), Next::Answer(answer))
+            }
+            None => (None, Next::Later),
+        }
+    }
+
+    async fn decide(
+        &self,
+        (client, handle): (&Client, &ClientHandle),
+        _: &mut Option<AtOnce>,
+        head: &mut RequestHead,
+    ) -> Next<Infallible> {
+        let Some(request) = request(head, handle) else {
+            return Next::Answer(self.refused(StatusCode::BAD_REQUEST, "request"));
+        };
+        let mut reply = pin!(self.node.clone().handle(client.shared.clone(), request, handle.interim()));
+        poll_fn(|cx| match reply.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Next::Answer(self.answer(reply))),
+            Poll::Pending if client.shared.departs() => Poll::Ready(Next::Leave),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    async fn connect(&self, _: &Client, server: &Infallible) -> io::Result<TcpStream> {
+        match *server {}
+    }
+
+    fn on_failure(
+        &self,
+        _: &Client,
+        _: &mut Option<AtOnce>,
+        _: (&RequestHead, &ReplyHead),
+        _: &Failure,
+    ) -> Next<Infallible> {
+        // Only servers fail, and there are none.
+        Next::Answer(Answer::new(StatusCode::BAD_GATEWAY.as_u16()))
+    }
+
+    fn on_end(
+        &self,
+        _: &Client,
+        exchange: Option<AtOnce>,
+        _: &mut RequestHead,
+        _: &ReplyHead,
+        report: Report,
+    ) {
+        if let Some(mut at_once) = exchange {
+            at_once.report = report;
+        }
+        if report.fault == Some(ClientFault::Stalled) {
+            self.node.counters.write_timeouts.add(1);
+        }
+    }
+
+    fn refuse(&self, _: &Client, refusal: Refusal) -> Option<Answer> {
+        let (status, detail) = match refusal {
+            Refusal::TimedOut => {
+                self.node.counters.head_timeouts.add(1);
+                return None;
+            }
+            Refusal::TooLarge { in_target: true } => (StatusCode::URI_TOO_LONG, "uri-length"),
+            Refusal::TooLarge { in_target: false } => {
+                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers")
+            }
+            Refusal::Malformed { .. } => (StatusCode::BAD_REQUEST, "request"),
+            Refusal::Connect => (StatusCode::METHOD_NOT_ALLOWED, "method"),
+        };
+        let mut answer = self.refused(status, detail);
+        if refusal == Refusal::Connect {
+            // There is room for a field.
+            let _ = answer.head.fields.append(b"allow", b"GET, HEAD");
+        }
+        Some(answer)
+    }
+
+    fn poll_leave(&self, client: &Client, is_over: bool, cx: &mut Context<'_>) -> Poll<()> {
+        match &client.release {
+            None => Poll::Pending,
+            Some(_) if is_over => Poll::Ready(()),
+            Some(release) => release.borrow_mut().as_mut().poll(cx),
+        }
+    }
+
+    fn on_idle(&self, _: &Client) {
+        self.node.counters.idle_timeouts.add(1);
+    }
+
+    fn address(&self, client: &Client) -> Option<IpAddr> {
+        let entered = client.shared.entered();
+        let sender = entered.and_then(Entered::client).or(client.shared.peer)?;
+        // A relay stands for many clients.
+        (!client.terms.entry.trusted_relays.trusts(sender)).then_some(sender)
+    }
+
+    fn on_http2_fault(&self, _: &Client, fault: Http2Fault) {
+        let counters = &self.node.counters;
+        match fault {
+            Http2Fault::StreamsFull => counters.connections_refused.add(1),
+            Http2Fault::Flood(_) | Http2Fault::OtherFlood | Http2Fault::Malformed => {
+                counters.http2_floods.add(1);
+                tracing::debug!(?fault, "HTTP/2 connection closed");
+            }
+            Http2Fault::Stalled => counters.write_timeouts.add(1),
+            Http2Fault::Panicked => counters.panics.add(1),
+        }
+    }
+
+    fn limits(&self, client: &Client) -> Limits {
+        let limits = &client.terms.limits;
+        Limits {
+            head_bytes: limits.head_bytes_max,
+            head: limits.head_timeout,
+            keepalive: limits.idle_timeout,
+            client_write: limits.write_timeout,
+            half_close: client.half_close,
+            ..Limits::default()
+        }
+    }
+}
+
+/// A request as the node reads it. `None` if its target is no URI.
+///
+/// The engine has removed the fields that concern the connection. Those that the node goes by stand in it again: the wish to end the
+/// connection, and the protocol that it asks for.
+fn request(head: &RequestHead, handle: &ClientHandle) -> Option<Request<RequestBody>> {
+    let request = convert::request(head)?;
+    let (mut parts, ()) = request.into_parts();
+    if let Some(protocols) = handle.protocols() {
+        parts.headers.insert(header::UPGRADE, HeaderValue::from_bytes(protocols).ok()?);
+        parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    if !head.is_persistent() && !head.is_http10() {
+        parts.headers.append(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if head.is_http10() && parts.headers.get(header::HOST).is_some_and(HeaderValue::is_empty) {
+        // There was none.
+        parts.headers.remove(header::HOST);
+    }
+    Some(Request::from_parts(parts, handle.body()))
+}
+
+/// The time of day as it stands in `Date` (RFC 9110 section 6.6.1).
+struct Date {
+    text: HeaderValue,
+    /// The text is written again after this.
+    until: Instant,
+}
+
+impl Date {
+    fn new() -> Self {
+        Self { text: HeaderValue::from_static(""), until: Instant::now() }
+    }
+
+    /// The text of now, at most a second old.
+    fn now(&mut self) -> &HeaderValue {
+        let now = Clock::now();
+        if now >= self.until || self.text.is_empty() {
+            let time = SystemTime::now();
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let passed = Duration::from_nanos(since.subsec_nanos().into());
+            self.until = now + Duration::from_secs(1).saturating_sub(passed);
+            if let Ok(text) = HeaderValue::try_from(httpdate::fmt_http_date(time)) {
+                self.text = text;
+            }
+        }
+        &self.text
+    }
+}
