@@ -90,7 +90,7 @@ class Page:
         kind, flags, stream = self.frame
         if kind == 4 and not flags & 1:
             self.socket.send(frame(4, 1, 0, b""))
-        elif kind == 3 or kind == 7:
+        elif kind in (3, 7) and self.due:
             self.wrong = f"frame {kind}: {len(self.due)} replies are not whole"
         elif kind == 0:
             self.due[stream] -= length

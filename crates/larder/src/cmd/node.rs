@@ -10,7 +10,7 @@ use clap::Args;
 use larder_handoff::agent::{Agent, Sockets};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
 use larder_peers::{ClusterSecrets, PeersConfig};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -31,6 +31,8 @@ mod tables;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
 const RESTORED_MAX: usize = 1_024;
+/// Connections that the kernel may hold before they are accepted. Switches open many at one time.
+const BACKLOG: u32 = 4_096;
 /// How long work on files may go on once all connections have ended.
 const LAST_WORK: Duration = Duration::from_secs(1);
 /// Connections that were sent here before the switches knew that the node ends come at the latest so long after: a lost
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let secure = node.tls.as_ref().map(|tls| tls.listen.clone()).unwrap_or_default();
         let name = node.name.clone();
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
-        let (listeners, listen) = bind(listen, &secure).await?;
+        let (listeners, listen) = bind(listen, &secure)?;
         let reloader = Arc::new(Reloader::new(args.clone(), written.raw, level, Arc::clone(&node)));
         let surface = Arc::new(NodeSurface::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
@@ -178,19 +180,23 @@ fn no_section() -> anyhow::Error {
 }
 
 /// Takes the addresses for clients, without TLS and with it, and says which they are.
-async fn bind(
-    clear: Option<SocketAddr>,
-    secure: &[SocketAddr],
-) -> anyhow::Result<(Listeners, Vec<SocketAddr>)> {
+fn bind(clear: Option<SocketAddr>, secure: &[SocketAddr]) -> anyhow::Result<(Listeners, Vec<SocketAddr>)> {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for address in clear.iter().chain(secure) {
-        let bound = TcpListener::bind(address).await;
-        let listener = bound.with_context(|| format!("cannot listen on {address}"))?;
+        let listener = listen(*address).with_context(|| format!("cannot listen on {address}"))?;
         addresses.push(listener.local_addr()?);
         listeners.push(listener);
     }
     let secure = listeners.split_off(usize::from(clear.is_some()));
     Ok((Listeners::new(listeners.pop(), secure), addresses))
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A node that restarts takes its address back at once.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Joins the cluster of equal nodes. Connections that others hand over come to `sockets`.
