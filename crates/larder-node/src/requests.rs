@@ -10,7 +10,7 @@ use ::http::header::{self, HeaderValue};
 use ::http::{Request, Response, StatusCode};
 use larder_handoff::agent::Giver;
 use larder_http::convert;
-use larder_http::h1::{ReplyHead, RequestHead};
+use larder_http::h1::{Fault, ReplyHead, RequestHead};
 use larder_http::relay::{
     Answer, ClientFault, ClientHandle, Clock, Contents, Failure, Http2Fault, Limits, Next, Proxy, Refusal,
     Report, RequestBody, Then,
@@ -180,7 +180,7 @@ impl Proxy for Requests {
                 return None;
             }
             Refusal::TooLarge { in_target: true } => (StatusCode::URI_TOO_LONG, "uri-length"),
-            Refusal::TooLarge { in_target: false } => {
+            Refusal::TooLarge { in_target: false } | Refusal::Malformed { fault: Fault::TooLarge, .. } => {
                 (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers")
             }
             Refusal::Malformed { .. } => (StatusCode::BAD_REQUEST, "request"),

@@ -7,7 +7,7 @@ use super::known::apply;
 use super::requests::Requests;
 use crate::failure::{ERROR_HEADER, Failure};
 use larder_edge::Fields;
-use larder_http::h1::{Body, RequestHead};
+use larder_http::h1::{Body, Fault, RequestHead};
 use larder_http::relay::{Answer, Refusal, Then};
 
 impl Requests {
@@ -77,7 +77,9 @@ impl Requests {
         let failure = match refusal {
             Refusal::TimedOut => Failure::HeaderTimeout,
             Refusal::TooLarge { in_target: true } => Failure::UriTooLong,
-            Refusal::TooLarge { in_target: false } => Failure::HeaderTooLarge,
+            Refusal::TooLarge { in_target: false } | Refusal::Malformed { fault: Fault::TooLarge, .. } => {
+                Failure::HeaderTooLarge
+            }
             Refusal::Malformed { .. } | Refusal::Connect => Failure::BadRequest,
         };
         self.shared.decider.metrics.failed(failure);
