@@ -2,11 +2,10 @@
 //!
 //! Switch and node apply the same rules, once, before anything else reads the header:
 //!
-//! 1. Fields whose names contain an underscore are dropped ([`EntryRules::sanitize`]). CGI-like applications read `Client_Cert` and
-//!    `Client-Cert` as the same variable. nginx drops them too (`underscores_in_headers`).
-//! 2. Fields that `Connection` nominates are removed (RFC 9110 section 7.6.1), except end-to-end fields. A client that nominates
-//!    `X-Forwarded-For` or `Cookie` tries to have a proxy remove what the next hop relies on; such a nomination is ignored, as
-//!    section 7.6.1 forbids a sender to make it.
+//! 1. Fields that `Connection` nominates are removed by the engine (`larder_http::relay`), except end-to-end fields. A client that
+//!    nominates `X-Forwarded-For` or `Cookie` tries to have a proxy remove what the next hop relies on.
+//! 2. Fields whose names contain an underscore are dropped ([`EntryRules::drop_underscores`]). CGI-like applications read
+//!    `Client_Cert` and `Client-Cert` as the same variable. nginx drops them too (`underscores_in_headers`).
 //! 3. The identity fields of an untrusted sender are replaced or completed ([`EntryRules::identify`]):
 //!
 //! | field | sender is a trusted relay | any other sender |
