@@ -303,9 +303,7 @@ impl Node {
             return reply.map(|body| body.with(in_flight));
         }
         let tunnels = websocket && !own && self.opens_tunnels();
-        if matches!(self.store, Store::Origin(_))
-            && let Some(interim) = interim
-        {
+        if let Some(interim) = interim {
             parts.extensions.insert(interim);
         }
         if tunnels {

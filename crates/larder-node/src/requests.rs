@@ -5,6 +5,7 @@ use crate::connection::{InFlight, Shared};
 use crate::edge::Entered;
 use crate::http::cache_status::Outcome;
 use crate::node::Node;
+use crate::store::Store;
 use crate::terms::Terms;
 use ::http::header::{self, HeaderValue};
 use ::http::{Request, Response, StatusCode};
@@ -133,7 +134,9 @@ impl Proxy for Requests {
         let Some(request) = request(head, handle) else {
             return Next::Answer(self.refused(StatusCode::BAD_REQUEST, "request"));
         };
-        let mut reply = pin!(self.node.clone().handle(client.shared.clone(), request, handle.interim()));
+        // Only an origin sends interim replies, and their way costs an allocation.
+        let interim = matches!(self.node.store, Store::Origin(_)).then(|| handle.interim()).flatten();
+        let mut reply = pin!(self.node.clone().handle(client.shared.clone(), request, interim));
         poll_fn(|cx| match reply.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Next::Answer(self.answer(reply))),
             Poll::Pending if client.shared.departs() => Poll::Ready(Next::Leave),

@@ -7,6 +7,7 @@
 use super::fields;
 use http::request::Parts;
 use http::{HeaderMap, Request, StatusCode, header};
+use larder_http::convert::append;
 use larder_http::h1::ReplyHead;
 use larder_http::relay::InterimSender;
 
@@ -38,7 +39,7 @@ fn head(status: StatusCode, mut headers: HeaderMap) -> Option<ReplyHead> {
     headers.remove(header::CONTENT_LENGTH);
     let mut head = ReplyHead::with_status(status.as_u16());
     for (name, value) in &headers {
-        head.fields.append(name.as_str().as_bytes(), value.as_bytes()).ok()?;
+        append(&mut head, name, value).ok()?;
     }
     Some(head)
 }
