@@ -12,6 +12,7 @@ pub mod class;
 mod clock;
 pub mod cost;
 pub mod dispatch;
+pub mod handoff;
 pub mod handover;
 pub mod hottest;
 pub mod id;

@@ -1,7 +1,7 @@
 //! What the edge counts.
 
 use super::mechanism::{Delivery, Mechanism, Why};
-use super::table::End;
+use larder_core::handoff::End;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -47,9 +47,9 @@ impl Edge {
                 return;
             }
             // Counted before it is told: another processor is at it.
-            match self.fabric.told(&mut |told| self.note(told)) {
+            match self.listen() {
                 0 => std::thread::yield_now(),
-                // What waits for its decision is not decided here: a request is being admitted.
+                // What has been told beside is not handled here: a request is being admitted.
                 _ => self.caught_up.notify_one(),
             }
         }

@@ -4,13 +4,13 @@ use super::config::Handshake;
 use super::edge::Edge;
 use super::fabric::{Fabric as _, Way};
 use super::lock::lock;
-use super::moves::Arrived;
 use super::peers::{COOKIE, LATERAL, LINKED, REPAIR, UP};
 use crate::node::Ending;
+use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeState};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::client::{Event, What};
-use larder_handoff::channel::message::{Accepted, FromNode, Live, ToNode, Welcome};
+use larder_handoff::channel::message::{Accepted, Blob, FromNode, Handoff, Live, Socket, ToNode, Welcome};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
@@ -39,7 +39,6 @@ impl Edge {
         let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
-        *lock(&slot.down_since) = None;
         self.accepted(node, &welcome.accepted);
         self.set_ending(node, |_| Ending::Not);
         let bits = slot.bits.load(Relaxed);
@@ -61,11 +60,9 @@ impl Edge {
         if before != 0 && before != welcome.incarnation {
             tracing::info!(node = name.as_deref(), "control channel: the node was restarted");
         }
-        lock(&slot.live).clear();
-        slot.lists.store(0, Relaxed);
         slot.session.store(session, Relaxed);
         // The answer says which connections are there, and so which are not.
-        self.peers.ask(slot, self.decider.clock.now());
+        self.act(Input::Up { node });
     }
 
     /// Notes whether a node has accepted the last state that it was sent. While it has, it takes connections in every way that its host can.
@@ -116,8 +113,8 @@ impl Edge {
     pub(super) fn node_down(&self, node: NodeId, why: &str) {
         if let Some(slot) = self.peers.slot(node) {
             slot.bits.fetch_and(!UP, Relaxed);
-            lock(&slot.down_since).get_or_insert(self.decider.clock.now());
         }
+        self.act(Input::Down { node });
         self.set_ending(node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
         let name = self.decider.nodes.get(node).map(|node| node.name.clone());
         tracing::warn!(node = name.as_deref(), why, "control channel: down");
@@ -143,45 +140,44 @@ impl Edge {
             FromNode::Closed(connections) => {
                 // What the plane has opened by itself before it ended there.
                 self.drain();
-                let _alone = lock(&self.deciding);
                 for socket in connections {
-                    self.node_ended(socket.connection.into(), socket.first_seq, node);
+                    let (key, first_seq) = (socket.connection.into(), socket.first_seq);
+                    self.act(Input::Closed { node, key, first_seq });
                 }
             }
             FromNode::Accepted(accepted) => self.accepted(node, &accepted),
             FromNode::Restored { ids } => {
-                ids.into_iter().for_each(|id| self.peers.answer(node, id, Arrived::Restored));
+                for id in ids {
+                    self.act(Input::Restored { node, id });
+                }
             }
             FromNode::Refused { id, why, detail } => {
-                self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
+                tracing::info!(%node, ?why, detail, "a node refuses a connection");
+                self.act(Input::Refused { node, id });
             }
             FromNode::Where(question) => self.tell_where(node, &question),
-            FromNode::Leave(connection) => self.leave(node, connection),
-            FromNode::Move(handoff) => self.pass(node, handoff),
+            FromNode::Leave(connection) => drop(self.act(Input::Leave { node, key: connection.into() })),
+            FromNode::Move(handoff) => {
+                let Handoff { connection, first_seq, checkpoint: Blob(state), .. } = handoff;
+                self.act(Input::GivenUp { node, key: connection.into(), first_seq, state });
+            }
             FromNode::Ending => self.node_ends(node),
-            FromNode::Stay(connection) => self.stay(node, connection),
+            FromNode::Stay(connection) => drop(self.act(Input::Stay { node, key: connection.into() })),
             // Lists are worked through by themselves.
             FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
 
     /// A piece of what a node's connections are.
-    async fn node_lives(self: &Arc<Self>, node: NodeId, live: Live) {
-        let Some(slot) = self.peers.slot(node) else { return };
-        let keys = live.connections.into_iter().map(|socket| FlowKey::from(socket.connection));
-        lock(&slot.live).extend(keys);
-        if !live.last {
-            return;
+    pub(super) async fn node_lives(&self, node: NodeId, live: Live) {
+        let named = |socket: Socket| (FlowKey::from(socket.connection), socket.first_seq);
+        let connections = live.connections.into_iter().map(named).collect();
+        self.act(Input::Named { node, connections, last: live.last });
+        while lock(&self.machine).has_lists() {
+            self.act(Input::Judge);
+            // Others have their turn.
+            tokio::task::yield_now().await;
         }
-        let mut named = std::mem::take(&mut *lock(&slot.live));
-        // The list that comes unasked may be older than a move that was sent at once.
-        if slot.lists.fetch_add(1, Relaxed) > 0 {
-            let refused = self.peers.resolve(node, slot.asked.load(Relaxed), &named);
-            // They go on here; they are not lost.
-            named.extend(refused);
-        }
-        let as_of = *lock(&slot.asked_at);
-        self.reconcile(node, &named, as_of).await;
     }
 
     /// Whether a node is dead: it neither answers nor is its channel up.

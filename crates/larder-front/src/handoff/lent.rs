@@ -1,33 +1,57 @@
-//! The machine while this process has it. It may be let go of, for another process to take, while connections go on here.
+//! The forwarding plane while this process has it. It may be let go of, for another process to take, while connections go on here.
 
 use super::config::Forward;
 use super::fabric::{Fabric, Nothing, Reusable, To, Told, Way};
 use super::lock::lock;
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use larder_core::NodeId;
 use larder_handoff::plane::Owner;
 use larder_handoff::{CookieKey, FlowKey, abi};
 use std::io;
+use std::ops::Deref;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Calls that are under way when the machine is let go of end within this.
+/// Calls that are under way when the plane is let go of end within this time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A machine, until it is let go of; from then on one that moves nothing.
+/// A plane until it is let go of; from then on one that moves nothing.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    fabric: ArcSwap<Box<dyn Fabric>>,
+    fabric: ArcSwap<Owned>,
+    /// Closed once the plane is closed in this process.
+    closed: Mutex<Receiver<()>>,
     /// What the plane tells is for another process. Held while it is listened to.
     deaf: Mutex<bool>,
 }
 
+#[derive(Debug)]
+struct Owned {
+    // In this order, which is the order in which they are dropped.
+    fabric: Box<dyn Fabric>,
+    _open: Option<Sender<()>>,
+}
+
+impl Deref for Owned {
+    type Target = dyn Fabric;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.fabric
+    }
+}
+
 impl Lent {
     pub(crate) fn new(fabric: Box<dyn Fabric>) -> Self {
-        Self { fabric: ArcSwap::from_pointee(fabric), deaf: Mutex::new(false) }
+        let (open, closed) = channel();
+        Self {
+            fabric: ArcSwap::from_pointee(Owned { fabric, _open: Some(open) }),
+            closed: Mutex::new(closed),
+            deaf: Mutex::new(false),
+        }
     }
 
-    fn now(&self) -> Guard<Arc<Box<dyn Fabric>>> {
+    fn now(&self) -> arc_swap::Guard<Arc<Owned>> {
         self.fabric.load()
     }
 
@@ -36,14 +60,14 @@ impl Lent {
         *lock(&self.deaf) = true;
     }
 
-    /// Lets go of the machine; what it has put into the kernel stays there. Blocks until no call is under way any more, a
-    /// moment.
+    /// Lets go of the plane; what is in the kernel stays there. Blocks until no call is under way any more, a moment.
     pub(crate) fn let_go(&self) {
-        let nothing: Box<dyn Fabric> = Box::new(Nothing);
-        let before = self.fabric.swap(Arc::new(nothing));
-        let begun = Instant::now();
-        while Arc::strong_count(&before) > 1 && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
+        drop(self.fabric.swap(Arc::new(Owned { fabric: Box::new(Nothing), _open: None })));
+        // Whoever is in a call drops it last.
+        if lock(&self.closed).recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!(
+                "forwarding plane: a call is still under way, the plane is let go of when it ends"
+            );
         }
     }
 }

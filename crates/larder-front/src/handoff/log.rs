@@ -1,21 +1,29 @@
 //! The access log's line of a connection that a node has answered directly.
 
 use super::edge::Edge;
-use super::table::Handed;
+use super::parts::Load;
 use crate::access_fields::AccessFields;
+use larder_core::Decision;
 use larder_edge::access::Record;
 use larder_handoff::FlowKey;
 use std::time::Duration;
 
 impl Edge {
     /// Writes the line: of the connection's first request, since only that was seen.
-    pub(super) fn log(&self, key: FlowKey, handed: &Handed, bytes: Option<u64>, total: Duration) {
+    pub(super) fn log(
+        &self,
+        key: FlowKey,
+        decision: Decision,
+        load: &Load,
+        bytes: Option<u64>,
+        total: Duration,
+    ) {
         let Some(log) = &self.observers.access else { return };
-        let node = self.decider.nodes.get(handed.decision.node);
-        let text = handed.text.as_deref();
+        let node = self.decider.nodes.get(decision.node);
+        let text = load.text.as_deref();
         let fields = AccessFields {
             node: node.as_ref().map(|node| &*node.name),
-            reason: Some(handed.decision.reason.name()),
+            reason: Some(decision.reason.name()),
             error: None,
             tries: 1,
             cache: None,
@@ -23,10 +31,10 @@ impl Edge {
             connect: None,
             first_byte: None,
             total,
-            route: &self.decider.routing.of(handed.request.route).name,
-            class: handed.request.class.name(),
-            mechanism: handed.delivery.mechanism.name(),
-            why: handed.delivery.why.name(),
+            route: &self.decider.routing.of(load.request.route).name,
+            class: load.request.class.name(),
+            mechanism: load.delivery.mechanism.name(),
+            why: load.delivery.why.name(),
             request_id: None,
         };
         log.write(&Record {

@@ -1,22 +1,21 @@
 //! Delivering connections without standing in between: the edge of the switch.
 //!
-//! [`mechanism`] has the rule that chooses; `edge` asks the dispatcher for connections that the forwarding plane
-//! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes, whose
-//! places are in `slots`; `sweep` keeps counts and ends
-//! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine, which `lent` lets go of.
+//! Connections are kept by [`larder_core::handoff::EdgeMachine`]. [`mechanism`] has the rule that chooses; `edge` gives the
+//! machine what the forwarding plane tells, and asks the dispatcher; `outputs` carries out what the machine answers; `peers` talks to
+//! the nodes, whose places are in `slots`; `sweep` keeps counts and ends exact; `gates` bounds what the plane opens by itself;
+//! `fabric` is the plane, which `lent` lets go of.
 
 mod begun;
 mod choice;
 pub(crate) mod config;
 mod counts;
 mod edge;
-mod ends;
 mod entrance;
 mod fabric;
 mod first;
+mod frame;
 mod gates;
 mod hear;
-mod held;
 mod keyring;
 mod learned;
 mod lent;
@@ -24,18 +23,14 @@ mod lock;
 mod log;
 mod machine;
 pub(crate) mod mechanism;
-mod moves;
 mod moving;
-mod pass;
-mod passing;
+mod outputs;
+mod parts;
 pub(crate) mod peers;
-mod resume;
-mod resumed;
 mod run;
 mod slots;
 mod splice;
 mod sweep;
-mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -56,7 +51,7 @@ pub(crate) use slots::key_of;
 #[doc(hidden)]
 pub(crate) mod fuzzing {
     use super::first::{self, First};
-    use super::held::{Held, segment};
+    use super::frame::{Frame, payload, segment};
     use super::mechanism::Speaks;
 
     /// Reads the first bytes of a connection as they grow: a verdict stays, whatever comes behind.
@@ -75,14 +70,14 @@ pub(crate) mod fuzzing {
 
     /// Puts held frames together, each as long as the byte before it says.
     pub fn fuzz_held(mut bytes: &[u8]) {
-        let mut held = Held::default();
+        let mut held = Vec::new();
         while let Some((length, rest)) = bytes.split_first() {
             let (frame, rest) = rest.split_at(usize::from(*length).min(rest.len()));
-            held.push(frame);
+            held.push(Frame::new(frame, None));
             bytes = rest;
         }
-        let mut payloads = held.packets().iter().filter_map(|frame| segment(frame)).map(|s| s.payload);
+        let mut payloads = held.iter().filter_map(|frame| segment(&frame.bytes)).map(|s| s.payload);
         let first = payloads.find(|payload| !payload.is_empty()).unwrap_or_default();
-        assert!(held.bytes().starts_with(first));
+        assert!(payload(&held).starts_with(first));
     }
 }

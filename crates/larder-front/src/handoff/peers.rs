@@ -1,29 +1,21 @@
 //! The nodes' side of the control channel: what each can do, and what it tells.
 
 use super::lock::lock;
-pub(crate) use super::moves::Arrived;
-use super::moves::{Moves, Moving};
 use larder_core::{NodeId, Time};
-use larder_handoff::FlowKey;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError};
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::channel::message::{Hello, Keys, ToNode};
 use larder_handoff::guard::Tunnel;
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 /// Messages of all nodes that may wait for the edge; a node that says more is slowed down.
 const EVENTS_MAX: usize = 1_024;
 
 const TAG_MAX: u8 = 127;
-
-/// How long the channel of a node to which states are on their way may be down. Most come back within the first attempts.
-const UNHEARD_FOR: Duration = Duration::from_secs(2);
 
 pub(super) const UP: u8 = 1;
 pub(super) const COOKIE: u8 = 2;
@@ -76,23 +68,11 @@ pub(super) struct Slot {
     pub(super) channel: Mutex<Option<NodeChannel>>,
     /// Of the node's latest welcome.
     pub(super) incarnation: AtomicU64,
-    /// Connections that the node has named since it was asked for all.
-    pub(super) live: Mutex<HashSet<FlowKey>>,
-    /// When it is asked again, for some that it did not name were too young to tell.
-    pub(super) ask_at: Mutex<Option<Time>>,
-    /// When it was asked last: what it names was there then.
-    pub(super) asked_at: Mutex<Time>,
     pub(super) dead: AtomicBool,
-    /// Since when its channel is down, if it has been up.
-    pub(super) down_since: Mutex<Option<Time>>,
     /// Of its interface, as it said last.
     pub(super) mac: Mutex<Option<[u8; 6]>>,
-    /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
-    pub(super) asked: AtomicU64,
     /// Of the channel's connections the one that was heard to come up last: by no other are moves sent, nor is asked for all.
     pub(super) session: AtomicU64,
-    /// Lists it has ended since its channel came up. The first one it sends unasked.
-    pub(super) lists: AtomicU64,
     /// The node has left, and finishes what it has.
     pub(super) left: Mutex<Option<Left>>,
 }
@@ -111,8 +91,6 @@ pub(crate) struct Peers {
     identity: Option<Identity>,
     sink: mpsc::Sender<Event>,
     hello: Mutex<Hello>,
-    moving: Mutex<Moves>,
-    next_move: AtomicU64,
     /// As [`Slot::opened_seen`], of all nodes.
     opened_seen: AtomicU32,
 }
@@ -130,8 +108,6 @@ impl Peers {
             identity,
             sink,
             hello: Mutex::new(hello),
-            moving: Mutex::default(),
-            next_move: AtomicU64::new(1),
             opened_seen: AtomicU32::new(0),
         };
         (peers, events)
@@ -199,13 +175,12 @@ impl Peers {
         }
     }
 
-    /// Ends all channels: nodes keep what they have, and of what is on its way nothing will be heard.
+    /// Ends all channels: nodes keep what they have.
     pub(crate) fn hush(&self) {
         for slot in &self.slots {
             slot.bits.store(0, Relaxed);
             drop(lock(&slot.channel).take());
         }
-        lock(&self.moving).take_all(|_| true);
     }
 
     /// Connects to a node's control address and keeps doing so. The node is told that packets come by `tunnel`.
@@ -280,128 +255,18 @@ impl Peers {
         self.slot(node).is_some_and(|slot| !slot.dead.swap(dead, Relaxed) && dead)
     }
 
-    /// The node is asked for its connections again then.
-    pub(super) fn ask_again(&self, node: NodeId, at: Option<Time>) {
-        if let Some(slot) = self.slot(node) {
-            *lock(&slot.ask_at) = at;
-        }
-    }
-
-    /// The node is asked for its connections by `at`, or `every` after it was asked last.
-    pub(super) fn ask_soon(&self, node: NodeId, at: Time, every: Duration) {
-        let Some(slot) = self.slot(node) else { return };
-        let at = at.max(*lock(&slot.asked_at) + every);
-        let mut ask_at = lock(&slot.ask_at);
-        *ask_at = Some(ask_at.map_or(at, |before| before.min(at)));
-    }
-
-    /// Asks those that are to be asked again by now.
-    pub(super) fn ask_doubtful(&self, now: Time) {
-        for (index, slot) in (0..).zip(&self.slots) {
-            // Not into the middle of a list.
-            let whole = lock(&slot.live).is_empty();
-            let due = whole && lock(&slot.ask_at).take_if(|at| *at <= now).is_some();
-            if due {
-                *lock(&slot.asked_at) = now;
-                // A node that is gone is asked when it is back.
-                let _ = self.send(NodeId(index), &ToNode::Live);
-            }
-        }
-    }
-
     /// Sends a message to a node.
     pub(crate) fn send(&self, node: NodeId, message: &ToNode) -> Result<(), SendError> {
         let slot = self.slot(node).ok_or(SendError::Down)?;
         lock(&slot.channel).as_ref().ok_or(SendError::Down)?.send(message)
     }
 
-    /// A number for a socket that moves to `node`, and where its answer will come.
-    pub(crate) fn begin_move(&self, node: NodeId, key: FlowKey) -> (u64, oneshot::Receiver<Arrived>) {
-        let (answer, arrived) = oneshot::channel();
-        let id = self.next_move.fetch_add(1, Relaxed);
-        lock(&self.moving).insert(id, Moving { node, key, sent: None, answer });
-        (id, arrived)
-    }
-
-    /// How many are on their way.
-    pub(super) fn moves(&self) -> usize {
-        lock(&self.moving).by_id.len()
-    }
-
-    /// Sends the message that moves a socket.
-    pub(crate) fn send_move(&self, id: u64, message: &ToNode) -> Result<(), SendError> {
-        let node = lock(&self.moving).by_id.get(&id).map(|moving| moving.node).ok_or(SendError::Down)?;
+    /// Sends a message to a node, by that of the channel's connections only that was heard to come up last: what the node names
+    /// afterwards tells of it.
+    pub(crate) fn send_in_session(&self, node: NodeId, message: &ToNode) -> Result<(), SendError> {
         let slot = self.slot(node).ok_or(SendError::Down)?;
         let channel = lock(&slot.channel);
-        let asked = slot.asked.load(Relaxed);
-        // Noted first: the answer may come at once.
-        if let Some(moving) = lock(&self.moving).by_id.get_mut(&id) {
-            moving.sent = Some(asked);
-        }
         channel.as_ref().ok_or(SendError::Down)?.send_in(slot.session.load(Relaxed), message)
-    }
-
-    /// Asks a node for all its connections. Its answer tells of every move that was sent before.
-    pub(super) fn ask(&self, slot: &Slot, now: Time) {
-        *lock(&slot.asked_at) = now;
-        let channel = lock(&slot.channel);
-        slot.asked.fetch_add(1, Relaxed);
-        // Down again: it will be asked when it is up.
-        let _ = channel.as_ref().map(|channel| channel.send_in(slot.session.load(Relaxed), &ToNode::Live));
-    }
-
-    /// Whether a connection is on its way to a node.
-    pub(super) fn is_moving(&self, key: FlowKey) -> bool {
-        lock(&self.moving).by_key.contains_key(&key)
-    }
-
-    /// What is on its way to a dead node is lost.
-    pub(crate) fn give_up_moves(&self, node: NodeId) {
-        // Dropping the sender says that nothing will be heard.
-        lock(&self.moving).take_all(|moving| moving.node == node);
-    }
-
-    /// What was on its way to nodes whose channels have been down for so long is waited for no more: they have had the time to
-    /// come back and say what they have.
-    pub(super) fn give_up_unheard(&self, now: Time) {
-        for (index, slot) in (0..).zip(&self.slots) {
-            if lock(&slot.down_since).is_some_and(|since| now.since(since) >= UNHEARD_FOR) {
-                self.give_up_moves(NodeId(index));
-            }
-        }
-    }
-
-    /// The answer is waited for no more.
-    pub(crate) fn end_move(&self, id: u64) {
-        lock(&self.moving).remove(id);
-    }
-
-    pub(super) fn answer(&self, node: NodeId, id: u64, arrived: Arrived) {
-        let mut moving = lock(&self.moving);
-        // A number is only good from the node it was given to.
-        if moving.by_id.get(&id).is_some_and(|moving| moving.node == node)
-            && let Some(moving) = moving.remove(id)
-        {
-            // Nobody waits for it if the client has gone.
-            let _ = moving.answer.send(arrived);
-        }
-    }
-
-    /// The node has named all its connections: what had been sent before it was asked the `asked`th time and is not among
-    /// them never arrived: those are returned. What was sent later may still be on its way.
-    pub(super) fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
-        let mut refused = Vec::new();
-        let told = |m: &Moving| m.node == node && m.sent.is_some_and(|sent| sent < asked);
-        for Moving { key, answer, .. } in lock(&self.moving).take_all(told) {
-            let arrived = if live.contains(&key) {
-                Arrived::Restored
-            } else {
-                refused.push(key);
-                Arrived::Refused("the node does not know the connection".to_owned())
-            };
-            let _ = answer.send(arrived);
-        }
-        refused
     }
 }
 

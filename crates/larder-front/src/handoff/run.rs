@@ -4,11 +4,13 @@ use super::config::{Forward, HandoffConfig, Handshake, RESEND_MIN};
 use super::edge::{Edge, Owners};
 use super::fabric::{Fabric, Nothing, Told};
 use super::keyring::Keyring;
+use super::lock::lock;
 use super::machine::{Machine, MachineError};
 use super::mechanism::Setting;
 use super::peers::Peers;
 use crate::node::Node;
 use larder_core::NodeId;
+use larder_core::handoff::Input;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::message::{Hello, Keys, Service};
 use larder_handoff::guard::{Tunnel, TunnelKind};
@@ -17,7 +19,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -207,7 +209,7 @@ impl Edge {
         for (key, packet) in unread {
             self.note(Told::Punt { key: *key, first: false, head: None, packet, age: Duration::ZERO });
         }
-        self.decide_due();
+        self.work_off();
     }
 
     async fn serve(self: &Arc<Self>, ring: &Readiness, keyring: &Keyring) {
@@ -229,10 +231,12 @@ impl Edge {
                     }
                     self.drain();
                 }
-                () = self.caught_up.notified() => self.decide_due(),
+                () = self.caught_up.notified() => self.work_off(),
+                () = self.header_due() => self.tick(self.decider.clock.now()),
                 _ = tick.tick() => {
                     self.drain();
                     self.set_gates();
+                    self.tick(self.decider.clock.now());
                     self.bury(true);
                 }
                 () = tokio::time::sleep_until(review_due) => {
@@ -276,19 +280,29 @@ impl Edge {
         *self.gone.borrow()
     }
 
+    /// Returns when the time of a held connection's header is over.
+    async fn header_due(&self) {
+        let due = lock(&self.machine).due();
+        match due {
+            Some(due) => tokio::time::sleep(due.since(self.decider.clock.now())).await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Lets go of the plane, for another process to take: no new connections come by it, this process hears nothing of it any
     /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel, held ones here.
     /// Blocks for a moment: what is on its way to nodes arrives first.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn let_go(self: &Arc<Self>) {
         self.close();
         self.peers.offer_nothing();
-        let until = Instant::now() + ARRIVES_WITHIN;
-        while self.peers.moves() > 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let machine = lock(&self.machine);
+        let arrives =
+            self.moves_ended.wait_timeout_while(machine, ARRIVES_WITHIN, |machine| machine.moves() > 0);
+        drop(arrives);
         // In this order: nothing is held any more once all that is has been given away.
         self.fabric.deafen();
-        self.accept_all_held();
+        self.work_off();
+        self.act(Input::LetGo);
         self.gone.send_replace(true);
         self.peers.hush();
         self.fabric.let_go();

@@ -9,6 +9,7 @@ use super::fabric::{Fabric as _, To};
 use super::lock::lock;
 use super::peers::{Left, tag};
 use crate::node::Node;
+use larder_core::handoff::Input;
 use larder_core::{NodeId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{flow_flag, flow_state};
@@ -139,7 +140,9 @@ impl Edge {
             let gone = silent.flatten().is_some_and(|since| now.since(since) >= SILENT_FOR);
             let keys = self.under_way(node);
             if gone || keys.is_empty() {
-                keys.into_iter().for_each(|key| self.lose(key));
+                for key in keys {
+                    self.act(Input::Lost { key });
+                }
                 self.close_way(node);
             }
         }
@@ -147,7 +150,7 @@ impl Edge {
 
     /// The connections that a node has: also those that count for nobody, as those of a predecessor that rest.
     fn under_way(&self, node: NodeId) -> Vec<FlowKey> {
-        let mut keys: HashSet<FlowKey> = lock(&self.table).of_node(node).into_iter().collect();
+        let mut keys: HashSet<FlowKey> = lock(&self.machine).of_node(node).into_iter().collect();
         self.fabric.each_flow(&mut |key, flow| {
             let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
             if flow.state == flow_state::NODE && flow.node == node.0 && !ended {

@@ -20,6 +20,7 @@ use crate::node::Standing;
 use crate::node_entry::NodeEntry;
 use crate::shared::Shared;
 use larder_core::dispatch::Admission;
+use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, Refusal, Settings, Time};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::client::Event;
@@ -27,7 +28,7 @@ use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{FromNode, Hello, Keys, Socket};
 use larder_handoff::plane::{Account, Owner};
 use larder_handoff::{CookieKey, FlowKey};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -240,7 +241,7 @@ impl Fabric for Paper {
             match *tale {
                 Tale::Punt(key) | Tale::Stale(key) => {
                     let age = Duration::from_secs(if matches!(tale, Tale::Stale(_)) { 60 } else { 0 });
-                    let packet = super::held::tests::frame(1, GET, false);
+                    let packet = super::frame::tests::frame(1, GET, false);
                     visit(Told::Punt { key, first: true, head: None, packet: &packet, age });
                 }
                 Tale::Opened(key, reused) => visit(Told::Opened { key, reused, age: Duration::ZERO }),
@@ -328,7 +329,7 @@ impl Bench {
     }
 
     pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
-        let packet = super::held::tests::frame(seq, payload, false);
+        let packet = super::frame::tests::frame(seq, payload, false);
         self.take(Told::Punt { key, first, head: first.then_some(99), packet: &packet, age: Duration::ZERO });
     }
 
@@ -337,7 +338,27 @@ impl Bench {
             self.notes(|notes| notes.opened += 1);
         }
         self.edge.note(told);
-        self.edge.decide_due();
+        self.edge.work_off();
+    }
+
+    /// A node says that a connection has ended there.
+    fn node_ended(&self, key: FlowKey, first_seq: u32, node: NodeId) {
+        self.edge.act(Input::Closed { node, key, first_seq });
+    }
+
+    /// A node names all that it has, having been asked at `as_of`.
+    fn reconcile(&self, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
+        self.edge.act_at(as_of, Input::Up { node });
+        let connections = live.iter().map(|key| (*key, 0)).collect();
+        self.edge.act(Input::Named { node, connections, last: true });
+        while lock(&self.edge.machine).has_lists() {
+            self.edge.act(Input::Judge);
+        }
+    }
+
+    /// States on their way to nodes.
+    fn moves(&self) -> usize {
+        lock(&self.edge.machine).moves()
     }
 
     pub(super) fn load(&self) -> u32 {
@@ -371,7 +392,7 @@ fn ended(key: FlowKey, flags: u8) -> Told<'static> {
 async fn a_late_first_packet_opens_nothing_beside_other_switches() {
     let late = RESEND_MIN + Duration::from_millis(1);
     let punt = |bench: &Bench, first: bool, age: Duration| {
-        let packet = super::held::tests::frame(1, GET, false);
+        let packet = super::frame::tests::frame(1, GET, false);
         bench.take(Told::Punt { key: key(1), first, head: None, packet: &packet, age });
         bench.edge.sizes()
     };
@@ -403,9 +424,9 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
     bench.take(ended(key(1), flow_flag::CLIENT_FIN));
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
-    bench.edge.node_ended(key(1), 0, NodeId(1 - node.0));
+    bench.node_ended(key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
-    bench.edge.node_ended(key(1), 0, node);
+    bench.node_ended(key(1), 0, node);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     assert_eq!(bench.delivered(), [("cookie", "cookie", 1)]);
     let target = bench.notes(|notes| notes.targets[0].1.target);
@@ -451,8 +472,10 @@ async fn a_request_in_pieces_is_put_together_in_order() {
 async fn what_does_not_come_in_one_go_is_accepted_here() {
     let bench = Bench::new(|config| config.handoff.header_wait = Duration::from_millis(2));
     bench.punt(key(1), true, 1, &GET[..5]);
-    let accepted = || bench.notes(|notes| (notes.accepted.len() == 1).then(|| notes.flows[&key(1)]));
-    assert_eq!(larder_testkit::eventually_async("its time is over", accepted).await, To::Here);
+    let now = bench.edge.decider.clock.now();
+    assert!(lock(&bench.edge.machine).due().is_some_and(|due| due <= now + Duration::from_millis(2)));
+    bench.edge.tick(now + Duration::from_millis(2));
+    assert_eq!(bench.notes(|notes| (notes.accepted.len(), notes.flows[&key(1)])), (1, To::Here));
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!(placed.delivery.why.name(), "incomplete");
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
@@ -477,7 +500,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
     bench.take(ended(key(2), flow_flag::CLIENT_RST));
-    bench.edge.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
+    bench.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
@@ -506,10 +529,10 @@ async fn what_is_held_has_a_limit_in_bytes() {
     let mut held = 0;
     while bench.edge.sizes().0 == 1 {
         held += payload.len();
-        assert!(held <= super::held::ALL_BYTES_MAX + payload.len(), "{held}");
+        assert!(held <= super::parts::HELD_BYTES_MAX + payload.len(), "{held}");
         bench.punt(key(2), false, 1 + GET.len() as u32, &payload);
     }
-    assert!(held > super::held::ALL_BYTES_MAX / 2, "{held}");
+    assert!(held > super::parts::HELD_BYTES_MAX / 2, "{held}");
     let accepted = bench.notes(|notes| (notes.flows[&key(2)], notes.accepted.iter().sum::<usize>()));
     assert!(accepted.0 == To::Here && accepted.1 > held);
     let placed = bench.edge.placed(key(2).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
@@ -571,15 +594,4 @@ async fn a_request_that_fields_decide_is_not_decided_again_in_the_plane() {
     let turns = Bench::new(|config| config.settings.policy = PolicyKind::Rr);
     turns.punt(key(1), true, 1, GET);
     assert!(turns.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
-}
-
-/// Nobody looks at a checksum again once its bytes are in a state.
-#[tokio::test]
-async fn a_damaged_request_goes_into_no_state() {
-    let bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
-    bench.punt(key(1), true, 1, GET);
-    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
-    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "failed"));
-    assert!(matches!(placed.outcome, Some(Ok(_))), "with its decision");
 }

@@ -2,7 +2,8 @@
 //!
 //! A *world* has a few nodes, each with the state machine of the live node: [`larder_core::peers::Press`] with small memories,
 //! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]; or it has switches side by side, [`larder_core::switches`]; or
-//! nodes that hand connections over to each other, [`larder_core::peers::handing`]. Clients ask them for targets. Between the
+//! nodes that hand connections over to each other, [`larder_core::peers::handing`]; or a switch that hands connections off to nodes,
+//! [`larder_core::handoff`]. Clients ask them for targets. Between the
 //! nodes messages are lost, delayed, repeated and overtake each other; nodes crash, start again, stand still; the network falls
 //! into parts. Whoever is out of sight is taken for gone after a while, wrongly or not. All of it is drawn from a seed, so a
 //! world that shows a fault shows it again.
@@ -25,11 +26,15 @@
 //! 3. By then the table of each node is what its peers have, and what its plane forwards.
 //! 4. By then no dispatcher counts what has ended or rests.
 //!
+//! Where a switch hands connections off (`edge`), the rules are these four too; the table is the switch's, and its dispatcher
+//! counts what is under way at nodes. Nodes also give connections up to each other, and the switch's process is replaced.
+//!
 //! The order of calls is the live node's: begin, decide, forward or serve, note what memory keeps and evicts, end. A request
 //! goes where the verdict of the node that has it says, the service node's too. That each of these rules is really looked
 //! after is shown by worlds whose nodes break one: [`Broken`].
 
 mod chance;
+mod edge;
 mod ground;
 mod handing;
 mod memories;
@@ -42,6 +47,7 @@ use core::time::Duration;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use edge::Edge;
 use ground::Ground;
 use handing::Handing;
 use memories::Memories;
@@ -64,11 +70,14 @@ pub enum Protocol {
     Switches,
     /// Nodes hand clients' connections over to each other.
     Handing,
+    /// A switch hands clients' connections off to nodes.
+    Edge,
 }
 
 impl Protocol {
     /// All.
-    pub const ALL: [Self; 5] = [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::Handing];
+    pub const ALL: [Self; 6] =
+        [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::Handing, Self::Edge];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -78,6 +87,7 @@ impl Protocol {
             Self::Ward => "ward",
             Self::Switches => "switches",
             Self::Handing => "handing",
+            Self::Edge => "edge",
         }
     }
 
@@ -88,7 +98,7 @@ impl Protocol {
             Self::Card => Duration::from_secs(14),
             Self::Ward => Duration::from_secs(8),
             Self::Switches => Duration::from_secs(14),
-            Self::Handing => Duration::from_secs(20),
+            Self::Handing | Self::Edge => Duration::from_secs(20),
         }
     }
 }
@@ -262,6 +272,7 @@ fn run(
         Protocol::Press => Ground::new(seed, broken, tell, |chance, _| Memories::draw(chance)).run(),
         Protocol::Switches => Ground::new(seed, broken, tell, Switching::draw).run(),
         Protocol::Handing => Ground::new(seed, broken, tell, Handing::draw).run(),
+        Protocol::Edge => Ground::new(seed, broken, tell, Edge::draw).run(),
         Protocol::Card | Protocol::Ward => {
             Ground::new(seed, broken, tell, |chance, nodes| Placing::draw(protocol, chance, nodes)).run()
         }
@@ -340,6 +351,21 @@ mod tests {
         assert!(seen(Protocol::Switches, Broken::EndsTwice).contains("ends twice"));
         assert!(seen(Protocol::Switches, Broken::ForgetsEnds).contains("none are under way"));
         assert!(seen(Protocol::Switches, Broken::NeverAsks).contains("has"));
+    }
+
+    #[test]
+    fn a_broken_rule_of_handing_off_is_seen() {
+        for (broken, what) in [
+            (Broken::ThawsInDoubt, "is served twice"),
+            (Broken::ForgetsToTell, "its client was not told"),
+            (Broken::NeverNames, "its client was not told"),
+            (Broken::NeverRests, "rests and counts"),
+            (Broken::EndsCountTwice, "the dispatcher counts"),
+        ] {
+            let seen =
+                |seed| world(Protocol::Edge, seed, Some(broken)).is_err_and(|seen| seen.what.contains(what));
+            assert!((0..200).into_par_iter().any(seen), "{}: {what}", broken.name());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How long a connection counts, and how it ends.
 
 use super::*;
-use crate::handoff::table::End;
+use larder_core::handoff::End;
 
 #[tokio::test]
 async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
@@ -47,7 +47,7 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     }
     assert_eq!(bench.load(), 2, "these acknowledge more");
     let node = nodes[0];
-    bench.edge.node_ended(key(1), 0, node);
+    bench.node_ended(key(1), 0, node);
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.now_ns = 900_000_000);
     bench.edge.review();
@@ -109,27 +109,6 @@ async fn connections_of_a_dead_node_are_told() {
     assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [None], "the plane has seen its numbers");
 }
 
-/// Of a moved connection only the socket knew the numbers, if its client has said nothing since.
-#[tokio::test]
-async fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
-    let bench = Bench::new(|_| {});
-    for port in 1..=2 {
-        bench.punt(key(port), true, 1, GET);
-        if let Some(handed) = lock(&bench.edge.table).get_mut(key(port)) {
-            handed.first_ack = Some(77);
-        }
-    }
-    let node = bench.notes(|notes| notes.forwarded[0].0);
-    let late = Time::from_secs(9);
-    bench.edge.reconcile(node, &std::collections::HashSet::new(), late).await;
-    for node in [NodeId(0), NodeId(1)] {
-        bench.edge.decider.dispatcher.fail(bench.edge.decider.clock.now(), node, &mut Vec::new());
-        bench.edge.peers.set_bits(node, 0);
-    }
-    bench.edge.review();
-    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [Some(77); 2]);
-}
-
 #[tokio::test]
 async fn connections_from_before_a_restart_are_counted() {
     let bench = Bench::new(|_| {});
@@ -143,7 +122,7 @@ async fn connections_from_before_a_restart_are_counted() {
     bench.edge.sweep();
     assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
     let live = [key(5)].into_iter().collect();
-    bench.edge.reconcile(NodeId(1), &live, Time::ZERO).await;
+    bench.reconcile(NodeId(1), &live, Time::ZERO);
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
     assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
 }
@@ -203,10 +182,10 @@ async fn a_nodes_word_does_not_take_the_next_connection() {
     });
     assert_eq!(bench.edge.sizes(), (1, 1, 0), "one is held");
     let live = [key(1), key(2), key(3), key(4)].into_iter().collect();
-    bench.edge.reconcile(other, &live, Time::ZERO).await;
+    bench.reconcile(other, &live, Time::ZERO);
     let flows = bench.notes(|notes| notes.flows.clone());
     assert_eq!(flows, [(key(3), To::Here), (key(4), To::Node(other))].into());
-    bench.edge.reconcile(node, &live, Time::ZERO).await;
+    bench.reconcile(node, &live, Time::ZERO);
     assert_eq!(bench.notes(|notes| notes.flows.get(&key(1)).copied()), Some(To::Node(node)), "forgotten");
 }
 
@@ -227,16 +206,16 @@ async fn a_connection_that_goes_on_after_its_end_counts_again() {
         bench.take(Told::Woke { key: key(port), node });
     }
     assert_eq!(bench.load(), 0, "late packets follow a real end too");
-    bench.edge.reconcile(nodes[0], &listed(1), before).await;
+    bench.reconcile(nodes[0], &listed(1), before);
     assert_eq!(bench.load(), 0, "the list is older");
     let later = bench.edge.decider.clock.now();
-    bench.edge.reconcile(nodes[0], &listed(1), later).await;
-    bench.edge.reconcile(nodes[1], &listed(1), later).await;
+    bench.reconcile(nodes[0], &listed(1), later);
+    bench.reconcile(nodes[1], &listed(1), later);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "its node has the first, none the second");
     assert!(bench.delivered().contains(&("cookie", "resumed", 1)), "{:?}", bench.delivered());
     assert!(bench.notes(|notes| !notes.flags.contains_key(&key(1)) && notes.flags.contains_key(&key(2))));
     // It ends as any other.
-    bench.edge.node_ended(key(1), 0, nodes[0]);
+    bench.node_ended(key(1), 0, nodes[0]);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 

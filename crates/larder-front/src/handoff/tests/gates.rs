@@ -76,7 +76,7 @@ async fn what_the_plane_has_opened_takes_its_place_before_a_relayed_request() {
     assert_eq!(bench.load(), 2);
     bench.edge.caught_up.notified().await;
     assert_eq!(bench.edge.decider.dispatcher.queued(), 1);
-    bench.edge.decide_due();
+    bench.edge.work_off();
     assert_eq!(bench.edge.decider.dispatcher.queued(), 2);
 }
 

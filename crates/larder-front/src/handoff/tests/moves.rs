@@ -1,22 +1,23 @@
 //! Connections whose state goes to a node, and answers that come late.
 
 use super::*;
+use crate::handoff::mechanism::{Delivery, Why};
 use crate::handoff::moving::Moved;
-use crate::handoff::peers::Arrived;
-use crate::handoff::table::End;
-use crate::lease::Lease;
-use crate::lease::Started;
+use crate::handoff::outputs::Begun;
+use crate::handoff::parts::Load;
+use crate::lease::{Lease, Started};
+use larder_core::handoff::{Answer, End};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
 use larder_handoff::channel::server::{Peer, Server};
-use larder_testkit::{eventually_async, holds_for_async, take_time_async};
-use std::os::fd::OwnedFd;
+use larder_testkit::{eventually_async, holds_for_async};
+use tokio::sync::oneshot;
 
 const HANGS: Duration = Duration::from_secs(30);
 
 /// A whole first packet behind a cookie that says: no timestamps. Its checksum waits to be made.
 pub(super) fn whole(seq: u32, payload: &[u8]) -> Vec<u8> {
-    let mut packet = crate::handoff::held::tests::frame(seq, payload, false);
+    let mut packet = crate::handoff::frame::tests::frame(seq, payload, false);
     packet[42..46].copy_from_slice(&0x1234_56c8_u32.to_be_bytes());
     packet[48..50].copy_from_slice(&500_u16.to_be_bytes());
     let pseudo = 6 + (packet.len() - 34) as u16;
@@ -90,11 +91,15 @@ impl Bench {
         self.take(Told::Punt { key, first: true, head: None, packet: &packet, age: Duration::ZERO });
     }
 
-    /// A connection whose state is on its way.
-    fn forwarded(&self, key: FlowKey) -> u64 {
-        let (id, _) = self.edge.peers.begin_move(NodeId(0), key);
-        assert!(self.edge.forward_to((key, id), self.started(), None).is_ok());
-        id
+    /// A socket that moves, as far as the plane forwards its connection.
+    fn moving(&self, key: FlowKey) -> Moving {
+        let (waiter, answer) = oneshot::channel();
+        let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
+        let (decision, load) = Load::of(self.started(), delivery, None);
+        let Some(Begun::Freeze(id)) = self.edge.act(Input::Move { key, decision, load, waiter }) else {
+            panic!("the plane has room");
+        };
+        Moving { id, node: decision.node, answer }
     }
 
     fn started(&self) -> Started {
@@ -103,11 +108,40 @@ impl Bench {
         let decision = lease.arrive(self.edge.decider.clock.now(), request).expect("room").expect("room");
         Started { lease, request, decision }
     }
+
+    /// A node says what became of a move, or says nothing for too long.
+    fn hear_of(&self, moving: &Moving, said: Said) {
+        let (node, id) = (moving.node, moving.id);
+        match said {
+            Said::Restored => drop(self.edge.act(Input::Restored { node, id })),
+            Said::Refused => drop(self.edge.act(Input::Refused { node, id })),
+            Said::Nothing => self.edge.tick(self.edge.decider.clock.now() + Duration::from_secs(31)),
+        }
+    }
 }
 
-fn socket() -> OwnedFd {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    std::net::TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection").into()
+struct Moving {
+    id: u64,
+    node: NodeId,
+    answer: oneshot::Receiver<Answer<Load>>,
+}
+
+impl Moving {
+    /// What its socket is told; `None` if nothing.
+    fn told(&mut self) -> Option<&'static str> {
+        self.answer.try_recv().ok().map(|answer| match answer {
+            Answer::Close => "close",
+            Answer::Thaw(..) => "thaw",
+            Answer::Abort => "abort",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    Restored,
+    Refused,
+    Nothing,
 }
 
 /// A client resets a connection that has moved, and begins another one from the same port. The plane has told of the reset, which
@@ -119,7 +153,7 @@ async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
     }
     let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
     let mut node = Node::join(&mut bench, false).await;
-    bench.forwarded(key(1));
+    let _before = bench.moving(key(1));
     bench.notes(|notes| notes.to_tell.push_back(Tale::Ended(key(1))));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -142,11 +176,10 @@ async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
 /// plane knows of it.
 #[tokio::test]
 async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
-    let refused = || Some(Arrived::Refused("no".to_owned()));
-    for arrived in [refused, || None, || Some(Arrived::Restored)] {
+    for said in [Said::Refused, Said::Nothing, Said::Restored] {
         for told in [true, false] {
             let bench = Bench::new(|_| {});
-            let id = bench.forwarded(key(1));
+            let mut moving = bench.moving(key(1));
             bench.notes(|notes| {
                 notes.now_ns = 9;
                 notes.opened_ns.insert(key(1), 9);
@@ -156,12 +189,13 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
                 bench.punt(key(1), true, 7, GET);
             }
             let before = bench.notes(|notes| notes.flows.clone());
-            bench.edge.conclude((key(1), id), socket(), None, arrived());
+            bench.hear_of(&moving, said);
+            assert_eq!(moving.told(), Some("close"), "{said:?}, {told}");
             bench.notes(|notes| {
-                assert_eq!(notes.flows, before, "{:?}, {told}", arrived());
-                assert_eq!((notes.reset.len(), notes.accepted.len()), (0, 0), "{:?}, {told}", arrived());
+                assert_eq!(notes.flows, before, "{said:?}, {told}");
+                assert_eq!((notes.reset.len(), notes.accepted.len()), (0, 0), "{said:?}, {told}");
             });
-            assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "{:?}, {told}", arrived());
+            assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "{said:?}, {told}");
         }
     }
 }
@@ -170,19 +204,21 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
 #[tokio::test]
 async fn an_answer_of_a_moved_socket_is_its_connections() {
     let silent = Bench::new(|_| {});
-    let id = silent.forwarded(key(1));
-    silent.edge.conclude((key(1), id), socket(), None, None);
+    let mut moving = silent.moving(key(1));
+    silent.hear_of(&moving, Said::Nothing);
+    assert_eq!(moving.told(), Some("abort"));
     assert_eq!((silent.notes(|notes| notes.reset.clone()), silent.load()), (vec![key(1)], 0));
     let refused = Bench::new(|_| {});
-    let id = refused.forwarded(key(1));
-    let no = Arrived::Refused("no".to_owned());
-    refused.edge.conclude((key(1), id), socket(), None, Some(no.clone()));
+    let mut moving = refused.moving(key(1));
+    refused.hear_of(&moving, Said::Refused);
     assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (To::Here, 0));
+    assert_eq!((refused.load(), moving.told(), refused.load()), (1, Some("thaw"), 0), "with its load");
     // It had answered, and its client has had something of it.
     let over = Bench::new(|_| {});
-    let id = over.forwarded(key(1));
+    let mut moving = over.moving(key(1));
     over.notes(|notes| notes.flags.insert(key(1), flow_flag::ACKED));
-    over.edge.conclude((key(1), id), socket(), None, Some(no));
+    over.hear_of(&moving, Said::Refused);
+    assert_eq!(moving.told(), Some("close"));
     assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
 }
 
@@ -191,26 +227,16 @@ async fn an_answer_of_a_moved_socket_is_its_connections() {
 async fn nobody_waits_for_a_node_longer_than_the_client_does() {
     let denied: fn(&Bench) = |bench| bench.notes(|notes| notes.denied.push(key(1)));
     let replaced: fn(&Bench) = |bench| bench.punt(key(1), true, 7, GET);
-    for (over, resets, load) in [(denied, 1, 0), (replaced, 0, 1)] {
+    for (over, told, resets, load) in [(denied, "abort", 1, 0), (replaced, "close", 0, 1)] {
         let bench = Bench::new(|_| {});
-        let id = bench.forwarded(key(1));
-        let (_node, arrived) = tokio::sync::oneshot::channel();
+        let mut moving = bench.moving(key(1));
+        bench.edge.tick(bench.edge.decider.clock.now());
+        assert_eq!((moving.told(), bench.moves()), (None, 1), "nothing says so");
         over(&bench);
-        let heard = bench.edge.heard((key(1), id), true, arrived);
-        let heard = tokio::time::timeout(HANGS / 2, heard).await.expect("in time");
-        assert!(heard.is_none());
-        bench.edge.conclude((key(1), id), socket(), None, heard);
+        bench.edge.tick(bench.edge.decider.clock.now() + Duration::from_millis(250));
+        assert_eq!((moving.told(), bench.moves()), (Some(told), 0));
         assert_eq!((bench.notes(|notes| notes.reset.len()), bench.load()), (resets, load));
     }
-    let bench = Bench::new(|_| {});
-    let id = bench.forwarded(key(1));
-    let (node, arrived) = tokio::sync::oneshot::channel();
-    let later = async {
-        take_time_async(Duration::from_millis(600)).await;
-        node.send(Arrived::Restored).expect("it is waited for");
-    };
-    let (heard, ()) = tokio::join!(bench.edge.heard((key(1), id), true, arrived), later);
-    assert!(matches!(heard, Some(Arrived::Restored)));
 }
 
 /// What a node refuses goes on here; but a connection that has taken over its addresses is none of its business.
@@ -225,7 +251,7 @@ async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
     let second = node.state().await;
     assert_ne!(first.id, second.id);
     node.refuse(first.id).await;
-    bench.until(|| bench.edge.peers.moves() == 1).await;
+    bench.until(|| bench.moves() == 1).await;
     let untouched = || {
         let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
         (seen, bench.edge.sizes()) == ((To::Node(NodeId(0)), 0, 0), (0, 1, 0))
@@ -248,7 +274,7 @@ async fn a_state_that_is_refused_leaves_alone_what_the_plane_has_yet_to_tell() {
     let first = node.state().await;
     bench.notes(|notes| notes.opened_ns.insert(key(1), 9));
     node.refuse(first.id).await;
-    bench.until(|| bench.edge.peers.moves() == 0).await;
+    bench.until(|| bench.moves() == 0).await;
     let untouched = || {
         let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
         (seen, bench.edge.sizes()) == ((To::Node(NodeId(0)), 0, 0), (0, 1, 0))
@@ -294,7 +320,7 @@ async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
     let handoff = node.state().await;
     assert_eq!(handoff.first_seq, 7);
     for (first_seq, left) in [(0, 1), (6, 1), (7, 0)] {
-        bench.edge.node_ended(key(1), first_seq, NodeId(0));
+        bench.node_ended(key(1), first_seq, NodeId(0));
         assert_eq!(bench.load(), left, "{first_seq}");
     }
 }
@@ -308,10 +334,10 @@ async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
     node.state().await;
     let later = |millis| {
         let now = bench.edge.decider.clock.now() + Duration::from_millis(millis);
-        bench.edge.peers.give_up_unheard(now);
-        bench.edge.peers.moves()
+        bench.edge.tick(now);
+        bench.moves()
     };
-    assert_eq!(later(60_000), 1, "the channel is up");
+    assert_eq!(later(25_000), 1, "the channel is up");
     drop(node);
     bench.until(|| !bench.edge.peers.capability(NodeId(0)).up).await;
     assert_eq!((later(1_000), later(2_001)), (1, 0));
@@ -328,7 +354,7 @@ async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
     node.state().await;
     let edge = bench.edge.clone();
     tokio::task::spawn_blocking(move || edge.let_go()).await.expect("it ends");
-    assert_eq!(bench.edge.peers.moves(), 0);
+    assert_eq!(bench.moves(), 0);
     bench.until(|| bench.edge.sizes() == (0, 0, 0)).await;
     assert_eq!(bench.load(), 0);
 }
@@ -346,4 +372,15 @@ async fn a_tag_that_has_rested_is_told() {
             break;
         }
     }
+}
+
+/// Nobody looks at a checksum again once its bytes are in a state.
+#[tokio::test]
+async fn a_damaged_request_goes_into_no_state() {
+    let bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    bench.punt(key(1), true, 1, GET);
+    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
+    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "failed"));
+    assert!(matches!(placed.outcome, Some(Ok(_))), "with its decision");
 }

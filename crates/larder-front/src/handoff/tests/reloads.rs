@@ -31,7 +31,7 @@ async fn what_is_held_is_accepted_here() {
     bench.edge.drain();
     assert_eq!(bench.notes(|notes| notes.to_tell.len()), 1, "the other process hears it");
     // A place becomes free: nobody waits for it any more.
-    bench.edge.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
+    bench.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }

@@ -5,7 +5,7 @@ use crate::handoff::config::Handshake;
 use crate::handoff::keyring::Keyring;
 use crate::handoff::run::Ears;
 use larder_handoff::channel::client::What;
-use larder_handoff::channel::message::{Accepted, Welcome};
+use larder_handoff::channel::message::{Accepted, Live, Welcome};
 use larder_testkit::eventually_async;
 
 /// A node may refuse what it was told and take the next.
@@ -41,7 +41,7 @@ async fn a_node_that_leaves_finishes_and_is_closed() {
     bench.edge.sweep();
     assert!(bench.notes(|notes| notes.closed.is_empty()) && bench.load() == 0, "its row is gone");
     assert_eq!(bench.edge.sizes(), (0, 1, 0), "it goes on");
-    bench.edge.node_ended(key(1), 0, node);
+    bench.node_ended(key(1), 0, node);
     bench.notes(|notes| notes.flows.clear());
     bench.edge.sweep();
     assert_eq!(bench.notes(|notes| (notes.closed.clone(), notes.reset.len())), (vec![node], 0));
@@ -167,7 +167,8 @@ async fn what_nodes_say_holds_nothing_up() {
 #[tokio::test]
 async fn a_long_list_is_worked_through_in_pieces() {
     let bench = Bench::new(|_| {});
-    let live = (1..=10_000).map(key).collect();
+    let socket = |port| Socket { connection: key(port).into(), first_seq: 0 };
+    let live = Live { connections: (1..=10_000).map(socket).collect(), last: true };
     let turns = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = turns.clone();
     let others = tokio::spawn(async move {
@@ -176,7 +177,7 @@ async fn a_long_list_is_worked_through_in_pieces() {
             tokio::task::yield_now().await;
         }
     });
-    bench.edge.reconcile(NodeId(1), &live, Time::ZERO).await;
+    bench.edge.node_lives(NodeId(1), live).await;
     others.abort();
     assert_eq!(bench.notes(|notes| notes.flows.len()), 10_000);
     assert!(turns.load(std::sync::atomic::Ordering::Relaxed) > 20, "{turns:?}");
@@ -189,9 +190,9 @@ async fn a_late_list_ends_nothing_that_is_younger() {
     let asked = bench.edge.decider.clock.now();
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
-    let none = std::collections::HashSet::new();
-    bench.edge.reconcile(node, &none, asked).await;
+    let none = HashSet::new();
+    bench.reconcile(node, &none, asked);
     assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (1, 0));
-    bench.edge.reconcile(node, &none, asked + Duration::from_secs(9)).await;
+    bench.reconcile(node, &none, asked + Duration::from_secs(9));
     assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (0, 1));
 }

@@ -15,8 +15,9 @@ use crate::report::counted;
 /// Run nodes that cooperate through lost, late, repeated and reordered messages, crashes, pauses and partitions, and
 /// check that every request ends once and that all views of the cluster become exact when the faults end.
 ///
-/// Five protocols are run, each in so many worlds: PRESS, CARD (one node decides for all), WARD (every node has a routing
-/// table), switches side by side, and nodes that hand clients' connections over to each other. Each world is drawn from a
+/// Six protocols are run, each in so many worlds: PRESS, CARD (one node decides for all), WARD (every node has a routing
+/// table), switches side by side, nodes that hand clients' connections over to each other, and a switch that hands clients'
+/// connections off to nodes. Each world is drawn from a
 /// seed. The first seed whose world shows a fault ends the command with exit code 1 and is named; `--only` runs it again and
 /// tells all that happens.
 #[derive(Debug, Args)]
@@ -24,7 +25,7 @@ pub(crate) struct FaultsArgs {
     /// Worlds, 1 to 10 million.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
-    /// Only this protocol: press, card, ward, switches or handing. All if not said; with `--only` and `--break` press.
+    /// Only this protocol: press, card, ward, switches, handing or edge. All if not said; with `--only` and `--break` press.
     #[arg(long, value_parser = protocol)]
     protocol: Option<Protocol>,
     /// The first seed.

@@ -1,0 +1,450 @@
+//! The switch's side of connection handoff, as a state machine.
+//!
+//! The forwarding plane in the switch's kernel holds the packets of new connections and forwards those of connections that
+//! nodes answer. [`EdgeMachine`] keeps what the switch knows of each of them, and says what is to be done: it is told what the
+//! plane, the control channels, and the dispatcher say ([`Input`]), and answers with what to do in the plane and on the
+//! channels ([`Output`]). It has no clock, socket, or lock. The live switch drives it, and so does `larder sim faults`.
+//!
+//! # A connection's states
+//!
+//! ```text
+//!             Packet (first)
+//!                  |
+//!                  v         Here, HoldFull, header deadline
+//!               [held] ------------------------------------------> accepted by this host (Output::Accept)
+//!                  |
+//!        At (cookie) | State (repair)          Move (an accepted socket)
+//!                  |        |                      |
+//!                  |        v                      v
+//!                  |     [at a node, on its way] --+--- Refused --> this host again
+//!                  |        | Restored
+//!                  v        v
+//!               [at a node] <--> idle (load given back) ----------> Output::Ended
+//!                  ^   |
+//!                  |   v
+//!               [passing to another node]
+//! ```
+//!
+//! # Rules
+//!
+//! - *One owner.* Inputs are given one after the other, and the outputs of one are carried out before the next.
+//!   [`Output::Point`] and [`Output::Send`] may fail; what the machine does next depends on it, so the driver reports the
+//!   result ([`Input::Pointed`], [`Input::NotSent`]).
+//! - *Two hosts must never answer one client.* A connection whose state is on its way to a node is kept until the node has
+//!   answered. If nothing is heard, its client is told by a reset, and nobody goes on with it here.
+//! - *Addresses come again.* A connection is known by its addresses, which the client may use again at any time. A held
+//!   connection has a generation, a move has a number, and a connection at a node has the sequence number of its first byte or the
+//!   time at which the plane has known it: an answer that is about an earlier connection changes nothing.
+//! - *Load is exact.* What a connection holds at the dispatcher ([`Load`]) is given back when it ends, when nothing moves on it,
+//!   and when its client has ended its side. It is taken again if the connection goes on.
+//!
+//! # Limits
+//!
+//! | what | limit | beyond it |
+//! |---|---|---|
+//! | held connections, and moves under way | [`EdgeSettings::held_max`] | accepted by this host |
+//! | bytes of held packets | [`EdgeSettings::held_bytes_max`] | accepted by this host |
+//! | connections that pass from one node to another | [`EdgeSettings::passing_max`] | they stay where they are |
+//! | connections that go on after their end | [`EdgeSettings::resumed_max`] | noticed with their next packet |
+//! | connections at nodes | the plane's table, in the driver | the plane refuses: [`Input::Pointed`] |
+//!
+//! The mechanisms are in `docs/handoff.md`.
+
+mod connections;
+mod held;
+mod input;
+mod moves;
+mod nodes;
+mod output;
+mod passing;
+#[cfg(test)]
+mod tests;
+
+use crate::dispatch::Decision;
+use crate::id::NodeId;
+use crate::time::Time;
+use core::fmt::{self, Debug};
+use core::time::Duration;
+
+use connections::Connections;
+use held::Holding;
+use moves::Moves;
+use nodes::Nodes;
+use passing::{Passing, Resumed};
+
+pub use connections::Connection;
+pub use input::{ClientEnd, Input};
+pub use output::{Accepted, Answer, End, Ended, Note, Output, Pointing, Say};
+
+/// Whether two numbers may be those of one connection. 0 is none.
+const fn may_be_same(a: u32, b: u32) -> bool {
+    a == 0 || b == 0 || a == b
+}
+
+/// The types of a driver.
+pub trait Parts {
+    /// How a connection is known: the client's address, and the listen address.
+    type Key: Copy + Ord + Debug;
+    /// A held packet.
+    type Packet: Packet;
+    /// What a connection holds at the dispatcher, with whatever the driver notes about its request.
+    type Load: Load;
+    /// What this host's accept loop is told about a connection that was decided.
+    type Verdict;
+    /// What a node needs to go on with a connection.
+    type State;
+    /// Whoever waits to hear what became of a frozen socket.
+    type Waiter;
+}
+
+/// A packet that the plane has handed over.
+pub trait Packet: Clone {
+    /// Its length. Bytes.
+    fn length(&self) -> usize;
+    /// Whether it carries the client's first bytes, which have the sequence number `first_seq`.
+    fn begins(&self, first_seq: u32) -> bool;
+    /// The sequence number that it acknowledges.
+    fn acknowledges(&self) -> Option<u32>;
+}
+
+/// What a connection holds at the dispatcher. Dropping it gives it back.
+pub trait Load {
+    /// Gives it back; nothing the second time.
+    fn release(&mut self, now: Time);
+    /// Takes it again at `node`. False if the dispatcher does not know the node.
+    fn take_again(&mut self, now: Time, node: NodeId) -> bool;
+    /// Gives back what it holds, and holds from now on what `other` holds.
+    fn take_over(&mut self, now: Time, other: Self);
+}
+
+/// Where the plane sends a connection's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// It hands them over, for a decision.
+    Held,
+    /// To a node.
+    Node(NodeId),
+    /// To this host's own TCP.
+    Here,
+    /// Nowhere: they are answered by resets, for the connection is gone.
+    Reset,
+}
+
+/// What the plane knows of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where its packets go.
+    pub to: To,
+    /// The client has ended its side.
+    pub fin: bool,
+    /// The client has reset it.
+    pub reset: bool,
+    /// The client has acknowledged something of a reply.
+    pub answered: bool,
+    /// The client's host has answered that it has no such connection.
+    pub denied: bool,
+    /// When the plane began to know it, by [`View::now`].
+    pub opened: Time,
+    /// When its last packet came, by [`View::now`].
+    pub seen: Time,
+    /// Sequence number of the client's first byte; 0 if the plane has not seen it.
+    pub first_seq: u32,
+    /// The client's acknowledgement number at the start.
+    pub first_ack: u32,
+    /// Its latest acknowledgement number.
+    pub last_ack: u32,
+    /// The acknowledgement number of its latest packet with payload.
+    pub asked_ack: u32,
+    /// Packets that were forwarded.
+    pub packets: u32,
+    /// Packets with payload.
+    pub requests: u32,
+}
+
+impl Flow {
+    /// Whether the client's side has ended.
+    pub const fn has_ended(&self) -> bool {
+        self.fin || self.reset
+    }
+
+    /// For how long no packet has come.
+    pub fn silence(&self, now: Time) -> Duration {
+        now.since(self.seen)
+    }
+
+    /// What was seen of the connection; `None` while nothing was forwarded.
+    pub fn account(&self) -> Option<Account> {
+        let acknowledged = self.last_ack.wrapping_sub(self.first_ack);
+        (self.packets > 0).then_some(Account { acknowledged, requests: self.requests })
+    }
+}
+
+/// What the plane has seen of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Bytes that the client has acknowledged, modulo 2^32, the server's FIN included.
+    pub acknowledged: u32,
+    /// The client's packets with payload.
+    pub requests: u32,
+}
+
+/// The forwarding plane, to look at.
+pub trait View<K> {
+    /// What it knows of a connection.
+    fn flow(&self, key: K) -> Option<Flow>;
+    /// The time of the clock that flows are stamped with.
+    fn now(&self) -> Time;
+}
+
+/// How long things take, and how many there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeSettings {
+    /// Time that the rest of a request header may take.
+    pub header_wait: Duration,
+    /// Connections that are held at most, and moves under way.
+    pub held_max: usize,
+    /// Bytes of all held packets at most.
+    pub held_bytes_max: usize,
+    /// A connection without a packet for so long is idle, and gives its load back.
+    pub idle_after: Duration,
+    /// A connection whose client waits for the first byte of a reply is idle after so long.
+    pub unanswered_for: Duration,
+    /// A client that has ended its side, and acknowledges nothing for so long, has ended.
+    pub ends_after: Duration,
+    /// A client has ended its side, and its node has said nothing of it for so long: the connection has ended.
+    pub closing_for: Duration,
+    /// Time in which a node may not know a connection of which the client has seen nothing: its first packet may have been lost.
+    pub unproven_for: Duration,
+    /// Time in which a node's list may not have a connection, because the list is older.
+    pub listed_after: Duration,
+    /// Nodes tell ends together; what they tell is at most so old.
+    pub ends_told_within: Duration,
+    /// Time that a move's answer may take. Then the client is told that its connection is gone.
+    pub doubt: Duration,
+    /// The channel of a node may be down for so long until nothing more is awaited of moves to it.
+    pub unheard_for: Duration,
+    /// Time that a node has to send the state of a connection that it gives up.
+    pub state_wait: Duration,
+    /// Connections that pass from one node to another at most.
+    pub passing_max: usize,
+    /// Connections that go on after their end, and wait for the list of their node, at most.
+    pub resumed_max: usize,
+    /// Time in which such connections are gathered before their node is asked.
+    pub gather: Duration,
+    /// A node is asked for its connections at most so often.
+    pub ask_every: Duration,
+    /// The plane learns from nodes which connections they have. Where it has kept them from an earlier process, and packets of
+    /// unknown connections find their nodes by tags, there is nothing to learn; and what a node names may be an earlier connection
+    /// with the addresses of one that is about to send its first packet.
+    pub learns: bool,
+    /// The plane forwards a connection's packets before its socket is frozen. `false` only to show the race that this mends.
+    pub forward_first: bool,
+}
+
+impl Default for EdgeSettings {
+    fn default() -> Self {
+        Self {
+            header_wait: Duration::from_millis(200),
+            held_max: 65_536,
+            held_bytes_max: 64 << 20,
+            idle_after: Duration::from_secs(1),
+            unanswered_for: Duration::from_secs(60),
+            ends_after: Duration::from_secs(1),
+            closing_for: Duration::from_secs(10),
+            unproven_for: Duration::from_secs(4),
+            listed_after: Duration::from_secs(1),
+            ends_told_within: Duration::from_millis(500),
+            doubt: Duration::from_secs(30),
+            unheard_for: Duration::from_secs(2),
+            state_wait: Duration::from_secs(2),
+            passing_max: 16_384,
+            resumed_max: 4_096,
+            gather: Duration::from_millis(300),
+            ask_every: Duration::from_secs(1),
+            learns: true,
+            forward_first: true,
+        }
+    }
+}
+
+/// The switch's side of handoff. `T` has the driver's types.
+pub struct EdgeMachine<T: Parts> {
+    settings: EdgeSettings,
+    holding: Holding<T::Key, T::Packet>,
+    connections: Connections<T::Key, T::Load>,
+    moves: Moves<T>,
+    passing: Passing<T::Key, T::Load>,
+    resumed: Resumed<T::Key>,
+    nodes: Nodes<T::Key>,
+    /// Another process has the plane.
+    let_go: bool,
+}
+
+impl<T: Parts> Debug for EdgeMachine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EdgeMachine")
+            .field("held", &self.holding.len())
+            .field("connections", &self.connections.len())
+            .field("moves", &self.moves.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Parts> EdgeMachine<T> {
+    /// Nothing is known yet.
+    pub fn new(settings: EdgeSettings) -> Self {
+        Self {
+            settings,
+            holding: Holding::default(),
+            connections: Connections::default(),
+            moves: Moves::default(),
+            passing: Passing::default(),
+            resumed: Resumed::default(),
+            nodes: Nodes::default(),
+            let_go: false,
+        }
+    }
+
+    /// Handles an input; what is to be done is appended to `out`, in order.
+    pub fn handle(&mut self, now: Time, input: Input<T>, view: &dyn View<T::Key>, out: &mut Vec<Output<T>>) {
+        let at = &mut Context { now, view, out };
+        match input {
+            Input::Packet { key, first, packet, late } => self.packet(key, first, packet, late, at),
+            Input::Opened { key, decision, load, at: opened } => {
+                self.enter(key, Connection::new(decision, load, opened), at);
+            }
+            Input::Woke { key, node } => self.woke(key, node, at),
+            Input::ClientEnded { key, end, account, at: when } => {
+                self.client_ended(key, end, account, when, at);
+            }
+            Input::Incomplete { key, generation } => self.await_rest(key, generation, at),
+            Input::Waits { key, generation } => self.holding.waits(key, generation),
+            Input::Here { key, generation, verdict } => {
+                self.accept(key, generation, Accepted::Decided(verdict), at);
+            }
+            Input::At { key, generation, decision, load } => self.hand(key, generation, decision, load, at),
+            Input::State { key, generation, decision, load, state, first_seq, complete } => {
+                self.give_state((key, generation), (decision, load), (state, first_seq, complete), at);
+            }
+            Input::Move { key, decision, load, waiter } => self.move_socket(key, decision, load, waiter, at),
+            Input::Frozen { key, id, first_seq, first_ack, state } => {
+                self.frozen((key, id), (first_seq, first_ack), state, at);
+            }
+            Input::NotFrozen { key, id } => self.not_frozen(key, id, at),
+            Input::Pointed { key, by, done } => self.pointed(key, by, done, at),
+            Input::NotSent { id } => self.not_sent(id, at),
+            Input::Chosen { key, from, next } => self.chosen(key, from, next, at),
+            Input::Up { node } => self.nodes.up(node, at.now, at.out),
+            Input::Down { node } => self.nodes.down(node, at.now),
+            Input::Named { node, connections, last } => self.named(node, connections, last, at),
+            Input::Closed { node, key, first_seq } => self.closed(node, key, first_seq, at),
+            Input::Restored { node, id } => self.answered(node, id, true, at),
+            Input::Refused { node, id } => self.answered(node, id, false, at),
+            Input::Leave { node, key } => self.leave(node, key, at),
+            Input::GivenUp { node, key, first_seq, state } => {
+                self.given_up(node, key, (state, first_seq), at);
+            }
+            Input::Stay { node, key } => self.stay(node, key, at),
+            Input::Tick => self.tick(at),
+            Input::Review { key } => self.review(key, at),
+            Input::SweepBegins => self.connections.begin_sweep(at.view.now()),
+            Input::Seen { key, flow } => self.seen(key, &flow, at),
+            Input::SweepEnds => self.end_sweep(at),
+            Input::Judge => self.judge(at),
+            Input::Adopt { key, decision, load } => {
+                let connection = Connection { rested: true, ..Connection::new(decision, load, at.now) };
+                self.enter(key, connection, at);
+                // Whether its node has it at all.
+                self.nodes.ask_soon(decision.node, at.now + self.settings.gather, self.settings.ask_every);
+                at.out.push(Output::LoadChanged(decision.node));
+            }
+            Input::Dead { node } => self.dead(node, at),
+            Input::GiveUp { node } => self.give_up(node, at),
+            Input::Lost { key } => self.lose(key, None, at),
+            Input::LetGo => self.let_go(at),
+        }
+    }
+
+    /// Connections that are held.
+    pub fn held(&self) -> usize {
+        self.holding.len()
+    }
+
+    /// Connections at nodes.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether no connection is at a node.
+    pub fn is_empty(&self) -> bool {
+        self.connections.len() == 0
+    }
+
+    /// States that are on their way to nodes.
+    pub fn moves(&self) -> usize {
+        self.moves.len()
+    }
+
+    /// The next connection for which a decision is due, with its generation. Its packets: [`Self::packets`].
+    pub fn next_undecided(&mut self) -> Option<(T::Key, u64)> {
+        self.holding.next_undecided()
+    }
+
+    /// The packets of a held connection in the order in which they came, if it is still the one of this generation.
+    pub fn packets(&self, key: T::Key, generation: u64) -> Option<&[T::Packet]> {
+        self.holding.get(key, generation).map(|held| &*held.packets)
+    }
+
+    /// When a header's time is over next: [`Input::Tick`] is to be given by then.
+    pub fn due(&self) -> Option<Time> {
+        self.holding.due()
+    }
+
+    /// Whether a connection's packets are held.
+    pub fn holds(&self, key: T::Key) -> bool {
+        self.holding.contains(key)
+    }
+
+    /// A connection at a node.
+    pub fn connection(&self, key: T::Key) -> Option<&Connection<T::Load>> {
+        self.connections.get(key)
+    }
+
+    /// Connections that count at their nodes.
+    pub fn active(&self) -> Vec<T::Key> {
+        self.connections.active()
+    }
+
+    /// The connections of a node.
+    pub fn of_node(&self, node: NodeId) -> Vec<T::Key> {
+        self.connections.of_node(node)
+    }
+
+    /// Whether a node has connections.
+    pub fn has_any(&self, node: NodeId) -> bool {
+        self.connections.has_any(node)
+    }
+
+    /// Notes that the plane knows a connection, during a sweep. If there is something to do about it, [`Input::Seen`] is to be given.
+    pub fn note_seen(&mut self, key: T::Key, flow: &Flow, now: Time) -> bool {
+        self.connections.note_seen(key, flow, now, self.settings.idle_after)
+    }
+
+    /// Whether a list that a node has named is still to be compared ([`Input::Judge`]).
+    pub fn has_lists(&self) -> bool {
+        self.nodes.has_lists()
+    }
+}
+
+/// The circumstances of an input.
+struct Context<'c, T: Parts> {
+    now: Time,
+    view: &'c dyn View<T::Key>,
+    out: &'c mut Vec<Output<T>>,
+}
+
+impl<T: Parts> Context<'_, T> {
+    fn say(&mut self, note: Note<T::Key>) {
+        self.out.push(Output::Note(note));
+    }
+}

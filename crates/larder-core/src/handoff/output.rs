@@ -1,0 +1,266 @@
+//! Actions that the driver carries out.
+
+#[cfg(doc)]
+use super::Input;
+use super::{Parts, To};
+use crate::dispatch::Decision;
+use crate::id::NodeId;
+use core::time::Duration;
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// Both sides have closed.
+    Closed,
+    /// The client has reset it.
+    ClientReset,
+    /// Nothing came for too long.
+    Silent,
+    /// Its node died; the client was told.
+    NodeLost,
+    /// Another connection has taken its addresses.
+    Replaced,
+}
+
+impl End {
+    /// All.
+    pub const ALL: [Self; 5] =
+        [Self::Closed, Self::ClientReset, Self::Silent, Self::NodeLost, Self::Replaced];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ClientReset => "client_reset",
+            Self::Silent => "silent",
+            Self::NodeLost => "node_lost",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
+/// The purpose of an [`Output::Point`], which the driver reports with its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointing {
+    /// A connection has been handed to a node. `ack` is what the client acknowledged with its first packet.
+    Handed {
+        /// See above.
+        ack: Option<u32>,
+    },
+    /// The state of a connection is about to be sent: the number of the move.
+    Move(u64),
+    /// A node gives a connection up to another one.
+    Pass,
+    /// Nothing depends on it.
+    Back,
+}
+
+/// The reason why this host accepts a connection.
+pub enum Accepted<T: Parts> {
+    /// It was decided.
+    Decided(T::Verdict),
+    /// Too much is held.
+    HoldFull,
+    /// Too many moves are under way: it was decided to move it.
+    MovesFull(Decision, T::Load),
+    /// The rest of its request header has not come in time.
+    Incomplete,
+    /// It could not be moved to its node, or the node has refused it.
+    Failed(Decision, T::Load),
+    /// Another process takes the plane.
+    Reload,
+}
+
+/// What has become of a socket that was to move.
+#[derive(Debug)]
+pub enum Answer<L> {
+    /// The node has it, or the connection is over: the frozen socket is closed without a word.
+    Close,
+    /// It goes on here.
+    Thaw(Decision, L),
+    /// Nothing was heard of it: the socket tells the client that the connection is gone.
+    Abort,
+}
+
+/// A word to a node about a connection that it gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Say {
+    /// Give it up: send its state.
+    Give,
+    /// Another node has it.
+    Taken,
+    /// Keep it.
+    Keep,
+}
+
+/// A connection that has ended.
+#[derive(Debug)]
+pub struct Ended<K, L> {
+    /// The connection.
+    pub key: K,
+    /// Its load, which has not been given back unless it was idle.
+    pub load: L,
+    /// Its node.
+    pub decision: Decision,
+    /// How it ended.
+    pub end: End,
+    /// Bytes of replies that the client has acknowledged, if that is known.
+    pub bytes: Option<u64>,
+    /// Requests that were seen on it.
+    pub requests: u32,
+    /// From its start to its end.
+    pub total: Duration,
+    /// It was idle at least once, so that its duration says nothing of its node.
+    pub rested: bool,
+}
+
+/// An event for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note<K> {
+    /// A node did not take a connection.
+    NotTaken(K),
+    /// Nothing was heard of a connection on its way: its client is told.
+    Unheard(K),
+    /// It was on its way when another process took the plane.
+    LeftToSuccessor(K),
+    /// The state of a connection was given to its node.
+    Moved(K),
+    /// A connection has gone from a node that drains to another one.
+    Passed(K),
+}
+
+/// What is to be done.
+pub enum Output<T: Parts> {
+    /// The plane sends a connection's packets there from now on. The result is [`Input::Pointed`].
+    Point {
+        /// The connection.
+        key: T::Key,
+        /// [`To::Node`] or [`To::Here`].
+        to: To,
+        /// Returned with the result.
+        by: Pointing,
+    },
+    /// A held packet is sent to a node.
+    Forward {
+        /// The node.
+        node: NodeId,
+        /// The packet.
+        packet: T::Packet,
+    },
+    /// A packet goes to this host's own TCP.
+    Inject(T::Packet),
+    /// This host accepts a connection: the accept loop is told why, the plane sends its packets here, and those that were held
+    /// are injected.
+    Accept {
+        /// The connection.
+        key: T::Key,
+        /// Why.
+        why: Accepted<T>,
+        /// What was held.
+        packets: Vec<T::Packet>,
+    },
+    /// The plane forgets a connection: its client's next packet opens it anew.
+    Forget(T::Key),
+    /// The plane tells when a packet comes on this connection ([`Input::Woke`]).
+    MarkIdle(T::Key),
+    /// The plane marks a connection as ended.
+    MarkEnded(T::Key),
+    /// The plane takes such a mark back: the connection goes on.
+    MarkResumed(T::Key),
+    /// The client is told by a reset that its connection is gone.
+    Reset {
+        /// The connection.
+        key: T::Key,
+        /// Number of the first byte that it has not acknowledged, if the plane may not know it.
+        ack: Option<u32>,
+    },
+    /// The plane learns of a connection that a node has, unless it knows it.
+    Learn {
+        /// The connection.
+        key: T::Key,
+        /// The node.
+        node: NodeId,
+    },
+    /// An accepted socket is to be frozen: [`Input::Frozen`] or [`Input::NotFrozen`] says how that went.
+    Freeze {
+        /// Number of the move.
+        id: u64,
+    },
+    /// An accepted socket stays here: the plane has no room, or the socket cannot be frozen.
+    NotMoved {
+        /// What it holds; `None` if the connection has ended meanwhile.
+        load: Option<(Decision, T::Load)>,
+    },
+    /// The state of a connection is sent to a node. If that is not possible, [`Input::NotSent`].
+    Send {
+        /// The node.
+        node: NodeId,
+        /// Number of the move.
+        id: u64,
+        /// The connection.
+        key: T::Key,
+        /// Sequence number of the client's first byte.
+        first_seq: u32,
+        /// The state.
+        state: T::State,
+    },
+    /// Whoever waits for a move hears what became of it.
+    Answer {
+        /// As given to [`Input::Move`].
+        waiter: T::Waiter,
+        /// What.
+        answer: Answer<T::Load>,
+    },
+    /// The dispatcher chooses a node for a connection that another one gives up: [`Input::Chosen`].
+    Choose {
+        /// The connection.
+        key: T::Key,
+        /// The node that gives it up.
+        from: NodeId,
+    },
+    /// A node is told something about a connection that it gives up.
+    Tell {
+        /// The node.
+        node: NodeId,
+        /// The connection.
+        key: T::Key,
+        /// What.
+        say: Say,
+    },
+    /// A node is asked for all its connections. `first`: its channel has just come up.
+    Ask {
+        /// The node.
+        node: NodeId,
+        /// See above.
+        first: bool,
+    },
+    /// A node has a connection that goes on after it had been counted as ended. If the driver counts it, [`Input::Adopt`].
+    Resumed {
+        /// The connection.
+        key: T::Key,
+        /// Its node.
+        node: NodeId,
+    },
+    /// The plane forwards a connection that nobody here knows, as after a restart. If the driver counts it, [`Input::Adopt`].
+    Stranger {
+        /// The connection.
+        key: T::Key,
+        /// Its node.
+        node: NodeId,
+    },
+    /// A node answers a connection from now on. `moved`: its state is on its way there.
+    Entered {
+        /// The connection.
+        key: T::Key,
+        /// See above.
+        moved: bool,
+    },
+    /// The load of a node has changed.
+    LoadChanged(NodeId),
+    /// A connection has ended.
+    Ended(Ended<T::Key, T::Load>),
+    /// A first packet was read too late: see [`Input::Packet`].
+    Late,
+    /// For the log and the counters.
+    Note(Note<T::Key>),
+}

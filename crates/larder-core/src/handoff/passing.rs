@@ -1,0 +1,224 @@
+//! Connections that go from a node that drains to another one, and connections that go on after their end.
+//!
+//! The node asks; the dispatcher chooses another one; the plane sends it the connection's packets, which wait there; the first
+//! node freezes the connection and sends its state; the other node restores it. A refusal puts everything back. The plane says
+//! whose the connection is, so a node that has lost the answer asks again.
+//!
+//! A connection goes on after its end where a forged FIN or RST, or a long silence, has ended its account. Packets alone do not
+//! prove that, because late ones follow a real end too. So its node is asked for its connections, and those that it has count
+//! again.
+
+use super::nodes::Named;
+use super::{Context, Decision, EdgeMachine, End, Flow, Load, Note, Output, Parts, Pointing, Say, To, View};
+use crate::id::NodeId;
+use crate::time::Time;
+use std::collections::BTreeMap;
+
+/// A connection that passes from one node to another.
+#[derive(Debug)]
+struct Pass<L> {
+    from: NodeId,
+    to: Decision,
+    /// What it holds at the other node.
+    load: L,
+    since: Time,
+    /// The same by the plane's clock: what the plane knows since later is another connection.
+    entered: Time,
+    /// Its state has come.
+    sent: bool,
+}
+
+impl<L> Pass<L> {
+    /// Whether the plane still sends the packets of this connection to its next node, and not those of another one that has its
+    /// addresses by now.
+    fn is_there<K>(&self, key: K, view: &dyn View<K>) -> bool {
+        let there = |flow: Flow| flow.to == To::Node(self.to.node) && flow.opened <= self.entered;
+        view.flow(key).is_some_and(there)
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Passing<K, L>(BTreeMap<K, Pass<L>>);
+
+impl<K, L> Default for Passing<K, L> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+/// Connections that go on although they were counted as ended, with their nodes and the time since which they wait.
+#[derive(Debug)]
+pub(super) struct Resumed<K>(BTreeMap<K, (NodeId, Time)>);
+
+impl<K> Default for Resumed<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Parts> EdgeMachine<T> {
+    /// A node wants to give a connection up.
+    pub(super) fn leave(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
+        if self.passing.0.contains_key(&key) {
+            return;
+        }
+        let owner = match at.view.flow(key).map(|flow| flow.to) {
+            Some(To::Node(node)) => Some(node),
+            _ => None,
+        };
+        match owner {
+            Some(node) if node == from => {
+                if self.passing.0.len() < self.settings.passing_max {
+                    at.out.push(Output::Choose { key, from });
+                } else {
+                    at.out.push(Output::Tell { node: from, key, say: Say::Keep });
+                }
+            }
+            Some(_) => at.out.push(Output::Tell { node: from, key, say: Say::Taken }),
+            None => at.out.push(Output::Tell { node: from, key, say: Say::Keep }),
+        }
+    }
+
+    pub(super) fn chosen(
+        &mut self,
+        key: T::Key,
+        from: NodeId,
+        next: Option<(Decision, T::Load)>,
+        at: &mut Context<'_, T>,
+    ) {
+        let Some((to, load)) = next else {
+            at.out.push(Output::Tell { node: from, key, say: Say::Keep });
+            return;
+        };
+        self.passing
+            .0
+            .insert(key, Pass { from, to, load, since: at.now, entered: at.view.now(), sent: false });
+        at.out.push(Output::Point { key, to: To::Node(to.node), by: Pointing::Pass });
+    }
+
+    pub(super) fn pointed_pass(&mut self, key: T::Key, done: bool, at: &mut Context<'_, T>) {
+        let Some(from) = self.passing.0.get(&key).map(|one| one.from) else { return };
+        if done {
+            at.out.push(Output::Tell { node: from, key, say: Say::Give });
+        } else {
+            self.passing.0.remove(&key);
+            at.out.push(Output::Tell { node: from, key, say: Say::Keep });
+        }
+    }
+
+    /// The state of a connection that a node gives up.
+    pub(super) fn given_up(
+        &mut self,
+        from: NodeId,
+        key: T::Key,
+        state: (T::State, u32),
+        at: &mut Context<'_, T>,
+    ) {
+        let say = |say| Output::Tell { node: from, key, say };
+        let waits = self.passing.0.get_mut(&key).filter(|one| one.from == from && !one.sent);
+        let Some(one) = waits else { return at.out.push(say(Say::Keep)) };
+        if !one.is_there(key, at.view) {
+            // Another connection has its addresses by now, perhaps at the same node: the state would take its place.
+            self.passing.0.remove(&key);
+            return at.out.push(say(Say::Taken));
+        }
+        one.sent = true;
+        let node = one.to.node;
+        self.send_passed(node, key, state, at);
+    }
+
+    /// The other node has it.
+    pub(super) fn passed(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+        let Some(pass) = self.passing.0.remove(&key) else { return };
+        let is_there = pass.is_there(key, at.view);
+        let Pass { from, to, mut load, .. } = pass;
+        match self.connections.get_mut(key).filter(|one| is_there && one.decision.node == from) {
+            Some(one) => {
+                one.decision = to;
+                if one.idle {
+                    load.release(at.now);
+                } else {
+                    one.load.take_over(at.now, load);
+                }
+            }
+            None => load.release(at.now),
+        }
+        at.say(Note::Passed(key));
+        at.out.push(Output::Tell { node: from, key, say: Say::Taken });
+    }
+
+    /// The connection stays where it is.
+    pub(super) fn put_back(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+        let Some(pass) = self.passing.0.remove(&key) else { return };
+        if pass.is_there(key, at.view) {
+            at.out.push(Output::Point { key, to: To::Node(pass.from), by: Pointing::Back });
+        }
+        at.out.push(Output::Tell { node: pass.from, key, say: Say::Keep });
+    }
+
+    /// Nothing was heard of a connection that passes: whose it is nobody knows.
+    pub(super) fn pass_lost(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+        let Some(pass) = self.passing.0.remove(&key) else { return };
+        if self.let_go {
+            // The node that gives it up asks the process that has the plane now.
+            return;
+        }
+        at.say(Note::Unheard(key));
+        at.out.push(Output::Tell { node: pass.from, key, say: Say::Taken });
+        if pass.is_there(key, at.view) {
+            at.out.push(Output::Reset { key, ack: None });
+            self.end(key, End::NodeLost, at);
+        }
+    }
+
+    /// A node cannot give a connection up after all.
+    pub(super) fn stay(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
+        if self.passing.0.get(&key).is_some_and(|one| one.from == from && !one.sent) {
+            self.put_back(key, at);
+        }
+    }
+
+    /// Puts back connections whose state has not come in time.
+    pub(super) fn tick_passing(&mut self, at: &mut Context<'_, T>) {
+        let wait = self.settings.state_wait;
+        let late = |(key, one): (&T::Key, &Pass<T::Load>)| {
+            (!one.sent && at.now.since(one.since) > wait).then_some(*key)
+        };
+        let late: Vec<T::Key> = self.passing.0.iter().filter_map(late).collect();
+        late.into_iter().for_each(|key| self.put_back(key, at));
+    }
+
+    // -- connections that go on after their end
+
+    /// A connection goes on that is not counted.
+    pub(super) fn goes_on(&mut self, key: T::Key, node: NodeId, at: &mut Context<'_, T>) {
+        let room = self.resumed.0.len() < self.settings.resumed_max || self.resumed.0.contains_key(&key);
+        if room {
+            self.resumed.0.insert(key, (node, at.now));
+            self.nodes.ask_soon(node, at.now + self.settings.gather, self.settings.ask_every);
+        } else {
+            // Its next packet is told again.
+            at.out.push(Output::MarkIdle(key));
+        }
+    }
+
+    /// Counts those again that their node has, by a list that was asked for at `as_of`.
+    pub(super) fn count_resumed(
+        &mut self,
+        node: NodeId,
+        named: &Named<T::Key>,
+        as_of: Time,
+        at: &mut Context<'_, T>,
+    ) {
+        let decided = |_: &T::Key, (of, since): &mut (NodeId, Time)| *of == node && *since <= as_of;
+        let resumed: Vec<T::Key> = self.resumed.0.extract_if(.., decided).map(|(key, _)| key).collect();
+        for key in resumed {
+            let goes_there = at.view.flow(key).is_some_and(|flow| flow.to == To::Node(node));
+            if self.is_named(key, named, at) && goes_there && self.connections.get(key).is_none() {
+                at.out.push(Output::MarkResumed(key));
+                at.out.push(Output::Resumed { key, node });
+            }
+        }
+    }
+}

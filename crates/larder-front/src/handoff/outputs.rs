@@ -1,0 +1,263 @@
+//! What the machine answers, carried out: in the plane, on the channels, at the dispatcher and in the logs.
+
+use super::edge::Edge;
+use super::fabric::{Fabric, To};
+use super::frame::Frame;
+use super::lock::lock;
+use super::mechanism::{Delivery, Mechanism, Why};
+use super::parts::{Live, Load, Machine, Sight};
+use crate::lease::Lease;
+use crate::metrics::HandedEnd;
+use larder_core::dispatch::Served;
+use larder_core::handoff::{Accepted, End, Ended, Input, Note, Output, Say};
+use larder_core::{Decision, NodeId, Request, TargetId, Time, handoff};
+use larder_handoff::FlowKey;
+use larder_handoff::channel::message::{Blob, Handoff, ToNode};
+use std::collections::VecDeque;
+
+/// Nodes that are asked for at most, when those that the dispatcher names take no sockets.
+const NODES_TRIED: usize = 4;
+
+/// What becomes of an accepted socket that is to move.
+pub(super) enum Begun {
+    /// It is to be frozen: the number of the move.
+    Freeze(u64),
+    /// It stays here.
+    Stays(Option<(Decision, Load)>),
+}
+
+/// Inputs that follow from what was carried out.
+type Inputs = VecDeque<Input<Live>>;
+
+impl Edge {
+    /// Gives the machine an input, and carries out what it answers.
+    pub(super) fn act(&self, input: Input<Live>) -> Option<Begun> {
+        self.act_at(self.decider.clock.now(), input)
+    }
+
+    /// The same at this time.
+    pub(super) fn act_at(&self, now: Time, input: Input<Live>) -> Option<Begun> {
+        self.drive(&mut lock(&self.machine), now, input)
+    }
+
+    /// The same, with the machine locked. Returns what the caller is to do with a socket that it wants to move.
+    pub(super) fn drive(&self, machine: &mut Machine, now: Time, input: Input<Live>) -> Option<Begun> {
+        let moves = machine.moves();
+        let (mut inputs, mut out, mut begun) = (Inputs::from([input]), Vec::new(), None);
+        while let Some(input) = inputs.pop_front() {
+            machine.handle(now, input, &Sight(&self.fabric), &mut out);
+            for output in out.drain(..) {
+                match output {
+                    Output::Freeze { id } => begun = Some(Begun::Freeze(id)),
+                    Output::NotMoved { load } => begun = Some(Begun::Stays(load)),
+                    output => self.carry_out(machine, output, &mut inputs),
+                }
+            }
+        }
+        if machine.moves() < moves {
+            self.moves_ended.notify_all();
+        }
+        begun
+    }
+
+    fn carry_out(&self, machine: &Machine, output: Output<Live>, inputs: &mut Inputs) {
+        match output {
+            Output::Point { key, to, by } => {
+                let done = self.point(key, to);
+                inputs.push_back(Input::Pointed { key, by, done });
+            }
+            Output::Forward { node, packet } => self.counts.sent(&self.fabric.forward(node, &packet.bytes)),
+            Output::Inject(packet) => self.counts.sent(&self.fabric.accept_here(&packet.bytes)),
+            Output::Accept { key, why, packets } => self.accept(key, why, &packets),
+            Output::Forget(key) => self.fabric.remove_flow(key),
+            Output::MarkIdle(key) => self.fabric.set_idle(key),
+            Output::MarkEnded(key) => self.fabric.set_ended(key),
+            Output::MarkResumed(key) => self.fabric.set_resumed(key),
+            Output::Reset { key, ack } => {
+                if let Err(error) = self.fabric.reset_client_at(key, ack) {
+                    tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
+                }
+            }
+            Output::Learn { key, node } => {
+                if let Err(error) = self.fabric.add_flow(key, node) {
+                    tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
+                }
+            }
+            Output::Send { node, id, key, first_seq, state } => {
+                if !self.send_state(node, id, (key, first_seq), state) {
+                    inputs.push_back(Input::NotSent { id });
+                }
+            }
+            // Nobody waits for it if the accept loop has ended: the connection is dropped with its load.
+            Output::Answer { waiter, answer } => drop(waiter.send(answer)),
+            Output::Choose { key, from } => {
+                let request =
+                    machine.connection(key).map_or(Request::new(TargetId(0)), |one| one.load.request);
+                let next = self.next_node(from, request);
+                inputs.push_back(Input::Chosen { key, from, next });
+            }
+            Output::Tell { node, key, say } => self.tell(node, key, say),
+            Output::Ask { node, first } => self.ask(node, first),
+            Output::Resumed { key, node } => self.adopt(key, node, Why::Resumed, inputs),
+            Output::Stranger { key, node } => self.adopt(key, node, Why::Adopted, inputs),
+            Output::Entered { key, moved } => self.entered(machine, key, moved),
+            Output::LoadChanged(node) => self.set_bases(node),
+            Output::Ended(ended) => self.ended(ended),
+            Output::Late => self.counts.late(),
+            Output::Note(note) => self.say(note),
+            // Taken by the caller.
+            Output::Freeze { .. } | Output::NotMoved { .. } => {}
+        }
+    }
+
+    /// This host accepts a connection.
+    fn accept(&self, key: FlowKey, why: Accepted<Live>, packets: &[Frame]) {
+        let (delivery, outcome) = verdict(why);
+        // The accept loop may find the connection at once.
+        self.place(key, delivery, outcome);
+        self.point(key, handoff::To::Here);
+        for packet in packets {
+            self.counts.sent(&self.fabric.accept_here(&packet.bytes));
+        }
+    }
+
+    /// Sends the state of a connection to its node. False if that is not possible.
+    fn send_state(&self, node: NodeId, id: u64, (key, first_seq): (FlowKey, u32), state: Vec<u8>) -> bool {
+        let connection = key.into();
+        let handoff =
+            Handoff { id, connection, first_seq, checkpoint: Blob(state), request: Blob(Vec::new()) };
+        let sent = self.peers.send_in_session(node, &ToNode::Handoff(handoff));
+        if let Err(error) = &sent {
+            tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
+        }
+        sent.is_ok()
+    }
+
+    /// Tells a node something about a connection that it gives up.
+    fn tell(&self, node: NodeId, key: FlowKey, say: Say) {
+        let message = match say {
+            Say::Give => ToNode::Give(key.into()),
+            Say::Taken => ToNode::Taken(key.into()),
+            Say::Keep => ToNode::Keep(key.into()),
+        };
+        if let Err(error) = self.peers.send(node, &message) {
+            // It asks again when its channel is up.
+            tracing::debug!(%error, "a node could not be told of a connection that it gives up");
+        }
+    }
+
+    /// Asks a node for all its connections.
+    fn ask(&self, node: NodeId, first: bool) {
+        let asked = match first {
+            true => self.peers.send_in_session(node, &ToNode::Live),
+            false => self.peers.send(node, &ToNode::Live),
+        };
+        if let Err(error) = asked {
+            // It is asked when its channel is up again.
+            tracing::debug!(%error, %node, "a node could not be asked for its connections");
+        }
+    }
+
+    /// Where the plane sends a connection's packets from now on. False if it has no room for the connection.
+    fn point(&self, key: FlowKey, to: handoff::To) -> bool {
+        let to = match to {
+            handoff::To::Node(node) => To::Node(node),
+            handoff::To::Held | handoff::To::Here | handoff::To::Reset => To::Here,
+        };
+        let entered = self.fabric.put_flow(key, to);
+        if let Err(error) = &entered {
+            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
+        }
+        entered.is_ok()
+    }
+
+    /// A connection that was opened before this switch started, or by another one, or that goes on after its end, counts.
+    fn adopt(&self, key: FlowKey, node: NodeId, why: Why, inputs: &mut Inputs) {
+        let delivery = Delivery { mechanism: Mechanism::Cookie, why };
+        if let Some((decision, load)) = self.reuse(Request::new(TargetId(0)), node, delivery) {
+            inputs.push_back(Input::Adopt { key, decision, load });
+        }
+    }
+
+    /// A node for a connection that another one gives up.
+    fn next_node(&self, from: NodeId, request: Request) -> Option<(Decision, Load)> {
+        let mut exclude = request.exclude.with(from);
+        for _ in 0..NODES_TRIED {
+            let mut lease = Lease::new(self.decider.clone());
+            let decision = lease.arrive(self.decider.clock.now(), Request { exclude, ..request }).ok()??;
+            let peer = self.peers.capability(decision.node);
+            if decision.node != from && peer.up && peer.repair && peer.linked {
+                let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Drain };
+                return Some((decision, Load { lease, request, delivery, text: None }));
+            }
+            exclude = exclude.with(decision.node);
+        }
+        None
+    }
+
+    fn entered(&self, machine: &Machine, key: FlowKey, moved: bool) {
+        let Some(one) = machine.connection(key) else { return };
+        let Load { request, delivery, .. } = &one.load;
+        if !matches!(delivery.why, Why::Adopted | Why::Resumed) {
+            self.decider.metrics.handed(one.decision, *request);
+        }
+        // A connection that moves is delivered once its node has it.
+        if !moved {
+            self.counts.delivered(*delivery);
+        }
+    }
+
+    /// A connection has ended: its load, what it taught, its line in the log.
+    fn ended(&self, ended: Ended<FlowKey, Load>) {
+        let now = self.decider.clock.now();
+        let Ended { key, mut load, decision, end, bytes, requests, total, rested } = ended;
+        let node = decision.node;
+        if end == End::Closed
+            && requests <= 1
+            && let Some(bytes) = bytes.filter(|bytes| *bytes > 0)
+        {
+            self.learned.note_reply(load.request.target, bytes);
+            if !rested {
+                let served = Served { elapsed: total, first_byte: None, found: None };
+                self.decider.dispatcher.served(now, &load.request, node, &served);
+            }
+        }
+        load.lease.release(now);
+        self.set_bases(node);
+        if !self.config.mends.entry_outlives {
+            self.fabric.remove_flow(key);
+        }
+        self.counts.ended(end);
+        self.decider.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });
+        self.log(key, decision, &load, bytes, total);
+    }
+
+    fn say(&self, note: Note<FlowKey>) {
+        let repair = |why| self.counts.delivered(Delivery { mechanism: Mechanism::Repair, why });
+        match note {
+            Note::Moved(_) => repair(Why::Repair),
+            Note::Passed(_) => repair(Why::Drain),
+            Note::NotTaken(key) => tracing::info!(%key, "a node did not take a connection"),
+            Note::Unheard(key) => {
+                tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
+            }
+            Note::LeftToSuccessor(key) => {
+                tracing::debug!(%key, "a connection was on its way to a node when another process took over");
+            }
+        }
+    }
+}
+
+/// What the accept loop is told of a connection.
+fn verdict(why: Accepted<Live>) -> <Live as handoff::Parts>::Verdict {
+    let decided =
+        |why, (decision, load): (Decision, Load)| (Delivery::relay(why), Some(Ok(load.started(decision))));
+    match why {
+        Accepted::Decided(verdict) => verdict,
+        Accepted::HoldFull => (Delivery::relay(Why::HoldFull), None),
+        Accepted::MovesFull(decision, load) => decided(Why::HoldFull, (decision, load)),
+        Accepted::Incomplete => (Delivery::relay(Why::Incomplete), None),
+        Accepted::Failed(decision, load) => decided(Why::Failed, (decision, load)),
+        Accepted::Reload => (Delivery::relay(Why::Reload), None),
+    }
+}

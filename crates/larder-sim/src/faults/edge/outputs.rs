@@ -1,0 +1,149 @@
+//! What the machine answers, carried out in the model.
+
+use super::super::ground::{Ground, Id};
+use super::super::{Broken, Violation};
+use super::channel::Message;
+use super::clients::Here;
+use super::plane::{Sent, Sight};
+use super::switch::{Begun, Load, Model, Part};
+use super::{Edge, Key, Machine, SWITCH, place_of};
+use larder_core::handoff::{Ended, Input, Output, Pointing, To};
+use std::collections::VecDeque;
+
+/// Inputs that follow from what was carried out.
+type Inputs = VecDeque<Input<Model>>;
+
+impl Ground<'_, Edge> {
+    pub(super) fn act(&mut self, input: Input<Model>) -> Result<(), Violation> {
+        self.act_begun(input).map(drop)
+    }
+
+    pub(super) fn act_begun(&mut self, input: Input<Model>) -> Result<Option<Begun>, Violation> {
+        let (mut inputs, mut begun) = (Inputs::from([input]), None);
+        while let Some(input) = inputs.pop_front() {
+            let mut out = Vec::new();
+            let now = self.now;
+            let Machine::Switch(switch) = &mut self.nodes[SWITCH].machine else { return Ok(None) };
+            switch.machine.handle(now, input, &Sight(&self.own.plane, now), &mut out);
+            for output in out {
+                match output {
+                    Output::Freeze { id } => begun = Some(Begun::Freeze(id)),
+                    Output::NotMoved { load } => begun = Some(Begun::Stays(load)),
+                    output => self.carry_out(output, &mut inputs)?,
+                }
+            }
+        }
+        Ok(begun)
+    }
+
+    pub(super) fn carry_out(&mut self, output: Output<Model>, inputs: &mut Inputs) -> Result<(), Violation> {
+        let now = self.now;
+        match output {
+            Output::Point { key, to, by } => {
+                // A connection that the plane knows needs no room.
+                let knows = self.own.plane.entries.contains_key(&key);
+                let done = knows || by == Pointing::Back || !(self.trouble && self.chance.permille(20));
+                if done {
+                    self.point(key, to);
+                }
+                inputs.push_back(Input::Pointed { key, by, done });
+            }
+            Output::Forward { node, packet: Part { conn, part } } => {
+                return self.comes_to_node(place_of(node), conn, Sent::Head(part));
+            }
+            Output::Inject(part) => return self.inject(part),
+            Output::Accept { key, why, packets } => {
+                self.note_accepted(&why, key);
+                if let Some(switch) = self.switch() {
+                    switch.placed.insert(key);
+                }
+                self.point(key, To::Here);
+                for part in packets {
+                    self.inject(part)?;
+                }
+            }
+            Output::Forget(key) => drop(self.own.plane.entries.remove(&key)),
+            Output::MarkIdle(key) => self.own.plane.mark_idle(key),
+            Output::MarkEnded(key) => self.own.plane.mark_ended(key),
+            Output::MarkResumed(key) => self.own.plane.mark_resumed(key),
+            Output::Reset { key, ack } => self.reset(key, ack),
+            Output::Learn { key, node } => {
+                let socket = self.own.hosts[place_of(node)].sockets.get(&key).copied();
+                if let Some(socket) = socket {
+                    self.own.plane.learn(key, socket.conn, node, now);
+                }
+            }
+            Output::Send { node, id, key, state: conn, .. } => {
+                let any = self.is_broken(Broken::SendsByAny);
+                match self.session(place_of(node), any) {
+                    Some(session) => self.push(session, false, Message::Handoff { id, key, conn }),
+                    None => inputs.push_back(Input::NotSent { id }),
+                }
+            }
+            Output::Answer { waiter, answer } => return self.answer(waiter, &answer),
+            Output::Choose { key, from } => {
+                let nodes = self.usable(Some(place_of(from)));
+                let at = self.chance.below(nodes.len() as u64) as usize;
+                let next = nodes.get(at).and_then(|node| self.load_at(*node));
+                inputs.push_back(Input::Chosen { key, from, next });
+            }
+            Output::Tell { node, key, say } => self.send(place_of(node), Message::Say(key, say)),
+            Output::Ask { node, .. } => self.send(place_of(node), Message::List),
+            Output::Resumed { key, node } | Output::Stranger { key, node } => {
+                self.say(|| format!("the connection from port {key} at {} counts again", place_of(node)));
+                if let Some((decision, load)) = self.load_at(place_of(node)) {
+                    inputs.push_back(Input::Adopt { key, decision, load });
+                }
+            }
+            Output::Ended(ended) => self.has_ended(&ended),
+            Output::Note(note) => self.say(|| format!("{note:?}")),
+            Output::Entered { .. } | Output::LoadChanged(_) | Output::Late => {}
+            Output::Freeze { .. } | Output::NotMoved { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The client of a connection is told by the plane, with the numbers that it has seen.
+    fn reset(&mut self, key: Key, ack: Option<u32>) {
+        if self.forgets_to_tell(key) {
+            return;
+        }
+        let numbers = match self.own.plane.entries.get_mut(&key) {
+            Some(entry) => {
+                entry.flow.to = To::Reset;
+                Some(entry.conn)
+            }
+            None => ack.and_then(|_| self.own.latest.get(&key).copied()),
+        };
+        numbers.into_iter().for_each(|conn| self.hears_reset(conn));
+    }
+
+    fn has_ended(&mut self, ended: &Ended<Key, Load>) {
+        if self.is_broken(Broken::EndsCountTwice) {
+            *ended.load.loads.borrow_mut().entry(ended.decision.node).or_default() -= 1;
+        }
+        let (key, end) = (ended.key, ended.end);
+        self.say(|| format!("the switch takes the connection from port {key} for {}", end.name()));
+    }
+
+    /// Whether the client of a connection is not told, because a rule is broken.
+    fn forgets_to_tell(&self, key: Key) -> bool {
+        let frozen = |conn: &Id| self.own.conns[*conn].here == Some(Here::Frozen);
+        self.is_broken(Broken::ForgetsToTell)
+            || self.is_broken(Broken::ThawsInDoubt) && self.own.latest.get(&key).is_some_and(frozen)
+    }
+
+    /// A word to a node, if its channel is up.
+    fn send(&mut self, node: Id, message: Message) {
+        if let Some(session) = self.session(node, false) {
+            self.push(session, false, message);
+        }
+    }
+
+    /// By which session a node is told something: that which was heard to come up last, if it is up still; or whichever is up.
+    fn session(&mut self, node: Id, any: bool) -> Option<Id> {
+        let switch = self.switch()?;
+        let queue = switch.queues.get(&node).copied();
+        queue.filter(|queue| any || switch.up.get(&node) == Some(queue))
+    }
+}
