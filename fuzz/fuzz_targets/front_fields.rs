@@ -3,11 +3,15 @@
 #![no_main]
 
 use larder_core::TargetId;
-use larder_front::{cache_outcome, target_key};
+use larder_core::cache_status::members;
+use larder_front::target_key;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = cache_outcome(bytes);
+    for member in members(bytes) {
+        assert!(member.unquoted_name().count() <= member.name.len());
+        let _ = member.found();
+    }
     let split = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
     let (host, target) = bytes.split_at(split);
     let key = target_key(host, target);

@@ -7,6 +7,7 @@
 //! Start at [`dispatch::Dispatcher`].
 
 pub mod cache;
+pub mod cache_status;
 pub mod census;
 pub mod class;
 mod clock;

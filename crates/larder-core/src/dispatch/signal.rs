@@ -33,6 +33,16 @@ pub enum Found {
     Miss,
 }
 
+impl Found {
+    /// The word for it in logs and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+        }
+    }
+}
+
 /// How a request went that was answered. Source: the shell; its clock, and what the node says of its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {

@@ -3,7 +3,6 @@
 use super::shadow_metrics as shadow;
 use super::status::{Sums, SwitchHandle};
 use super::switches::SetsStatus;
-use crate::cache_status::CacheOutcome;
 use crate::decider::Decider;
 use crate::failure::Failure;
 use crate::hedge::Hedging;
@@ -16,8 +15,7 @@ use crate::metrics::{
     TRANSITIONS,
 };
 use crate::shared::Shared;
-use larder_core::Reason;
-use larder_core::{NodeId, NodeRow, ServiceClass};
+use larder_core::{Found, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, Shaken};
 use larder_spans::Tracer;
@@ -88,7 +86,7 @@ impl Snapshot {
         }
         let mut cache = describe(encoder, &table::CACHE)?;
         for (node, name) in who() {
-            for (index, outcome) in [CacheOutcome::Hit, CacheOutcome::Miss].into_iter().enumerate() {
+            for (index, outcome) in [Found::Hit, Found::Miss].into_iter().enumerate() {
                 count(&mut cache, &[("node", name), ("outcome", outcome.name())], sum(node, CACHE + index))?;
             }
         }

@@ -9,10 +9,9 @@ pub(crate) mod table;
 
 pub use table::{METRICS, Metric, MetricKind};
 
-use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
 use cells::{Cells, HISTOGRAM_CELLS, bounds_s};
-use larder_core::{Decision, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
+use larder_core::{Decision, Found, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
 use std::time::Duration;
 
 /// How a request was tried again.
@@ -94,7 +93,7 @@ pub(crate) struct Ended {
     /// The reply is complete.
     pub(crate) complete: bool,
     pub(crate) failure: Option<Failure>,
-    pub(crate) cache: Option<CacheOutcome>,
+    pub(crate) cache: Option<Found>,
     pub(crate) body_bytes: u64,
     pub(crate) queued: Option<Duration>,
     pub(crate) first_byte: Option<Duration>,
@@ -152,7 +151,7 @@ impl Metrics {
         cells.add(block + CLASS + class, 1);
         cells.add(block + BYTES, ended.body_bytes);
         if let Some(cache) = ended.cache {
-            cells.add(block + CACHE + usize::from(cache == CacheOutcome::Miss), 1);
+            cells.add(block + CACHE + usize::from(cache == Found::Miss), 1);
         }
         if let Some(first_byte) = ended.first_byte {
             cells.observe(block + FIRST_BYTE, first_byte);
@@ -293,7 +292,7 @@ mod tests {
             status: Some(204),
             complete: true,
             failure: None,
-            cache: Some(CacheOutcome::Miss),
+            cache: Some(Found::Miss),
             body_bytes: 7,
             queued: None,
             first_byte: Some(Duration::from_micros(70)),

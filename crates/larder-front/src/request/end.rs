@@ -15,7 +15,6 @@ use super::failure::of_client;
 use super::known::host;
 use super::requests::Requests;
 use crate::access_fields::AccessFields;
-use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
 use crate::metrics::Ended;
 use crate::shadow::Feed;
@@ -99,7 +98,7 @@ impl Requests {
         let served = Served {
             elapsed: now - exchange.tried,
             first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.tried),
-            found: exchange.cache.filter(|_| is_useful).map(found),
+            found: exchange.cache.filter(|_| is_useful),
         };
         self.shared.decider.dispatcher.served(now, &exchange.request, node, &served);
         let census = self.shared.decider.routing.of(exchange.request.route).census.as_ref();
@@ -135,7 +134,7 @@ impl Requests {
             reason: ended.reason.map(larder_core::Reason::name).or(exchange.answered_by),
             error: ended.failure.map(Failure::name),
             tries: exchange.tries,
-            cache: ended.cache.map(CacheOutcome::name),
+            cache: ended.cache.map(Found::name),
             queue: ended.queued,
             connect: exchange.connect,
             first_byte: ended.first_byte,
@@ -168,13 +167,6 @@ impl Requests {
     }
 }
 
-const fn found(outcome: CacheOutcome) -> Found {
-    match outcome {
-        CacheOutcome::Hit => Found::Hit,
-        CacheOutcome::Miss => Found::Miss,
-    }
-}
-
 /// Shows a request that a node has served to the shadow.
 fn show(
     feed: &Feed,
@@ -192,7 +184,7 @@ fn show(
         elapsed: now - exchange.tried,
         first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.tried),
         bytes: is_whole.then_some(Bytes(report.body_bytes)),
-        found: exchange.cache.filter(|_| is_useful).map(found),
+        found: exchange.cache.filter(|_| is_useful),
         keeps: is_useful && exchange.keeps,
     });
 }

@@ -4,7 +4,6 @@ use super::client::Client;
 use super::hedge::Hedge;
 use super::resume::Resume;
 use super::traced::Traced;
-use crate::cache_status::CacheOutcome;
 use crate::copies::Duplicate;
 use crate::edits::Encoder;
 use crate::failure::Failure;
@@ -12,7 +11,7 @@ use crate::handoff::mechanism::Delivery;
 use crate::lease::{Lease, Placement};
 use crate::metrics::Retry;
 use crate::shared::Shared;
-use larder_core::{Decision, NodeId, Request, TargetId, Time};
+use larder_core::{Decision, Found, NodeId, Request, TargetId, Time};
 use larder_http::h1::SavedFields;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +66,7 @@ pub(crate) struct Exchange {
     pub(super) has_failed: bool,
     /// The time after which a client that asks too often may ask again. Seconds.
     pub(super) retry_after_s: Option<u32>,
-    pub(super) cache: Option<CacheOutcome>,
+    pub(super) cache: Option<Found>,
     /// Whether a cache keeps such a reply; computed only for the shadow.
     pub(super) keeps: bool,
     /// The head was complete.

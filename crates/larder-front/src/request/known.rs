@@ -3,11 +3,10 @@
 use super::client::Client;
 use super::exchange::Exchange;
 use super::requests::Requests;
-use crate::cache_status::CacheOutcome;
 use crate::edits::{FieldRules, Known, Values};
 use crate::target::target_key;
-use larder_core::Reason;
 use larder_core::rules::{Head, Headers};
+use larder_core::{Found, Reason};
 use larder_edge::Fields;
 use larder_http::h1::{self, FieldName, RequestHead};
 
@@ -55,7 +54,7 @@ impl Requests {
                 node: node.as_ref().map(|node| &*node.name),
                 reason: exchange.decision.map(|decision| decision.reason).map(Reason::name),
                 status,
-                cache: exchange.cache.map(CacheOutcome::name),
+                cache: exchange.cache.map(Found::name),
             })
         })
     }

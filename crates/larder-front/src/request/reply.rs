@@ -4,10 +4,11 @@ use super::client::Client;
 use super::exchange::Exchange;
 use super::known::apply;
 use super::requests::Requests;
-use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
 use crate::edits::{Sticky, StickyBy};
 use crate::failure::Failure;
 use crate::{health, signals};
+use larder_core::Found;
+use larder_core::cache_status::{Member, members, split_outside_quotes};
 use larder_edge::Fields;
 use larder_http::h1::{Fault, ReplyHead, RequestHead};
 use larder_http::relay::{Passage, Unfit};
@@ -45,11 +46,12 @@ impl Requests {
         let (method, status) = (request.method(), reply.status());
         let cache_status =
             reply.fields.iter().rev().find(|field| field.name.eq_ignore_ascii_case(b"cache-status"));
-        let cache_status = cache_status.map(|field| field.value);
-        exchange.cache = cache_status.and_then(cache_outcome);
+        // The node has added the last member.
+        let cache = cache_status.and_then(|field| members(field.value).last());
+        exchange.cache = cache.and_then(|cache| cache.found());
         if self.shared.observers.shadow.is_some() {
             exchange.keeps =
-                exchange.cache == Some(CacheOutcome::Hit) || keeps(method, &reply.fields, cache_status);
+                exchange.cache == Some(Found::Hit) || keeps(method, &reply.fields, cache.as_ref());
         }
         let target = exchange.request.target;
         if let Some(node) =
@@ -137,5 +139,44 @@ impl Requests {
             instead.extend_from_slice(&encoded);
         }
         true
+    }
+}
+
+/// Whether caches keep a reply that was not in the node's memory: by the reason that the node gives for forwarding the
+/// request, else by the reply's `Cache-Control` (RFC 9111 section 3).
+fn keeps(method: &[u8], reply: &impl Fields, cache: Option<&Member<'_>>) -> bool {
+    let forbids = |value: &[u8]| {
+        split_outside_quotes(value, b',').any(|directive| {
+            let name = directive.trim_ascii().split(|byte| *byte == b'=').next().unwrap_or_default();
+            name.eq_ignore_ascii_case(b"no-store") || name.eq_ignore_ascii_case(b"private")
+        })
+    };
+    let passes = cache.is_some_and(|cache| matches!(cache.fwd, Some(b"bypass" | b"method" | b"request")));
+    matches!(method, b"GET" | b"HEAD") && !passes && !reply.each("Cache-Control").any(forbids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_passes_the_cache_is_not_kept() {
+        for (method, control, status, kept) in [
+            ("GET", "", "", true),
+            ("GET", "max-age=60, public", "n1; fwd=uri-miss; stored", true),
+            ("HEAD", "", "n1; fwd=stale; stored", true),
+            ("POST", "", "", false),
+            ("GET", "max-age=0, No-Store", "", false),
+            ("GET", "private=\"a\"", "n1; fwd=uri-miss", false),
+            ("GET", "", "n1; fwd=bypass; detail=light", false),
+            ("GET", "", "n1; fwd=bypass, n2; fwd=uri-miss", true),
+        ] {
+            let mut reply = http::HeaderMap::new();
+            if !control.is_empty() {
+                reply.set("Cache-Control", control.as_bytes());
+            }
+            let cache = members(status.as_bytes()).last();
+            assert_eq!(keeps(method.as_bytes(), &reply, cache.as_ref()), kept, "{method} {control} {status}");
+        }
     }
 }

@@ -29,12 +29,11 @@ pub(crate) mod state;
 pub use config::{CacheSignalsConfig, SignalSource, SignalsConfig, UnknownSource};
 pub use state::ReportStatus;
 
-use crate::cache_status::CacheOutcome;
 use crate::decider::Decider;
 use crate::dial::Dial;
 use crate::node::Node;
 use cause::Cause;
-use larder_core::dispatch::CacheEvent;
+use larder_core::dispatch::{CacheEvent, Found};
 use larder_core::nodes::LoadReport;
 use larder_core::policy::PolicyKind;
 use larder_core::policy::thresholds::LowRule;
@@ -180,7 +179,7 @@ pub(crate) fn note_reply(
     (decider, signals): (&Decider, &Signals),
     node: &Node,
     target: TargetId,
-    cache: Option<CacheOutcome>,
+    cache: Option<Found>,
     reply: &mut impl Fields,
 ) {
     if signals.source == SignalSource::Orca && orca::is_in(reply) {
@@ -201,9 +200,9 @@ pub(crate) fn note_reply(
         && !node.signals.is_streaming()
     {
         let event = match outcome {
-            CacheOutcome::Hit => CacheEvent::Stored,
+            Found::Hit => CacheEvent::Stored,
             // Now it is on its way there, but what was there has left.
-            CacheOutcome::Miss => CacheEvent::Gone,
+            Found::Miss => CacheEvent::Gone,
         };
         decider.dispatcher.cache_event(decider.clock.now(), node.id, target, event);
         node.signals.event(EventKind::Passive);

@@ -5,13 +5,15 @@
 
 use memchr::memchr;
 
-use super::cache_status::CacheNote;
 use super::chunked::Chunked;
+use larder_core::cache_status;
 
 /// Longest reply head, bytes. A longer one is [`BadReply::HeadTooLong`].
 pub const HEAD_BYTES_MAX: usize = 65_536;
 /// Most header lines in a reply head. More are [`BadReply::TooManyHeaders`].
 pub const HEADERS_MAX: usize = 96;
+/// Longest name of a cache that is kept, bytes. A `Cache-Status` that begins with a longer one counts as malformed.
+pub const CACHE_NAME_BYTES_MAX: usize = 256;
 /// Most interim (1xx) heads before the reply proper.
 const INTERIM_MAX: u32 = 16;
 
@@ -42,6 +44,54 @@ pub enum BadReply {
     /// The peer closed before the announced end of the body.
     #[error("closed before the end of the body")]
     ShortBody,
+}
+
+/// What `Cache-Status` says about the cache closest to the origin: the content node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheNote {
+    name: Vec<u8>,
+    hit: bool,
+    members: u32,
+}
+
+impl CacheNote {
+    /// Name of the cache, without quotes; empty if the field was absent.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Whether that cache answered from its store.
+    pub fn hit(&self) -> bool {
+        self.hit
+    }
+
+    /// Number of caches that the reply passed.
+    pub fn members(&self) -> u32 {
+        self.members
+    }
+
+    fn clear(&mut self) {
+        self.name.clear();
+        self.hit = false;
+        self.members = 0;
+    }
+
+    /// Reads one field line. Further lines of the same reply continue the list. A field that breaks the grammar is
+    /// ignored whole, as RFC 9651 section 4.2 asks: the note is cleared, and the result is false.
+    fn read(&mut self, value: &[u8]) -> bool {
+        let is_valid = cache_status::members(value).all(|member| {
+            if self.members == 0 {
+                self.name.extend(member.unquoted_name());
+                self.hit = member.hit;
+            }
+            self.members = self.members.saturating_add(1);
+            member.is_valid && self.name.len() <= CACHE_NAME_BYTES_MAX
+        });
+        if !is_valid {
+            self.clear();
+        }
+        is_valid
+    }
 }
 
 /// What the reader needs next.
@@ -323,7 +373,7 @@ impl ReplyReader {
                     }
                 }
                 12 if header.name.eq_ignore_ascii_case("cache-status") && !self.cache_malformed => {
-                    self.cache_malformed = self.cache.read(header.value).is_err();
+                    self.cache_malformed = !self.cache.read(header.value);
                 }
                 14 if header.name.eq_ignore_ascii_case("content-length") => {
                     framing.add_length(header.value)?;

@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("larder-handoff", &[]),
     ("larder-http", &[]),
-    ("larder-load", &["larder-trace"]),
+    ("larder-load", &["larder-core", "larder-trace"]),
     (
         "larder-node",
         &["larder-core", "larder-edge", "larder-handoff", "larder-http", "larder-peers", "larder-spans"],

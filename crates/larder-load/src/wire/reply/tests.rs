@@ -109,6 +109,20 @@ fn the_cache_that_answered_is_known() {
 }
 
 #[test]
+fn further_lines_continue_the_list_of_caches() {
+    let mut note = CacheNote::default();
+    assert!(note.read(b"\"inner \\\"1\\\"\"; hit"));
+    assert!(note.read(b"outer; fwd=miss"));
+    assert_eq!((note.name(), note.hit(), note.members()), (&b"inner \"1\""[..], true, 2));
+    assert!(!note.read(b"?"));
+    assert_eq!(note, CacheNote::default());
+    assert!(note.read(b"") && note == CacheNote::default());
+    assert!(note.read("x".repeat(CACHE_NAME_BYTES_MAX).as_bytes()));
+    note.clear();
+    assert!(!note.read("x".repeat(CACHE_NAME_BYTES_MAX + 1).as_bytes()));
+}
+
+#[test]
 fn skipped_bytes_count_like_read_ones() {
     let mut reader = ReplyReader::new();
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n0123").unwrap();
