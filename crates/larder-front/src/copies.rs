@@ -13,14 +13,11 @@ use crate::dial::{Announced, Speaks};
 use crate::lease::Lease;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use larder_core::dispatch::Served;
 use larder_core::{Decision, Request};
+use larder_http::client::Client;
 use larder_http::h1::{Body, RequestHead};
 use std::sync::Arc;
-use tokio::task::JoinSet;
 
 use crate::mirror::{Outcome, UnderWay};
 /// A request that is to be copied, as far as it has come. One that is dropped before it is sent was not whole.
@@ -88,23 +85,14 @@ impl Duplicate {
     /// Asks the node and throws away what it says; `None` if it did not say it all.
     async fn ask(&self, decider: &Decider, decision: Decision) -> Option<()> {
         let dial = decider.nodes.get(decision.node)?.dial.clone();
-        let io = dial.open(self.client.as_ref(), Speaks::Http1).await.ok()?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.ok()?;
-        // Ends with this.
-        let mut driver = JoinSet::new();
-        driver.spawn(connection);
-        let reply = sender.send_request(self.message()?).await.ok()?;
-        let mut body = reply.into_body();
-        loop {
-            match body.frame().await {
-                Some(Ok(_)) => {}
-                Some(Err(_)) => return None,
-                None => return Some(()),
-            }
-        }
+        let mut client = Client::default();
+        let connecting = dial.open(self.client.as_ref(), Speaks::Http1);
+        let mut reply = client.send(connecting, self.message()?).await.ok()?;
+        while reply.piece().await.ok()?.is_some() {}
+        Some(())
     }
 
-    fn message(&self) -> Option<http::Request<Full<Bytes>>> {
+    fn message(&self) -> Option<http::Request<Bytes>> {
         let uri = std::str::from_utf8(self.head.target()).ok()?;
         let mut message = http::Request::builder().method(self.head.method()).uri(uri);
         let headers = message.headers_mut()?;
@@ -116,7 +104,7 @@ impl Duplicate {
         if !self.body.is_empty() || self.head.body() != Body::None {
             headers.insert(CONTENT_LENGTH, self.body.len().into());
         }
-        message.body(Full::new(self.body.clone().freeze())).ok()
+        message.body(self.body.clone().freeze()).ok()
     }
 }
 

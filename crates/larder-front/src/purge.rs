@@ -3,7 +3,7 @@
 //! | limit | outcome |
 //! |---|---|
 //! | [`AT_ONCE`] nodes are asked at one time | the others wait |
-//! | [`NODE_TIMEOUT`] for a node | it counts as failed |
+//! | [`NODE_LIMITS`] for a node | it counts as failed |
 //! | [`TOTAL_TIMEOUT`] for all of them | those that have not been asked count as failed |
 
 use crate::dial::{Dial, Speaks};
@@ -11,26 +11,22 @@ use crate::nodes::Nodes;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use larder_edge::{PURGE_FIELD, PURGE_PATH, Purge, Tokens, Unpermitted, permit};
+use larder_http::client::{Client, Limits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 /// Nodes that are asked at one time.
 const AT_ONCE: usize = 32;
-/// Time for one node.
-const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits on the answer of one node.
+const NODE_LIMITS: Limits = Limits { time: Duration::from_secs(10), body_bytes: 64 << 10 };
 /// Time for all of them.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a node's answer.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The result of a purge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -133,7 +129,7 @@ struct Answer {
     removed: u64,
 }
 
-fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Empty<Bytes>>, http::Error> {
+fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Bytes>, http::Error> {
     let mut shown = HeaderValue::try_from(format!("Bearer {token}"))?;
     shown.set_sensitive(true);
     Request::post(PURGE_PATH)
@@ -141,31 +137,20 @@ fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Empty<Byte
         .header(USER_AGENT, "larder-switch")
         .header(AUTHORIZATION, shown)
         .header(PURGE_FIELD, purge.to_string())
-        .body(Empty::new())
+        .body(Bytes::new())
 }
 
 /// Asks a node; returns how much it has removed, or why it has not.
-async fn ask(dial: &Dial, request: Result<Request<Empty<Bytes>>, http::Error>) -> Result<u64, String> {
+async fn ask(dial: &Dial, request: Result<Request<Bytes>, http::Error>) -> Result<u64, String> {
     let request = request.map_err(|error| error.to_string())?;
-    let asking = async {
-        let io = dial.open(None, Speaks::Http1).await.map_err(|error| error.to_string())?;
-        let broken = |error: hyper::Error| format!("the connection broke: {error}");
-        let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
-        // Ends by itself once the sender is dropped or the node closes.
-        tokio::spawn(connection);
-        let reply = sender.send_request(request).await.map_err(broken)?;
-        let status = reply.status();
-        if status != StatusCode::OK {
-            return Err(refusal(status));
-        }
-        let body = Limited::new(reply.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| format!("its answer cannot be read: {error}"))?.to_bytes();
-        let Answer { removed } =
-            serde_json::from_slice(&body).map_err(|_| "its answer is no larder node's".to_owned())?;
-        Ok(removed)
-    };
-    let late = || Err(format!("no answer within {} s", NODE_TIMEOUT.as_secs()));
-    timeout(NODE_TIMEOUT, asking).await.unwrap_or_else(|_| late())
+    let asked = Client::default().exchange(dial.open(None, Speaks::Http1), request, NODE_LIMITS).await;
+    let reply = asked.map_err(|error| error.to_string())?;
+    if reply.status() != StatusCode::OK {
+        return Err(refusal(reply.status()));
+    }
+    let Answer { removed } =
+        serde_json::from_slice(reply.body()).map_err(|_| "its answer is no larder node's".to_owned())?;
+    Ok(removed)
 }
 
 fn refusal(status: StatusCode) -> String {

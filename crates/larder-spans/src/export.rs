@@ -6,9 +6,7 @@ use crate::span::{Kind, Open, Span, now_ns};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue, Request, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use larder_http::client::{Client, Limits, tcp};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::str::FromStr;
@@ -16,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 
 /// Spans that may wait for the thread.
 const QUEUE_MAX: usize = 8_192;
@@ -24,12 +21,10 @@ const QUEUE_MAX: usize = 8_192;
 const BATCH_MAX: usize = 512;
 /// Longest wait for more, once there is one.
 const BATCH_WAIT: Duration = Duration::from_millis(500);
-/// Longest time for the collector to take a batch.
-const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits on the collector's answer to a batch.
+const LIMITS: Limits = Limits { time: Duration::from_secs(5), body_bytes: 64 << 10 };
 /// Pause before a batch is sent the second and last time.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Bytes of the collector's answer that are read.
-const ANSWER_MAX: usize = 64 << 10;
 /// How often it is said that the collector does not take spans.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
@@ -265,47 +260,27 @@ impl Sender {
     }
 
     async fn post(&self, body: Bytes) -> Result<(), String> {
-        tokio::time::timeout(SEND_TIMEOUT, self.exchange(body)).await.map_err(|_| "no answer".to_owned())?
-    }
-
-    async fn exchange(&self, body: Bytes) -> Result<(), String> {
-        let Endpoint { host, port, path } = &self.config.endpoint;
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let words = |error: &dyn fmt::Display| error.to_string();
-        let stream = TcpStream::connect((bare, *port)).await.map_err(|error| words(&error))?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| words(&error))?;
-        let connection = tokio::spawn(connection);
+        let Endpoint { path, .. } = &self.config.endpoint;
+        let authority = self.config.endpoint.authority();
         let mut request = Request::post(path.clone())
-            .header(HOST, format!("{host}:{port}"))
+            .header(HOST, &authority)
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, concat!("larder/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(body))
-            .map_err(|error| words(&error))?;
+            .body(body)
+            .map_err(|error| error.to_string())?;
         for (name, value) in &self.config.headers {
             request.headers_mut().insert(name.clone(), value.clone());
         }
-        let reply = sender.send_request(request).await.map_err(|error| words(&error))?;
-        let status = reply.status();
-        // What it says of it is of no interest; that it has said all of it is.
-        let read = Limited::new(reply.into_body(), ANSWER_MAX).collect().await;
-        connection.abort();
-        match (status.is_success(), read) {
-            (true, Ok(_)) => Ok(()),
-            (true, Err(error)) => Err(words(&error)),
-            (false, _) => Err(format!("it answers {status}")),
-        }
+        let reply = Client::default().exchange(tcp(&authority), request, LIMITS).await;
+        let status = reply.map_err(|error| error.to_string())?.status();
+        if status.is_success() { Ok(()) } else { Err(format!("it answers {status}")) }
     }
 
     fn complain(&mut self, error: &str) {
         if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
             self.complained = Some(Instant::now());
-            let Endpoint { host, port, .. } = &self.config.endpoint;
-            tracing::warn!(
-                error,
-                collector = format!("{host}:{port}"),
-                "spans are lost: the collector does not take them"
-            );
+            let collector = self.config.endpoint.authority();
+            tracing::warn!(error, collector, "spans are lost: the collector does not take them");
         }
     }
 }
@@ -378,6 +353,6 @@ mod tests {
             tracer.end(tracer.begin(None, "request").expect("all are"));
         }
         assert!(tracer.counts().dropped > 0);
-        assert!(start.elapsed() < SEND_TIMEOUT, "nothing waited for the collector");
+        assert!(start.elapsed() < LIMITS.time, "nothing waited for the collector");
     }
 }

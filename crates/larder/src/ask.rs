@@ -4,32 +4,28 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::header::{AUTHORIZATION, HOST};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Bytes;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use larder_http::client::{Client, Limits, tcp};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::net::TcpStream;
 
-/// Largest answer read.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Longest wait for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for the end of a purge, for which a switch takes 40 s at most.
-const PURGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Limits on an answer.
+const LIMITS: Limits = Limits { time: Duration::from_secs(10), body_bytes: 16 << 20 };
+/// Limits on the answer to a purge, for which a switch takes 40 s at most.
+const PURGE_LIMITS: Limits = Limits { time: Duration::from_secs(60), ..LIMITS };
 
 /// Somebody who answers.
 #[derive(Debug)]
 pub(crate) struct Asked {
     address: SocketAddr,
-    open: Option<SendRequest<Empty<Bytes>>>,
+    client: Client,
 }
 
 impl Asked {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, open: None }
+        Self { address, client: Client::default() }
     }
 
     /// The answer to a GET of `path`, over the connection of the last time if it is still open.
@@ -37,13 +33,7 @@ impl Asked {
     /// # Errors
     /// No connection, another status than 200, an answer that is too long, late or not what is expected.
     pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
-        let what = || format!("{path} of {}", self.address);
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, Self::fetch(self.address, self.open.take(), path));
-        let (open, body) =
-            answer.await.map_err(|_| anyhow::anyhow!("no answer")).flatten().with_context(what)?;
-        let read = serde_json::from_slice(&body).with_context(what)?;
-        self.open = Some(open);
-        Ok(read)
+        self.good(Method::GET, path).await.with_context(|| self.what(path))
     }
 
     /// The answer to a POST of `path`, over a connection of its own.
@@ -51,71 +41,50 @@ impl Asked {
     /// # Errors
     /// As for [`Self::get`]; what the answer says is wrong is told.
     pub(crate) async fn post<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
-        let what = || format!("{path} of {}", self.address);
-        let request = Request::post(path).header("host", self.address.to_string()).body(Empty::new())?;
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, Self::send(self.address, None, request));
-        let (_, body) =
-            answer.await.map_err(|_| anyhow::anyhow!("no answer")).flatten().with_context(what)?;
-        serde_json::from_slice(&body).with_context(what)
+        self.good(Method::POST, path).await.with_context(|| self.what(path))
     }
 
     /// The answer to a POST of `path` that shows a token, over a connection of its own, and whether its status is 200.
     ///
     /// # Errors
     /// No connection, or an answer that is too long, late or no JSON.
-    pub(crate) async fn post_as(&self, path: &str, token: &str) -> anyhow::Result<(bool, Value)> {
-        let what = || format!("{path} of {}", self.address);
-        let request = Request::post(path)
-            .header("host", self.address.to_string())
-            .header("authorization", format!("Bearer {token}"))
-            .body(Empty::new())?;
-        let answer = tokio::time::timeout(PURGE_TIMEOUT, Self::exchange(self.address, None, request));
-        let (_, status, body) =
-            answer.await.map_err(|_| anyhow::anyhow!("no answer")).flatten().with_context(what)?;
-        Ok((status == StatusCode::OK, serde_json::from_slice(&body).with_context(what)?))
+    pub(crate) async fn post_as(&mut self, path: &str, token: &str) -> anyhow::Result<(bool, Value)> {
+        let answer = self.exchange(Method::POST, path, Some(token), PURGE_LIMITS).await;
+        let read = answer.and_then(|answer| {
+            Ok((answer.status() == StatusCode::OK, serde_json::from_slice(answer.body())?))
+        });
+        read.with_context(|| self.what(path))
     }
 
-    async fn fetch(
-        address: SocketAddr,
-        open: Option<SendRequest<Empty<Bytes>>>,
-        path: &str,
-    ) -> anyhow::Result<(SendRequest<Empty<Bytes>>, Bytes)> {
-        let request = Request::get(path).header("host", address.to_string()).body(Empty::new())?;
-        Self::send(address, open, request).await
+    fn what(&self, path: &str) -> String {
+        format!("{path} of {}", self.address)
     }
 
-    async fn send(
-        address: SocketAddr,
-        open: Option<SendRequest<Empty<Bytes>>>,
-        request: Request<Empty<Bytes>>,
-    ) -> anyhow::Result<(SendRequest<Empty<Bytes>>, Bytes)> {
-        let (open, status, body) = Self::exchange(address, open, request).await?;
+    /// The answer to a request, whose status is 200.
+    async fn good<T: DeserializeOwned>(&mut self, method: Method, path: &str) -> anyhow::Result<T> {
+        let answer = self.exchange(method, path, None, LIMITS).await?;
+        let (status, body) = (answer.status(), answer.body());
         if status != StatusCode::OK {
-            let problem: Option<Value> = serde_json::from_slice(&body).ok();
+            let problem: Option<Value> = serde_json::from_slice(body).ok();
             let said = problem.as_ref().and_then(|problem| problem["error"].as_str()).unwrap_or_default();
             bail!("it answers {status} {said}");
         }
-        Ok((open, body))
+        Ok(serde_json::from_slice(body)?)
     }
 
     async fn exchange(
-        address: SocketAddr,
-        open: Option<SendRequest<Empty<Bytes>>>,
-        request: Request<Empty<Bytes>>,
-    ) -> anyhow::Result<(SendRequest<Empty<Bytes>>, StatusCode, Bytes)> {
-        let open = match open {
-            Some(mut open) => open.ready().await.is_ok().then_some(open),
-            None => None,
-        };
-        let mut open = match open {
-            Some(open) => open,
-            None => connect(address).await?,
-        };
-        let response = open.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("its answer cannot be read: {error}"))?;
-        Ok((open, status, body.to_bytes()))
+        &mut self,
+        method: Method,
+        path: &str,
+        token: Option<&str>,
+        limits: Limits,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let address = self.address.to_string();
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &address);
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        Ok(self.client.exchange(tcp(&address), request.body(Bytes::new())?, limits).await?)
     }
 }
 
@@ -130,13 +99,4 @@ pub(crate) fn admin_address(admin: &str) -> anyhow::Result<(String, SocketAddr)>
     let mut found = full.to_socket_addrs().with_context(|| format!("'{admin}' is no address"))?;
     let address = found.next().with_context(|| format!("'{admin}' leads nowhere"))?;
     Ok((full, address))
-}
-
-async fn connect(address: SocketAddr) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends by itself once the sender is dropped or the other side closes.
-    tokio::spawn(connection);
-    Ok(sender)
 }

@@ -49,7 +49,6 @@ pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node) {
                 );
             }
         }
-        client.close();
         tokio::time::sleep(pause.mul_f64(0.5 + lots.next() / 2.0)).await;
         pause = (pause * 2).min(config.retry_max);
     }
@@ -76,7 +75,7 @@ async fn stream(
         let piece = match tokio::time::timeout(silence, answer.piece()).await {
             Ok(Ok(Some(piece))) => piece,
             Ok(Ok(None)) => return (link.live, Cause::Ended),
-            Ok(Err(cause)) => return (link.live, cause),
+            Ok(Err(error)) => return (link.live, error.into()),
             Err(_) => return (link.live, Cause::Timeout),
         };
         if node.standing().left || decider.dispatcher.nodes().lost_since(node.id, epoch) {

@@ -1,28 +1,23 @@
 //! How an authority is reached: HTTPS, with a limit on everything, and its wish for a pause kept.
 
-use std::path::Path;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
-use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
+use http::header::{HOST, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{Request, StatusCode, Uri};
+use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use larder_edge::{CertificateFault, LoadedTls, OutboundTls};
+use larder_http::client::{Client, Limits, tcp};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-/// Longest wait for a whole answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest answer; a chain of certificates has some KiB.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Limits on an answer; a chain of certificates has some KiB.
+const LIMITS: Limits = Limits { time: Duration::from_secs(30), body_bytes: 1 << 20 };
 const AGENT: &str = concat!("larder/", env!("CARGO_PKG_VERSION"), " instant-acme");
 
 /// When an authority wants to be asked again, seconds since 1970, if its last refusal has said so.
@@ -57,76 +52,46 @@ pub(super) fn now() -> i64 {
     since_1970(SystemTime::now())
 }
 
-/// A client of one authority.
+/// A client of one authority. Each request has a connection of its own.
 pub(super) struct Https {
-    client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
+    tls: Arc<LoadedTls>,
     asked: Asked,
 }
 
 impl Https {
-    /// Trusts the roots of a file, PEM, or the system's. Blocks on the disk.
-    pub(super) fn new(roots: Option<&Path>, asked: Asked) -> anyhow::Result<Self> {
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = HttpsConnectorBuilder::new();
-        let builder = match roots {
-            None => builder
-                .with_provider_and_native_roots(provider)
-                .context("the system's roots of trust (package ca-certificates) cannot be read")?,
-            Some(file) => {
-                let config = ClientConfig::builder_with_provider(Arc::new(provider))
-                    .with_safe_default_protocol_versions()?
-                    .with_root_certificates(read_roots(file)?)
-                    .with_no_client_auth();
-                builder.with_tls_config(config)
-            }
-        };
-        let client = Client::builder(TokioExecutor::new()).build(builder.https_only().enable_http1().build());
-        Ok(Self { client, asked })
+    /// Reads the files with the roots. Blocks on the disk.
+    pub(super) fn new(tls: &OutboundTls, asked: Asked) -> Result<Self, CertificateFault> {
+        Ok(Self { tls: Arc::new(tls.load()?), asked })
     }
 }
 
-/// The roots in a file; at least one.
-pub(crate) fn read_roots(file: &Path) -> anyhow::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).with_context(|| file.display().to_string())? {
-        let certificate = certificate.with_context(|| format!("{} is no PEM", file.display()))?;
-        roots.add(certificate).with_context(|| format!("{} holds no root of trust", file.display()))?;
-    }
-    anyhow::ensure!(!roots.is_empty(), "{} holds no certificate", file.display());
-    Ok(roots)
-}
-
-/// An error with what it comes from, which libraries leave out of their own words.
-fn whole(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    let mut text = error.to_string();
-    for cause in causes {
-        let cause = cause.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
+/// Connects to the authority that an address names.
+async fn connect(to: &Uri, tls: &LoadedTls) -> io::Result<TlsStream<TcpStream>> {
+    let host = to.host().filter(|_| to.scheme_str() == Some("https"));
+    let host = host.ok_or_else(|| io::Error::other("no https URL"))?;
+    let name = tls.server_name(host).map_err(io::Error::other)?;
+    let tcp = tcp(&format!("{host}:{}", to.port_u16().unwrap_or(443))).await?;
+    TlsConnector::from(Arc::new(tls.client.clone())).connect(name, tcp).await
 }
 
 impl HttpClient for Https {
     fn request(
         &self,
-        mut request: Request<BodyWrapper<Bytes>>,
+        request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-        let (sent, asked) = (self.client.request(request), self.asked.clone());
+        let (tls, asked) = (Arc::clone(&self.tls), self.asked.clone());
         Box::pin(async move {
-            let failed = |what: String| Error::Other(format!("{host}: {what}").into());
-            let exchange = async {
-                let (parts, body) = sent.await.map_err(|error| failed(whole(&error)))?.into_parts();
-                let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-                let body = body.map_err(|error| failed(whole(&*error)))?.to_bytes();
-                Ok::<_, Error>((parts, body))
-            };
-            let late = |_| failed(format!("no answer within {} s", PATIENCE.as_secs()));
-            let (parts, body) = tokio::time::timeout(PATIENCE, exchange).await.map_err(late)??;
+            let (mut parts, body) = request.into_parts();
+            let Ok(body) = body.collect().await;
+            let to = std::mem::take(&mut parts.uri);
+            let host = to.authority().map_or("", |authority| authority.as_str());
+            parts.uri = to.path_and_query().cloned().map(Uri::from).unwrap_or_default();
+            parts.headers.insert(HOST, HeaderValue::from_str(host).map_err(http::Error::from)?);
+            parts.headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+            let request = Request::from_parts(parts, body.to_bytes());
+            let answer = Client::default().exchange(connect(&to, &tls), request, LIMITS).await;
+            let answer = answer.map_err(|error| Error::Other(format!("{host}: {error}").into()))?;
+            let (parts, body) = answer.into_parts();
             asked.note(parts.status, &parts.headers);
             Ok(BytesResponse { parts, body: Box::new(body) })
         })

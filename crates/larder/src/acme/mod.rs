@@ -12,15 +12,14 @@ mod store;
 mod when;
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use instant_acme::{Account, AccountCredentials, CertificateIdentifier, NewAccount};
+use larder_edge::OutboundTls;
 use larder_front::{AcmeStatus, AcmeStore, AcmeStored, SwitchHandle};
 use tokio::sync::{Notify, oneshot};
 
-pub(crate) use self::client::read_roots;
 use self::client::{Asked, Https, now};
 use self::order::Failure;
 use self::store::Store;
@@ -45,8 +44,8 @@ pub(crate) struct AcmeRole {
     /// The authority's address.
     pub(crate) directory: String,
     pub(crate) contact: Vec<String>,
-    /// Whom to trust when the authority is asked; none: whom the system trusts.
-    pub(crate) roots: Option<PathBuf>,
+    /// Trust in the authority's own certificate.
+    pub(crate) tls: OutboundTls,
 }
 
 /// Sees to it that there are certificates.
@@ -232,8 +231,8 @@ impl Keeper {
 
     /// The account, which is made if there is none.
     async fn account(&self, asked: &Asked) -> Result<Account, Failure> {
-        let broken = |error: anyhow::Error| Failure::unreachable(format!("{error:#}"));
-        let https = Https::new(self.role.roots.as_deref(), asked.clone()).map_err(broken)?;
+        let https = Https::new(&self.role.tls, asked.clone())
+            .map_err(|fault| Failure::unreachable(fault.to_string()))?;
         let builder = Account::builder_with_http(Box::new(https));
         let contact = &self.role.contact;
         let named: Vec<&str> = contact.iter().map(String::as_str).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use larder_edge::OutboundTls;
 use larder_front::{AcmeChallenge, AcmeStore};
 use rustix::fs::Access;
 
@@ -11,7 +12,7 @@ use super::error::Fault;
 use super::explain::suggest;
 use super::raw_acme::RawAcme;
 use super::valid_user::{RunAs, may};
-use crate::acme::{AcmeRole, folder_of, read_roots};
+use crate::acme::{AcmeRole, folder_of};
 
 const CHALLENGES: [&str; 2] = ["http-01", "tls-alpn-01"];
 const DOMAINS_MAX: usize = 1000;
@@ -64,12 +65,12 @@ pub(super) fn acme(
             "write \"https://acme-v02.api.letsencrypt.org/directory\", or that of another authority",
         ));
     }
-    let roots = raw.ca.as_ref().map(PathBuf::from);
-    if let Some(file) = &roots {
-        read_roots(file).map_err(|error| {
+    let tls = OutboundTls { authorities: raw.ca.as_ref().map(PathBuf::from), ..OutboundTls::default() };
+    if tls.authorities.is_some() {
+        tls.load().map_err(|fault| {
             wrong(
                 "ca",
-                format!("{error:#}"),
+                fault.to_string(),
                 "name a PEM file with the roots that the authority's own certificate comes from",
             )
             .of_machine()
@@ -84,7 +85,7 @@ pub(super) fn acme(
         return Err(wrong("store", what, "write store = \"/var/lib/larder/acme\""));
     };
     let store = AcmeStore { folder: store.join(folder_of(&raw.directory)), hosts, challenge };
-    Ok(AcmeRole { store, directory: raw.directory.clone(), contact: raw.contact.0.clone(), roots })
+    Ok(AcmeRole { store, directory: raw.directory.clone(), contact: raw.contact.0.clone(), tls })
 }
 
 const MAIL: &str = "write \"mailto:ops@example.org\"";
@@ -238,7 +239,7 @@ mod tests {
             },
             directory: String::new(),
             contact: Vec::new(),
-            roots: None,
+            tls: OutboundTls::default(),
         };
         let below = folder.path().join("some/where");
         let mut absent = Vec::new();

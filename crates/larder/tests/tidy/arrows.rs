@@ -37,7 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-oracle", &["larder-testkit"]),
     ("larder-peers", &["larder-handoff"]),
     ("larder-sim", &["larder-core", "larder-trace"]),
-    ("larder-spans", &[]),
+    ("larder-spans", &["larder-http"]),
     ("larder-testkit", &[]),
     ("larder-trace", &["larder-core"]),
 ];
