@@ -338,8 +338,11 @@ fn an_authority_that_is_down_keeps_nobody_from_serving_and_is_asked_again() {
             .to_string()
             .contains("AccessDenied")
     );
-    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
-    assert!(metrics.contains("handshakes_total{outcome=\"no_certificate\"} 1"), "{metrics}");
+    // The client learns of the refusal before the switch has counted it.
+    until("the handshake is counted", || {
+        let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+        metrics.contains("handshakes_total{outcome=\"no_certificate\"} 1").then_some(())
+    });
     pebble.start();
     issued(switch.admin, "a.test");
     shown(site.secure(), "a.test", &pebble.root()).unwrap();
