@@ -17,6 +17,7 @@ mod proxy_protocol;
 mod purge;
 mod secret_file;
 mod seldom;
+mod server_io;
 pub mod template;
 mod tls;
 mod token;
@@ -30,6 +31,7 @@ pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_anno
 pub use purge::{BadPurge, Location, PURGE_FIELD, PURGE_PATH, Purge};
 pub use secret_file::{read_secret, refuse_exposed};
 pub use seldom::Seldom;
+pub use server_io::ServerIo;
 pub use tls::certificates;
 pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use tls::{

@@ -4,21 +4,19 @@
 
 pub(crate) mod announce;
 pub(crate) mod reach;
-mod stream;
 mod tls;
 
 pub use announce::ProxyVersion;
 pub(crate) use announce::{Announced, ShownByTls};
 pub use reach::{AnnounceOf, Reach, TlsOf};
-pub(crate) use stream::NodeStream;
 pub(crate) use tls::Loaded;
 
+use larder_edge::ServerIo;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 /// The host of a node's address.
 pub(crate) fn host_of(address: &str) -> &str {
@@ -68,12 +66,11 @@ impl Dial {
     }
 
     /// Opens a connection for a client, or for the switch itself. The caller bounds the time.
-    pub(crate) async fn open(&self, of: Option<&Announced>, speaks: Speaks) -> Result<NodeStream, DialError> {
+    pub(crate) async fn open(&self, of: Option<&Announced>, speaks: Speaks) -> Result<ServerIo, DialError> {
         let tcp = connect(self.address, self.announce, of).await.map_err(DialError::Connect)?;
-        let Some(tls) = &self.tls else { return Ok(NodeStream::Clear(tcp)) };
+        let Some(tls) = &self.tls else { return Ok(ServerIo::Clear(tcp)) };
         let config = if speaks == Speaks::Http1 { &tls.http1 } else { &tls.as_traffic };
-        let shaken = TlsConnector::from(config.clone()).connect(tls.server.clone(), tcp).await;
-        Ok(NodeStream::Secure(Box::new(shaken.map_err(DialError::Tls)?)))
+        ServerIo::secure(tcp, tls.server.clone(), config.clone()).await.map_err(DialError::Tls)
     }
 
     /// All that TLS to the node depends on; 0 without TLS. A connection that was opened by other settings must not be used.

@@ -34,12 +34,13 @@ pub(crate) use client::{Client, Security};
 pub(crate) use requests::Requests;
 
 use exchange::Exchange;
+use larder_edge::ServerIo;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
     Answer, ClientFault, ClientHandle, Failure, Http2Fault, Limits, Next, Passage, Proxy, RaceEvent, Refusal,
     Report, Unfit,
 };
-use node::{NodeStream, Server};
+use node::Server;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -48,7 +49,7 @@ impl Proxy for Requests {
     type Client = Client;
     type Exchange = Exchange;
     type Server = Server;
-    type Stream = NodeStream;
+    type Stream = ServerIo;
 
     fn request(&self, client: &Client, head: &mut RequestHead) -> (Exchange, Next<Server>) {
         let mut exchange = Exchange::new(&self.shared, client);
@@ -87,7 +88,7 @@ impl Proxy for Requests {
         server.is_secure()
     }
 
-    async fn connect(&self, client: &Client, server: &Server) -> io::Result<NodeStream> {
+    async fn connect(&self, client: &Client, server: &Server) -> io::Result<ServerIo> {
         self.open(client, server).await
     }
 

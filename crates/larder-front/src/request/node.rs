@@ -3,11 +3,11 @@
 use super::client::Client;
 use super::exchange::Exchange;
 use super::requests::Requests;
-pub(super) use crate::dial::NodeStream;
 use crate::dial::{DialError, Speaks};
 use crate::failure::Failure;
 use crate::node::Node;
 use larder_core::NodeId;
+use larder_edge::ServerIo;
 use larder_http::h1::RequestHead;
 use larder_http::relay::Next;
 use std::io;
@@ -64,7 +64,7 @@ impl Requests {
     }
 
     /// Opens a connection to a node.
-    pub(super) async fn open(&self, client: &Client, server: &Server) -> io::Result<NodeStream> {
+    pub(super) async fn open(&self, client: &Client, server: &Server) -> io::Result<ServerIo> {
         let node = self.shared.decider.nodes.get(server.node).and_then(|node| node.keep());
         // A node that has moved meanwhile is decided on again.
         let node = node.filter(|node| node.dial.address == server.address);

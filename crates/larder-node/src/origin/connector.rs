@@ -5,10 +5,9 @@ use super::patience::{Patience, Waiter};
 use super::tls::OriginTls;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
-use larder_edge::TlsFault;
+use larder_edge::{ServerIo, TlsFault};
 use std::error::Error;
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -17,7 +16,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 /// Connects to the origin.
@@ -62,35 +60,29 @@ impl Service<Uri> for Connector {
         let host = to.host().unwrap_or_default().to_owned();
         let (connecting, tls, patience) = (self.tcp.call(to), self.tls.clone(), self.patience);
         Box::pin(async move {
-            let tcp = connecting.await?;
+            let tcp = connecting.await?.into_inner();
             let stream = match tls {
-                None => MaybeHttpsStream::Http(tcp),
+                None => ServerIo::Clear(tcp),
                 Some(tls) => tls.handshake(&host, tcp).await?,
             };
-            Ok(Paced { stream, waiter: Waiter::new(patience) })
+            Ok(Paced { stream: TokioIo::new(stream), waiter: Waiter::new(patience) })
         })
     }
 }
 
 impl Tls {
-    async fn handshake(
-        self,
-        host: &str,
-        tcp: TokioIo<TcpStream>,
-    ) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, TlsFault> {
+    async fn handshake(self, host: &str, tcp: TcpStream) -> Result<ServerIo, TlsFault> {
         let name = self.settings.files.server_name(host).map_err(|_| TlsFault::Name)?;
-        let shaking = TlsConnector::from(self.client).connect(name, TokioIo::new(tcp));
-        match timeout(self.settings.handshake_timeout, shaking).await {
-            Ok(Ok(stream)) => Ok(MaybeHttpsStream::Https(TokioIo::new(stream))),
-            Ok(Err(error)) => Err(TlsFault::of(&error)),
-            Err(_) => Err(TlsFault::Timeout),
-        }
+        let shaking = ServerIo::secure(tcp, name, self.client);
+        let shaken =
+            timeout(self.settings.handshake_timeout, shaking).await.map_err(|_| TlsFault::Timeout)?;
+        shaken.map_err(|error| TlsFault::of(&error))
     }
 }
 
 /// A connection to the origin. Fails with [`io::ErrorKind::TimedOut`] if the origin takes bytes too slowly.
 pub(super) struct Paced {
-    stream: MaybeHttpsStream<TokioIo<TcpStream>>,
+    stream: TokioIo<ServerIo>,
     waiter: Waiter,
 }
 impl Paced {
@@ -111,7 +103,8 @@ impl Paced {
 
 impl Connection for Paced {
     fn connected(&self) -> Connected {
-        self.stream.connected()
+        let connected = Connected::new();
+        if self.stream.inner().is_http2() { connected.negotiated_h2() } else { connected }
     }
 }
 

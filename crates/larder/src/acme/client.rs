@@ -10,11 +10,8 @@ use http::{Request, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use larder_edge::{CertificateFault, LoadedTls, OutboundTls};
+use larder_edge::{CertificateFault, LoadedTls, OutboundTls, ServerIo};
 use larder_http::client::{Client, Limits, tcp};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 /// Limits on an answer; a chain of certificates has some KiB.
 const LIMITS: Limits = Limits { time: Duration::from_secs(30), body_bytes: 1 << 20 };
@@ -66,12 +63,12 @@ impl Https {
 }
 
 /// Connects to the authority that an address names.
-async fn connect(to: &Uri, tls: &LoadedTls) -> io::Result<TlsStream<TcpStream>> {
+async fn connect(to: &Uri, tls: &LoadedTls) -> io::Result<ServerIo> {
     let host = to.host().filter(|_| to.scheme_str() == Some("https"));
     let host = host.ok_or_else(|| io::Error::other("no https URL"))?;
     let name = tls.server_name(host).map_err(io::Error::other)?;
     let tcp = tcp(&format!("{host}:{}", to.port_u16().unwrap_or(443))).await?;
-    TlsConnector::from(Arc::new(tls.client.clone())).connect(name, tcp).await
+    ServerIo::secure(tcp, name, Arc::new(tls.client.clone())).await
 }
 
 impl HttpClient for Https {

@@ -1,20 +1,45 @@
-//! A connection to a node, in clear or by TLS.
+//! A connection to a server (a node, an origin, an authority): a socket, or TLS over one.
 
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// A connection to a node.
+/// A connection to a server.
 #[derive(Debug)]
-pub(crate) enum NodeStream {
+pub enum ServerIo {
+    /// Without TLS.
     Clear(TcpStream),
+    /// With TLS, after the handshake.
     Secure(Box<TlsStream<TcpStream>>),
 }
 
-impl larder_http::relay::Transport for NodeStream {
+impl ServerIo {
+    /// Shakes hands with a server of this name.
+    ///
+    /// # Errors
+    /// The connection breaks, or the two do not agree; see [`TlsFault`](crate::TlsFault).
+    pub async fn secure(
+        tcp: TcpStream,
+        name: ServerName<'static>,
+        tls: Arc<ClientConfig>,
+    ) -> io::Result<Self> {
+        Ok(Self::Secure(Box::new(TlsConnector::from(tls).connect(name, tcp).await?)))
+    }
+
+    /// Whether server and client have agreed on HTTP/2 (ALPN).
+    pub fn is_http2(&self) -> bool {
+        matches!(self, Self::Secure(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2"))
+    }
+}
+
+impl larder_http::relay::Transport for ServerIo {
     fn socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Clear(tcp) => Some(tcp),
@@ -33,13 +58,13 @@ macro_rules! inside {
     };
 }
 
-impl AsyncRead for NodeStream {
+impl AsyncRead for ServerIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         inside!(self, poll_read(cx, into))
     }
 }
 
-impl AsyncWrite for NodeStream {
+impl AsyncWrite for ServerIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         inside!(self, poll_write(cx, bytes))
     }
