@@ -5,6 +5,7 @@
 //! A target in absolute form (`GET http://host/path`, RFC 9112 section 3.2.2) is the same target as its origin form.
 
 use larder_core::TargetId;
+use larder_core::rules::{Head, Headers};
 
 /// A target key in its two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,18 @@ pub fn target_key<'a>(host_field: &'a [u8], request_target: &'a [u8]) -> TargetK
     TargetKey { host, path: if path.is_empty() { b"/" } else { path } }
 }
 
+/// The head of a request with this `Host` field (empty if none) and this request target as sent, in the form that rules and keys
+/// read. Relay and handoff both make their requests of it.
+pub(crate) fn head<'a>(
+    method: &'a [u8],
+    host_field: &'a [u8],
+    request_target: &'a [u8],
+    headers: &'a dyn Headers,
+) -> Head<'a> {
+    let key = target_key(host_field, request_target);
+    Head::new(method, key.host, key.path, headers)
+}
+
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }
@@ -58,7 +71,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::rules::{Head, KeyTemplate};
+    use larder_core::rules::KeyTemplate;
     use proptest::prelude::*;
 
     fn id(host: &str, target: &str) -> TargetId {

@@ -27,9 +27,9 @@ use crate::decider::Decider;
 use crate::lease::{Lease, Placement, Started};
 use crate::limits::Timeouts;
 use crate::observers::Observers;
-use crate::target::target_key;
+use crate::target;
 use larder_core::handoff::{ClientEnd, Input};
-use larder_core::rules::{Head, Headers};
+use larder_core::rules::Headers;
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_flag;
@@ -37,7 +37,7 @@ use larder_handoff::plane::Account;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -260,12 +260,8 @@ impl Edge {
 
     /// A whole request header.
     fn asked(self: &Arc<Self>, (key, generation): (FlowKey, u64), asked: &Asked<'_>, head: Option<u64>) {
-        let target = target_key(asked.host, asked.target.as_bytes());
         let watched = Watched { asked, looked: Cell::new(false) };
-        let request = self.decider.routing.request(
-            &Head::new(asked.method.as_bytes(), target.host, target.path, &watched),
-            Some(key.client.ip()),
-        );
+        let request = self.request(asked, &watched, Some(key.client.ip()));
         // A decision by fields, by turns or by lot is this request's alone.
         let again = !watched.looked.get() && self.may_reuse(request.route);
         let text = self.observers.access.is_some().then(|| {
@@ -278,10 +274,25 @@ impl Edge {
 
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
     fn hello(self: &Arc<Self>, (key, generation): (FlowKey, u64), name: &[u8]) {
-        let request =
-            self.decider.routing.request(&Head::new(b"CONNECT", name, b"", &()), Some(key.client.ip()));
+        let request = self.request_by_name(name, Some(key.client.ip()));
         let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
         self.decide(Pending { key, generation, request, speaks, text: None, head: None });
+    }
+
+    /// The dispatcher's request of a header. `headers`: its fields, perhaps watched.
+    pub(super) fn request(
+        &self,
+        asked: &Asked<'_>,
+        headers: &dyn Headers,
+        client: Option<IpAddr>,
+    ) -> Request {
+        let head = target::head(asked.method.as_bytes(), asked.host, asked.target.as_bytes(), headers);
+        self.decider.routing.request(&head, client)
+    }
+
+    /// The same of a server name.
+    pub(super) fn request_by_name(&self, name: &[u8], client: Option<IpAddr>) -> Request {
+        self.decider.routing.request(&target::head(b"CONNECT", name, b"", &()), client)
     }
 
     fn decide(self: &Arc<Self>, pending: Pending) {
@@ -410,9 +421,7 @@ impl Edge {
         // Something that does not begin a request says nothing.
         let First::Http(asked) = first::read(segment.payload) else { return };
         let Some(node) = node else { return };
-        let target = target_key(asked.host, asked.target.as_bytes());
-        let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
-        let request = self.decider.routing.request(&head, Some(key.client.ip()));
+        let request = self.request(&asked, &*asked, Some(key.client.ip()));
         if !self.decider.dispatcher.settings_of(request.route).policy.is_by_target() {
             return;
         }

@@ -10,8 +10,6 @@ use super::moving::Moved;
 use super::splice;
 use super::text::Text;
 use crate::lease::{Lease, Placement, Started};
-use crate::target::target_key;
-use larder_core::rules::Head;
 use larder_core::{Refusal, Request};
 use larder_handoff::FlowKey;
 use std::net::SocketAddr;
@@ -152,19 +150,16 @@ impl Edge {
             let client = tcp.peer_addr().ok().map(|client| client.ip());
             let speaks = match first::read(&bytes[..length]) {
                 First::Http(asked) => {
-                    let target = target_key(asked.host, asked.target.as_bytes());
-                    let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
                     let text = self.observers.access.is_some().then(|| self.learned.texts.of(&asked));
                     let text = text.flatten().map(Arc::new);
                     return Seen {
                         speaks: Speaks::Http1,
-                        asked: Some((self.decider.routing.request(&head, client), text)),
+                        asked: Some((self.request(&asked, &*asked, client), text)),
                     };
                 }
                 First::Tls(name) => {
                     let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
-                    let request =
-                        self.decider.routing.request(&Head::new(b"CONNECT", &name, b"", &()), client);
+                    let request = self.request_by_name(&name, client);
                     return Seen { speaks, asked: Some((request, None)) };
                 }
                 First::No(speaks) => speaks,

@@ -3,8 +3,8 @@
 
 use super::edge::Edge;
 use crate::lease::Lease;
-use crate::target::target_key;
-use larder_core::rules::{Head, Headers};
+use crate::target;
+use larder_core::rules::Headers;
 use larder_core::{NodeId, Request, TargetId};
 use larder_edge::Lookup;
 use larder_handoff::channel::message::ToNode;
@@ -36,9 +36,9 @@ impl Edge {
     fn whereabouts(&self, node: NodeId, id: u64, asked: &Asked) -> Has {
         let nodes = self.decider.dispatcher.nodes();
         let mut has = Has { id, target: None, here: false, load: nodes.load(node), holders: Vec::new() };
-        let key = target_key(asked.host.as_bytes(), asked.target.as_bytes());
         let unseen = Unseen::default();
-        let head = Head::new(asked.method.as_bytes(), key.host, key.path, &unseen);
+        let head =
+            target::head(asked.method.as_bytes(), asked.host.as_bytes(), asked.target.as_bytes(), &unseen);
         let request = self.decider.routing.request(&head, None);
         if unseen.0.get() {
             // Another target, on another route, for all that is known.

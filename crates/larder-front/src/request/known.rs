@@ -4,7 +4,7 @@ use super::client::Client;
 use super::exchange::Exchange;
 use super::requests::Requests;
 use crate::edits::{FieldRules, Known, Values};
-use crate::target::target_key;
+use crate::target;
 use larder_core::rules::{Head, Headers};
 use larder_core::{Found, Reason};
 use larder_edge::Fields;
@@ -27,8 +27,7 @@ pub(super) fn host(head: &RequestHead) -> &[u8] {
 
 /// Shows a request to `act` in the form that rules read.
 pub(super) fn with_head<T>(head: &RequestHead, act: impl FnOnce(&Head<'_>) -> T) -> T {
-    let key = target_key(host(head), head.target());
-    act(&Head::new(head.method(), key.host, key.path, &Rules(&head.fields)))
+    act(&target::head(head.method(), host(head), head.target(), &Rules(&head.fields)))
 }
 
 impl Requests {
