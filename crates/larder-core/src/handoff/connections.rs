@@ -266,7 +266,9 @@ impl<T: Parts> EdgeMachine<T> {
         let Some(one) = self.connections.by_key.get_mut(&key) else {
             return self.goes_on(key, node, at);
         };
-        if one.idle && one.decision.node == node {
+        // While a connection goes to another node, its packets go there already.
+        if one.idle && (one.decision.node == node || self.passing.goes_to(key, node)) {
+            let node = one.decision.node;
             one.idle = !one.load.take_again(at.now, node);
             one.closing = None;
             at.out.push(Output::LoadChanged(node));
@@ -299,6 +301,11 @@ impl<T: Parts> EdgeMachine<T> {
 
     /// The node does not have a connection any more: the client is told. `ack`: see [`Output::Reset`].
     pub(super) fn lose(&mut self, key: T::Key, ack: Option<u32>, at: &mut Context<'_, T>) {
+        let moved = self.connections.get(key).and_then(|one| one.on_its_way);
+        if moved.is_some_and(|way| at.view.flow(key).is_some_and(|flow| flow.opened > way.entered)) {
+            // The plane has another connection with its addresses, which a reset would end.
+            return self.end(key, End::Replaced, at);
+        }
         let ack = ack.or_else(|| self.connections.get(key)?.first_ack);
         at.out.push(Output::Reset { key, ack });
         self.end(key, End::NodeLost, at);
@@ -358,8 +365,13 @@ impl<T: Parts> EdgeMachine<T> {
     fn rest(&mut self, key: T::Key, at: &mut Context<'_, T>) {
         let Some(one) = self.connections.by_key.get_mut(&key) else { return };
         (one.idle, one.rested) = (true, true);
-        at.out.push(Output::MarkIdle(key));
-        one.load.release(at.now);
+        at.out.extend([Output::MarkIdle(key), Output::GiveBack(key)]);
+    }
+
+    pub(super) fn give_back(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+        if let Some(one) = self.connections.by_key.get_mut(&key).filter(|one| one.idle) {
+            one.load.release(at.now);
+        }
     }
 
     /// The plane knows a connection about which there is something to do.

@@ -28,6 +28,8 @@ pub(super) struct Held<P> {
     wait: Wait,
     /// It stands among those that are to be decided.
     due: bool,
+    /// Its decision is being made.
+    deciding: bool,
     /// Tells it from an earlier connection with the same addresses.
     generation: u64,
 }
@@ -70,7 +72,13 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
     fn begin(&mut self, key: K) {
         self.drop_any(key);
         self.begun += 1;
-        let held = Held { packets: Vec::new(), wait: Wait::Decision, due: false, generation: self.begun };
+        let held = Held {
+            packets: Vec::new(),
+            wait: Wait::Decision,
+            due: false,
+            deciding: false,
+            generation: self.begun,
+        };
         self.by_key.insert(key, held);
     }
 
@@ -92,6 +100,7 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
     fn make_due(&mut self, key: K) {
         if let Some(held) = self.by_key.get_mut(&key)
             && !core::mem::replace(&mut held.due, true)
+            && !held.deciding
         {
             self.due.push_back(key);
         }
@@ -103,6 +112,8 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
             let Some(held) = self.by_key.get_mut(&key) else { continue };
             held.due = false;
             if held.wait != Wait::Admission {
+                // A packet that comes meanwhile makes it due again only if the header was not complete.
+                held.deciding = true;
                 return Some((key, held.generation));
             }
         }
@@ -125,8 +136,14 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
     }
 
     pub(super) fn waits(&mut self, key: K, generation: u64) {
-        if let Some(held) = self.get_mut(key, generation) {
-            held.wait = Wait::Admission;
+        if self.get(key, generation).is_some() {
+            self.set_wait(key, Wait::Admission);
+        }
+    }
+
+    fn set_wait(&mut self, key: K, wait: Wait) {
+        if let Some(held) = self.by_key.get_mut(&key) {
+            held.wait = wait;
         }
     }
 
@@ -203,7 +220,7 @@ impl<T: Parts> EdgeMachine<T> {
             Some((To::Node(node), _)) => at.out.push(Output::Forward { node, packet }),
             Some((To::Here, _)) => at.out.push(Output::Inject(packet)),
             // It was held by an earlier process, or was opened by a late packet, and the client has sent its first packet again.
-            Some((To::Held, first_seq)) if packet.begins(first_seq) => {
+            Some((To::Held, first_seq)) if packet.first_seq() == Some(first_seq) => {
                 self.first_packet(key, packet, late, at);
             }
             // Nobody holds it: the client sends its first packet again, which opens the connection anew.
@@ -213,10 +230,14 @@ impl<T: Parts> EdgeMachine<T> {
 
     /// The header is not complete: its rest is awaited, but not for ever.
     pub(super) fn await_rest(&mut self, key: T::Key, generation: u64, at: &mut Context<'_, T>) {
-        if let Some(held) = self.holding.get_mut(key, generation)
-            && held.wait == Wait::Decision
-        {
-            held.wait = Wait::Rest;
+        let Some(held) = self.holding.get_mut(key, generation) else { return };
+        held.deciding = false;
+        let (more, begins) = (held.due, held.wait == Wait::Decision);
+        if more {
+            self.holding.due.push_back(key);
+        }
+        if begins {
+            self.holding.set_wait(key, Wait::Rest);
             self.holding.rests.push_back((at.now + self.settings.header_wait, key, generation));
         }
     }
@@ -229,7 +250,7 @@ impl<T: Parts> EdgeMachine<T> {
 
     /// This host's own TCP gets a held connection.
     pub(super) fn accept(&mut self, key: T::Key, generation: u64, why: Accepted<T>, at: &mut Context<'_, T>) {
-        if let Some(held) = self.holding.take(key, generation) {
+        if let Some(held) = self.take_decided(key, generation, at) {
             at.out.push(Output::Accept { key, why, packets: held.packets });
         }
     }
@@ -244,7 +265,10 @@ impl<T: Parts> EdgeMachine<T> {
     ) -> Option<Held<T::Packet>> {
         let held = self.holding.take(key, generation)?;
         let flow = at.view.flow(key).filter(|flow| flow.first_seq != 0);
-        let begins = |packet: &T::Packet| flow.is_none_or(|flow| packet.begins(flow.first_seq));
+        let begins = |packet: &T::Packet| {
+            let numbers = flow.zip(packet.first_seq());
+            numbers.is_none_or(|(flow, first_seq)| flow.first_seq == first_seq)
+        };
         held.packets.first().is_none_or(begins).then_some(held)
     }
 
@@ -260,11 +284,12 @@ impl<T: Parts> EdgeMachine<T> {
         let Some(held) = self.take_decided(key, generation, at) else { return };
         // The number that a reset needs if the plane has no room for the connection: only the packet has it.
         let ack = held.packets.first().and_then(Packet::acknowledges);
+        let first_seq = held.packets.first().and_then(Packet::first_seq);
         // Before the connection is entered: what comes in between is handed over too, and follows.
         let forward = |packet| Output::Forward { node: decision.node, packet };
         at.out.extend(held.packets.into_iter().map(forward));
         at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Handed { ack } });
-        self.enter(key, Connection::new(decision, load, at.now), at);
+        self.enter(key, Connection { first_seq, ..Connection::new(decision, load, at.now) }, at);
     }
 
     pub(super) fn accept_all(&mut self, at: &mut Context<'_, T>) {

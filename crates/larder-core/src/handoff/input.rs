@@ -218,6 +218,8 @@ pub enum Input<T: Parts> {
         node: NodeId,
         /// Number of the move.
         id: u64,
+        /// The reason, for the log.
+        why: String,
     },
     /// A node that drains wants to give a connection up.
     Leave {
@@ -288,6 +290,11 @@ pub enum Input<T: Parts> {
     },
     /// The node of a connection does not have it any more.
     Lost {
+        /// The connection.
+        key: T::Key,
+    },
+    /// The result of [`Output::GiveBack`].
+    GiveBack {
         /// The connection.
         key: T::Key,
     },

@@ -27,7 +27,7 @@
 //!
 //! # Rules
 //!
-//! - *One owner.* Inputs are given one after the other, and the outputs of one are carried out before the next.
+//! - *One owner.* Inputs are given one after the other, and the outputs of an input are carried out before the next input.
 //!   [`Output::Point`] and [`Output::Send`] may fail; what the machine does next depends on it, so the driver reports the
 //!   result ([`Input::Pointed`], [`Input::NotSent`]).
 //! - *Two hosts must never answer one client.* A connection whose state is on its way to a node is kept until the node has
@@ -42,7 +42,9 @@
 //!
 //! | what | limit | beyond it |
 //! |---|---|---|
-//! | held connections, and moves under way | [`EdgeSettings::held_max`] | accepted by this host |
+//! | held connections | [`EdgeSettings::held_max`] | accepted by this host |
+//! | moves of held connections, while so many moves are under way | [`EdgeSettings::held_max`] | accepted by this host |
+//! | moves of accepted sockets | the open files of the process, in the driver | |
 //! | bytes of held packets | [`EdgeSettings::held_bytes_max`] | accepted by this host |
 //! | connections that pass from one node to another | [`EdgeSettings::passing_max`] | they stay where they are |
 //! | connections that go on after their end | [`EdgeSettings::resumed_max`] | noticed with their next packet |
@@ -68,7 +70,7 @@ use core::time::Duration;
 
 use connections::Connections;
 use held::Holding;
-use moves::Moves;
+use moves::{Heard, Moves};
 use nodes::Nodes;
 use passing::{Passing, Resumed};
 
@@ -101,8 +103,8 @@ pub trait Parts {
 pub trait Packet: Clone {
     /// Its length. Bytes.
     fn length(&self) -> usize;
-    /// Whether it carries the client's first bytes, which have the sequence number `first_seq`.
-    fn begins(&self, first_seq: u32) -> bool;
+    /// The sequence number of its first byte; `None` if it has no payload.
+    fn first_seq(&self) -> Option<u32>;
     /// The sequence number that it acknowledges.
     fn acknowledges(&self) -> Option<u32>;
 }
@@ -201,7 +203,7 @@ pub trait View<K> {
 pub struct EdgeSettings {
     /// Time that the rest of a request header may take.
     pub header_wait: Duration,
-    /// Connections that are held at most, and moves under way.
+    /// Connections that are held at most. While so many moves are under way, no held connection moves.
     pub held_max: usize,
     /// Bytes of all held packets at most.
     pub held_bytes_max: usize,
@@ -233,10 +235,6 @@ pub struct EdgeSettings {
     pub gather: Duration,
     /// A node is asked for its connections at most so often.
     pub ask_every: Duration,
-    /// The plane learns from nodes which connections they have. Where it has kept them from an earlier process, and packets of
-    /// unknown connections find their nodes by tags, there is nothing to learn; and what a node names may be an earlier connection
-    /// with the addresses of one that is about to send its first packet.
-    pub learns: bool,
     /// The plane forwards a connection's packets before its socket is frozen. `false` only to show the race that this mends.
     pub forward_first: bool,
 }
@@ -261,7 +259,6 @@ impl Default for EdgeSettings {
             resumed_max: 4_096,
             gather: Duration::from_millis(300),
             ask_every: Duration::from_secs(1),
-            learns: true,
             forward_first: true,
         }
     }
@@ -311,6 +308,8 @@ impl<T: Parts> EdgeMachine<T> {
         match input {
             Input::Packet { key, first, packet, late } => self.packet(key, first, packet, late, at),
             Input::Opened { key, decision, load, at: opened } => {
+                // An earlier connection with these addresses is gone, if it was still held.
+                self.holding.drop_any(key);
                 self.enter(key, Connection::new(decision, load, opened), at);
             }
             Input::Woke { key, node } => self.woke(key, node, at),
@@ -338,8 +337,8 @@ impl<T: Parts> EdgeMachine<T> {
             Input::Down { node } => self.nodes.down(node, at.now),
             Input::Named { node, connections, last } => self.named(node, connections, last, at),
             Input::Closed { node, key, first_seq } => self.closed(node, key, first_seq, at),
-            Input::Restored { node, id } => self.answered(node, id, true, at),
-            Input::Refused { node, id } => self.answered(node, id, false, at),
+            Input::Restored { node, id } => self.answered(node, id, Heard::Restored, at),
+            Input::Refused { node, id, why } => self.answered(node, id, Heard::Refused(why), at),
             Input::Leave { node, key } => self.leave(node, key, at),
             Input::GivenUp { node, key, first_seq, state } => {
                 self.given_up(node, key, (state, first_seq), at);
@@ -355,12 +354,13 @@ impl<T: Parts> EdgeMachine<T> {
                 let connection = Connection { rested: true, ..Connection::new(decision, load, at.now) };
                 self.enter(key, connection, at);
                 // Whether its node has it at all.
-                self.nodes.ask_soon(decision.node, at.now + self.settings.gather, self.settings.ask_every);
+                self.nodes.ask_at(decision.node, at.now + self.settings.gather + self.settings.unproven_for);
                 at.out.push(Output::LoadChanged(decision.node));
             }
             Input::Dead { node } => self.dead(node, at),
             Input::GiveUp { node } => self.give_up(node, at),
             Input::Lost { key } => self.lose(key, None, at),
+            Input::GiveBack { key } => self.give_back(key, at),
             Input::LetGo => self.let_go(at),
         }
     }

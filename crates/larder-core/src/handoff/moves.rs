@@ -91,16 +91,25 @@ impl<T: Parts> Moves<T> {
         Some(one)
     }
 
+    /// The packets of a held connection. An end of the client's, or bytes behind a gap, are not in its state.
+    fn packets(&self, id: u64) -> Vec<T::Packet> {
+        match self.by_id.get(&id) {
+            Some(Move { kind: Kind::Held { packets, .. }, .. }) => packets.clone(),
+            _ => Vec::new(),
+        }
+    }
+
     fn ids(&self, holds: impl Fn(&Move<T>) -> bool) -> Vec<u64> {
         self.by_id.iter().filter(|(_, one)| holds(one)).map(|(id, _)| *id).collect()
     }
 }
 
 /// What was heard of a move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
     Restored,
-    Refused,
+    /// The reason is for the log.
+    Refused(String),
     Nothing,
 }
 
@@ -120,6 +129,7 @@ impl<T: Parts> EdgeMachine<T> {
             return self.accept(key, generation, Accepted::MovesFull(decision, load), at);
         }
         let Some(held) = self.take_decided(key, generation, at) else { return };
+        debug_assert!(!self.let_go, "nothing is held any more");
         let unsent = Some(Unsent { decision, load, state, first_seq, complete });
         let kind = Kind::Held { packets: held.packets, unsent };
         let id = self.moves.begin(decision.node, key, at.now + self.settings.doubt, kind);
@@ -137,6 +147,10 @@ impl<T: Parts> EdgeMachine<T> {
         waiter: T::Waiter,
         at: &mut Context<'_, T>,
     ) {
+        if self.let_go {
+            at.out.push(Output::NotMoved { load: Some((decision, load)) });
+            return;
+        }
         let kind = Kind::Socket { waiter, waits: Some((decision, load)) };
         let id = self.moves.begin(decision.node, key, at.now + self.settings.doubt, kind);
         if self.settings.forward_first {
@@ -169,10 +183,8 @@ impl<T: Parts> EdgeMachine<T> {
                 let connection =
                     Connection { first_seq: Some(first_seq), ..Connection::new(decision, load, at.now) };
                 self.enter_moving(key, id, connection, at);
-                at.out.push(Output::Send { node, id, key, first_seq, state });
-                if !complete {
-                    self.forward_held(node, id, at);
-                }
+                let then = if complete { Vec::new() } else { self.moves.packets(id) };
+                at.out.push(Output::Send { node, id, key, first_seq, state, then });
             }
             Kind::Held { .. } => {
                 let Some(Move { kind: Kind::Held { packets, unsent: Some(unsent) }, .. }) =
@@ -196,13 +208,6 @@ impl<T: Parts> EdgeMachine<T> {
                 self.moves.remove(id);
                 at.out.push(Output::NotMoved { load });
             }
-        }
-    }
-
-    /// An end of the client's, or bytes behind a gap, are not in the state: they wait at the node.
-    fn forward_held(&self, node: NodeId, id: u64, at: &mut Context<'_, T>) {
-        if let Some(Move { kind: Kind::Held { packets, .. }, .. }) = self.moves.by_id.get(&id) {
-            at.out.extend(packets.iter().map(|packet| Output::Forward { node, packet: packet.clone() }));
         }
     }
 
@@ -231,7 +236,7 @@ impl<T: Parts> EdgeMachine<T> {
         if let Some(connection) = self.connections.get_mut(key).filter(|one| one.is_move(id)) {
             (connection.first_ack, connection.first_seq) = (Some(first_ack), Some(first_seq));
         }
-        at.out.push(Output::Send { node, id, key, first_seq, state });
+        at.out.push(Output::Send { node, id, key, first_seq, state, then: Vec::new() });
     }
 
     pub(super) fn not_frozen(&mut self, key: T::Key, id: u64, at: &mut Context<'_, T>) {
@@ -270,7 +275,7 @@ impl<T: Parts> EdgeMachine<T> {
         if let Some(one) = self.moves.by_id.get_mut(&id) {
             (one.sent, one.first_seq) = (Some(self.nodes.asked(node)), first_seq);
         }
-        at.out.push(Output::Send { node, id, key, first_seq, state });
+        at.out.push(Output::Send { node, id, key, first_seq, state, then: Vec::new() });
     }
 
     // -- answers
@@ -286,9 +291,9 @@ impl<T: Parts> EdgeMachine<T> {
     }
 
     /// A node has said what became of a move. A number is only good from the node that it was given to.
-    pub(super) fn answered(&mut self, node: NodeId, id: u64, restored: bool, at: &mut Context<'_, T>) {
+    pub(super) fn answered(&mut self, node: NodeId, id: u64, heard: Heard, at: &mut Context<'_, T>) {
         if self.moves.by_id.get(&id).is_some_and(|one| one.node == node) {
-            self.conclude(id, if restored { Heard::Restored } else { Heard::Refused }, at);
+            self.conclude(id, heard, at);
         }
     }
 
@@ -307,7 +312,8 @@ impl<T: Parts> EdgeMachine<T> {
             };
             // The node may have an earlier connection with these addresses.
             let restored = named.get(&key).is_some_and(|number| may_be_same(*number, own));
-            self.conclude(id, if restored { Heard::Restored } else { Heard::Refused }, at);
+            let unknown = || Heard::Refused("the node does not have the connection".to_owned());
+            self.conclude(id, if restored { Heard::Restored } else { unknown() }, at);
         }
     }
 
@@ -350,14 +356,18 @@ impl<T: Parts> EdgeMachine<T> {
     }
 
     fn conclude(&mut self, id: u64, heard: Heard, at: &mut Context<'_, T>) {
+        if heard == Heard::Nothing && self.moves.by_id.get(&id).is_some_and(|one| one.sent.is_none()) {
+            // Nobody else can have it.
+            return self.not_sent(id, at);
+        }
         let Some(Move { key, kind, .. }) = self.moves.remove(id) else { return };
         match kind {
             Kind::Held { packets, .. } => self.conclude_held(key, id, packets, heard, at),
             Kind::Socket { waiter, waits } => self.conclude_socket(key, id, (waiter, waits), heard, at),
             Kind::Passed => match heard {
                 Heard::Restored => self.passed(key, at),
-                Heard::Refused => {
-                    at.say(Note::NotTaken(key));
+                Heard::Refused(why) => {
+                    at.say(Note::NotTaken(key, why));
                     self.put_back(key, at);
                 }
                 Heard::Nothing => self.pass_lost(key, at),
@@ -376,9 +386,9 @@ impl<T: Parts> EdgeMachine<T> {
         match heard {
             Heard::Restored => at.say(Note::Moved(key)),
             // It was there, and has ended since.
-            Heard::Refused if self.is_answered(key, id, at) => self.gone(key, id, End::Closed, at),
-            Heard::Refused => {
-                at.say(Note::NotTaken(key));
+            Heard::Refused(_) if self.is_answered(key, id, at) => self.gone(key, id, End::Closed, at),
+            Heard::Refused(why) => {
+                at.say(Note::NotTaken(key, why));
                 self.stays(key, id, packets, at);
             }
             Heard::Nothing if self.let_go => self.leave_to_successor(key, id, at),
@@ -409,12 +419,12 @@ impl<T: Parts> EdgeMachine<T> {
                 at.out.push(close(waiter));
             }
             // It was there, and has ended since.
-            Heard::Refused if self.is_answered(key, id, at) => {
+            Heard::Refused(_) if self.is_answered(key, id, at) => {
                 self.gone(key, id, End::Closed, at);
                 at.out.push(close(waiter));
             }
-            Heard::Refused => {
-                at.say(Note::NotTaken(key));
+            Heard::Refused(why) => {
+                at.say(Note::NotTaken(key, why));
                 self.thaw(key, id, waiter, waits, at);
             }
             Heard::Nothing if self.let_go => {

@@ -125,7 +125,7 @@ impl<T: Parts> EdgeMachine<T> {
         let nodes: Vec<NodeId> = nodes.map(|(id, _)| *id).collect();
         nodes.into_iter().for_each(|node| self.give_up(node, at));
         self.tick_moves(at);
-        self.tick_passing(at);
+        self.put_back_unsent(false, at);
         self.end_closing(at);
     }
 
@@ -150,7 +150,7 @@ impl<T: Parts> EdgeMachine<T> {
             self.resolve(node, asked, &named, at);
         }
         let known = self.connections.of_node(node);
-        let unlooked = if self.settings.learns { named.keys().copied().collect() } else { Vec::new() };
+        let unlooked = named.keys().copied().collect();
         let list = List { node, as_of, named, known, unlooked, doubtful: false, compared: false };
         self.nodes.lists.push_back(list);
     }
@@ -190,7 +190,9 @@ impl<T: Parts> EdgeMachine<T> {
 
     /// Whether a list has a connection, and not an earlier one with the same addresses.
     pub(super) fn is_named(&self, key: T::Key, named: &Named<T::Key>, at: &Context<'_, T>) -> bool {
-        let Some(number) = named.get(&key) else { return false };
+        let Some(number) = named.get(&key).filter(|number| **number != 0) else {
+            return named.contains_key(&key);
+        };
         let moved = self.connections.get(key).and_then(|one| one.first_seq);
         let own = moved.or_else(|| at.view.flow(key).map(|flow| flow.first_seq));
         may_be_same(*number, own.unwrap_or(0))
@@ -221,8 +223,10 @@ impl<T: Parts> EdgeMachine<T> {
 
     /// Another process takes the plane.
     pub(super) fn let_go(&mut self, at: &mut Context<'_, T>) {
-        self.let_go = true;
         self.accept_all(at);
+        // As long as the plane obeys: the process that has it next takes the node that it names for the owner.
+        self.put_back_unsent(true, at);
+        self.let_go = true;
         self.give_up_all(at);
         self.nodes.lists.clear();
     }

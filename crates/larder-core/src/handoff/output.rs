@@ -115,10 +115,10 @@ pub struct Ended<K, L> {
 }
 
 /// An event for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note<K> {
-    /// A node did not take a connection.
-    NotTaken(K),
+    /// A node did not take a connection, for this reason.
+    NotTaken(K, String),
     /// Nothing was heard of a connection on its way: its client is told.
     Unheard(K),
     /// It was on its way when another process took the plane.
@@ -163,6 +163,9 @@ pub enum Output<T: Parts> {
     Forget(T::Key),
     /// The plane tells when a packet comes on this connection ([`Input::Woke`]).
     MarkIdle(T::Key),
+    /// The load of a connection is given back, after [`Self::MarkIdle`]: [`Input::GiveBack`]. A request that comes in between is
+    /// reported by the plane.
+    GiveBack(T::Key),
     /// The plane marks a connection as ended.
     MarkEnded(T::Key),
     /// The plane takes such a mark back: the connection goes on.
@@ -203,6 +206,8 @@ pub enum Output<T: Parts> {
         first_seq: u32,
         /// The state.
         state: T::State,
+        /// Packets that the state does not have. They are forwarded to the node after it.
+        then: Vec<T::Packet>,
     },
     /// Whoever waits for a move hears what became of it.
     Answer {

@@ -29,11 +29,10 @@ struct Pass<L> {
 }
 
 impl<L> Pass<L> {
-    /// Whether the plane still sends the packets of this connection to its next node, and not those of another one that has its
-    /// addresses by now.
+    /// Whether the plane has no other connection with these addresses by now.
     fn is_there<K>(&self, key: K, view: &dyn View<K>) -> bool {
         let there = |flow: Flow| flow.to == To::Node(self.to.node) && flow.opened <= self.entered;
-        view.flow(key).is_some_and(there)
+        view.flow(key).is_none_or(there)
     }
 }
 
@@ -44,6 +43,13 @@ pub(super) struct Passing<K, L>(BTreeMap<K, Pass<L>>);
 impl<K, L> Default for Passing<K, L> {
     fn default() -> Self {
         Self(BTreeMap::new())
+    }
+}
+
+impl<K: Copy + Ord, L> Passing<K, L> {
+    /// Whether a connection is on its way to this node.
+    pub(super) fn goes_to(&self, key: K, node: NodeId) -> bool {
+        self.0.get(&key).is_some_and(|one| one.to.node == node)
     }
 }
 
@@ -179,11 +185,11 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// Puts back connections whose state has not come in time.
-    pub(super) fn tick_passing(&mut self, at: &mut Context<'_, T>) {
+    /// Puts back connections whose state has not come in time, or all whose state has not come yet.
+    pub(super) fn put_back_unsent(&mut self, all: bool, at: &mut Context<'_, T>) {
         let wait = self.settings.state_wait;
         let late = |(key, one): (&T::Key, &Pass<T::Load>)| {
-            (!one.sent && at.now.since(one.since) > wait).then_some(*key)
+            (!one.sent && (all || at.now.since(one.since) > wait)).then_some(*key)
         };
         let late: Vec<T::Key> = self.passing.0.iter().filter_map(late).collect();
         late.into_iter().for_each(|key| self.put_back(key, at));

@@ -34,8 +34,8 @@ impl Packet for Segment {
         100
     }
 
-    fn begins(&self, first_seq: u32) -> bool {
-        self.0 == first_seq
+    fn first_seq(&self) -> Option<u32> {
+        Some(self.0)
     }
 
     fn acknowledges(&self) -> Option<u32> {
@@ -176,6 +176,10 @@ impl Bench {
     }
 }
 
+fn refused(node: NodeId) -> Input<Test> {
+    Input::Refused { node, id: 1, why: "full".to_owned() }
+}
+
 fn flow(to: To, first_seq: u32) -> Flow {
     Flow {
         to,
@@ -205,7 +209,10 @@ fn word(output: &Output<Test>) -> Option<String> {
         Output::Reset { ack, .. } => format!("reset {ack:?}"),
         Output::Freeze { .. } => "freeze".to_owned(),
         Output::NotMoved { load } => format!("not moved {}", load.is_some()),
-        Output::Send { first_seq, state, .. } => format!("send {state} {first_seq}"),
+        Output::Send { first_seq, state, then, .. } => {
+            format!("send {state} {first_seq} then {}", then.len())
+        }
+        Output::GiveBack(_) => "give back".to_owned(),
         Output::Answer { answer, .. } => match answer {
             Answer::Close => "close",
             Answer::Thaw(..) => "thaw",
@@ -277,13 +284,67 @@ fn a_decision_takes_no_effect_on_the_next_connection() {
     assert_eq!((bench.load.get(), bench.machine.len(), bench.machine.held()), (0, 0, 0));
 }
 
+/// While a decision is being made, a further packet asks for no second one; unless the header was not complete.
+#[test]
+fn a_connection_is_decided_once() {
+    let mut bench = Bench::new(|_| {});
+    let generation = bench.comes(KEY, 7);
+    let more = || Input::Packet { key: KEY, first: false, packet: Segment(8), late: false };
+    bench.give(more());
+    assert_eq!(bench.machine.next_undecided(), None);
+    bench.give(Input::Incomplete { key: KEY, generation });
+    assert_eq!(bench.machine.next_undecided(), Some((KEY, generation)), "it has come meanwhile");
+    bench.give(Input::Incomplete { key: KEY, generation });
+    assert_eq!(bench.machine.next_undecided(), None);
+    bench.give(more());
+    assert_eq!(bench.machine.next_undecided(), Some((KEY, generation)));
+    bench.give(Input::Waits { key: KEY, generation });
+    bench.give(more());
+    assert_eq!(bench.machine.next_undecided(), None);
+}
+
+/// A socket that was not sent yet is nowhere else, whatever happens to its node, and after a reload none moves.
+#[test]
+fn a_socket_whose_state_was_not_sent_goes_on_here() {
+    for input in [Input::GiveUp { node: NODE }, Input::LetGo] {
+        let mut bench = Bench::new(|_| {});
+        let (decision, load) = bench.load(NODE);
+        bench.give(Input::Move { key: KEY, decision, load, waiter: () });
+        assert_eq!(bench.give(input), ["point here", "thaw"]);
+        let late = Input::Frozen { key: KEY, id: 1, first_seq: 7, first_ack: 77, state: "socket" };
+        assert!(bench.give(late).is_empty());
+    }
+    let mut bench = Bench::new(|_| {});
+    bench.give(Input::LetGo);
+    let (decision, load) = bench.load(NODE);
+    assert_eq!(bench.give(Input::Move { key: KEY, decision, load, waiter: () }), ["not moved true"]);
+}
+
+/// A request that comes while a connection goes to another node counts, and goes on counting there.
+#[test]
+fn a_connection_that_wakes_on_its_way_counts() {
+    let mut bench = Bench::new(|_| {});
+    bench.hand(KEY, 7, NODE);
+    bench.later(Duration::from_secs(2));
+    bench.plane.flows.get_mut(&KEY).expect("it is known").last_ack = 2_000;
+    assert_eq!(bench.give(Input::Review { key: KEY }), ["idle", "give back"]);
+    bench.give(Input::GiveBack { key: KEY });
+    assert_eq!(bench.load.get(), 0);
+    bench.passes(KEY);
+    assert_eq!(bench.load.get(), 1, "a place at the next node");
+    bench.give(Input::Woke { key: KEY, node: OTHER });
+    bench.give(Input::GivenUp { node: NODE, key: KEY, first_seq: 7, state: "given" });
+    bench.give(Input::Restored { node: OTHER, id: 1 });
+    assert_eq!((bench.load.get(), bench.machine.active()), (1, vec![KEY]));
+}
+
 #[test]
 fn a_state_that_is_refused_comes_back_with_its_packets() {
     let mut bench = Bench::new(|_| {});
-    assert_eq!(bench.send(KEY, 7), ["point node 3", "send state 7"]);
+    assert_eq!(bench.send(KEY, 7), ["point node 3", "send state 7 then 0"]);
     bench.plane.flows.get_mut(&KEY).expect("it is known").answered = false;
-    assert_eq!(bench.give(Input::Refused { node: OTHER, id: 1 }), [""; 0], "a number of another node");
-    assert_eq!(bench.give(Input::Refused { node: NODE, id: 1 }), ["accept 1 for failed"]);
+    assert_eq!(bench.give(refused(OTHER)), [""; 0], "a number of another node");
+    assert_eq!(bench.give(refused(NODE)), ["accept 1 for failed"]);
     assert_eq!((bench.load.get(), bench.machine.len()), (0, 0), "with its load, which is dropped here");
 }
 
@@ -301,7 +362,7 @@ fn an_answer_that_does_not_come_costs_the_client_its_connection_once() {
 #[test]
 fn a_list_with_an_earlier_connection_does_not_say_that_a_state_has_arrived() {
     for (number, expected) in [(6, "accept 1 for failed"), (7, ""), (0, "")] {
-        let mut bench = Bench::new(|settings| settings.learns = false);
+        let mut bench = Bench::new(|_| {});
         bench.give(Input::Up { node: NODE });
         bench.named(NODE, &[]);
         bench.send(KEY, 7);
@@ -321,7 +382,7 @@ fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
     let (decision, load) = bench.load(NODE);
     assert_eq!(bench.give(Input::Move { key: KEY, decision, load, waiter: () }), ["point node 3", "freeze"]);
     let frozen = Input::Frozen { key: KEY, id: 1, first_seq: 7, first_ack: 77, state: "socket" };
-    assert_eq!(bench.give(frozen), ["send socket 7"]);
+    assert_eq!(bench.give(frozen), ["send socket 7 then 0"]);
     assert_eq!(bench.give(Input::Restored { node: NODE, id: 1 }), ["close"]);
     assert_eq!(bench.give(Input::Dead { node: NODE })[0], "reset Some(77)");
     assert_eq!(bench.load.get(), 0);
@@ -333,7 +394,7 @@ fn a_connection_goes_to_another_node_with_its_load() {
     bench.hand(KEY, 7, NODE);
     bench.passes(KEY);
     let given = Input::GivenUp { node: NODE, key: KEY, first_seq: 7, state: "given" };
-    assert_eq!(bench.give(given), ["send given 7"]);
+    assert_eq!(bench.give(given), ["send given 7 then 0"]);
     assert_eq!(bench.give(Input::Restored { node: OTHER, id: 1 }), ["taken"]);
     assert_eq!(bench.machine.connection(KEY).map(|one| one.decision.node), Some(OTHER));
     assert_eq!(bench.load.get(), 1);
@@ -353,7 +414,7 @@ fn a_connection_that_passes_leaves_the_next_one_alone() {
         }
         bench.later(Duration::from_millis(1));
         bench.hand(KEY, 9_007, OTHER);
-        let told = if sent { bench.give(Input::Refused { node: OTHER, id: 1 }) } else { bench.give(given()) };
+        let told = if sent { bench.give(refused(OTHER)) } else { bench.give(given()) };
         assert_eq!(told, [if sent { "keep" } else { "taken" }]);
         let flow = bench.plane.flows[&KEY];
         assert_eq!((flow.to, bench.load.get(), bench.machine.len()), (To::Node(OTHER), 1, 1), "{sent}");

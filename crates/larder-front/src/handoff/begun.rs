@@ -5,7 +5,7 @@ use super::edge::Edge;
 use super::frame::{self, Frame};
 use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Why};
-use super::parts::Load;
+use super::parts::{Load, State};
 use super::text::Text;
 use crate::lease::Started;
 use larder_core::handoff::Input;
@@ -14,8 +14,8 @@ use larder_handoff::plane::is_undamaged;
 use larder_handoff::repair::Checkpoint;
 use std::sync::Arc;
 
-/// The state that a socket of a held connection would have.
-struct State {
+/// The checkpoint that a socket of a held connection would have.
+struct Begun {
     /// Encoded.
     checkpoint: Vec<u8>,
     /// The number of the client's first byte.
@@ -36,10 +36,11 @@ impl Edge {
         // Otherwise its client has reset it meanwhile.
         let Some(frames) = machine.packets(key, generation) else { return };
         let input = match self.state(key, frames, self.peers.tag_of(started.decision.node)) {
-            Some(State { checkpoint, first_seq, complete }) => {
+            Some(Begun { checkpoint, first_seq, complete }) => {
                 let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
                 let (decision, load) = Load::of(started, delivery, text);
-                Input::State { key, generation, decision, load, state: checkpoint, first_seq, complete }
+                let state = State { checkpoint, unread: Vec::new() };
+                Input::State { key, generation, decision, load, state, first_seq, complete }
             }
             // What the client sends has not what a state needs: its timestamps, say, or a good checksum.
             None => {
@@ -51,7 +52,7 @@ impl Edge {
     }
 
     /// The state of a held connection.
-    fn state(&self, key: FlowKey, frames: &[Frame], tag: u8) -> Option<State> {
+    fn state(&self, key: FlowKey, frames: &[Frame], tag: u8) -> Option<Begun> {
         // What was damaged on its way must not become the client's word: nobody looks at its checksum any more.
         if !frames.iter().all(|frame| is_undamaged(&frame.bytes)) {
             return None;
@@ -63,6 +64,6 @@ impl Edge {
         let first = frames.first()?;
         let state = Checkpoint::begun(&first.bytes, (server, key.client), received, tag)?;
         let first_seq = state.unread_seq();
-        state.encode().ok().map(|checkpoint| State { checkpoint, first_seq, complete })
+        state.encode().ok().map(|checkpoint| Begun { checkpoint, first_seq, complete })
     }
 }

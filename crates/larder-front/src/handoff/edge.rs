@@ -20,7 +20,7 @@ use super::learned::Learned;
 use super::lent::Lent;
 use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Speaks, Why};
-use super::parts::{self, Load, Machine};
+use super::parts::{self, Driven, Load};
 use super::peers::Peers;
 use super::text::Text;
 use crate::decider::Decider;
@@ -47,6 +47,9 @@ const PLACED_FOR: Duration = Duration::from_secs(5);
 
 /// Decisions that may wait for the accept loop.
 const PLACED_MAX: usize = 65_536;
+
+/// Events of the plane that wait to be handled.
+const EVENTS_MAX: usize = 65_536;
 
 /// Batches of events taken before other work gets its turn.
 const DRAINS_MAX: usize = 8;
@@ -106,11 +109,11 @@ pub(crate) struct Edge {
     pub(super) services: Vec<SocketAddr>,
     pub(crate) peers: Peers,
     /// What is known of connections.
-    pub(super) machine: Mutex<Machine>,
+    pub(super) machine: Mutex<Driven>,
     /// There are fewer moves under way than before.
     pub(super) moves_ended: Condvar,
-    /// What the plane has told and nobody has handled yet, in order. Bounded by what a ring of the plane has room for, as whoever
-    /// reads the plane handles this first, or leaves it to the edge's task when the gates are at their limit.
+    /// Events that the plane has reported and that are not handled yet, in order. While there are [`EVENTS_MAX`], the plane's ring is
+    /// not read: it keeps what it has room for, and counts what it loses.
     pub(super) events: Mutex<VecDeque<Event>>,
     placed: Mutex<HashMap<FlowKey, Placed>>,
     /// Requests that are about to be admitted.
@@ -148,7 +151,7 @@ impl Edge {
     ) -> Self {
         let Owners { decider, observers, timeouts } = owners;
         let learned = Learned::new(config.targets_max as usize);
-        let settings = parts::settings(&config, fabric.learns());
+        let machine = Driven::new(&config);
         Self {
             config,
             decider,
@@ -157,7 +160,7 @@ impl Edge {
             fabric: Lent::new(fabric),
             services,
             peers,
-            machine: Mutex::new(Machine::new(settings)),
+            machine: Mutex::new(machine),
             moves_ended: Condvar::new(),
             events: Mutex::default(),
             placed: Mutex::default(),
@@ -189,6 +192,9 @@ impl Edge {
 
     /// Reads what the plane has told. Connections that it has opened by itself count from here on; all else waits to be handled.
     pub(super) fn listen(&self) -> usize {
+        if lock(&self.events).len() >= EVENTS_MAX {
+            return 0;
+        }
         self.fabric.told(&mut |told| self.note(told))
     }
 

@@ -98,10 +98,6 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     /// The same. Where the plane has seen no acknowledgement, `ack` is the number of the first byte that the client has not
     /// acknowledged.
     fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()>;
-    /// Whether nodes are to tell which connections they have ([`larder_core::handoff::EdgeSettings::learns`]).
-    fn learns(&self) -> bool {
-        true
-    }
     /// Of the clock that flows are stamped with.
     fn now_ns(&self) -> u64;
     /// Counters of the plane, by name.

@@ -25,8 +25,8 @@ impl Packet for Frame {
         self.bytes.len()
     }
 
-    fn begins(&self, first_seq: u32) -> bool {
-        segment(&self.bytes).is_some_and(|segment| !segment.payload.is_empty() && segment.seq == first_seq)
+    fn first_seq(&self) -> Option<u32> {
+        segment(&self.bytes).filter(|segment| !segment.payload.is_empty()).map(|segment| segment.seq)
     }
 
     fn acknowledges(&self) -> Option<u32> {

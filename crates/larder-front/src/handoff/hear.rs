@@ -4,13 +4,14 @@ use super::config::Handshake;
 use super::edge::Edge;
 use super::fabric::{Fabric as _, Way};
 use super::lock::lock;
+use super::parts::State;
 use super::peers::{COOKIE, LATERAL, LINKED, REPAIR, UP};
 use crate::node::Ending;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeState};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::client::{Event, What};
-use larder_handoff::channel::message::{Accepted, Blob, FromNode, Handoff, Live, Socket, ToNode, Welcome};
+use larder_handoff::channel::message::{Accepted, FromNode, Handoff, Live, Socket, ToNode, Welcome};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
@@ -37,6 +38,9 @@ impl Edge {
         *lock(&slot.mac) = mac;
         let linked = tokio::task::spawn_blocking(move || edge.link(node, mac)).await.unwrap_or(false);
         let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
+        slot.session.store(session, Relaxed);
+        // Before the node gets connections. Its answer says which connections are there, and so which are not.
+        self.act(Input::Up { node });
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
         self.accepted(node, &welcome.accepted);
@@ -60,9 +64,6 @@ impl Edge {
         if before != 0 && before != welcome.incarnation {
             tracing::info!(node = name.as_deref(), "control channel: the node was restarted");
         }
-        slot.session.store(session, Relaxed);
-        // The answer says which connections are there, and so which are not.
-        self.act(Input::Up { node });
     }
 
     /// Notes whether a node has accepted the last state that it was sent. While it has, it takes connections in every way that its host can.
@@ -152,13 +153,13 @@ impl Edge {
                 }
             }
             FromNode::Refused { id, why, detail } => {
-                tracing::info!(%node, ?why, detail, "a node refuses a connection");
-                self.act(Input::Refused { node, id });
+                self.act(Input::Refused { node, id, why: format!("{why:?}: {detail}") });
             }
             FromNode::Where(question) => self.tell_where(node, &question),
             FromNode::Leave(connection) => drop(self.act(Input::Leave { node, key: connection.into() })),
             FromNode::Move(handoff) => {
-                let Handoff { connection, first_seq, checkpoint: Blob(state), .. } = handoff;
+                let Handoff { connection, first_seq, checkpoint, request, .. } = handoff;
+                let state = State { checkpoint: checkpoint.0, unread: request.0 };
                 self.act(Input::GivenUp { node, key: connection.into(), first_seq, state });
             }
             FromNode::Ending => self.node_ends(node),

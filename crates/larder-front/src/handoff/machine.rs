@@ -372,11 +372,6 @@ impl Fabric for Machine {
         self.plane.reset_client_at(key, ack)
     }
 
-    fn learns(&self) -> bool {
-        // With cookies, packets of unknown connections find their nodes by tags.
-        !self.plane.adopted() || self.own.is_none()
-    }
-
     fn now_ns(&self) -> u64 {
         plane::now_ns()
     }

@@ -8,7 +8,7 @@ use super::edge::Edge;
 use super::fabric::Fabric as _;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::outputs::Begun;
-use super::parts::Load;
+use super::parts::{Load, State};
 use super::text::Text;
 use crate::lease::Started;
 use larder_core::handoff::{Answer, Input};
@@ -57,21 +57,26 @@ impl Edge {
             Some(Begun::Stays(load)) => return stays(key, socket, load),
             None => return Moved::Lost,
         };
-        match freeze(socket.as_fd(), &self.config.mends) {
-            Ok(Frozen { frame: state, first_ack, first_seq, next_seq }) => {
+        let frozen = match freeze(socket.as_fd(), &self.config.mends) {
+            Ok(Frozen { frame: checkpoint, first_ack, first_seq, next_seq }) => {
                 self.fabric.note_frozen(key, next_seq, first_ack);
+                let state = State { checkpoint, unread: Vec::new() };
                 self.act(Input::Frozen { key, id, first_seq, first_ack, state });
+                true
             }
             Err(Unfrozen { usable, why }) => {
                 tracing::debug!(why, %key, "a connection cannot be moved");
-                return match self.act(Input::NotFrozen { key, id }) {
-                    Some(Begun::Stays(load)) if usable || load.is_none() => stays(key, socket, load),
-                    _ => Moved::Lost,
-                };
+                match self.act(Input::NotFrozen { key, id }) {
+                    Some(Begun::Stays(load)) if usable || load.is_none() => return stays(key, socket, load),
+                    // The answer came meanwhile.
+                    None if usable => false,
+                    _ => return Moved::Lost,
+                }
             }
-        }
+        };
         match answer.await {
             Ok(Answer::Close) => given_up(key, socket),
+            Ok(Answer::Thaw(decision, load)) if !frozen => stays(key, socket, Some((decision, load))),
             Ok(Answer::Thaw(decision, load)) => match repair::resume(socket.as_fd()) {
                 Ok(()) => stays(key, socket, Some((decision, load))),
                 Err(error) => {

@@ -5,7 +5,7 @@ use super::fabric::{Fabric, To};
 use super::frame::Frame;
 use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Why};
-use super::parts::{Live, Load, Machine, Sight};
+use super::parts::{Buffers, Driven, Live, LiveMachine, Load, Sight, State};
 use crate::lease::Lease;
 use crate::metrics::HandedEnd;
 use larder_core::dispatch::Served;
@@ -41,12 +41,13 @@ impl Edge {
     }
 
     /// The same, with the machine locked. Returns what the caller is to do with a socket that it wants to move.
-    pub(super) fn drive(&self, machine: &mut Machine, now: Time, input: Input<Live>) -> Option<Begun> {
-        let moves = machine.moves();
-        let (mut inputs, mut out, mut begun) = (Inputs::from([input]), Vec::new(), None);
+    pub(super) fn drive(&self, machine: &mut Driven, now: Time, input: Input<Live>) -> Option<Begun> {
+        let (moves, mut begun) = (machine.moves(), None);
+        let Buffers { mut inputs, mut outputs } = std::mem::take(&mut machine.buffers);
+        inputs.push_back(input);
         while let Some(input) = inputs.pop_front() {
-            machine.handle(now, input, &Sight(&self.fabric), &mut out);
-            for output in out.drain(..) {
+            machine.handle(now, input, &Sight(&self.fabric), &mut outputs);
+            for output in outputs.drain(..) {
                 match output {
                     Output::Freeze { id } => begun = Some(Begun::Freeze(id)),
                     Output::NotMoved { load } => begun = Some(Begun::Stays(load)),
@@ -54,13 +55,14 @@ impl Edge {
                 }
             }
         }
+        machine.buffers = Buffers { inputs, outputs };
         if machine.moves() < moves {
             self.moves_ended.notify_all();
         }
         begun
     }
 
-    fn carry_out(&self, machine: &Machine, output: Output<Live>, inputs: &mut Inputs) {
+    fn carry_out(&self, machine: &LiveMachine, output: Output<Live>, inputs: &mut Inputs) {
         match output {
             Output::Point { key, to, by } => {
                 let done = self.point(key, to);
@@ -71,11 +73,12 @@ impl Edge {
             Output::Accept { key, why, packets } => self.accept(key, why, &packets),
             Output::Forget(key) => self.fabric.remove_flow(key),
             Output::MarkIdle(key) => self.fabric.set_idle(key),
+            Output::GiveBack(key) => inputs.push_back(Input::GiveBack { key }),
             Output::MarkEnded(key) => self.fabric.set_ended(key),
             Output::MarkResumed(key) => self.fabric.set_resumed(key),
             Output::Reset { key, ack } => {
                 if let Err(error) = self.fabric.reset_client_at(key, ack) {
-                    tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
+                    tracing::debug!(%error, %key, "reset of a lost connection failed");
                 }
             }
             Output::Learn { key, node } => {
@@ -83,8 +86,11 @@ impl Edge {
                     tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
                 }
             }
-            Output::Send { node, id, key, first_seq, state } => {
-                if !self.send_state(node, id, (key, first_seq), state) {
+            Output::Send { node, id, key, first_seq, state, then } => {
+                if self.send_state(node, id, (key, first_seq), state) {
+                    then.iter()
+                        .for_each(|packet| self.counts.sent(&self.fabric.forward(node, &packet.bytes)));
+                } else {
                     inputs.push_back(Input::NotSent { id });
                 }
             }
@@ -122,10 +128,11 @@ impl Edge {
     }
 
     /// Sends the state of a connection to its node. False if that is not possible.
-    fn send_state(&self, node: NodeId, id: u64, (key, first_seq): (FlowKey, u32), state: Vec<u8>) -> bool {
+    fn send_state(&self, node: NodeId, id: u64, (key, first_seq): (FlowKey, u32), state: State) -> bool {
         let connection = key.into();
+        let State { checkpoint, unread } = state;
         let handoff =
-            Handoff { id, connection, first_seq, checkpoint: Blob(state), request: Blob(Vec::new()) };
+            Handoff { id, connection, first_seq, checkpoint: Blob(checkpoint), request: Blob(unread) };
         let sent = self.peers.send_in_session(node, &ToNode::Handoff(handoff));
         if let Err(error) = &sent {
             tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
@@ -195,7 +202,7 @@ impl Edge {
         None
     }
 
-    fn entered(&self, machine: &Machine, key: FlowKey, moved: bool) {
+    fn entered(&self, machine: &LiveMachine, key: FlowKey, moved: bool) {
         let Some(one) = machine.connection(key) else { return };
         let Load { request, delivery, .. } = &one.load;
         if !matches!(delivery.why, Why::Adopted | Why::Resumed) {
@@ -237,12 +244,14 @@ impl Edge {
         match note {
             Note::Moved(_) => repair(Why::Repair),
             Note::Passed(_) => repair(Why::Drain),
-            Note::NotTaken(key) => tracing::info!(%key, "a node did not take a connection"),
+            Note::NotTaken(key, reason) => {
+                tracing::info!(%key, reason, "handoff refused by the node: the connection stays where it was");
+            }
             Note::Unheard(key) => {
-                tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
+                tracing::warn!(%key, "handoff timed out: no answer from the node, the connection is reset");
             }
             Note::LeftToSuccessor(key) => {
-                tracing::debug!(%key, "a connection was on its way to a node when another process took over");
+                tracing::debug!(%key, "handoff under way at a reload: the next process takes over");
             }
         }
     }

@@ -5,10 +5,13 @@ use super::frame::Frame;
 use super::mechanism::Delivery;
 use super::text::Text;
 use crate::lease::{Lease, Placement, Started};
-use larder_core::handoff::{self, Answer, EdgeMachine, EdgeSettings, Flow, Parts, To, View};
+use larder_core::handoff::{self, Answer, EdgeMachine, EdgeSettings, Flow, Input, Output, Parts, To, View};
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{self, flow_flag, flow_state};
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -18,7 +21,48 @@ use super::config::HandoffConfig;
 pub(crate) const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// The machine of a live switch.
-pub(super) type Machine = EdgeMachine<Live>;
+pub(super) type LiveMachine = EdgeMachine<Live>;
+
+/// The machine, and the buffers of whoever drives it.
+#[derive(Debug)]
+pub(super) struct Driven {
+    machine: LiveMachine,
+    /// Empty between two inputs. Kept, because a connection takes several inputs.
+    pub(super) buffers: Buffers,
+}
+
+/// Inputs and outputs on their way.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) inputs: VecDeque<Input<Live>>,
+    pub(super) outputs: Vec<Output<Live>>,
+}
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffers").finish_non_exhaustive()
+    }
+}
+
+impl Driven {
+    pub(super) fn new(config: &HandoffConfig) -> Self {
+        Self { machine: LiveMachine::new(settings(config)), buffers: Buffers::default() }
+    }
+}
+
+impl Deref for Driven {
+    type Target = LiveMachine;
+
+    fn deref(&self) -> &LiveMachine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Driven {
+    fn deref_mut(&mut self) -> &mut LiveMachine {
+        &mut self.machine
+    }
+}
 
 /// The live switch's types.
 #[derive(Debug)]
@@ -29,9 +73,17 @@ impl Parts for Live {
     type Packet = Frame;
     type Load = Load;
     type Verdict = (Delivery, Option<Placement>);
-    /// An encoded checkpoint.
-    type State = Vec<u8>;
+    type State = State;
     type Waiter = oneshot::Sender<Answer<Load>>;
+}
+
+/// The state of a connection, as its node gets it.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// An encoded checkpoint.
+    pub(crate) checkpoint: Vec<u8>,
+    /// Bytes of the client's that a server has read already, and that are to be read again.
+    pub(crate) unread: Vec<u8>,
 }
 
 /// What a connection holds at the dispatcher, and what its line in the log says.
@@ -108,13 +160,12 @@ pub(super) fn flow(flow: &abi::Flow) -> Flow {
 }
 
 /// The machine's settings.
-pub(super) fn settings(config: &HandoffConfig, learns: bool) -> EdgeSettings {
+fn settings(config: &HandoffConfig) -> EdgeSettings {
     EdgeSettings {
         header_wait: config.header_wait,
         held_max: config.hold_max,
         held_bytes_max: HELD_BYTES_MAX,
         idle_after: config.idle_after,
-        learns,
         forward_first: config.mends.forward_first,
         ..EdgeSettings::default()
     }

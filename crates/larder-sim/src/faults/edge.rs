@@ -62,7 +62,6 @@ pub(super) const SETTINGS: EdgeSettings = EdgeSettings {
     resumed_max: 100,
     gather: Duration::from_millis(300),
     ask_every: Duration::from_secs(1),
-    learns: false,
     forward_first: true,
 };
 
@@ -231,6 +230,12 @@ pub(super) struct Edge {
     /// What channels tell is heard so late at most. Microseconds.
     hears_us: u64,
     host_dies: bool,
+    /// The decision that the plane may use again, and until when.
+    reusable: Option<(NodeId, Time)>,
+    /// Channels break.
+    breaks: bool,
+    /// Something has happened for which clients may be reset.
+    excused: bool,
 }
 
 impl Edge {
@@ -249,6 +254,9 @@ impl Edge {
             lag_us: [50, 2_000, 20_000, 50_000][chance.below(4) as usize],
             hears_us: [100, 5_000, 50_000, 500_000][chance.below(4) as usize],
             host_dies: false,
+            reusable: None,
+            breaks: chance.permille(700),
+            excused: false,
         }
     }
 }
@@ -264,7 +272,7 @@ impl World for Edge {
 
     fn machine(&self, me: Id, _: u64) -> Machine {
         match me {
-            SWITCH => Machine::Switch(Box::new(Switch::new(self.mode))),
+            SWITCH => Machine::Switch(Box::new(Switch::new())),
             _ => Machine::Node(Agent::default()),
         }
     }
@@ -277,7 +285,9 @@ impl World for Edge {
                 ground.later(0, 20_000_000, event);
             }
         }
-        ground.later(0, 1_000_000, Event::Snap);
+        if ground.own.breaks {
+            ground.later(0, 1_000_000, Event::Snap);
+        }
     }
 
     fn target(&self, _: &mut Chance) -> u64 {

@@ -4,7 +4,7 @@ use super::*;
 use crate::handoff::mechanism::{Delivery, Why};
 use crate::handoff::moving::Moved;
 use crate::handoff::outputs::Begun;
-use crate::handoff::parts::Load;
+use crate::handoff::parts::{Load, State};
 use crate::lease::{Lease, Started};
 use larder_core::handoff::{Answer, End};
 use larder_handoff::channel::Timing;
@@ -102,6 +102,14 @@ impl Bench {
         Moving { id, node: decision.node, answer }
     }
 
+    /// A socket that moves, whose state was sent. `first_ack`: the number of the reply's first byte.
+    fn sent(&self, key: FlowKey, first_ack: u32) -> Moving {
+        let moving = self.moving(key);
+        let state = State { checkpoint: vec![1], unread: Vec::new() };
+        self.edge.act(Input::Frozen { key, id: moving.id, first_seq: 7, first_ack, state });
+        moving
+    }
+
     fn started(&self) -> Started {
         let request = larder_core::Request::new(larder_core::TargetId(1));
         let mut lease = Lease::new(self.edge.decider.clone());
@@ -114,7 +122,7 @@ impl Bench {
         let (node, id) = (moving.node, moving.id);
         match said {
             Said::Restored => drop(self.edge.act(Input::Restored { node, id })),
-            Said::Refused => drop(self.edge.act(Input::Refused { node, id })),
+            Said::Refused => drop(self.edge.act(Input::Refused { node, id, why: "full".to_owned() })),
             Said::Nothing => self.edge.tick(self.edge.decider.clock.now() + Duration::from_secs(31)),
         }
     }
@@ -200,23 +208,32 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
     }
 }
 
+/// A switch that moves sockets, with a node.
+async fn with_node() -> (Bench, Node) {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let node = Node::join(&mut bench, false).await;
+    (bench, node)
+}
+
+/// A client has acknowledged as far as this.
+const ACKNOWLEDGED: u32 = 1_002;
+
 /// The same answers while the connection is the same.
 #[tokio::test]
 async fn an_answer_of_a_moved_socket_is_its_connections() {
-    let silent = Bench::new(|_| {});
-    let mut moving = silent.moving(key(1));
+    let (silent, _node) = with_node().await;
+    let mut moving = silent.sent(key(1), ACKNOWLEDGED);
     silent.hear_of(&moving, Said::Nothing);
     assert_eq!(moving.told(), Some("abort"));
     assert_eq!((silent.notes(|notes| notes.reset.clone()), silent.load()), (vec![key(1)], 0));
-    let refused = Bench::new(|_| {});
-    let mut moving = refused.moving(key(1));
+    let (refused, _node) = with_node().await;
+    let mut moving = refused.sent(key(1), ACKNOWLEDGED);
     refused.hear_of(&moving, Said::Refused);
     assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (To::Here, 0));
     assert_eq!((refused.load(), moving.told(), refused.load()), (1, Some("thaw"), 0), "with its load");
     // It had answered, and its client has had something of it.
-    let over = Bench::new(|_| {});
-    let mut moving = over.moving(key(1));
-    over.notes(|notes| notes.flags.insert(key(1), flow_flag::ACKED));
+    let (over, _node) = with_node().await;
+    let mut moving = over.sent(key(1), 1);
     over.hear_of(&moving, Said::Refused);
     assert_eq!(moving.told(), Some("close"));
     assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
@@ -228,8 +245,8 @@ async fn nobody_waits_for_a_node_longer_than_the_client_does() {
     let denied: fn(&Bench) = |bench| bench.notes(|notes| notes.denied.push(key(1)));
     let replaced: fn(&Bench) = |bench| bench.punt(key(1), true, 7, GET);
     for (over, told, resets, load) in [(denied, "abort", 1, 0), (replaced, "close", 0, 1)] {
-        let bench = Bench::new(|_| {});
-        let mut moving = bench.moving(key(1));
+        let (bench, _node) = with_node().await;
+        let mut moving = bench.sent(key(1), ACKNOWLEDGED);
         bench.edge.tick(bench.edge.decider.clock.now());
         assert_eq!((moving.told(), bench.moves()), (None, 1), "nothing says so");
         over(&bench);

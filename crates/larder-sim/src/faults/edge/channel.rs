@@ -227,6 +227,7 @@ impl Ground<'_, Edge> {
         let open: Vec<Id> = open.collect();
         let at = self.chance.below(open.len() as u64) as usize;
         let Some(session) = open.get(at).copied().filter(|_| self.trouble) else { return Ok(()) };
+        self.own.excused = true;
         self.say(|| format!("session {session} breaks"));
         for at_switch in [true, false] {
             if self.chance.permille(700) {

@@ -86,7 +86,7 @@ impl Ground<'_, Edge> {
     /// Whether an agent listens to a session.
     pub(super) fn listens(&self, node: Id, session: Id) -> bool {
         let Machine::Node(agent) = &self.nodes[node].machine else { return false };
-        agent.session == Some(session) || self.is_broken(Broken::HearsTheOld)
+        agent.session == Some(session)
     }
 
     fn say_to_switch(&mut self, node: Id, said: Said) {
@@ -103,9 +103,7 @@ impl Ground<'_, Edge> {
         agent.closed.clear();
         let (ending, leaving) = (agent.ending, agent.leaving.clone());
         // An older session of the same switch ends, whichever began first.
-        if let Some(before) = before
-            && !self.is_broken(Broken::HearsTheOld)
-        {
+        if let Some(before) = before {
             self.shut(before, false);
         }
         self.push(session, true, Message::Welcome);
@@ -143,7 +141,7 @@ impl Ground<'_, Edge> {
     pub(super) fn flush(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
         self.later(100_000, 100_000, Event::Flush { node, epoch });
         let ended = self.agent(node).map(|agent| core::mem::take(&mut agent.closed)).unwrap_or_default();
-        if !ended.is_empty() && !self.is_broken(Broken::ForgetsEnds) {
+        if !ended.is_empty() {
             self.say_to_switch(node, Said::Closed(ended));
         }
         Ok(())
@@ -167,6 +165,8 @@ impl Ground<'_, Edge> {
     /// A socket begins. An older one with the same addresses ends.
     fn begins(&mut self, node: Id, key: Key, conn: Id, arrived: u32) -> Result<(), Violation> {
         if let Some(old) = self.own.hosts[node].sockets.remove(&key) {
+            // The kernel resets its client, if that is still there.
+            self.hears_reset(old.conn);
             self.socket_ended(node, key, old.conn);
         }
         self.own.hosts[node].sockets.insert(key, Socket { conn, frozen: false, arrived });

@@ -3,7 +3,7 @@
 use super::super::ground::{Ground, Id};
 use super::super::{Broken, Violation};
 use super::channel::Message;
-use super::clients::Here;
+use super::clients::{Client, Here};
 use super::plane::{Sent, Sight};
 use super::switch::{Begun, Load, Model, Part};
 use super::{Edge, Key, Machine, SWITCH, place_of};
@@ -45,9 +45,12 @@ impl Ground<'_, Edge> {
                 let done = knows || by == Pointing::Back || !(self.trouble && self.chance.permille(20));
                 if done {
                     self.point(key, to);
+                } else {
+                    self.own.excused = true;
                 }
                 inputs.push_back(Input::Pointed { key, by, done });
             }
+            Output::Forward { .. } if self.loses() => {}
             Output::Forward { node, packet: Part { conn, part } } => {
                 return self.comes_to_node(place_of(node), conn, Sent::Head(part));
             }
@@ -64,22 +67,25 @@ impl Ground<'_, Edge> {
             }
             Output::Forget(key) => drop(self.own.plane.entries.remove(&key)),
             Output::MarkIdle(key) => self.own.plane.mark_idle(key),
+            Output::GiveBack(key) => inputs.push_back(Input::GiveBack { key }),
             Output::MarkEnded(key) => self.own.plane.mark_ended(key),
             Output::MarkResumed(key) => self.own.plane.mark_resumed(key),
-            Output::Reset { key, ack } => self.reset(key, ack),
+            Output::Reset { key, ack } => return self.reset(key, ack),
             Output::Learn { key, node } => {
                 let socket = self.own.hosts[place_of(node)].sockets.get(&key).copied();
                 if let Some(socket) = socket {
                     self.own.plane.learn(key, socket.conn, node, now);
                 }
             }
-            Output::Send { node, id, key, state: conn, .. } => {
-                let any = self.is_broken(Broken::SendsByAny);
-                match self.session(place_of(node), any) {
-                    Some(session) => self.push(session, false, Message::Handoff { id, key, conn }),
-                    None => inputs.push_back(Input::NotSent { id }),
+            Output::Send { node, id, key, state: conn, then, .. } => match self.session(place_of(node)) {
+                Some(session) => {
+                    self.push(session, false, Message::Handoff { id, key, conn });
+                    for Part { conn, part } in then {
+                        self.comes_to_node(place_of(node), conn, Sent::Head(part))?;
+                    }
                 }
-            }
+                None => inputs.push_back(Input::NotSent { id }),
+            },
             Output::Answer { waiter, answer } => return self.answer(waiter, &answer),
             Output::Choose { key, from } => {
                 let nodes = self.usable(Some(place_of(from)));
@@ -104,9 +110,9 @@ impl Ground<'_, Edge> {
     }
 
     /// The client of a connection is told by the plane, with the numbers that it has seen.
-    fn reset(&mut self, key: Key, ack: Option<u32>) {
+    fn reset(&mut self, key: Key, ack: Option<u32>) -> Result<(), Violation> {
         if self.forgets_to_tell(key) {
-            return;
+            return Ok(());
         }
         let numbers = match self.own.plane.entries.get_mut(&key) {
             Some(entry) => {
@@ -115,7 +121,17 @@ impl Ground<'_, Edge> {
             }
             None => ack.and_then(|_| self.own.latest.get(&key).copied()),
         };
-        numbers.into_iter().for_each(|conn| self.hears_reset(conn));
+        numbers.map_or(Ok(()), |conn| self.is_reset(conn))
+    }
+
+    /// The switch resets the connection of a client. There must have been a fault.
+    pub(super) fn is_reset(&mut self, conn: Id) -> Result<(), Violation> {
+        let faults = self.survived.crashes + self.survived.pauses + self.survived.partitions;
+        if self.own.conns[conn].client == Client::Open && faults == 0 && !self.own.excused {
+            return Err(self.violation(format!("connection {conn} is reset without a fault")));
+        }
+        self.hears_reset(conn);
+        Ok(())
     }
 
     fn has_ended(&mut self, ended: &Ended<Key, Load>) {
@@ -135,15 +151,15 @@ impl Ground<'_, Edge> {
 
     /// A word to a node, if its channel is up.
     fn send(&mut self, node: Id, message: Message) {
-        if let Some(session) = self.session(node, false) {
+        if let Some(session) = self.session(node) {
             self.push(session, false, message);
         }
     }
 
-    /// By which session a node is told something: that which was heard to come up last, if it is up still; or whichever is up.
-    fn session(&mut self, node: Id, any: bool) -> Option<Id> {
+    /// The session by which a node gets a message: that which was heard to come up last, if it is up still.
+    fn session(&mut self, node: Id) -> Option<Id> {
         let switch = self.switch()?;
         let queue = switch.queues.get(&node).copied();
-        queue.filter(|queue| any || switch.up.get(&node) == Some(queue))
+        queue.filter(|queue| switch.up.get(&node) == Some(queue))
     }
 }

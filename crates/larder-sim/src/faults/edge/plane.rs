@@ -44,9 +44,27 @@ pub(super) struct Entry {
 /// What it tells.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
-    Packet { key: Key, first: bool, conn: Id, part: u32 },
-    Woke { key: Key, node: NodeId },
-    Ended { key: Key, end: ClientEnd, account: Account, at: Time },
+    Packet {
+        key: Key,
+        first: bool,
+        conn: Id,
+        part: u32,
+    },
+    /// It has opened a connection by itself.
+    Opened {
+        key: Key,
+        node: NodeId,
+    },
+    Woke {
+        key: Key,
+        node: NodeId,
+    },
+    Ended {
+        key: Key,
+        end: ClientEnd,
+        account: Account,
+        at: Time,
+    },
 }
 
 /// The plane.
@@ -180,6 +198,13 @@ impl Ground<'_, Edge> {
             match sent {
                 // The host's own TCP has the connection, or knows of none.
                 _ if mode == Mode::Stack => return self.local(conn, sent),
+                Sent::Head(0) if self.opens_by_itself(conn) => {
+                    let Some((node, _)) = self.own.reusable else { return Ok(()) };
+                    self.own.plane.entry(key, conn, To::Node(node), now);
+                    self.own.plane.ring.push_back(Told::Opened { key, node });
+                    self.told();
+                    return self.packet(conn, sent);
+                }
                 Sent::Head(0) => {
                     self.own.plane.entry(key, conn, To::Held, now);
                     self.own.plane.ring.push_back(Told::Packet { key, first: true, conn, part: 0 });
@@ -231,6 +256,12 @@ impl Ground<'_, Edge> {
                 self.comes_to_node(place_of(node), conn, sent)
             }
         }
+    }
+
+    /// Whether the plane opens a connection to the node of the latest decision: its request is in one packet.
+    fn opens_by_itself(&mut self, conn: Id) -> bool {
+        let lasts = self.own.reusable.is_some_and(|(_, until)| self.now < until);
+        lasts && self.own.conns[conn].parts == 1 && self.chance.permille(300)
     }
 
     /// The plane tells of a packet that it forwards to a node, if there is something to tell.

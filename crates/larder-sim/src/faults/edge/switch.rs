@@ -5,12 +5,14 @@ use super::super::{Broken, Violation};
 use super::clients::{Client, Here};
 use super::nodes::Said;
 use super::plane::Told;
-use super::{Edge, Event, Key, Loads, Machine, Mode, SETTINGS, SWITCH, id_of};
+use super::{Edge, Event, Key, Loads, Machine, Mode, SETTINGS, SWITCH, id_of, place_of};
 use core::time::Duration;
-use larder_core::handoff::{Accepted, Answer, EdgeMachine, EdgeSettings, Input, Packet, Parts, To};
+use larder_core::handoff::{Accepted, Answer, EdgeMachine, Input, Packet, Parts, To};
 use larder_core::{Decision, NodeId, Reason, Time, handoff};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Time in which the plane may use a decision again.
+const REUSED_FOR: Duration = Duration::from_millis(200);
 /// Time that what is on its way has to arrive before another process takes over.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
 
@@ -41,8 +43,9 @@ impl Packet for Part {
         1_000
     }
 
-    fn begins(&self, first_seq: u32) -> bool {
-        self.part == 0 && first_seq == self.conn as u32 + 1
+    fn first_seq(&self) -> Option<u32> {
+        // Of the first packet; those of the others are of no matter here.
+        (self.part == 0).then_some(self.conn as u32 + 1)
     }
 
     fn acknowledges(&self) -> Option<u32> {
@@ -117,11 +120,9 @@ pub(in crate::faults) struct Switch {
 }
 
 impl Switch {
-    pub(super) fn new(mode: Mode) -> Self {
-        // As the live switch: where the plane has a node's connections, or tags, it learns of none.
-        let settings = EdgeSettings { learns: mode == Mode::Stack, ..SETTINGS };
+    pub(super) fn new() -> Self {
         Self {
-            machine: EdgeMachine::new(settings),
+            machine: EdgeMachine::new(SETTINGS),
             loads: Loads::default(),
             placed: BTreeSet::new(),
             up: BTreeMap::new(),
@@ -154,7 +155,7 @@ impl Ground<'_, Edge> {
 
     pub(super) fn switch_starts(&mut self) {
         let epoch = self.nodes[SWITCH].epoch;
-        self.nodes[SWITCH].machine = Machine::Switch(Box::new(Switch::new(self.own.mode)));
+        self.nodes[SWITCH].machine = Machine::Switch(Box::new(Switch::new()));
         self.later(0, 50_000, Event::Tick { epoch });
         self.later(500_000, 500_000, Event::Review { epoch });
         self.later(500_000, 500_000, Event::Sweep { epoch });
@@ -198,6 +199,7 @@ impl Ground<'_, Edge> {
             && !switch.leaves
         {
             switch.leaves = true;
+            self.own.excused = true;
             self.say(|| "a reload begins".to_owned());
             self.later(0, 1_000, Event::LetGo { epoch, until: now + ARRIVES_WITHIN });
         }
@@ -291,13 +293,19 @@ impl Ground<'_, Edge> {
     /// Handles what the plane has told, and decides what is due.
     pub(super) fn read(&mut self) -> Result<(), Violation> {
         while let Some(told) = self.own.plane.ring.pop_front() {
-            self.act(match told {
+            let input = match told {
                 Told::Packet { key, first, conn, part } => {
                     Input::Packet { key, first, packet: Part { conn, part }, late: false }
                 }
+                Told::Opened { key, node } => {
+                    let Some((decision, load)) = self.load_at(place_of(node)) else { continue };
+                    self.survived.forwarded += 1;
+                    Input::Opened { key, decision, load, at: self.now }
+                }
                 Told::Woke { key, node } => Input::Woke { key, node },
                 Told::Ended { key, end, account, at } => Input::ClientEnded { key, end, account, at },
-            })?;
+            };
+            self.act(input)?;
         }
         loop {
             let Some(switch) = self.switch() else { return Ok(()) };
@@ -330,7 +338,11 @@ impl Ground<'_, Edge> {
                 let (first_seq, complete) = (conn as u32 + 1, self.chance.permille(900));
                 self.act(Input::State { key, generation, decision, load, state: conn, first_seq, complete })
             }
-            Mode::Cookie | Mode::Stack => self.act(Input::At { key, generation, decision, load }),
+            Mode::Cookie | Mode::Stack => {
+                // The plane may use the decision again, for a while.
+                self.own.reusable = Some((decision.node, self.now + REUSED_FOR));
+                self.act(Input::At { key, generation, decision, load })
+            }
         }
     }
 
@@ -428,10 +440,7 @@ impl Ground<'_, Edge> {
             }
             Answer::Abort => {
                 self.own.conns[conn].here = None;
-                if !self.is_broken(Broken::ForgetsToTell) {
-                    self.hears_reset(conn);
-                }
-                Ok(())
+                if self.is_broken(Broken::ForgetsToTell) { Ok(()) } else { self.is_reset(conn) }
             }
         }
     }
@@ -512,7 +521,7 @@ impl Ground<'_, Edge> {
                 Ok(())
             }
             Said::Restored(id) => self.act(Input::Restored { node: of, id }),
-            Said::Refused(id) => self.act(Input::Refused { node: of, id }),
+            Said::Refused(id) => self.act(Input::Refused { node: of, id, why: "full".to_owned() }),
             Said::Leave(key) => self.act(Input::Leave { node: of, key }),
             Said::GivenUp(key, conn) => {
                 self.act(Input::GivenUp { node: of, key, first_seq: conn as u32 + 1, state: conn })
