@@ -1,8 +1,8 @@
 //! Connections at nodes: what each holds, from its start to its end.
 
 use super::{
-    Account, ClientEnd, Context, Decision, EdgeMachine, EdgeSettings, End, Ended, Flow, Load, Output, Parts,
-    To, may_be_same,
+    Account, ClientEnd, Context, Decision, EdgeMachine, EdgeSettings, End, EndedConnection, Flow, Load,
+    Output, Parts, To, may_be_same,
 };
 use crate::id::NodeId;
 use crate::time::Time;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// The plane forgets an ended connection so long after its last packet: a node's TIME_WAIT is 60 s.
 const LINGER: Duration = Duration::from_secs(60);
-/// A connection that the plane holds, and nobody here, is forgotten after so long.
+/// Time after which the plane forgets a connection that it holds and the machine does not.
 const UNHELD_AFTER: Duration = Duration::from_millis(100);
 
 /// A connection at a node.
@@ -216,7 +216,7 @@ impl<T: Parts> EdgeMachine<T> {
             }
         };
         let Connection { load, decision, opened, rested, .. } = connection;
-        at.out.push(Output::Ended(Ended {
+        at.out.push(Output::Ended(EndedConnection {
             key,
             load,
             decision,
@@ -242,13 +242,13 @@ impl<T: Parts> EdgeMachine<T> {
     ) {
         match end {
             ClientEnd::Reset => {
-                // Whoever waits for its admission finds it gone.
+                // If the dispatcher admits it later, the decision takes no effect.
                 self.holding.drop_any(key);
                 self.end_with(key, End::ClientReset, account, at);
             }
             ClientEnd::Replaced => self.end_with(key, End::Replaced, account, at),
             // Most often this answers the node's end. The client may also have asked for all it wants, and the node go on
-            // sending: what it acknowledges then is told. One that has had nothing yet waits for its reply.
+            // sending: the plane reports what the client acknowledges then. A client that has had nothing yet waits for its reply.
             ClientEnd::Fin { answered } => {
                 let Some(one) = self.connections.by_key.get_mut(&key) else { return };
                 if one.idle || answered {
@@ -267,7 +267,7 @@ impl<T: Parts> EdgeMachine<T> {
             return self.goes_on(key, node, at);
         };
         // While a connection goes to another node, its packets go there already.
-        if one.idle && (one.decision.node == node || self.passing.goes_to(key, node)) {
+        if one.idle && (one.decision.node == node || self.transfers.goes_to(key, node)) {
             let node = one.decision.node;
             one.idle = !one.load.take_again(at.now, node);
             one.closing = None;
@@ -283,7 +283,7 @@ impl<T: Parts> EdgeMachine<T> {
         if let Some((account, _)) = one.closing {
             return self.end_with(key, End::Closed, account, at);
         }
-        // A node that was not told the number of a connection that was moved: its word may be about the connection before.
+        // The node does not know the sequence number: its report may be about the connection before.
         let young = first_seq == 0
             && one.on_its_way.is_some()
             && at.now.since(one.opened) < self.settings.ends_told_within;
@@ -299,7 +299,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// The node does not have a connection any more: the client is told. `ack`: see [`Output::Reset`].
+    /// Resets a connection that its node does not have any more. `ack`: see [`Output::Reset`].
     pub(super) fn lose(&mut self, key: T::Key, ack: Option<u32>, at: &mut Context<'_, T>) {
         let moved = self.connections.get(key).and_then(|one| one.on_its_way);
         if moved.is_some_and(|way| at.view.flow(key).is_some_and(|flow| flow.opened > way.entered)) {
@@ -384,7 +384,7 @@ impl<T: Parts> EdgeMachine<T> {
         if flow.has_ended() {
             at.out.push(Output::Forget(key));
         } else if self.connections.get(key).is_none()
-            // Its end may have been told since: it is marked in the plane before it is forgotten here.
+            // Its end may have been reported since: the plane marks it before the machine forgets it.
             && at.view.flow(key).is_some_and(|flow| !flow.has_ended())
         {
             at.out.push(Output::Stranger { key, node });

@@ -3,7 +3,7 @@
 //! Nothing of what is held has been acknowledged, so that whatever is lost here the client sends again.
 
 use super::connections::Connection;
-use super::{Accepted, Context, Decision, EdgeMachine, End, Output, Packet, Parts, Pointing, To};
+use super::{AcceptReason, Context, Decision, EdgeMachine, End, Output, Packet, Parts, Pointing, To};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,7 +23,7 @@ enum Wait {
 
 /// A held connection.
 #[derive(Debug)]
-pub(super) struct Held<P> {
+pub(super) struct HeldConnection<P> {
     pub(super) packets: Vec<P>,
     wait: Wait,
     /// It stands among those that are to be decided.
@@ -34,7 +34,7 @@ pub(super) struct Held<P> {
     generation: u64,
 }
 
-impl<P: Packet> Held<P> {
+impl<P: Packet> HeldConnection<P> {
     fn cost(&self) -> usize {
         self.packets.iter().map(|packet| packet.length() + PACKET_OVERHEAD).sum()
     }
@@ -42,8 +42,8 @@ impl<P: Packet> Held<P> {
 
 /// All held connections.
 #[derive(Debug)]
-pub(super) struct Holding<K, P> {
-    by_key: BTreeMap<K, Held<P>>,
+pub(super) struct HeldTable<K, P> {
+    by_key: BTreeMap<K, HeldConnection<P>>,
     /// Those that are to be decided, in order.
     due: VecDeque<K>,
     /// Those the rest of whose header is awaited, with their generations and until when, in order.
@@ -53,13 +53,13 @@ pub(super) struct Holding<K, P> {
     bytes: usize,
 }
 
-impl<K, P> Default for Holding<K, P> {
+impl<K, P> Default for HeldTable<K, P> {
     fn default() -> Self {
         Self { by_key: BTreeMap::new(), due: VecDeque::new(), rests: VecDeque::new(), begun: 0, bytes: 0 }
     }
 }
 
-impl<K: Copy + Ord, P: Packet> Holding<K, P> {
+impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
     }
@@ -72,7 +72,7 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
     fn begin(&mut self, key: K) {
         self.drop_any(key);
         self.begun += 1;
-        let held = Held {
+        let held = HeldConnection {
             packets: Vec::new(),
             wait: Wait::Decision,
             due: false,
@@ -120,18 +120,18 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
     }
 
     /// Takes a connection out, unless another one has its addresses by now.
-    pub(super) fn take(&mut self, key: K, generation: u64) -> Option<Held<P>> {
+    pub(super) fn take(&mut self, key: K, generation: u64) -> Option<HeldConnection<P>> {
         self.by_key.get(&key).filter(|held| held.generation == generation)?;
         let held = self.by_key.remove(&key)?;
         self.bytes -= held.cost();
         Some(held)
     }
 
-    pub(super) fn get(&self, key: K, generation: u64) -> Option<&Held<P>> {
+    pub(super) fn get(&self, key: K, generation: u64) -> Option<&HeldConnection<P>> {
         self.by_key.get(&key).filter(|held| held.generation == generation)
     }
 
-    fn get_mut(&mut self, key: K, generation: u64) -> Option<&mut Held<P>> {
+    fn get_mut(&mut self, key: K, generation: u64) -> Option<&mut HeldConnection<P>> {
         self.by_key.get_mut(&key).filter(|held| held.generation == generation)
     }
 
@@ -162,7 +162,7 @@ impl<K: Copy + Ord, P: Packet> Holding<K, P> {
         None
     }
 
-    fn take_all(&mut self) -> BTreeMap<K, Held<P>> {
+    fn take_all(&mut self) -> BTreeMap<K, HeldConnection<P>> {
         self.due.clear();
         self.rests.clear();
         self.bytes = 0;
@@ -210,7 +210,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
         let generation = self.holding.by_key.get(&key).map(|held| held.generation);
         if let Some(generation) = generation {
-            self.accept(key, generation, Accepted::HoldFull, at);
+            self.accept(key, generation, AcceptReason::HoldFull, at);
         }
     }
 
@@ -244,12 +244,18 @@ impl<T: Parts> EdgeMachine<T> {
 
     pub(super) fn accept_overdue(&mut self, at: &mut Context<'_, T>) {
         while let Some((key, generation)) = self.holding.next_overdue(at.now) {
-            self.accept(key, generation, Accepted::Incomplete, at);
+            self.accept(key, generation, AcceptReason::Incomplete, at);
         }
     }
 
     /// This host's own TCP gets a held connection.
-    pub(super) fn accept(&mut self, key: T::Key, generation: u64, why: Accepted<T>, at: &mut Context<'_, T>) {
+    pub(super) fn accept(
+        &mut self,
+        key: T::Key,
+        generation: u64,
+        why: AcceptReason<T>,
+        at: &mut Context<'_, T>,
+    ) {
         if let Some(held) = self.take_decided(key, generation, at) {
             at.out.push(Output::Accept { key, why, packets: held.packets });
         }
@@ -262,7 +268,7 @@ impl<T: Parts> EdgeMachine<T> {
         key: T::Key,
         generation: u64,
         at: &Context<'_, T>,
-    ) -> Option<Held<T::Packet>> {
+    ) -> Option<HeldConnection<T::Packet>> {
         let held = self.holding.take(key, generation)?;
         let flow = at.view.flow(key).filter(|flow| flow.first_seq != 0);
         let begins = |packet: &T::Packet| {
@@ -294,11 +300,11 @@ impl<T: Parts> EdgeMachine<T> {
 
     pub(super) fn accept_all(&mut self, at: &mut Context<'_, T>) {
         for (key, held) in self.holding.take_all() {
-            at.out.push(Output::Accept { key, why: Accepted::Reload, packets: held.packets });
+            at.out.push(Output::Accept { key, why: AcceptReason::Reload, packets: held.packets });
         }
     }
 
-    /// The plane holds a connection, and nobody here does.
+    /// Has the plane forget a connection that it holds and the machine does not.
     pub(super) fn forget_if_unheld(&mut self, key: T::Key, at: &mut Context<'_, T>) {
         let still = at.view.flow(key).is_some_and(|flow| flow.to == To::Held);
         if still && !self.holding.contains(key) {

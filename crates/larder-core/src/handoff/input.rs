@@ -1,4 +1,4 @@
-//! Events that the machine is told of.
+//! Inputs of the machine.
 
 use super::{Account, Flow, Parts, Pointing};
 #[cfg(doc)]
@@ -127,7 +127,7 @@ pub enum Input<T: Parts> {
         decision: Decision,
         /// Its load.
         load: T::Load,
-        /// Whoever waits for [`Output::Answer`].
+        /// The receiver of [`Output::Answer`].
         waiter: T::Waiter,
     },
     /// The socket of a move is frozen and read.
@@ -136,7 +136,7 @@ pub enum Input<T: Parts> {
         key: T::Key,
         /// Number of the move.
         id: u64,
-        /// Sequence number of the client's first byte that nobody has read.
+        /// Sequence number of the client's first unread byte.
         first_seq: u32,
         /// Number of the reply's first byte.
         first_ack: u32,

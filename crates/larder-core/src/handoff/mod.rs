@@ -1,8 +1,8 @@
 //! The switch's side of connection handoff, as a state machine.
 //!
 //! The forwarding plane in the switch's kernel holds the packets of new connections and forwards those of connections that
-//! nodes answer. [`EdgeMachine`] keeps what the switch knows of each of them, and says what is to be done: it is told what the
-//! plane, the control channels, and the dispatcher say ([`Input`]), and answers with what to do in the plane and on the
+//! nodes answer. [`EdgeMachine`] keeps what the switch knows of each of them, and decides what is done: its inputs
+//! come from the plane, the control channels and the dispatcher ([`Input`]), and its outputs change the plane and go out on the
 //! channels ([`Output`]). It has no clock, socket, or lock. The live switch drives it, and so does `larder sim faults`.
 //!
 //! # A connection's states
@@ -22,7 +22,7 @@
 //!               [at a node] <--> idle (load given back) ----------> Output::Ended
 //!                  ^   |
 //!                  |   v
-//!               [passing to another node]
+//!               [on its way to another node]
 //! ```
 //!
 //! # Rules
@@ -31,7 +31,7 @@
 //!   [`Output::Point`] and [`Output::Send`] may fail; what the machine does next depends on it, so the driver reports the
 //!   result ([`Input::Pointed`], [`Input::NotSent`]).
 //! - *Two hosts must never answer one client.* A connection whose state is on its way to a node is kept until the node has
-//!   answered. If nothing is heard, its client is told by a reset, and nobody goes on with it here.
+//!   answered. If the node does not answer in time, the connection is reset.
 //! - *Addresses come again.* A connection is known by its addresses, which the client may use again at any time. A held
 //!   connection has a generation, a move has a number, and a connection at a node has the sequence number of its first byte or the
 //!   time at which the plane has known it: an answer that is about an earlier connection changes nothing.
@@ -46,7 +46,7 @@
 //! | moves of held connections, while so many moves are under way | [`EdgeSettings::held_max`] | accepted by this host |
 //! | moves of accepted sockets | the open files of the process, in the driver | |
 //! | bytes of held packets | [`EdgeSettings::held_bytes_max`] | accepted by this host |
-//! | connections that pass from one node to another | [`EdgeSettings::passing_max`] | they stay where they are |
+//! | handoffs from one node to another | [`EdgeSettings::transfers_max`] | they stay where they are |
 //! | connections that go on after their end | [`EdgeSettings::resumed_max`] | noticed with their next packet |
 //! | connections at nodes | the plane's table, in the driver | the plane refuses: [`Input::Pointed`] |
 //!
@@ -58,9 +58,9 @@ mod input;
 mod moves;
 mod nodes;
 mod output;
-mod passing;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 use crate::dispatch::Decision;
 use crate::id::NodeId;
@@ -69,14 +69,14 @@ use core::fmt::{self, Debug};
 use core::time::Duration;
 
 use connections::Connections;
-use held::Holding;
-use moves::{Heard, Moves};
+use held::HeldTable;
+use moves::{MoveResult, Moves};
 use nodes::Nodes;
-use passing::{Passing, Resumed};
+use transfers::{Resumptions, Transfers};
 
 pub use connections::Connection;
 pub use input::{ClientEnd, Input};
-pub use output::{Accepted, Answer, End, Ended, Note, Output, Pointing, Say};
+pub use output::{AcceptReason, Answer, End, EndedConnection, Note, Output, Pointing, Say};
 
 /// Whether two numbers may be those of one connection. 0 is none.
 const fn may_be_same(a: u32, b: u32) -> bool {
@@ -91,11 +91,11 @@ pub trait Parts {
     type Packet: Packet;
     /// What a connection holds at the dispatcher, with whatever the driver notes about its request.
     type Load: Load;
-    /// What this host's accept loop is told about a connection that was decided.
+    /// The decision about a connection, for this host's accept loop.
     type Verdict;
     /// What a node needs to go on with a connection.
     type State;
-    /// Whoever waits to hear what became of a frozen socket.
+    /// The receiver of the outcome of a frozen socket's handoff.
     type Waiter;
 }
 
@@ -221,14 +221,14 @@ pub struct EdgeSettings {
     pub listed_after: Duration,
     /// Nodes tell ends together; what they tell is at most so old.
     pub ends_told_within: Duration,
-    /// Time that a move's answer may take. Then the client is told that its connection is gone.
+    /// Time that a node's answer to a handoff may take. After it, the connection is reset.
     pub doubt: Duration,
     /// The channel of a node may be down for so long until nothing more is awaited of moves to it.
     pub unheard_for: Duration,
     /// Time that a node has to send the state of a connection that it gives up.
     pub state_wait: Duration,
-    /// Connections that pass from one node to another at most.
-    pub passing_max: usize,
+    /// Handoffs from one node to another that are under way at most.
+    pub transfers_max: usize,
     /// Connections that go on after their end, and wait for the list of their node, at most.
     pub resumed_max: usize,
     /// Time in which such connections are gathered before their node is asked.
@@ -255,7 +255,7 @@ impl Default for EdgeSettings {
             doubt: Duration::from_secs(30),
             unheard_for: Duration::from_secs(2),
             state_wait: Duration::from_secs(2),
-            passing_max: 16_384,
+            transfers_max: 16_384,
             resumed_max: 4_096,
             gather: Duration::from_millis(300),
             ask_every: Duration::from_secs(1),
@@ -267,11 +267,11 @@ impl Default for EdgeSettings {
 /// The switch's side of handoff. `T` has the driver's types.
 pub struct EdgeMachine<T: Parts> {
     settings: EdgeSettings,
-    holding: Holding<T::Key, T::Packet>,
+    holding: HeldTable<T::Key, T::Packet>,
     connections: Connections<T::Key, T::Load>,
     moves: Moves<T>,
-    passing: Passing<T::Key, T::Load>,
-    resumed: Resumed<T::Key>,
+    transfers: Transfers<T::Key, T::Load>,
+    resumed: Resumptions<T::Key>,
     nodes: Nodes<T::Key>,
     /// Another process has the plane.
     let_go: bool,
@@ -292,11 +292,11 @@ impl<T: Parts> EdgeMachine<T> {
     pub fn new(settings: EdgeSettings) -> Self {
         Self {
             settings,
-            holding: Holding::default(),
+            holding: HeldTable::default(),
             connections: Connections::default(),
             moves: Moves::default(),
-            passing: Passing::default(),
-            resumed: Resumed::default(),
+            transfers: Transfers::default(),
+            resumed: Resumptions::default(),
             nodes: Nodes::default(),
             let_go: false,
         }
@@ -319,7 +319,7 @@ impl<T: Parts> EdgeMachine<T> {
             Input::Incomplete { key, generation } => self.await_rest(key, generation, at),
             Input::Waits { key, generation } => self.holding.waits(key, generation),
             Input::Here { key, generation, verdict } => {
-                self.accept(key, generation, Accepted::Decided(verdict), at);
+                self.accept(key, generation, AcceptReason::Decided(verdict), at);
             }
             Input::At { key, generation, decision, load } => self.hand(key, generation, decision, load, at),
             Input::State { key, generation, decision, load, state, first_seq, complete } => {
@@ -337,8 +337,8 @@ impl<T: Parts> EdgeMachine<T> {
             Input::Down { node } => self.nodes.down(node, at.now),
             Input::Named { node, connections, last } => self.named(node, connections, last, at),
             Input::Closed { node, key, first_seq } => self.closed(node, key, first_seq, at),
-            Input::Restored { node, id } => self.answered(node, id, Heard::Restored, at),
-            Input::Refused { node, id, why } => self.answered(node, id, Heard::Refused(why), at),
+            Input::Restored { node, id } => self.answered(node, id, MoveResult::Restored, at),
+            Input::Refused { node, id, why } => self.answered(node, id, MoveResult::Refused(why), at),
             Input::Leave { node, key } => self.leave(node, key, at),
             Input::GivenUp { node, key, first_seq, state } => {
                 self.given_up(node, key, (state, first_seq), at);

@@ -4,9 +4,9 @@
 //! then on waits at the node. What is needed to go on with it here is kept until the node has answered.
 
 use super::connections::{Connection, OnItsWay};
-use super::nodes::Named;
+use super::nodes::ConnectionList;
 use super::{
-    Accepted, Answer, Context, Decision, EdgeMachine, End, Note, Output, Parts, Pointing, To, may_be_same,
+    AcceptReason, Answer, Context, Decision, EdgeMachine, End, Note, Output, Parts, Pointing, To, may_be_same,
 };
 use crate::id::NodeId;
 use crate::time::Time;
@@ -19,15 +19,15 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The origin of a state.
 pub(super) enum Kind<T: Parts> {
     /// A held connection: its packets, and the state until it is sent.
-    Held { packets: Vec<T::Packet>, unsent: Option<Unsent<T>> },
+    Held { packets: Vec<T::Packet>, unsent: Option<PendingState<T>> },
     /// An accepted socket. What it holds, as long as the plane does not forward its packets.
     Socket { waiter: T::Waiter, waits: Option<(Decision, T::Load)> },
     /// A connection that another node gives up.
-    Passed,
+    Transfer,
 }
 
 /// The state of a held connection.
-pub(super) struct Unsent<T: Parts> {
+pub(super) struct PendingState<T: Parts> {
     decision: Decision,
     load: T::Load,
     state: T::State,
@@ -106,7 +106,7 @@ impl<T: Parts> Moves<T> {
 
 /// What was heard of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum MoveResult {
     Restored,
     /// The reason is for the log.
     Refused(String),
@@ -126,11 +126,11 @@ impl<T: Parts> EdgeMachine<T> {
     ) {
         // What is kept until nodes have answered has the limit of what is held.
         if self.moves.len() >= self.settings.held_max {
-            return self.accept(key, generation, Accepted::MovesFull(decision, load), at);
+            return self.accept(key, generation, AcceptReason::MovesFull(decision, load), at);
         }
         let Some(held) = self.take_decided(key, generation, at) else { return };
         debug_assert!(!self.let_go, "nothing is held any more");
-        let unsent = Some(Unsent { decision, load, state, first_seq, complete });
+        let unsent = Some(PendingState { decision, load, state, first_seq, complete });
         let kind = Kind::Held { packets: held.packets, unsent };
         let id = self.moves.begin(decision.node, key, at.now + self.settings.doubt, kind);
         at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Move(id) });
@@ -164,8 +164,8 @@ impl<T: Parts> EdgeMachine<T> {
     pub(super) fn pointed(&mut self, key: T::Key, by: Pointing, done: bool, at: &mut Context<'_, T>) {
         match by {
             Pointing::Move(id) => self.pointed_move(key, id, done, at),
-            Pointing::Pass => self.pointed_pass(key, done, at),
-            // The node may have it, so that nobody else can answer; and what the client sends would not get there.
+            Pointing::Transfer => self.pointed_transfer(key, done, at),
+            // The node may have accepted it, so this host must not; and the client's packets would not reach the node.
             Pointing::Handed { ack } if !done => self.lose(key, ack, at),
             Pointing::Handed { .. } | Pointing::Back => {}
         }
@@ -176,7 +176,7 @@ impl<T: Parts> EdgeMachine<T> {
         let node = one.node;
         match &mut one.kind {
             Kind::Held { unsent, .. } if done => {
-                let Some(Unsent { decision, load, state, first_seq, complete }) = unsent.take() else {
+                let Some(PendingState { decision, load, state, first_seq, complete }) = unsent.take() else {
                     return;
                 };
                 (one.sent, one.first_seq) = (Some(self.nodes.asked(node)), first_seq);
@@ -192,11 +192,11 @@ impl<T: Parts> EdgeMachine<T> {
                 else {
                     return;
                 };
-                let why = Accepted::Failed(unsent.decision, unsent.load);
+                let why = AcceptReason::Failed(unsent.decision, unsent.load);
                 at.out.push(Output::Accept { key, why, packets });
             }
             // Forwarded after its node has said that it has it: only without the mend of that race.
-            Kind::Socket { waits: None, .. } | Kind::Passed => {}
+            Kind::Socket { waits: None, .. } | Kind::Transfer => {}
             Kind::Socket { waits, .. } if done => {
                 if let Some((decision, load)) = waits.take() {
                     self.enter_moving(key, id, Connection::new(decision, load, at.now), at);
@@ -264,14 +264,14 @@ impl<T: Parts> EdgeMachine<T> {
 
     // -- a connection that another node gives up
 
-    pub(super) fn send_passed(
+    pub(super) fn send_transferred(
         &mut self,
         node: NodeId,
         key: T::Key,
         (state, first_seq): (T::State, u32),
         at: &mut Context<'_, T>,
     ) {
-        let id = self.moves.begin(node, key, at.now + self.settings.doubt, Kind::Passed);
+        let id = self.moves.begin(node, key, at.now + self.settings.doubt, Kind::Transfer);
         if let Some(one) = self.moves.by_id.get_mut(&id) {
             (one.sent, one.first_seq) = (Some(self.nodes.asked(node)), first_seq);
         }
@@ -286,12 +286,12 @@ impl<T: Parts> EdgeMachine<T> {
         match kind {
             Kind::Held { packets, .. } => self.stays(key, id, packets, at),
             Kind::Socket { waiter, waits } => self.thaw(key, id, waiter, waits, at),
-            Kind::Passed => self.put_back(key, at),
+            Kind::Transfer => self.put_back(key, at),
         }
     }
 
     /// A node has said what became of a move. A number is only good from the node that it was given to.
-    pub(super) fn answered(&mut self, node: NodeId, id: u64, heard: Heard, at: &mut Context<'_, T>) {
+    pub(super) fn answered(&mut self, node: NodeId, id: u64, heard: MoveResult, at: &mut Context<'_, T>) {
         if self.moves.by_id.get(&id).is_some_and(|one| one.node == node) {
             self.conclude(id, heard, at);
         }
@@ -302,32 +302,32 @@ impl<T: Parts> EdgeMachine<T> {
         &mut self,
         node: NodeId,
         asked: u64,
-        named: &Named<T::Key>,
+        named: &ConnectionList<T::Key>,
         at: &mut Context<'_, T>,
     ) {
-        let told = |one: &Move<T>| one.node == node && one.sent.is_some_and(|sent| sent < asked);
-        for id in self.moves.ids(told) {
+        let decided = |one: &Move<T>| one.node == node && one.sent.is_some_and(|sent| sent < asked);
+        for id in self.moves.ids(decided) {
             let Some((key, own)) = self.moves.by_id.get(&id).map(|one| (one.key, one.first_seq)) else {
                 continue;
             };
             // The node may have an earlier connection with these addresses.
             let restored = named.get(&key).is_some_and(|number| may_be_same(*number, own));
-            let unknown = || Heard::Refused("the node does not have the connection".to_owned());
-            self.conclude(id, if restored { Heard::Restored } else { unknown() }, at);
+            let unknown = || MoveResult::Refused("the node does not have the connection".to_owned());
+            self.conclude(id, if restored { MoveResult::Restored } else { unknown() }, at);
         }
     }
 
     /// Nothing more is awaited of what is on its way to a node.
     pub(super) fn give_up(&mut self, node: NodeId, at: &mut Context<'_, T>) {
         for id in self.moves.ids(|one| one.node == node) {
-            self.conclude(id, Heard::Nothing, at);
+            self.conclude(id, MoveResult::Nothing, at);
         }
     }
 
     /// The same of everything.
     pub(super) fn give_up_all(&mut self, at: &mut Context<'_, T>) {
         for id in self.moves.ids(|_| true) {
-            self.conclude(id, Heard::Nothing, at);
+            self.conclude(id, MoveResult::Nothing, at);
         }
     }
 
@@ -337,7 +337,7 @@ impl<T: Parts> EdgeMachine<T> {
     pub(super) fn tick_moves(&mut self, at: &mut Context<'_, T>) {
         let now = at.now;
         for id in self.moves.ids(|one| one.until <= now) {
-            self.conclude(id, Heard::Nothing, at);
+            self.conclude(id, MoveResult::Nothing, at);
         }
         if self.moves.look_at > now {
             return;
@@ -352,11 +352,11 @@ impl<T: Parts> EdgeMachine<T> {
             (replaced || denied).then_some(*id)
         };
         let over: Vec<u64> = moves.by_id.iter().filter_map(is_over).collect();
-        over.into_iter().for_each(|id| self.conclude(id, Heard::Nothing, at));
+        over.into_iter().for_each(|id| self.conclude(id, MoveResult::Nothing, at));
     }
 
-    fn conclude(&mut self, id: u64, heard: Heard, at: &mut Context<'_, T>) {
-        if heard == Heard::Nothing && self.moves.by_id.get(&id).is_some_and(|one| one.sent.is_none()) {
+    fn conclude(&mut self, id: u64, heard: MoveResult, at: &mut Context<'_, T>) {
+        if heard == MoveResult::Nothing && self.moves.by_id.get(&id).is_some_and(|one| one.sent.is_none()) {
             // Nobody else can have it.
             return self.not_sent(id, at);
         }
@@ -364,13 +364,13 @@ impl<T: Parts> EdgeMachine<T> {
         match kind {
             Kind::Held { packets, .. } => self.conclude_held(key, id, packets, heard, at),
             Kind::Socket { waiter, waits } => self.conclude_socket(key, id, (waiter, waits), heard, at),
-            Kind::Passed => match heard {
-                Heard::Restored => self.passed(key, at),
-                Heard::Refused(why) => {
+            Kind::Transfer => match heard {
+                MoveResult::Restored => self.transferred(key, at),
+                MoveResult::Refused(why) => {
                     at.say(Note::NotTaken(key, why));
                     self.put_back(key, at);
                 }
-                Heard::Nothing => self.pass_lost(key, at),
+                MoveResult::Nothing => self.transfer_lost(key, at),
             },
         }
     }
@@ -380,20 +380,20 @@ impl<T: Parts> EdgeMachine<T> {
         key: T::Key,
         id: u64,
         packets: Vec<T::Packet>,
-        heard: Heard,
+        heard: MoveResult,
         at: &mut Context<'_, T>,
     ) {
         match heard {
-            Heard::Restored => at.say(Note::Moved(key)),
+            MoveResult::Restored => at.say(Note::Moved(key)),
             // It was there, and has ended since.
-            Heard::Refused(_) if self.is_answered(key, id, at) => self.gone(key, id, End::Closed, at),
-            Heard::Refused(why) => {
+            MoveResult::Refused(_) if self.is_answered(key, id, at) => self.gone(key, id, End::Closed, at),
+            MoveResult::Refused(why) => {
                 at.say(Note::NotTaken(key, why));
                 self.stays(key, id, packets, at);
             }
-            Heard::Nothing if self.let_go => self.leave_to_successor(key, id, at),
+            MoveResult::Nothing if self.let_go => self.leave_to_successor(key, id, at),
             // Whether the node has it is not known, and two hosts must not answer.
-            Heard::Nothing => {
+            MoveResult::Nothing => {
                 at.say(Note::Unheard(key));
                 self.gone(key, id, End::NodeLost, at);
             }
@@ -405,12 +405,12 @@ impl<T: Parts> EdgeMachine<T> {
         key: T::Key,
         id: u64,
         (waiter, waits): (T::Waiter, Option<(Decision, T::Load)>),
-        heard: Heard,
+        heard: MoveResult,
         at: &mut Context<'_, T>,
     ) {
         let close = |waiter| Output::Answer { waiter, answer: Answer::Close };
         match heard {
-            Heard::Restored => {
+            MoveResult::Restored => {
                 if let Some((decision, load)) = waits {
                     at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Back });
                     self.enter_moving(key, id, Connection::new(decision, load, at.now), at);
@@ -419,20 +419,20 @@ impl<T: Parts> EdgeMachine<T> {
                 at.out.push(close(waiter));
             }
             // It was there, and has ended since.
-            Heard::Refused(_) if self.is_answered(key, id, at) => {
+            MoveResult::Refused(_) if self.is_answered(key, id, at) => {
                 self.gone(key, id, End::Closed, at);
                 at.out.push(close(waiter));
             }
-            Heard::Refused(why) => {
+            MoveResult::Refused(why) => {
                 at.say(Note::NotTaken(key, why));
                 self.thaw(key, id, waiter, waits, at);
             }
-            Heard::Nothing if self.let_go => {
+            MoveResult::Nothing if self.let_go => {
                 self.leave_to_successor(key, id, at);
                 at.out.push(close(waiter));
             }
             // Whether the node has it is not known, and two hosts must not answer.
-            Heard::Nothing => {
+            MoveResult::Nothing => {
                 let denied = at.view.flow(key).is_some_and(|flow| flow.denied);
                 match self.take_moving(key, id, at) {
                     Some(connection) => {
@@ -470,7 +470,7 @@ impl<T: Parts> EdgeMachine<T> {
     /// This host's own TCP gets a held connection after all, unless it has ended meanwhile.
     fn stays(&mut self, key: T::Key, id: u64, packets: Vec<T::Packet>, at: &mut Context<'_, T>) {
         if let Some(Connection { decision, load, .. }) = self.take_moving(key, id, at) {
-            at.out.push(Output::Accept { key, why: Accepted::Failed(decision, load), packets });
+            at.out.push(Output::Accept { key, why: AcceptReason::Failed(decision, load), packets });
         }
     }
 
@@ -498,7 +498,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// The client of a connection is told that it is gone, unless it has ended meanwhile.
+    /// Resets a connection, unless it has ended meanwhile.
     fn gone(&mut self, key: T::Key, id: u64, end: End, at: &mut Context<'_, T>) {
         if let Some(connection) = self.take_moving(key, id, at) {
             at.out.push(Output::Reset { key, ack: None });

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 const JUDGED_AT_ONCE: usize = 256;
 
 /// Connections that a node has, with the sequence numbers by which it knows them.
-pub(super) type Named<K> = BTreeMap<K, u32>;
+pub(super) type ConnectionList<K> = BTreeMap<K, u32>;
 
 /// A node.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Node<K> {
     /// Lists that it has ended since its channel came up. The first one it sends unasked.
     lists: u64,
     /// Connections that it has named of the list that is under way.
-    named: Named<K>,
+    named: ConnectionList<K>,
     /// When it was asked last: what it names was there then.
     asked_at: Time,
     /// When it is asked again.
@@ -35,7 +35,14 @@ struct Node<K> {
 
 impl<K> Default for Node<K> {
     fn default() -> Self {
-        Self { asked: 0, lists: 0, named: Named::new(), asked_at: Time::ZERO, ask_at: None, down_since: None }
+        Self {
+            asked: 0,
+            lists: 0,
+            named: ConnectionList::new(),
+            asked_at: Time::ZERO,
+            ask_at: None,
+            down_since: None,
+        }
     }
 }
 
@@ -45,7 +52,7 @@ struct List<K> {
     node: NodeId,
     /// It says what was there then, or later.
     as_of: Time,
-    named: Named<K>,
+    named: ConnectionList<K>,
     /// The connections of the node that are still to be looked for in the list.
     known: Vec<K>,
     /// Those that it names are still to be looked for here.
@@ -189,7 +196,7 @@ impl<T: Parts> EdgeMachine<T> {
     }
 
     /// Whether a list has a connection, and not an earlier one with the same addresses.
-    pub(super) fn is_named(&self, key: T::Key, named: &Named<T::Key>, at: &Context<'_, T>) -> bool {
+    pub(super) fn is_named(&self, key: T::Key, named: &ConnectionList<T::Key>, at: &Context<'_, T>) -> bool {
         let Some(number) = named.get(&key).filter(|number| **number != 0) else {
             return named.contains_key(&key);
         };

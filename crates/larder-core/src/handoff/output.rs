@@ -16,7 +16,7 @@ pub enum End {
     ClientReset,
     /// Nothing came for too long.
     Silent,
-    /// Its node died; the client was told.
+    /// Its node does not have it any more; it was reset.
     NodeLost,
     /// Another connection has taken its addresses.
     Replaced,
@@ -50,13 +50,13 @@ pub enum Pointing {
     /// The state of a connection is about to be sent: the number of the move.
     Move(u64),
     /// A node gives a connection up to another one.
-    Pass,
+    Transfer,
     /// Nothing depends on it.
     Back,
 }
 
 /// The reason why this host accepts a connection.
-pub enum Accepted<T: Parts> {
+pub enum AcceptReason<T: Parts> {
     /// It was decided.
     Decided(T::Verdict),
     /// Too much is held.
@@ -95,7 +95,7 @@ pub enum Say {
 
 /// A connection that has ended.
 #[derive(Debug)]
-pub struct Ended<K, L> {
+pub struct EndedConnection<K, L> {
     /// The connection.
     pub key: K,
     /// Its load, which has not been given back unless it was idle.
@@ -119,14 +119,14 @@ pub struct Ended<K, L> {
 pub enum Note<K> {
     /// A node did not take a connection, for this reason.
     NotTaken(K, String),
-    /// Nothing was heard of a connection on its way: its client is told.
+    /// The node did not answer in time: the connection is reset.
     Unheard(K),
     /// It was on its way when another process took the plane.
     LeftToSuccessor(K),
     /// The state of a connection was given to its node.
     Moved(K),
     /// A connection has gone from a node that drains to another one.
-    Passed(K),
+    Transferred(K),
 }
 
 /// What is to be done.
@@ -149,13 +149,13 @@ pub enum Output<T: Parts> {
     },
     /// A packet goes to this host's own TCP.
     Inject(T::Packet),
-    /// This host accepts a connection: the accept loop is told why, the plane sends its packets here, and those that were held
+    /// This host accepts a connection: the accept loop gets the reason, the plane sends its packets here, and those that were held
     /// are injected.
     Accept {
         /// The connection.
         key: T::Key,
         /// Why.
-        why: Accepted<T>,
+        why: AcceptReason<T>,
         /// What was held.
         packets: Vec<T::Packet>,
     },
@@ -170,7 +170,7 @@ pub enum Output<T: Parts> {
     MarkEnded(T::Key),
     /// The plane takes such a mark back: the connection goes on.
     MarkResumed(T::Key),
-    /// The client is told by a reset that its connection is gone.
+    /// A connection is reset.
     Reset {
         /// The connection.
         key: T::Key,
@@ -209,7 +209,7 @@ pub enum Output<T: Parts> {
         /// Packets that the state does not have. They are forwarded to the node after it.
         then: Vec<T::Packet>,
     },
-    /// Whoever waits for a move hears what became of it.
+    /// The outcome of a socket's handoff.
     Answer {
         /// As given to [`Input::Move`].
         waiter: T::Waiter,
@@ -223,7 +223,7 @@ pub enum Output<T: Parts> {
         /// The node that gives it up.
         from: NodeId,
     },
-    /// A node is told something about a connection that it gives up.
+    /// A message to a node about a connection that it gives up.
     Tell {
         /// The node.
         node: NodeId,
@@ -246,7 +246,7 @@ pub enum Output<T: Parts> {
         /// Its node.
         node: NodeId,
     },
-    /// The plane forwards a connection that nobody here knows, as after a restart. If the driver counts it, [`Input::Adopt`].
+    /// The plane forwards a connection that the machine does not know, as after a restart. If the driver counts it, [`Input::Adopt`].
     Stranger {
         /// The connection.
         key: T::Key,
@@ -263,7 +263,7 @@ pub enum Output<T: Parts> {
     /// The load of a node has changed.
     LoadChanged(NodeId),
     /// A connection has ended.
-    Ended(Ended<T::Key, T::Load>),
+    Ended(EndedConnection<T::Key, T::Load>),
     /// A first packet was read too late: see [`Input::Packet`].
     Late,
     /// For the log and the counters.

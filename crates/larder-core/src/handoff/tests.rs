@@ -236,14 +236,14 @@ fn word(output: &Output<Test>) -> Option<String> {
     })
 }
 
-fn why_of(why: &Accepted<Test>) -> &'static str {
+fn why_of(why: &AcceptReason<Test>) -> &'static str {
     match why {
-        Accepted::Decided(()) => "decided",
-        Accepted::HoldFull => "hold_full",
-        Accepted::MovesFull(..) => "moves_full",
-        Accepted::Incomplete => "incomplete",
-        Accepted::Failed(..) => "failed",
-        Accepted::Reload => "reload",
+        AcceptReason::Decided(()) => "decided",
+        AcceptReason::HoldFull => "hold_full",
+        AcceptReason::MovesFull(..) => "moves_full",
+        AcceptReason::Incomplete => "incomplete",
+        AcceptReason::Failed(..) => "failed",
+        AcceptReason::Reload => "reload",
     }
 }
 
@@ -465,7 +465,7 @@ fn an_adopted_connection_is_looked_for_at_its_node() {
 #[test]
 fn each_limit_has_its_outcome() {
     let mut bench = Bench::new(|settings| {
-        (settings.held_max, settings.passing_max, settings.resumed_max) = (1, 0, 0);
+        (settings.held_max, settings.transfers_max, settings.resumed_max) = (1, 0, 0);
     });
     bench.comes(KEY, 7);
     let first = |key| Input::Packet { key, first: true, packet: Segment(7), late: false };

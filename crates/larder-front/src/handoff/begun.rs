@@ -15,7 +15,7 @@ use larder_handoff::repair::Checkpoint;
 use std::sync::Arc;
 
 /// The checkpoint that a socket of a held connection would have.
-struct Begun {
+struct FirstCheckpoint {
     /// Encoded.
     checkpoint: Vec<u8>,
     /// The number of the client's first byte.
@@ -36,7 +36,7 @@ impl Edge {
         // Otherwise its client has reset it meanwhile.
         let Some(frames) = machine.packets(key, generation) else { return };
         let input = match self.state(key, frames, self.peers.tag_of(started.decision.node)) {
-            Some(Begun { checkpoint, first_seq, complete }) => {
+            Some(FirstCheckpoint { checkpoint, first_seq, complete }) => {
                 let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
                 let (decision, load) = Load::of(started, delivery, text);
                 let state = State { checkpoint, unread: Vec::new() };
@@ -52,7 +52,7 @@ impl Edge {
     }
 
     /// The state of a held connection.
-    fn state(&self, key: FlowKey, frames: &[Frame], tag: u8) -> Option<Begun> {
+    fn state(&self, key: FlowKey, frames: &[Frame], tag: u8) -> Option<FirstCheckpoint> {
         // What was damaged on its way must not become the client's word: nobody looks at its checksum any more.
         if !frames.iter().all(|frame| is_undamaged(&frame.bytes)) {
             return None;
@@ -64,6 +64,6 @@ impl Edge {
         let first = frames.first()?;
         let state = Checkpoint::begun(&first.bytes, (server, key.client), received, tag)?;
         let first_seq = state.unread_seq();
-        state.encode().ok().map(|checkpoint| Begun { checkpoint, first_seq, complete })
+        state.encode().ok().map(|checkpoint| FirstCheckpoint { checkpoint, first_seq, complete })
     }
 }

@@ -20,7 +20,7 @@ use super::learned::Learned;
 use super::lent::Lent;
 use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Speaks, Why};
-use super::parts::{self, Driven, Load};
+use super::parts::{self, EdgeState, Load};
 use super::peers::Peers;
 use super::text::Text;
 use crate::decider::Decider;
@@ -109,7 +109,7 @@ pub(crate) struct Edge {
     pub(super) services: Vec<SocketAddr>,
     pub(crate) peers: Peers,
     /// What is known of connections.
-    pub(super) machine: Mutex<Driven>,
+    pub(super) machine: Mutex<EdgeState>,
     /// There are fewer moves under way than before.
     pub(super) moves_ended: Condvar,
     /// Events that the plane has reported and that are not handled yet, in order. While there are [`EVENTS_MAX`], the plane's ring is
@@ -151,7 +151,7 @@ impl Edge {
     ) -> Self {
         let Owners { decider, observers, timeouts } = owners;
         let learned = Learned::new(config.targets_max as usize);
-        let machine = Driven::new(&config);
+        let machine = EdgeState::new(&config);
         Self {
             config,
             decider,

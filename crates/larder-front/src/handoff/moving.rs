@@ -7,7 +7,7 @@
 use super::edge::Edge;
 use super::fabric::Fabric as _;
 use super::mechanism::{Delivery, Mechanism, Why};
-use super::outputs::Begun;
+use super::outputs::MoveStart;
 use super::parts::{Load, State};
 use super::text::Text;
 use crate::lease::Started;
@@ -53,8 +53,8 @@ impl Edge {
         let (decision, load) =
             Load::of(started, Delivery { mechanism: Mechanism::Repair, why: Why::Repair }, text);
         let id = match self.act(Input::Move { key, decision, load, waiter }) {
-            Some(Begun::Freeze(id)) => id,
-            Some(Begun::Stays(load)) => return stays(key, socket, load),
+            Some(MoveStart::Freeze(id)) => id,
+            Some(MoveStart::Stays(load)) => return stays(key, socket, load),
             None => return Moved::Lost,
         };
         let frozen = match freeze(socket.as_fd(), &self.config.mends) {
@@ -67,7 +67,9 @@ impl Edge {
             Err(Unfrozen { usable, why }) => {
                 tracing::debug!(why, %key, "a connection cannot be moved");
                 match self.act(Input::NotFrozen { key, id }) {
-                    Some(Begun::Stays(load)) if usable || load.is_none() => return stays(key, socket, load),
+                    Some(MoveStart::Stays(load)) if usable || load.is_none() => {
+                        return stays(key, socket, load);
+                    }
                     // The answer came meanwhile.
                     None if usable => false,
                     _ => return Moved::Lost,

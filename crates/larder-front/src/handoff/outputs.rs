@@ -5,11 +5,11 @@ use super::fabric::{Fabric, To};
 use super::frame::Frame;
 use super::lock::lock;
 use super::mechanism::{Delivery, Mechanism, Why};
-use super::parts::{Buffers, Driven, Live, LiveMachine, Load, Sight, State};
+use super::parts::{Buffers, EdgeState, Live, LiveMachine, Load, Sight, State};
 use crate::lease::Lease;
 use crate::metrics::HandedEnd;
 use larder_core::dispatch::Served;
-use larder_core::handoff::{Accepted, End, Ended, Input, Note, Output, Say};
+use larder_core::handoff::{AcceptReason, End, EndedConnection, Input, Note, Output, Say};
 use larder_core::{Decision, NodeId, Request, TargetId, Time, handoff};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 const NODES_TRIED: usize = 4;
 
 /// What becomes of an accepted socket that is to move.
-pub(super) enum Begun {
+pub(super) enum MoveStart {
     /// It is to be frozen: the number of the move.
     Freeze(u64),
     /// It stays here.
@@ -31,17 +31,17 @@ type Inputs = VecDeque<Input<Live>>;
 
 impl Edge {
     /// Gives the machine an input, and carries out what it answers.
-    pub(super) fn act(&self, input: Input<Live>) -> Option<Begun> {
+    pub(super) fn act(&self, input: Input<Live>) -> Option<MoveStart> {
         self.act_at(self.decider.clock.now(), input)
     }
 
     /// The same at this time.
-    pub(super) fn act_at(&self, now: Time, input: Input<Live>) -> Option<Begun> {
+    pub(super) fn act_at(&self, now: Time, input: Input<Live>) -> Option<MoveStart> {
         self.drive(&mut lock(&self.machine), now, input)
     }
 
     /// The same, with the machine locked. Returns what the caller is to do with a socket that it wants to move.
-    pub(super) fn drive(&self, machine: &mut Driven, now: Time, input: Input<Live>) -> Option<Begun> {
+    pub(super) fn drive(&self, machine: &mut EdgeState, now: Time, input: Input<Live>) -> Option<MoveStart> {
         let (moves, mut begun) = (machine.moves(), None);
         let Buffers { mut inputs, mut outputs } = std::mem::take(&mut machine.buffers);
         inputs.push_back(input);
@@ -49,8 +49,8 @@ impl Edge {
             machine.handle(now, input, &Sight(&self.fabric), &mut outputs);
             for output in outputs.drain(..) {
                 match output {
-                    Output::Freeze { id } => begun = Some(Begun::Freeze(id)),
-                    Output::NotMoved { load } => begun = Some(Begun::Stays(load)),
+                    Output::Freeze { id } => begun = Some(MoveStart::Freeze(id)),
+                    Output::NotMoved { load } => begun = Some(MoveStart::Stays(load)),
                     output => self.carry_out(machine, output, &mut inputs),
                 }
             }
@@ -117,7 +117,7 @@ impl Edge {
     }
 
     /// This host accepts a connection.
-    fn accept(&self, key: FlowKey, why: Accepted<Live>, packets: &[Frame]) {
+    fn accept(&self, key: FlowKey, why: AcceptReason<Live>, packets: &[Frame]) {
         let (delivery, outcome) = verdict(why);
         // The accept loop may find the connection at once.
         self.place(key, delivery, outcome);
@@ -215,9 +215,9 @@ impl Edge {
     }
 
     /// A connection has ended: its load, what it taught, its line in the log.
-    fn ended(&self, ended: Ended<FlowKey, Load>) {
+    fn ended(&self, ended: EndedConnection<FlowKey, Load>) {
         let now = self.decider.clock.now();
-        let Ended { key, mut load, decision, end, bytes, requests, total, rested } = ended;
+        let EndedConnection { key, mut load, decision, end, bytes, requests, total, rested } = ended;
         let node = decision.node;
         if end == End::Closed
             && requests <= 1
@@ -243,7 +243,7 @@ impl Edge {
         let repair = |why| self.counts.delivered(Delivery { mechanism: Mechanism::Repair, why });
         match note {
             Note::Moved(_) => repair(Why::Repair),
-            Note::Passed(_) => repair(Why::Drain),
+            Note::Transferred(_) => repair(Why::Drain),
             Note::NotTaken(key, reason) => {
                 tracing::info!(%key, reason, "handoff refused by the node: the connection stays where it was");
             }
@@ -258,15 +258,15 @@ impl Edge {
 }
 
 /// What the accept loop is told of a connection.
-fn verdict(why: Accepted<Live>) -> <Live as handoff::Parts>::Verdict {
+fn verdict(why: AcceptReason<Live>) -> <Live as handoff::Parts>::Verdict {
     let decided =
         |why, (decision, load): (Decision, Load)| (Delivery::relay(why), Some(Ok(load.started(decision))));
     match why {
-        Accepted::Decided(verdict) => verdict,
-        Accepted::HoldFull => (Delivery::relay(Why::HoldFull), None),
-        Accepted::MovesFull(decision, load) => decided(Why::HoldFull, (decision, load)),
-        Accepted::Incomplete => (Delivery::relay(Why::Incomplete), None),
-        Accepted::Failed(decision, load) => decided(Why::Failed, (decision, load)),
-        Accepted::Reload => (Delivery::relay(Why::Reload), None),
+        AcceptReason::Decided(verdict) => verdict,
+        AcceptReason::HoldFull => (Delivery::relay(Why::HoldFull), None),
+        AcceptReason::MovesFull(decision, load) => decided(Why::HoldFull, (decision, load)),
+        AcceptReason::Incomplete => (Delivery::relay(Why::Incomplete), None),
+        AcceptReason::Failed(decision, load) => decided(Why::Failed, (decision, load)),
+        AcceptReason::Reload => (Delivery::relay(Why::Reload), None),
     }
 }

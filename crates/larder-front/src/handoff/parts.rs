@@ -25,7 +25,7 @@ pub(super) type LiveMachine = EdgeMachine<Live>;
 
 /// The machine, and the buffers of whoever drives it.
 #[derive(Debug)]
-pub(super) struct Driven {
+pub(super) struct EdgeState {
     machine: LiveMachine,
     /// Empty between two inputs. Kept, because a connection takes several inputs.
     pub(super) buffers: Buffers,
@@ -44,13 +44,13 @@ impl fmt::Debug for Buffers {
     }
 }
 
-impl Driven {
+impl EdgeState {
     pub(super) fn new(config: &HandoffConfig) -> Self {
         Self { machine: LiveMachine::new(settings(config)), buffers: Buffers::default() }
     }
 }
 
-impl Deref for Driven {
+impl Deref for EdgeState {
     type Target = LiveMachine;
 
     fn deref(&self) -> &LiveMachine {
@@ -58,7 +58,7 @@ impl Deref for Driven {
     }
 }
 
-impl DerefMut for Driven {
+impl DerefMut for EdgeState {
     fn deref_mut(&mut self) -> &mut LiveMachine {
         &mut self.machine
     }

@@ -58,7 +58,7 @@ pub(super) const SETTINGS: EdgeSettings = EdgeSettings {
     doubt: Duration::from_secs(6),
     unheard_for: Duration::from_secs(2),
     state_wait: Duration::from_secs(2),
-    passing_max: 100,
+    transfers_max: 100,
     resumed_max: 100,
     gather: Duration::from_millis(300),
     ask_every: Duration::from_secs(1),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::handoff::mechanism::{Delivery, Why};
 use crate::handoff::moving::Moved;
-use crate::handoff::outputs::Begun;
+use crate::handoff::outputs::MoveStart;
 use crate::handoff::parts::{Load, State};
 use crate::lease::{Lease, Started};
 use larder_core::handoff::{Answer, End};
@@ -96,7 +96,7 @@ impl Bench {
         let (waiter, answer) = oneshot::channel();
         let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
         let (decision, load) = Load::of(self.started(), delivery, None);
-        let Some(Begun::Freeze(id)) = self.edge.act(Input::Move { key, decision, load, waiter }) else {
+        let Some(MoveStart::Freeze(id)) = self.edge.act(Input::Move { key, decision, load, waiter }) else {
             panic!("the plane has room");
         };
         Moving { id, node: decision.node, answer }

@@ -7,7 +7,7 @@ use super::clients::{Client, Here};
 use super::plane::{Sent, Sight};
 use super::switch::{Begun, Load, Model, Part};
 use super::{Edge, Key, Machine, SWITCH, place_of};
-use larder_core::handoff::{Ended, Input, Output, Pointing, To};
+use larder_core::handoff::{EndedConnection, Input, Output, Pointing, To};
 use std::collections::VecDeque;
 
 /// Inputs that follow from what was carried out.
@@ -134,7 +134,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    fn has_ended(&mut self, ended: &Ended<Key, Load>) {
+    fn has_ended(&mut self, ended: &EndedConnection<Key, Load>) {
         if self.is_broken(Broken::EndsCountTwice) {
             *ended.load.loads.borrow_mut().entry(ended.decision.node).or_default() -= 1;
         }

@@ -7,7 +7,7 @@ use super::nodes::Said;
 use super::plane::Told;
 use super::{Edge, Event, Key, Loads, Machine, Mode, SETTINGS, SWITCH, id_of, place_of};
 use core::time::Duration;
-use larder_core::handoff::{Accepted, Answer, EdgeMachine, Input, Packet, Parts, To};
+use larder_core::handoff::{AcceptReason, Answer, EdgeMachine, Input, Packet, Parts, To};
 use larder_core::{Decision, NodeId, Reason, Time, handoff};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -493,8 +493,8 @@ impl Ground<'_, Edge> {
         if one.here.is_none() { Ok(()) } else { self.local(conn, super::plane::Sent::Head(part)) }
     }
 
-    pub(super) fn note_accepted(&mut self, why: &Accepted<Model>, key: Key) {
-        if matches!(why, Accepted::Failed(..)) {
+    pub(super) fn note_accepted(&mut self, why: &AcceptReason<Model>, key: Key) {
+        if matches!(why, AcceptReason::Failed(..)) {
             self.survived.taken_back += 1;
         }
         self.say(|| format!("the connection from port {key} is accepted here"));

@@ -8,15 +8,15 @@
 //! prove that, because late ones follow a real end too. So its node is asked for its connections, and those that it has count
 //! again.
 
-use super::nodes::Named;
+use super::nodes::ConnectionList;
 use super::{Context, Decision, EdgeMachine, End, Flow, Load, Note, Output, Parts, Pointing, Say, To, View};
 use crate::id::NodeId;
 use crate::time::Time;
 use std::collections::BTreeMap;
 
-/// A connection that passes from one node to another.
+/// The handoff of a connection from a node to another one.
 #[derive(Debug)]
-struct Pass<L> {
+struct Transfer<L> {
     from: NodeId,
     to: Decision,
     /// What it holds at the other node.
@@ -28,7 +28,7 @@ struct Pass<L> {
     sent: bool,
 }
 
-impl<L> Pass<L> {
+impl<L> Transfer<L> {
     /// Whether the plane has no other connection with these addresses by now.
     fn is_there<K>(&self, key: K, view: &dyn View<K>) -> bool {
         let there = |flow: Flow| flow.to == To::Node(self.to.node) && flow.opened <= self.entered;
@@ -38,15 +38,15 @@ impl<L> Pass<L> {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Passing<K, L>(BTreeMap<K, Pass<L>>);
+pub(super) struct Transfers<K, L>(BTreeMap<K, Transfer<L>>);
 
-impl<K, L> Default for Passing<K, L> {
+impl<K, L> Default for Transfers<K, L> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Copy + Ord, L> Passing<K, L> {
+impl<K: Copy + Ord, L> Transfers<K, L> {
     /// Whether a connection is on its way to this node.
     pub(super) fn goes_to(&self, key: K, node: NodeId) -> bool {
         self.0.get(&key).is_some_and(|one| one.to.node == node)
@@ -55,9 +55,9 @@ impl<K: Copy + Ord, L> Passing<K, L> {
 
 /// Connections that go on although they were counted as ended, with their nodes and the time since which they wait.
 #[derive(Debug)]
-pub(super) struct Resumed<K>(BTreeMap<K, (NodeId, Time)>);
+pub(super) struct Resumptions<K>(BTreeMap<K, (NodeId, Time)>);
 
-impl<K> Default for Resumed<K> {
+impl<K> Default for Resumptions<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
@@ -66,7 +66,7 @@ impl<K> Default for Resumed<K> {
 impl<T: Parts> EdgeMachine<T> {
     /// A node wants to give a connection up.
     pub(super) fn leave(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
-        if self.passing.0.contains_key(&key) {
+        if self.transfers.0.contains_key(&key) {
             return;
         }
         let owner = match at.view.flow(key).map(|flow| flow.to) {
@@ -75,7 +75,7 @@ impl<T: Parts> EdgeMachine<T> {
         };
         match owner {
             Some(node) if node == from => {
-                if self.passing.0.len() < self.settings.passing_max {
+                if self.transfers.0.len() < self.settings.transfers_max {
                     at.out.push(Output::Choose { key, from });
                 } else {
                     at.out.push(Output::Tell { node: from, key, say: Say::Keep });
@@ -97,18 +97,18 @@ impl<T: Parts> EdgeMachine<T> {
             at.out.push(Output::Tell { node: from, key, say: Say::Keep });
             return;
         };
-        self.passing
+        self.transfers
             .0
-            .insert(key, Pass { from, to, load, since: at.now, entered: at.view.now(), sent: false });
-        at.out.push(Output::Point { key, to: To::Node(to.node), by: Pointing::Pass });
+            .insert(key, Transfer { from, to, load, since: at.now, entered: at.view.now(), sent: false });
+        at.out.push(Output::Point { key, to: To::Node(to.node), by: Pointing::Transfer });
     }
 
-    pub(super) fn pointed_pass(&mut self, key: T::Key, done: bool, at: &mut Context<'_, T>) {
-        let Some(from) = self.passing.0.get(&key).map(|one| one.from) else { return };
+    pub(super) fn pointed_transfer(&mut self, key: T::Key, done: bool, at: &mut Context<'_, T>) {
+        let Some(from) = self.transfers.0.get(&key).map(|one| one.from) else { return };
         if done {
             at.out.push(Output::Tell { node: from, key, say: Say::Give });
         } else {
-            self.passing.0.remove(&key);
+            self.transfers.0.remove(&key);
             at.out.push(Output::Tell { node: from, key, say: Say::Keep });
         }
     }
@@ -122,23 +122,23 @@ impl<T: Parts> EdgeMachine<T> {
         at: &mut Context<'_, T>,
     ) {
         let say = |say| Output::Tell { node: from, key, say };
-        let waits = self.passing.0.get_mut(&key).filter(|one| one.from == from && !one.sent);
+        let waits = self.transfers.0.get_mut(&key).filter(|one| one.from == from && !one.sent);
         let Some(one) = waits else { return at.out.push(say(Say::Keep)) };
         if !one.is_there(key, at.view) {
             // Another connection has its addresses by now, perhaps at the same node: the state would take its place.
-            self.passing.0.remove(&key);
+            self.transfers.0.remove(&key);
             return at.out.push(say(Say::Taken));
         }
         one.sent = true;
         let node = one.to.node;
-        self.send_passed(node, key, state, at);
+        self.send_transferred(node, key, state, at);
     }
 
     /// The other node has it.
-    pub(super) fn passed(&mut self, key: T::Key, at: &mut Context<'_, T>) {
-        let Some(pass) = self.passing.0.remove(&key) else { return };
-        let is_there = pass.is_there(key, at.view);
-        let Pass { from, to, mut load, .. } = pass;
+    pub(super) fn transferred(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+        let Some(transfer) = self.transfers.0.remove(&key) else { return };
+        let is_there = transfer.is_there(key, at.view);
+        let Transfer { from, to, mut load, .. } = transfer;
         match self.connections.get_mut(key).filter(|one| is_there && one.decision.node == from) {
             Some(one) => {
                 one.decision = to;
@@ -150,29 +150,29 @@ impl<T: Parts> EdgeMachine<T> {
             }
             None => load.release(at.now),
         }
-        at.say(Note::Passed(key));
+        at.say(Note::Transferred(key));
         at.out.push(Output::Tell { node: from, key, say: Say::Taken });
     }
 
     /// The connection stays where it is.
     pub(super) fn put_back(&mut self, key: T::Key, at: &mut Context<'_, T>) {
-        let Some(pass) = self.passing.0.remove(&key) else { return };
-        if pass.is_there(key, at.view) {
-            at.out.push(Output::Point { key, to: To::Node(pass.from), by: Pointing::Back });
+        let Some(transfer) = self.transfers.0.remove(&key) else { return };
+        if transfer.is_there(key, at.view) {
+            at.out.push(Output::Point { key, to: To::Node(transfer.from), by: Pointing::Back });
         }
-        at.out.push(Output::Tell { node: pass.from, key, say: Say::Keep });
+        at.out.push(Output::Tell { node: transfer.from, key, say: Say::Keep });
     }
 
-    /// Nothing was heard of a connection that passes: whose it is nobody knows.
-    pub(super) fn pass_lost(&mut self, key: T::Key, at: &mut Context<'_, T>) {
-        let Some(pass) = self.passing.0.remove(&key) else { return };
+    /// Resets a connection whose next node did not answer: which of the two nodes has it is not known.
+    pub(super) fn transfer_lost(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+        let Some(transfer) = self.transfers.0.remove(&key) else { return };
         if self.let_go {
             // The node that gives it up asks the process that has the plane now.
             return;
         }
         at.say(Note::Unheard(key));
-        at.out.push(Output::Tell { node: pass.from, key, say: Say::Taken });
-        if pass.is_there(key, at.view) {
+        at.out.push(Output::Tell { node: transfer.from, key, say: Say::Taken });
+        if transfer.is_there(key, at.view) {
             at.out.push(Output::Reset { key, ack: None });
             self.end(key, End::NodeLost, at);
         }
@@ -180,7 +180,7 @@ impl<T: Parts> EdgeMachine<T> {
 
     /// A node cannot give a connection up after all.
     pub(super) fn stay(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
-        if self.passing.0.get(&key).is_some_and(|one| one.from == from && !one.sent) {
+        if self.transfers.0.get(&key).is_some_and(|one| one.from == from && !one.sent) {
             self.put_back(key, at);
         }
     }
@@ -188,10 +188,10 @@ impl<T: Parts> EdgeMachine<T> {
     /// Puts back connections whose state has not come in time, or all whose state has not come yet.
     pub(super) fn put_back_unsent(&mut self, all: bool, at: &mut Context<'_, T>) {
         let wait = self.settings.state_wait;
-        let late = |(key, one): (&T::Key, &Pass<T::Load>)| {
+        let late = |(key, one): (&T::Key, &Transfer<T::Load>)| {
             (!one.sent && (all || at.now.since(one.since) > wait)).then_some(*key)
         };
-        let late: Vec<T::Key> = self.passing.0.iter().filter_map(late).collect();
+        let late: Vec<T::Key> = self.transfers.0.iter().filter_map(late).collect();
         late.into_iter().for_each(|key| self.put_back(key, at));
     }
 
@@ -204,7 +204,7 @@ impl<T: Parts> EdgeMachine<T> {
             self.resumed.0.insert(key, (node, at.now));
             self.nodes.ask_soon(node, at.now + self.settings.gather, self.settings.ask_every);
         } else {
-            // Its next packet is told again.
+            // The plane reports its next packet again.
             at.out.push(Output::MarkIdle(key));
         }
     }
@@ -213,7 +213,7 @@ impl<T: Parts> EdgeMachine<T> {
     pub(super) fn count_resumed(
         &mut self,
         node: NodeId,
-        named: &Named<T::Key>,
+        named: &ConnectionList<T::Key>,
         as_of: Time,
         at: &mut Context<'_, T>,
     ) {
