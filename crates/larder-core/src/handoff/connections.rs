@@ -27,11 +27,11 @@ pub struct Connection<L> {
     /// The load has been given back, because nothing moves or because the client has ended its side.
     pub(super) idle: bool,
     pub(super) rested: bool,
-    /// Of a connection that was moved, the number of the reply's first byte.
+    /// Sequence number of the reply's first byte, if a socket moved.
     pub(super) first_ack: Option<u32>,
-    /// Of a connection that was moved, the number of the client's first byte, by which its node knows it.
+    /// Sequence number of the client's first byte, by which its node knows it; `None` if only the plane has it.
     pub(super) first_seq: Option<u32>,
-    /// Of one whose state is or was on its way.
+    /// The move by which the node got its state; `None` if it was not moved.
     pub(super) on_its_way: Option<OnItsWay>,
     /// The client has ended its side, having had something of its reply: what had been seen, and when.
     pub(super) closing: Option<(Account, Time)>,
@@ -44,7 +44,7 @@ pub struct Connection<L> {
 pub(super) struct OnItsWay {
     /// The number of the move.
     pub id: u64,
-    /// When it was pointed at the node, by the plane's clock: what the plane knows since later is another connection.
+    /// When it was pointed at the node, by the plane's clock. A flow that the plane opened later is another connection.
     pub entered: Time,
 }
 
@@ -71,11 +71,11 @@ impl<L> Connection<L> {
     }
 }
 
-/// All of them.
+/// The connections at nodes.
 #[derive(Debug)]
 pub(super) struct Connections<K, L> {
     by_key: BTreeMap<K, Connection<L>>,
-    /// Those whose clients have ended their side, and since when, in order.
+    /// Connections whose clients have ended their side, and since when, in order.
     closing: VecDeque<(K, Time)>,
     /// Number of the latest sweep.
     sweep: u32,
@@ -145,7 +145,7 @@ impl<K: Copy + Ord, L> Connections<K, L> {
         unknown && now.since(flow.opened) > SETTLED_AFTER || flow.has_ended() && silent > LINGER
     }
 
-    /// Those of which the plane does not know any more.
+    /// Connections that the plane does not know any more.
     fn unswept(&self) -> Vec<K> {
         let gone = |one: &Connection<L>| one.swept != self.sweep;
         self.by_key.iter().filter(|(_, one)| gone(one)).map(|(key, _)| *key).collect()
@@ -188,14 +188,14 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// The same, where it is known what the plane has seen of it.
+    /// Ends a connection, if there is one, with this account.
     fn end_with(&mut self, key: T::Key, end: End, account: Account, at: &mut Context<'_, T>) {
         if let Some(connection) = self.connections.by_key.remove(&key) {
             self.finish(key, connection, end, Some(account), at);
         }
     }
 
-    /// What is known of a connection that is over.
+    /// Reports the end of a connection.
     pub(super) fn finish(
         &mut self,
         key: T::Key,

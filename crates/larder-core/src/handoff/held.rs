@@ -44,9 +44,9 @@ impl<P: Packet> HeldConnection<P> {
 #[derive(Debug)]
 pub(super) struct HeldTable<K, P> {
     by_key: BTreeMap<K, HeldConnection<P>>,
-    /// Those that are to be decided, in order.
+    /// Connections that are to be decided, in order.
     due: VecDeque<K>,
-    /// Those the rest of whose header is awaited, with their generations and until when, in order.
+    /// Connections that wait for the rest of a header, with their generations and deadlines, in order.
     rests: VecDeque<(Time, K, u64)>,
     begun: u64,
     /// The room that all packets take.

@@ -7,7 +7,7 @@ use crate::dispatch::Decision;
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// How a client has ended a connection, as the plane has seen it.
+/// The client's end of a connection, as the plane has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEnd {
     /// By a reset.
@@ -57,9 +57,9 @@ pub enum Input<T: Parts> {
     ClientEnded {
         /// The connection.
         key: T::Key,
-        /// How.
+        /// Its kind.
         end: ClientEnd,
-        /// What the plane had seen by then.
+        /// The account of the connection by then.
         account: Account,
         /// When.
         at: Time,
@@ -70,21 +70,21 @@ pub enum Input<T: Parts> {
     Incomplete {
         /// The connection.
         key: T::Key,
-        /// Of the held connection.
+        /// Generation of the held connection.
         generation: u64,
     },
     /// It waits until the dispatcher admits it.
     Waits {
         /// The connection.
         key: T::Key,
-        /// Of the held connection.
+        /// Generation of the held connection.
         generation: u64,
     },
     /// This host accepts it.
     Here {
         /// The connection.
         key: T::Key,
-        /// Of the held connection.
+        /// Generation of the held connection.
         generation: u64,
         /// For the accept loop.
         verdict: T::Verdict,
@@ -93,7 +93,7 @@ pub enum Input<T: Parts> {
     At {
         /// The connection.
         key: T::Key,
-        /// Of the held connection.
+        /// Generation of the held connection.
         generation: u64,
         /// The node.
         decision: Decision,
@@ -104,7 +104,7 @@ pub enum Input<T: Parts> {
     State {
         /// The connection.
         key: T::Key,
-        /// Of the held connection.
+        /// Generation of the held connection.
         generation: u64,
         /// The node.
         decision: Decision,
@@ -140,7 +140,7 @@ pub enum Input<T: Parts> {
         first_seq: u32,
         /// Number of the reply's first byte.
         first_ack: u32,
-        /// What the node needs.
+        /// The state.
         state: T::State,
     },
     /// The socket of a move cannot be frozen.
@@ -172,7 +172,7 @@ pub enum Input<T: Parts> {
         key: T::Key,
         /// The node that gives it up.
         from: NodeId,
-        /// Where it goes.
+        /// The next node and the load there.
         next: Option<(Decision, T::Load)>,
     },
 
@@ -261,7 +261,7 @@ pub enum Input<T: Parts> {
     Seen {
         /// The connection.
         key: T::Key,
-        /// What the plane knows of it.
+        /// The flow.
         flow: Flow,
     },
     /// The driver has gone through all.

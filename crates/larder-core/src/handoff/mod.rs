@@ -85,15 +85,15 @@ const fn may_be_same(a: u32, b: u32) -> bool {
 
 /// The types of a driver.
 pub trait Parts {
-    /// How a connection is known: the client's address, and the listen address.
+    /// The name of a connection: the client's address, and the listen address.
     type Key: Copy + Ord + Debug;
     /// A held packet.
     type Packet: Packet;
-    /// What a connection holds at the dispatcher, with whatever the driver notes about its request.
+    /// The load of a connection at the dispatcher, with the driver's notes about its request.
     type Load: Load;
     /// The decision about a connection, for this host's accept loop.
     type Verdict;
-    /// What a node needs to go on with a connection.
+    /// The state of a connection, with which a node goes on.
     type State;
     /// The receiver of the outcome of a frozen socket's handoff.
     type Waiter;
@@ -109,7 +109,7 @@ pub trait Packet: Clone {
     fn acknowledges(&self) -> Option<u32>;
 }
 
-/// What a connection holds at the dispatcher. Dropping it gives it back.
+/// The load of a connection at the dispatcher. Dropping it gives it back.
 pub trait Load {
     /// Gives it back; nothing the second time.
     fn release(&mut self, now: Time);
@@ -119,7 +119,7 @@ pub trait Load {
     fn take_over(&mut self, now: Time, other: Self);
 }
 
-/// Where the plane sends a connection's packets.
+/// The receiver of a connection's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// It hands them over, for a decision.
@@ -132,10 +132,10 @@ pub enum To {
     Reset,
 }
 
-/// What the plane knows of a connection.
+/// A connection as the plane knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Where its packets go.
+    /// The receiver of its packets.
     pub to: To,
     /// The client has ended its side.
     pub fin: bool,
@@ -174,14 +174,14 @@ impl Flow {
         now.since(self.seen)
     }
 
-    /// What was seen of the connection; `None` while nothing was forwarded.
+    /// The account of the connection; `None` while nothing was forwarded.
     pub fn account(&self) -> Option<Account> {
         let acknowledged = self.last_ack.wrapping_sub(self.first_ack);
         (self.packets > 0).then_some(Account { acknowledged, requests: self.requests })
     }
 }
 
-/// What the plane has seen of a connection.
+/// The plane's account of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Bytes that the client has acknowledged, modulo 2^32, the server's FIN included.
@@ -192,13 +192,13 @@ pub struct Account {
 
 /// The forwarding plane, to look at.
 pub trait View<K> {
-    /// What it knows of a connection.
+    /// The flow of a connection, if the plane knows it.
     fn flow(&self, key: K) -> Option<Flow>;
     /// The time of the clock that flows are stamped with.
     fn now(&self) -> Time;
 }
 
-/// How long things take, and how many there may be.
+/// Timeouts and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeSettings {
     /// Time that the rest of a request header may take.
@@ -242,8 +242,8 @@ pub struct EdgeSettings {
 impl Default for EdgeSettings {
     fn default() -> Self {
         Self {
-            header_wait: Duration::from_millis(200),
-            held_max: 65_536,
+            header_wait: Duration::from_millis(2),
+            held_max: 4_096,
             held_bytes_max: 64 << 20,
             idle_after: Duration::from_secs(1),
             unanswered_for: Duration::from_secs(60),

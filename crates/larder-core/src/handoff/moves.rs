@@ -13,7 +13,7 @@ use crate::time::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-/// How often it is looked whether the client of a move still waits: TCP tries to connect again after a second.
+/// Interval at which it is checked whether the client of a move still waits: TCP tries to connect again after a second.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The origin of a state.
@@ -39,7 +39,7 @@ pub(super) struct PendingState<T: Parts> {
 pub(super) struct Move<T: Parts> {
     pub(super) node: NodeId,
     pub(super) key: T::Key,
-    /// How often the node had been asked for its connections when this one was sent; `None` before.
+    /// Number of times that the node had been asked for its connections when the state was sent; `None` before.
     sent: Option<u64>,
     /// The sequence number by which the node is to know the connection; 0 if that is not known.
     first_seq: u32,
@@ -51,7 +51,7 @@ pub(super) struct Move<T: Parts> {
 /// All of them, by number.
 pub(super) struct Moves<T: Parts> {
     by_id: BTreeMap<u64, Move<T>>,
-    /// How many there are of a connection: of its addresses, that is, which another connection may have by now.
+    /// Number of moves of a connection's addresses, which another connection may have by now.
     by_key: BTreeMap<T::Key, u32>,
     begun: u64,
     look_at: Time,
@@ -104,7 +104,7 @@ impl<T: Parts> Moves<T> {
     }
 }
 
-/// What was heard of a move.
+/// The result of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MoveResult {
     Restored,
@@ -324,7 +324,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// The same of everything.
+    /// Gives up every move.
     pub(super) fn give_up_all(&mut self, at: &mut Context<'_, T>) {
         for id in self.moves.ids(|_| true) {
             self.conclude(id, MoveResult::Nothing, at);

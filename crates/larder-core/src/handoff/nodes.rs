@@ -1,4 +1,4 @@
-//! What is known of nodes: whether their channels are up, and what they have named.
+//! The nodes: their channels, and the lists of their connections.
 //!
 //! A node's channel is reliable and in order as long as it is up, and all that is under way is lost when it breaks. A node
 //! names all its connections after its channel has come up, and whenever it is asked. Whatever had been sent to it before it was asked is
@@ -19,7 +19,7 @@ pub(super) type ConnectionList<K> = BTreeMap<K, u32>;
 /// A node.
 #[derive(Debug)]
 struct Node<K> {
-    /// How often it has been asked for all its connections after its channel had come up.
+    /// Number of times that it was asked for all its connections after its channel had come up.
     asked: u64,
     /// Lists that it has ended since its channel came up. The first one it sends unasked.
     lists: u64,
@@ -55,7 +55,7 @@ struct List<K> {
     named: ConnectionList<K>,
     /// The connections of the node that are still to be looked for in the list.
     known: Vec<K>,
-    /// Those that it names are still to be looked for here.
+    /// Connections of the list that are still to be looked for here.
     unlooked: Vec<K>,
     /// Some were too young to tell.
     doubtful: bool,

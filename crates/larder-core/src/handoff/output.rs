@@ -7,7 +7,7 @@ use crate::dispatch::Decision;
 use crate::id::NodeId;
 use core::time::Duration;
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
     /// Both sides have closed.
@@ -71,7 +71,7 @@ pub enum AcceptReason<T: Parts> {
     Reload,
 }
 
-/// What has become of a socket that was to move.
+/// The outcome for a socket that was to move.
 #[derive(Debug)]
 pub enum Answer<L> {
     /// The node has it, or the connection is over: the frozen socket is closed without a word.
@@ -102,7 +102,7 @@ pub struct EndedConnection<K, L> {
     pub load: L,
     /// Its node.
     pub decision: Decision,
-    /// How it ended.
+    /// The kind of its end.
     pub end: End,
     /// Bytes of replies that the client has acknowledged, if that is known.
     pub bytes: Option<u64>,
@@ -129,7 +129,7 @@ pub enum Note<K> {
     Transferred(K),
 }
 
-/// What is to be done.
+/// An action that the driver carries out.
 pub enum Output<T: Parts> {
     /// The plane sends a connection's packets there from now on. The result is [`Input::Pointed`].
     Point {
@@ -156,7 +156,7 @@ pub enum Output<T: Parts> {
         key: T::Key,
         /// Why.
         why: AcceptReason<T>,
-        /// What was held.
+        /// The held packets.
         packets: Vec<T::Packet>,
     },
     /// The plane forgets a connection: its client's next packet opens it anew.
@@ -191,7 +191,7 @@ pub enum Output<T: Parts> {
     },
     /// An accepted socket stays here: the plane has no room, or the socket cannot be frozen.
     NotMoved {
-        /// What it holds; `None` if the connection has ended meanwhile.
+        /// Its load; `None` if the connection has ended meanwhile.
         load: Option<(Decision, T::Load)>,
     },
     /// The state of a connection is sent to a node. If that is not possible, [`Input::NotSent`].
@@ -213,7 +213,7 @@ pub enum Output<T: Parts> {
     Answer {
         /// As given to [`Input::Move`].
         waiter: T::Waiter,
-        /// What.
+        /// The outcome.
         answer: Answer<T::Load>,
     },
     /// The dispatcher chooses a node for a connection that another one gives up: [`Input::Chosen`].
@@ -229,7 +229,7 @@ pub enum Output<T: Parts> {
         node: NodeId,
         /// The connection.
         key: T::Key,
-        /// What.
+        /// The message.
         say: Say,
     },
     /// A node is asked for all its connections. `first`: its channel has just come up.

@@ -285,7 +285,7 @@ fn a_decision_takes_no_effect_on_the_next_connection() {
     assert_eq!((bench.load.get(), bench.machine.len(), bench.machine.held()), (0, 0, 0));
 }
 
-/// While a decision is being made, a further packet asks for no second one; unless the header was not complete.
+/// A packet that comes during a decision asks for no second one, unless the header was not complete.
 #[test]
 fn a_connection_is_decided_once() {
     let mut bench = Bench::new(|_| {});
@@ -376,7 +376,7 @@ fn a_list_with_an_earlier_connection_does_not_say_that_a_state_has_arrived() {
     }
 }
 
-/// Of a moved connection only the socket knew the numbers, if its client has said nothing since.
+/// Only the socket knew the numbers of a moved connection, if its client has sent nothing since.
 #[test]
 fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
     let mut bench = Bench::new(|_| {});

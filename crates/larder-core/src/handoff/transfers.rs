@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 struct Transfer<L> {
     from: NodeId,
     to: Decision,
-    /// What it holds at the other node.
+    /// Its load at the other node.
     load: L,
     since: Time,
-    /// The same by the plane's clock: what the plane knows since later is another connection.
+    /// `since` by the plane's clock. A flow that the plane opened later is another connection.
     entered: Time,
     /// Its state has come.
     sent: bool,
@@ -36,7 +36,7 @@ impl<L> Transfer<L> {
     }
 }
 
-/// All of them.
+/// The handoffs between nodes.
 #[derive(Debug)]
 pub(super) struct Transfers<K, L>(BTreeMap<K, Transfer<L>>);
 

@@ -108,7 +108,7 @@ pub(crate) struct Edge {
     /// Listen addresses by their numbers.
     pub(super) services: Vec<SocketAddr>,
     pub(crate) peers: Peers,
-    /// What is known of connections.
+    /// The state of connections.
     pub(super) machine: Mutex<EdgeState>,
     /// There are fewer moves under way than before.
     pub(super) moves_ended: Condvar,
@@ -296,7 +296,7 @@ impl Edge {
         self.decider.routing.request(&head, client)
     }
 
-    /// The same of a server name.
+    /// The dispatcher's request of a server name.
     pub(super) fn request_by_name(&self, name: &[u8], client: Option<IpAddr>) -> Request {
         self.decider.routing.request(&target::head(b"CONNECT", name, b"", &()), client)
     }

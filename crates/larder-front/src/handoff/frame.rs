@@ -37,7 +37,7 @@ impl Packet for Frame {
     }
 }
 
-/// What a packet carries.
+/// The TCP segment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'p> {
     pub(crate) seq: u32,
@@ -62,7 +62,7 @@ pub(crate) fn segment(frame: &[u8]) -> Option<Segment<'_>> {
     Some(Segment { seq, fin, payload: frame.get(data..total)? })
 }
 
-/// What the client has sent so far without a gap, from its first byte on.
+/// The client's bytes without a gap, from its first byte on.
 pub(crate) fn payload(frames: &[Frame]) -> Vec<u8> {
     let segments = frames.iter().filter_map(|frame| segment(&frame.bytes));
     let mut segments: Vec<Segment<'_>> = segments.filter(|segment| !segment.payload.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! What the machine answers, carried out: in the plane, on the channels, at the dispatcher and in the logs.
+//! Carries out the machine's outputs: in the plane, on the channels, at the dispatcher and in the logs.
 
 use super::edge::Edge;
 use super::fabric::{Fabric, To};
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 /// Nodes that are asked for at most, when those that the dispatcher names take no sockets.
 const NODES_TRIED: usize = 4;
 
-/// What becomes of an accepted socket that is to move.
+/// The start of an accepted socket's move.
 pub(super) enum MoveStart {
     /// It is to be frozen: the number of the move.
     Freeze(u64),
@@ -35,12 +35,12 @@ impl Edge {
         self.act_at(self.decider.clock.now(), input)
     }
 
-    /// The same at this time.
+    /// Gives the machine an input at this time, and carries out what it answers.
     pub(super) fn act_at(&self, now: Time, input: Input<Live>) -> Option<MoveStart> {
         self.drive(&mut lock(&self.machine), now, input)
     }
 
-    /// The same, with the machine locked. Returns what the caller is to do with a socket that it wants to move.
+    /// Gives the locked machine an input, and carries out what it answers. Returns what the caller is to do with a socket that it wants to move.
     pub(super) fn drive(&self, machine: &mut EdgeState, now: Time, input: Input<Live>) -> Option<MoveStart> {
         let (moves, mut begun) = (machine.moves(), None);
         let Buffers { mut inputs, mut outputs } = std::mem::take(&mut machine.buffers);
@@ -165,7 +165,7 @@ impl Edge {
         }
     }
 
-    /// Where the plane sends a connection's packets from now on. False if it has no room for the connection.
+    /// Points a connection's packets. False if the plane has no room for the connection.
     fn point(&self, key: FlowKey, to: handoff::To) -> bool {
         let to = match to {
             handoff::To::Node(node) => To::Node(node),
@@ -257,7 +257,7 @@ impl Edge {
     }
 }
 
-/// What the accept loop is told of a connection.
+/// The decision for the accept loop.
 fn verdict(why: AcceptReason<Live>) -> <Live as handoff::Parts>::Verdict {
     let decided =
         |why, (decision, load): (Decision, Load)| (Delivery::relay(why), Some(Ok(load.started(decision))));

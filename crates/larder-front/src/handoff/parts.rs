@@ -86,7 +86,7 @@ pub(crate) struct State {
     pub(crate) unread: Vec<u8>,
 }
 
-/// What a connection holds at the dispatcher, and what its line in the log says.
+/// The load of a connection at the dispatcher, and the facts for its line in the log.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) lease: Lease,
@@ -96,7 +96,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Of a request that has been started, with its decision.
+    /// The load of a started request, with its decision.
     pub(super) fn of(started: Started, delivery: Delivery, text: Option<Arc<Text>>) -> (Decision, Self) {
         let Started { lease, request, decision } = started;
         (decision, Self { lease, request, delivery, text })
@@ -135,7 +135,7 @@ impl View<FlowKey> for Sight<'_> {
     }
 }
 
-/// What the plane knows of a connection.
+/// A flow in the machine's terms.
 pub(super) fn flow(flow: &abi::Flow) -> Flow {
     Flow {
         to: match flow.state {

@@ -46,7 +46,7 @@ pub enum BadReply {
     ShortBody,
 }
 
-/// What `Cache-Status` says about the cache closest to the origin: the content node.
+/// The result in `Cache-Status` of the cache closest to the origin, which is the content node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheNote {
     name: Vec<u8>,

@@ -188,7 +188,7 @@ pub(super) enum Event {
     },
 }
 
-/// What a process loses when it ends.
+/// The state that ends with a process.
 pub(super) enum Machine {
     Switch(Box<Switch>),
     Node(Agent),
@@ -197,7 +197,7 @@ pub(super) enum Machine {
 /// Connections that the dispatcher counts, by node.
 pub(super) type Loads = Rc<RefCell<BTreeMap<NodeId, i64>>>;
 
-/// How connections reach the switch, and how they are delivered.
+/// The way of connections to the switch and to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The plane completes handshakes, and nodes accept by cookie.
@@ -227,7 +227,7 @@ pub(super) struct Edge {
     wait_permille: u64,
     /// The plane is read so late at most. Microseconds.
     lag_us: u64,
-    /// What channels tell is heard so late at most. Microseconds.
+    /// The longest delay until a message of a channel is handled. Microseconds.
     hears_us: u64,
     host_dies: bool,
     /// The decision that the plane may use again, and until when.

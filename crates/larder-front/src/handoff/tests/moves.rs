@@ -135,7 +135,7 @@ struct Moving {
 }
 
 impl Moving {
-    /// What its socket is told; `None` if nothing.
+    /// The outcome for its socket; `None` if there is none yet.
     fn told(&mut self) -> Option<&'static str> {
         self.answer.try_recv().ok().map(|answer| match answer {
             Answer::Close => "close",

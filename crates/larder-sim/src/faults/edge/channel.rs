@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 /// A side that has heard nothing for so long gives the session up.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// What travels.
+/// A message between switch and node.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
     Hello,

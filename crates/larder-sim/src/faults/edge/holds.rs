@@ -1,4 +1,4 @@
-//! What must hold: at any moment that no two hosts serve one connection, and the rest some time after the last trouble.
+//! The invariants. No two hosts ever serve one connection; the others hold some time after the last fault.
 
 use super::super::Violation;
 use super::super::ground::{Ground, Id};
@@ -23,7 +23,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// What is not settled yet; None if nothing.
+    /// The first invariant that does not hold yet; `None` if all hold.
     pub(super) fn unsettled(&self) -> Option<String> {
         let Machine::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
         let machine = &switch.machine;

@@ -1,4 +1,4 @@
-//! What the machine answers, carried out in the model.
+//! Carries out the machine's outputs in the model.
 
 use super::super::ground::{Ground, Id};
 use super::super::{Broken, Violation};

@@ -41,7 +41,7 @@ pub(super) struct Entry {
     listed: bool,
 }
 
-/// What it tells.
+/// An event of the plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
     Packet {
@@ -71,7 +71,7 @@ pub(super) enum Told {
 #[derive(Debug, Default)]
 pub(super) struct Plane {
     pub(super) entries: BTreeMap<Key, Entry>,
-    /// What it has told, and nobody has read.
+    /// Events that nobody has read.
     pub(super) ring: VecDeque<Told>,
 }
 

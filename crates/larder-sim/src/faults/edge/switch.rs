@@ -99,15 +99,15 @@ impl Drop for Load {
 /// The process.
 pub(in crate::faults) struct Switch {
     pub(super) machine: EdgeMachine<Model>,
-    /// What its dispatcher counts.
+    /// The loads that its dispatcher counts.
     pub(super) loads: Loads,
-    /// What the accept loop is told, by connection.
+    /// Connections that the accept loop is to serve.
     pub(super) placed: BTreeSet<Key>,
     /// The channels that were heard to be up.
     pub(super) up: BTreeMap<Id, Id>,
-    /// What channels have told, and nobody has heard.
+    /// Messages of channels that are not handled yet.
     pub(super) inbox: VecDeque<(Id, Id, Word)>,
-    /// Those that are up: that may not have been heard yet.
+    /// Sessions that are up; this may not have been handled yet.
     pub(super) queues: BTreeMap<Id, Id>,
     /// The connections of channels that are up, or are tried.
     pub(super) trying: BTreeMap<Id, Id>,
@@ -137,14 +137,14 @@ impl Switch {
     }
 }
 
-/// What a channel has told.
+/// A message of a channel.
 pub(super) enum Word {
     Up,
     Down,
     Said(Said),
 }
 
-/// What becomes of a socket that is to move.
+/// The start of a socket's move.
 pub(super) enum Begun {
     Freeze(u64),
     Stays(Option<(Decision, Load)>),
