@@ -4,7 +4,7 @@
 //! add the new one as the second line, make it the first, remove the old one.
 
 use crate::{CertificateFault, read_secret};
-use ring::digest::{SHA256, digest};
+use aws_lc_rs::digest::{SHA256, digest};
 use std::fmt;
 use std::path::Path;
 

@@ -3,10 +3,11 @@
 use crate::edits::StickyCookie;
 use crate::nodes::Nodes;
 use arc_swap::ArcSwap;
+use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use larder_core::NodeId;
-use ring::hmac;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ impl Proxy for One {
 /// TLS with the certificate and the key in a file.
 fn acceptor(file: &str) -> Result<TlsAcceptor, Box<dyn Error>> {
     let chain = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()

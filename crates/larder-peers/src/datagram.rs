@@ -7,10 +7,10 @@
 use crate::member::Member;
 use crate::name::Name;
 use crate::secret::{ClusterSecret, ClusterSecrets, Purpose};
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use chacha20poly1305::aead::{AeadInPlace as _, KeyInit as _};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
 use foca::{Codec as _, Header, Message, PostcardCodec};
-use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 

@@ -8,8 +8,8 @@
 //! the old one. This is the scheme of the keyrings of Serf and of the encryption at rest of Kubernetes.
 
 use crate::name::Name;
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use larder_handoff::channel::identity::{IdentityError, KEY_BYTES, load_secrets};
-use ring::hkdf::{HKDF_SHA256, Salt};
 use std::fmt;
 use std::path::Path;
 
@@ -81,7 +81,7 @@ impl ClusterSecrets {
     /// Whether the value of [`PROOF_FIELD`] proves one of the secrets. The time that this takes says nothing about the
     /// expected value: digests are compared.
     pub fn accept_proof(&self, shown: &[u8]) -> bool {
-        let digest = |text: &[u8]| ring::digest::digest(&ring::digest::SHA256, text);
+        let digest = |text: &[u8]| aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text);
         let shown = digest(shown);
         self.all()
             .any(|secret| digest(hex(&secret.key(Purpose::Reports)).as_bytes()).as_ref() == shown.as_ref())

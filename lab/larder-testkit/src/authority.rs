@@ -78,7 +78,7 @@ pub fn acceptor(file: &Path, clients: Option<&Path>, protocols: &[&[u8]]) -> Tls
     let pem = fs::read(file).expect("a certificate");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let key = PrivateKeyDer::from_pem_slice(&pem).expect("a key");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .expect("versions");

@@ -119,7 +119,7 @@ impl AcmeStore {
     /// # Errors
     /// It makes no sense.
     pub fn stored_at(path: &Path) -> Result<Option<AcmeStored>, CertificateFault> {
-        let provider = rustls::crypto::ring::default_provider();
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
         Ok(entry_at(path, &provider)?.map(|entry| AcmeStored {
             not_before: entry.not_before,
             not_after: entry.not_after,

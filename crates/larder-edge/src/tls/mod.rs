@@ -8,7 +8,6 @@ mod acme;
 pub mod certificates;
 mod config;
 mod fault;
-mod hybrid;
 mod outbound;
 mod plain_http;
 pub(crate) mod server_name;
@@ -25,9 +24,11 @@ use crate::client_io::Counted;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
 use plain_http::Clear;
+use rustls::NamedGroup;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::kx_group::X25519MLKEM768;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
 use std::io;
@@ -165,8 +166,10 @@ impl Tls {
         tickets: Arc<dyn ProducesTickets>,
         shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
     ) -> Result<Self, CertificateFault> {
-        let mut provider = rustls::crypto::ring::default_provider();
-        provider.kx_groups.insert(0, &hybrid::X25519MlKem768);
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        // Clients of TLS 1.3 that send a share of the hybrid key exchange get it.
+        provider.kx_groups.retain(|group| group.name() != NamedGroup::X25519MLKEM768);
+        provider.kx_groups.insert(0, X25519MLKEM768);
         provider.cipher_suites = server_name::cipher_suites();
         let provider = Arc::new(provider);
         let certificates = Certificates::read(&config.certificates, config.acme.as_ref(), &provider)?;
@@ -341,7 +344,7 @@ fn explained(error: &io::Error) -> String {
 
 /// New keys for the tickets by which sessions go on.
 fn tickets() -> Result<Arc<dyn ProducesTickets>, CertificateFault> {
-    rustls::crypto::ring::Ticketer::new()
+    rustls::crypto::aws_lc_rs::Ticketer::new()
         .map_err(|error| CertificateFault::new("", format!("no keys for session tickets: {error}")))
 }
 

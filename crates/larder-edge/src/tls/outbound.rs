@@ -138,7 +138,7 @@ fn client_config(
     authorities: &[CertificateDer<'static>],
     own: Option<&OwnCertificate>,
 ) -> Result<ClientConfig, CertificateFault> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| CertificateFault::new("", error.to_string()))?;

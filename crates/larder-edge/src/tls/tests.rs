@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 /// A certificate for these hosts and its key, PEM, that ends on the first of January.
@@ -281,8 +281,9 @@ async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
     let own = made(&["a.test"], 2040);
     let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
     let tls = Arc::new(Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap());
-    let hybrid: &'static dyn rustls::crypto::SupportedKxGroup = &hybrid::X25519MlKem768;
-    let classical = rustls::crypto::ring::kx_group::X25519;
+    let hybrid: &'static dyn rustls::crypto::SupportedKxGroup =
+        rustls::crypto::aws_lc_rs::kx_group::X25519MLKEM768;
+    let classical = rustls::crypto::aws_lc_rs::kx_group::X25519;
     for (groups, version, group) in [
         (vec![hybrid, classical], &rustls::version::TLS13, NamedGroup::X25519MLKEM768),
         // No second round trip for it.
@@ -290,7 +291,7 @@ async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
         (vec![classical], &rustls::version::TLS13, NamedGroup::X25519),
         (vec![hybrid, classical], &rustls::version::TLS12, NamedGroup::X25519),
     ] {
-        let offered = CryptoProvider { kx_groups: groups, ..rustls::crypto::ring::default_provider() };
+        let offered = CryptoProvider { kx_groups: groups, ..rustls::crypto::aws_lc_rs::default_provider() };
         let config = rustls::ClientConfig::builder_with_provider(Arc::new(offered))
             .with_protocol_versions(&[version])
             .unwrap()

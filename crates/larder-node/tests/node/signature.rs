@@ -3,7 +3,7 @@
 //! Written apart from the library that the node signs with, so that the two can disagree.
 
 use super::stub::Asked;
-use ring::{digest, hmac};
+use aws_lc_rs::{digest, hmac};
 
 pub(crate) const ACCESS_KEY: &str = "AKIAIOSFODNN7EXAMPLE";
 pub(crate) const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";

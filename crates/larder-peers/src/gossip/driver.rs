@@ -8,10 +8,10 @@ use crate::datagram::{self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Known, Life, Ope
 use crate::member::{Change, Member, Why};
 use crate::name::Name;
 use crate::seeds;
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use foca::{Foca, Identity as _, NoCustomBroadcast, OwnedNotification, PeriodicParams, PostcardCodec};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;

@@ -71,7 +71,7 @@ pub fn connect(address: SocketAddr, host: &str, roots: RootCertStore) -> io::Res
 
 /// Shakes hands on a connection; `own` is a file with the client's certificate and key.
 pub fn shake(tcp: TcpStream, host: &str, roots: RootCertStore, own: Option<&Path>) -> io::Result<Secured> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 /// The cipher suites of ring, with hash functions that see the ClientHello as the client sent it.
 pub(in crate::tls) fn cipher_suites() -> Vec<SupportedCipherSuite> {
     static SUITES: LazyLock<Vec<SupportedCipherSuite>> =
-        LazyLock::new(|| rustls::crypto::ring::ALL_CIPHER_SUITES.iter().map(wrapped).collect());
+        LazyLock::new(|| rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES.iter().map(wrapped).collect());
     SUITES.clone()
 }
 
