@@ -19,9 +19,10 @@
 //! A trusted relay's own address is not appended (HAProxy: `option forwardfor except`). So the last address in `X-Forwarded-For` is
 //! always that of the sender that connected from outside the trusted relays.
 
+use crate::AddressText;
 use crate::header::Fields;
 use crate::proxy_protocol::Announcers;
-use std::io::Write;
+
 use std::net::IpAddr;
 
 /// Treatment of `X-Forwarded-For` from a sender that is not a trusted relay.
@@ -126,7 +127,7 @@ impl EntryRules {
             fields.add("Client-Cert", certificate);
         }
         let address = sender.address.to_canonical();
-        self.list(fields, "X-Forwarded-For", Text::of(address).as_bytes());
+        self.list(fields, "X-Forwarded-For", AddressText::new(address).as_bytes());
         if fields.has("Forwarded") {
             // Applications take scheme and host from the first element. So none of the sender's may stand before this one.
             fields.set("Forwarded", element(address, scheme, sender.host).as_bytes());
@@ -160,30 +161,6 @@ impl EntryRules {
         }
         // Values that were valid one by one are valid as a list.
         fields.set(name, &list);
-    }
-}
-
-/// An address as text, without an allocation.
-struct Text {
-    bytes: [u8; Self::LENGTH_MAX],
-    length: usize,
-}
-
-impl Text {
-    /// Bytes of the longest address of IPv6.
-    const LENGTH_MAX: usize = 45;
-
-    fn of(address: IpAddr) -> Self {
-        let mut bytes = [0; Self::LENGTH_MAX];
-        let mut rest = &mut bytes[..];
-        // Every address fits.
-        let _ = write!(rest, "{address}");
-        let length = Self::LENGTH_MAX - rest.len();
-        Self { bytes, length }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
     }
 }
 

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod access;
+mod address_text;
 mod client_address;
 mod client_io;
 mod entry;
@@ -22,6 +23,7 @@ pub mod template;
 mod tls;
 mod token;
 
+pub use address_text::AddressText;
 pub use client_address::{client_address, forwarded_address};
 pub use client_io::{ClientIo, Counted};
 pub use entry::{EntryRules, Forwarded, Sender, URL_FIELDS};

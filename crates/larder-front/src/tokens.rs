@@ -1,13 +1,13 @@
 //! The tokens by which cookies name nodes.
 
 use crate::edits::StickyCookie;
+use crate::node::Node;
 use crate::nodes::Nodes;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use larder_core::NodeId;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const TOKEN_BYTES: usize = 12;
 
 type Token = [u8; TOKEN_BYTES];
 
-/// The tokens of all nodes, made anew when a node joins.
+/// The tokens of all nodes, computed anew when a node joins.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     key: hmac::Key,
@@ -25,9 +25,11 @@ pub(crate) struct Tokens {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The epoch of the nodes when this was made, plus one.
+    /// The epoch of the nodes when this was computed, plus one.
     epoch: u64,
     nodes: HashMap<Token, NodeId>,
+    /// By slot: the node's name and its token as cookies carry it.
+    texts: HashMap<NodeId, (Arc<str>, String)>,
 }
 
 impl Tokens {
@@ -40,6 +42,20 @@ impl Tokens {
         std::array::from_fn(|at| tag.as_ref()[at])
     }
 
+    fn known(&self, nodes: &Nodes) -> Guard<Arc<Known>> {
+        let epoch = nodes.epoch() + 1;
+        if self.known.load().epoch != epoch {
+            let mut known = Known { epoch, ..Known::default() };
+            for node in nodes.members() {
+                let token = self.of(&node.name);
+                known.nodes.insert(token, node.id);
+                known.texts.insert(node.id, (node.name.clone(), URL_SAFE_NO_PAD.encode(token)));
+            }
+            self.known.store(Arc::new(known));
+        }
+        self.known.load()
+    }
+
     /// The node that a cookie's value names.
     pub(crate) fn node(&self, value: &[u8], nodes: &Nodes) -> Option<NodeId> {
         let mut token = [0; TOKEN_BYTES];
@@ -47,19 +63,29 @@ impl Tokens {
         if length != TOKEN_BYTES {
             return None;
         }
-        let epoch = nodes.epoch() + 1;
-        if self.known.load().epoch != epoch {
-            let named = nodes.members().map(|node| (self.of(&node.name), node.id)).collect();
-            self.known.store(Arc::new(Known { epoch, nodes: named }));
-        }
-        self.known.load().nodes.get(&token).copied()
+        self.known(nodes).nodes.get(&token).copied()
     }
 
     /// Returns the value of `Set-Cookie` that names a node.
-    pub(crate) fn set_cookie(&self, cookie: &StickyCookie, node: &str, by_tls: bool) -> String {
-        let token = URL_SAFE_NO_PAD.encode(self.of(node));
+    pub(crate) fn set_cookie(
+        &self,
+        cookie: &StickyCookie,
+        node: &Node,
+        nodes: &Nodes,
+        by_tls: bool,
+    ) -> String {
+        let known = self.known(nodes);
+        let computed;
+        let token = match known.texts.get(&node.id) {
+            Some((name, text)) if *name == node.name => text,
+            // It has left in the meantime.
+            _ => {
+                computed = URL_SAFE_NO_PAD.encode(self.of(&node.name));
+                &computed
+            }
+        };
         let secure = if by_tls || cookie.secure { "; Secure" } else { "" };
-        format!("{}={token}{}{secure}", cookie.name, cookie.attributes)
+        [&*cookie.name, "=", token, &*cookie.attributes, secure].concat()
     }
 }
 
@@ -87,7 +113,8 @@ mod tests {
     }
 
     fn value(tokens: &Tokens, cookie: &StickyCookie, node: &str) -> String {
-        let text = tokens.set_cookie(cookie, node, false);
+        let known = nodes(&[node]);
+        let text = tokens.set_cookie(cookie, &known.named(node).expect("a member"), &known, false);
         text.strip_prefix("srv=").and_then(|rest| rest.split_once(';')).expect("a pair").0.to_owned()
     }
 
@@ -118,7 +145,9 @@ mod tests {
     fn attributes_are_as_asked() {
         let said = |same_site, age, tls| {
             let cookie = StickyCookie::new("s", "/app", same_site, age, None).expect("a cookie");
-            let set = Tokens::new(&cookie).set_cookie(&cookie, "a", tls);
+            let nodes = nodes(&["a"]);
+            let node = nodes.named("a").expect("a member");
+            let set = Tokens::new(&cookie).set_cookie(&cookie, &node, &nodes, tls);
             set.split_once("; ").expect("attributes").1.to_owned()
         };
         assert_eq!(said(SameSite::Lax, None, false), "Path=/app; HttpOnly; SameSite=Lax");

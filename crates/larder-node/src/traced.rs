@@ -4,7 +4,7 @@
 use http::header::CACHE_STATUS;
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use larder_spans::{Open, Parent, TRACEPARENT, TRACESTATE, Tracer};
+use larder_spans::{Open, TRACEPARENT, TRACESTATE, Tracer};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Traced {
         if !follows {
             parts.headers.remove(TRACESTATE);
         }
-        if let Some(Ok(value)) = told.as_ref().map(Parent::write).map(HeaderValue::try_from) {
+        if let Some(Ok(value)) = told.as_ref().map(|parent| HeaderValue::from_bytes(&parent.write())) {
             parts.headers.insert(TRACEPARENT, value);
         }
         let mut span = span?;

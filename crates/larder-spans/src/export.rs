@@ -12,7 +12,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Spans that may wait for the thread.
@@ -21,6 +21,8 @@ const QUEUE_MAX: usize = 8_192;
 const BATCH_MAX: usize = 512;
 /// Longest wait for more, once there is one.
 const BATCH_WAIT: Duration = Duration::from_millis(500);
+/// Pause between two looks at the queue while a batch is gathered: a thread that waits for each span would be woken for each.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Limits on the collector's answer to a batch.
 const LIMITS: Limits = Limits { time: Duration::from_secs(5), body_bytes: 64 << 10 };
 /// Pause before a batch is sent the second and last time.
@@ -119,7 +121,8 @@ pub struct Tracer {
     /// Of so many 2^64-ths of the traces it begins.
     threshold: u64,
     parents: bool,
-    seed: RandomState,
+    /// The system's randomness.
+    seed: u64,
     made: AtomicU64,
 }
 
@@ -137,7 +140,8 @@ impl Tracer {
         std::thread::Builder::new().name("larder-spans".to_owned()).spawn(run)?;
         // A float reaches 2^64 at 1, which saturates.
         let threshold = (ratio * 2_f64.powi(64)) as u64;
-        Ok(Self { queue, cells, threshold, parents, seed: RandomState::new(), made: AtomicU64::new(0) })
+        let seed = RandomState::new().hash_one(0_u8);
+        Ok(Self { queue, cells, threshold, parents, seed, made: AtomicU64::new(0) })
     }
 
     /// The span of a request that has just come with this header, if it is to be traced: the parent says so, and where there is
@@ -209,10 +213,7 @@ impl Tracer {
 
     /// A keyed hash of a counter; the key is the system's randomness.
     fn random(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64_with_seed(
-            &self.made.fetch_add(1, Relaxed).to_le_bytes(),
-            self.seed.hash_one(0_u8),
-        )
+        xxhash_rust::xxh3::xxh3_64_with_seed(&self.made.fetch_add(1, Relaxed).to_le_bytes(), self.seed)
     }
 }
 
@@ -230,9 +231,10 @@ impl Sender {
             batch.push(first);
             let until = Instant::now() + BATCH_WAIT;
             while batch.len() < BATCH_MAX {
-                match spans.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match spans.try_recv() {
                     Ok(span) => batch.push(span),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                    Err(TryRecvError::Empty) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                    Err(_) => break,
                 }
             }
             let sent = runtime.block_on(self.send(&batch));

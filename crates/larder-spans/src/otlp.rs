@@ -2,51 +2,131 @@
 //! hexadecimal, 64-bit numbers as texts).
 
 use crate::span::{Span, Value};
-use serde_json::{Value as Json, json};
+use serde::{Serialize, Serializer};
+use std::fmt::Display;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    resource_spans: [ResourceSpans<'a>; 1],
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceSpans<'a> {
+    resource: Resource<'a>,
+    scope_spans: [ScopeSpans<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct Resource<'a> {
+    attributes: [Attribute<'a>; 3],
+}
+
+#[derive(Serialize)]
+struct ScopeSpans<'a> {
+    scope: Scope,
+    spans: Vec<SpanBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct Scope {
+    name: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SpanBody<'a> {
+    #[serde(serialize_with = "text")]
+    trace_id: &'a dyn Display,
+    #[serde(serialize_with = "text")]
+    span_id: &'a dyn Display,
+    #[serde(serialize_with = "optional_text", skip_serializing_if = "Option::is_none")]
+    parent_span_id: Option<&'a dyn Display>,
+    name: &'a str,
+    kind: u8,
+    #[serde(serialize_with = "text")]
+    start_time_unix_nano: &'a dyn Display,
+    #[serde(serialize_with = "text")]
+    end_time_unix_nano: &'a dyn Display,
+    attributes: Vec<Attribute<'a>>,
+    status: Status<'a>,
+}
+
+#[derive(Serialize)]
+struct Attribute<'a> {
+    key: &'a str,
+    value: AttributeValue<'a>,
+}
+
+#[derive(Serialize)]
+enum AttributeValue<'a> {
+    #[serde(rename = "stringValue")]
+    Text(&'a str),
+    #[serde(rename = "intValue", serialize_with = "text")]
+    Whole(&'a dyn Display),
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    /// 2: an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+fn text<S: Serializer>(value: &dyn Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn optional_text<S: Serializer>(value: &Option<&dyn Display>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
 
 /// The request's body.
 pub(crate) fn request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
-    let resource = [
-        ("service.name", Value::from(service)),
-        ("service.instance.id", instance.into()),
-        ("service.version", env!("CARGO_PKG_VERSION").into()),
-    ];
-    let attributes: Vec<Json> = resource.iter().map(|(name, value)| attribute(name, value)).collect();
-    let spans: Vec<Json> = spans.iter().map(span).collect();
-    let body = json!({ "resourceSpans": [{
-        "resource": { "attributes": attributes },
-        "scopeSpans": [{ "scope": { "name": "larder" }, "spans": spans }],
-    }]});
-    body.to_string().into_bytes()
-}
-
-fn span(span: &Span) -> Json {
-    let mut json = json!({
-        "traceId": span.trace.to_string(),
-        "spanId": span.id.to_string(),
-        "name": span.name,
-        "kind": span.kind as u8,
-        "startTimeUnixNano": span.began_ns.to_string(),
-        "endTimeUnixNano": span.ended_ns.to_string(),
-        "attributes": span.attributes.iter().map(|(name, value)| attribute(name, value)).collect::<Vec<_>>(),
-        // 2: an error.
-        "status": match &span.error {
-            Some(message) => json!({ "code": 2, "message": message }),
-            None => json!({}),
-        },
-    });
-    if let Some(parent) = span.parent {
-        json["parentSpanId"] = parent.to_string().into();
-    }
-    json
-}
-
-fn attribute(name: &str, value: &Value) -> Json {
-    let value = match value {
-        Value::Text(text) => json!({ "stringValue": text }),
-        Value::Whole(number) => json!({ "intValue": number.to_string() }),
+    let attribute = |key, text| Attribute { key, value: AttributeValue::Text(text) };
+    let resource = Resource {
+        attributes: [
+            attribute("service.name", service),
+            attribute("service.instance.id", instance),
+            attribute("service.version", env!("CARGO_PKG_VERSION")),
+        ],
     };
-    json!({ "key": name, "value": value })
+    let scope_spans = ScopeSpans {
+        scope: Scope { name: "larder" },
+        spans: spans.iter().map(SpanBody::new).collect(),
+    };
+    let body = Body { resource_spans: [ResourceSpans { resource, scope_spans: [scope_spans] }] };
+    // Texts and whole numbers always have a form in JSON.
+    serde_json::to_vec(&body).unwrap_or_default()
+}
+
+impl<'a> SpanBody<'a> {
+    fn new(span: &'a Span) -> Self {
+        let attribute = |(key, value): &'a (&'static str, Value)| Attribute {
+            key,
+            value: match value {
+                Value::Text(text) => AttributeValue::Text(text),
+                Value::Whole(number) => AttributeValue::Whole(number),
+            },
+        };
+        Self {
+            trace_id: &span.trace,
+            span_id: &span.id,
+            parent_span_id: span.parent.as_ref().map(|parent| parent as &dyn Display),
+            name: span.name,
+            kind: span.kind as u8,
+            start_time_unix_nano: &span.began_ns,
+            end_time_unix_nano: &span.ended_ns,
+            attributes: span.attributes.iter().map(attribute).collect(),
+            status: Status { code: span.error.as_ref().map(|_| 2), message: span.error.as_deref() },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -54,6 +134,7 @@ mod tests {
     use super::*;
     use crate::id::{SpanId, TraceId};
     use crate::span::{Kind, Open};
+    use serde_json::Value as Json;
 
     #[test]
     fn a_span_is_written_as_the_collector_wants_it() {

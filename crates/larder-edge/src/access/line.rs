@@ -1,7 +1,8 @@
 //! One line of the access log.
 
 use super::AccessFormat;
-use super::date::with_now;
+use super::date::{Second, with_now};
+use crate::AddressText;
 use crate::header::Lookup;
 use std::io::Write;
 use std::net::IpAddr;
@@ -57,36 +58,39 @@ impl<'a> Value<'a> {
 }
 
 impl Record<'_> {
-    /// The line, with its line end.
-    pub(super) fn format(&self, format: &AccessFormat) -> Vec<u8> {
-        let mut line = Vec::with_capacity(256);
+    /// Appends the line, with its line end.
+    pub(super) fn format(&self, format: &AccessFormat, line: &mut Vec<u8>) {
         match format {
-            AccessFormat::Combined => self.combined(&mut line),
-            AccessFormat::Json => self.json(&mut line),
+            AccessFormat::Combined => self.combined(line),
+            AccessFormat::Json => self.json(line),
             AccessFormat::Own(format) => {
-                format.write(self, &mut line);
+                format.write(self, line);
                 line.push(b'\n');
             }
         }
-        line
     }
 
     fn combined(&self, line: &mut Vec<u8>) {
-        // Writing to a vector does not fail.
-        let _ = match self.client {
-            Some(client) => write!(line, "{client}"),
-            None => write!(line, "-"),
-        };
-        with_now(|second, _| write!(line, " - - [{}] \"", second.clf)).unwrap_or_default();
+        match self.client {
+            Some(client) => address(line, client),
+            None => line.push(b'-'),
+        }
+        line.extend_from_slice(b" - - [");
+        with_now(|second, _| line.extend_from_slice(second.clf.as_bytes()));
+        line.extend_from_slice(b"] \"");
         line.extend_from_slice(self.method.as_bytes());
         line.push(b' ');
         escape(line, self.target);
-        let _ = write!(line, " {}\" ", self.version);
-        let _ = match self.status {
-            Some(status) => write!(line, "{status}"),
-            None => write!(line, "-"),
-        };
-        let _ = write!(line, " {} \"", self.body_bytes);
+        line.push(b' ');
+        line.extend_from_slice(self.version.as_bytes());
+        line.extend_from_slice(b"\" ");
+        match self.status {
+            Some(status) => integer(line, status),
+            None => line.push(b'-'),
+        }
+        line.push(b' ');
+        integer(line, self.body_bytes);
+        line.extend_from_slice(b" \"");
         escape(line, self.referer.unwrap_or(b"-"));
         line.extend_from_slice(b"\" \"");
         escape(line, self.user_agent.unwrap_or(b"-"));
@@ -95,25 +99,29 @@ impl Record<'_> {
             if matches!(value, Value::Optional(None)) {
                 continue;
             }
-            let _ = write!(line, " {key}=");
-            let _ = match value {
-                Value::Text(text) | Value::Optional(text) => {
-                    word(line, *text);
-                    Ok(())
-                }
-                Value::Number(number) => write!(line, "{number}"),
-                Value::Micros(Some(span)) => write!(line, "{}", span.as_micros()),
-                Value::Micros(None) => write!(line, "-"),
-            };
+            line.push(b' ');
+            line.extend_from_slice(key.as_bytes());
+            line.push(b'=');
+            match value {
+                Value::Text(text) | Value::Optional(text) => word(line, *text),
+                Value::Number(number) => integer(line, *number),
+                Value::Micros(Some(span)) => integer(line, span.as_micros()),
+                Value::Micros(None) => line.push(b'-'),
+            }
         }
         line.push(b'\n');
     }
 
     /// Texts first, then numbers, then durations.
     fn json(&self, line: &mut Vec<u8>) {
-        with_now(|second, ms| write!(line, "{{\"time\":\"{}.{ms:03}Z\"", second.iso)).unwrap_or_default();
+        line.extend_from_slice(b"{\"time\":\"");
+        with_now(|second, ms| iso(line, second, ms));
+        line.push(b'"');
         if let Some(client) = self.client {
-            let _ = write!(line, ",\"client\":\"{client}\"");
+            json_key(line, "client");
+            line.push(b'"');
+            address(line, client);
+            line.push(b'"');
         }
         let texts = [
             ("method", Some(self.method.as_bytes())),
@@ -132,26 +140,53 @@ impl Record<'_> {
             }
         }
         if let Some(status) = self.status {
-            let _ = write!(line, ",\"status\":{status}");
+            json_integer(line, "status", status);
         }
-        let _ = write!(line, ",\"body_bytes\":{}", self.body_bytes);
+        json_integer(line, "body_bytes", self.body_bytes);
         for (key, value) in self.fields {
             if let Value::Number(number) = value {
-                let _ = write!(line, ",\"{key}\":{number}");
+                json_integer(line, key, *number);
             }
         }
         for (key, value) in self.fields {
             if let Value::Micros(Some(span)) = value {
-                let _ = write!(line, ",\"{key}\":{}", span.as_micros());
+                json_integer(line, key, span.as_micros());
             }
         }
         line.extend_from_slice(b"}\n");
     }
 }
 
+pub(super) fn integer(line: &mut Vec<u8>, value: impl itoa::Integer) {
+    line.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+pub(super) fn address(line: &mut Vec<u8>, client: IpAddr) {
+    line.extend_from_slice(AddressText::new(client).as_bytes());
+}
+
+/// A time in UTC to the millisecond (RFC 3339).
+pub(super) fn iso(line: &mut Vec<u8>, second: &Second, ms: u32) {
+    let digit = |value: u32| b'0' + (value % 10) as u8;
+    line.extend_from_slice(second.iso.as_bytes());
+    line.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms), b'Z']);
+}
+
+fn json_key(line: &mut Vec<u8>, key: &str) {
+    line.extend_from_slice(b",\"");
+    line.extend_from_slice(key.as_bytes());
+    line.extend_from_slice(b"\":");
+}
+
+fn json_integer(line: &mut Vec<u8>, key: &str, value: impl itoa::Integer) {
+    json_key(line, key);
+    integer(line, value);
+}
+
 fn json_text(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     if let Some(value) = value {
-        let _ = write!(line, ",\"{key}\":\"");
+        json_key(line, key);
+        line.push(b'"');
         escape_json(line, value);
         line.push(b'"');
     }
@@ -174,18 +209,25 @@ fn word(line: &mut Vec<u8>, name: Option<&[u8]>) {
 /// Writes text into a quoted field of the Combined format: quotes, backslashes and what is not printable become
 /// `\xHH`, as nginx writes them.
 pub(super) fn escape(line: &mut Vec<u8>, text: &[u8]) {
-    for &byte in text {
-        if byte == b'"' || byte == b'\\' || !(b' '..=b'~').contains(&byte) {
-            let _ = write!(line, "\\x{byte:02X}");
-        } else {
-            line.push(byte);
-        }
+    let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'"' && *byte != b'\\';
+    let mut rest = text;
+    loop {
+        let plain = rest.iter().take_while(|byte| is_plain(byte)).count();
+        line.extend_from_slice(&rest[..plain]);
+        let Some(byte) = rest.get(plain) else { return };
+        // Writing to a vector does not fail.
+        let _ = write!(line, "\\x{byte:02X}");
+        rest = &rest[plain + 1..];
     }
 }
 
-/// Writes text into a JSON string. Bytes that are no UTF-8 become U+FFFD.
+/// Writes text into a JSON string (RFC 8259 section 7). Bytes that are no UTF-8 become U+FFFD.
 fn escape_json(line: &mut Vec<u8>, text: &[u8]) {
+    if text.iter().all(|byte| (b' '..=b'~').contains(byte) && *byte != b'"' && *byte != b'\\') {
+        return line.extend_from_slice(text);
+    }
     for c in String::from_utf8_lossy(text).chars() {
+        // Writing to a vector does not fail.
         let _ = match c {
             '"' => write!(line, "\\\""),
             '\\' => write!(line, "\\\\"),
@@ -229,10 +271,16 @@ pub(super) mod tests {
         }
     }
 
+    fn line(record: &Record<'_>, format: &AccessFormat) -> Vec<u8> {
+        let mut line = Vec::new();
+        record.format(format, &mut line);
+        line
+    }
+
     #[test]
     fn a_combined_line() {
         let line =
-            String::from_utf8(record(b"/a?\"", b"curl\x00").format(&AccessFormat::Combined)).expect("text");
+            String::from_utf8(line(&record(b"/a?\"", b"curl\x00"), &AccessFormat::Combined)).expect("text");
         let (start, rest) = line.split_once(" - - [").expect("a date");
         let (_, rest) = rest.split_once("] ").expect("a date");
         assert_eq!(start, "192.0.2.7");
@@ -245,7 +293,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_json_line_leaves_out_what_is_unknown() {
-        let line = record(b"/a", b"x").format(&AccessFormat::Json);
+        let line = line(&record(b"/a", b"x"), &AccessFormat::Json);
         let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
         assert_eq!((&value["first_byte_us"], &value["tries"]), (&512.into(), &1.into()));
         assert_eq!((&value["node"], &value["request_id"]), (&"n 1".into(), &"id".into()));
@@ -258,10 +306,10 @@ pub(super) mod tests {
         #[test]
         fn foreign_bytes_stay_inside_their_field(target in prop::collection::vec(any::<u8>(), 0..60),
                                                  agent in prop::collection::vec(any::<u8>(), 0..60)) {
-            let line = record(&target, &agent).format(&AccessFormat::Combined);
-            prop_assert_eq!(line.iter().filter(|&&byte| byte == b'"').count(), 8);
-            prop_assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
-            let json = record(&target, &agent).format(&AccessFormat::Json);
+            let combined = line(&record(&target, &agent), &AccessFormat::Combined);
+            prop_assert_eq!(combined.iter().filter(|&&byte| byte == b'"').count(), 8);
+            prop_assert_eq!(combined.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            let json = line(&record(&target, &agent), &AccessFormat::Json);
             let value: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
             prop_assert_eq!(value["target"].as_str(), Some(&*String::from_utf8_lossy(&target)));
         }

@@ -6,21 +6,21 @@
 mod date;
 mod line;
 mod own;
+mod queue;
 mod writer;
 
 pub use line::{Record, Value};
 pub use own::LineFormat;
 
+use queue::Queue;
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{Relaxed, Release},
-};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use writer::{Message, Writer};
+use writer::Writer;
 
 /// How long a log that is closed is waited for.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
@@ -72,12 +72,10 @@ impl AccessLogConfig {
 #[derive(Debug)]
 pub struct AccessLog {
     config: AccessLogConfig,
-    queue: Option<SyncSender<Message>>,
-    /// An order to reopen that found the queue full.
-    reopen: Arc<AtomicBool>,
+    queue: Arc<Queue>,
     dropped: Arc<AtomicU64>,
     /// Closed when the writer is done.
-    ended: Mutex<Option<Receiver<()>>>,
+    ended: Mutex<Receiver<()>>,
 }
 
 impl AccessLog {
@@ -86,22 +84,16 @@ impl AccessLog {
     /// # Errors
     /// The file cannot be opened, or the thread cannot be started.
     pub fn open(config: &AccessLogConfig, dropped: Arc<AtomicU64>) -> io::Result<Self> {
-        let reopen = Arc::new(AtomicBool::new(false));
-        let (queue, messages) = sync_channel(config.queue_lines_max.max(1));
-        let writer = Writer::open(config.output.clone(), dropped.clone(), reopen.clone())?;
+        let queue = Arc::new(Queue::new(config.queue_lines_max));
+        let writer = Writer::open(config.output.clone(), dropped.clone())?;
         let thread = std::thread::Builder::new().name("access-log".to_owned());
         let (running, ended) = sync_channel(0);
+        let taken = queue.clone();
         thread.spawn(move || {
-            writer.run(&messages);
+            writer.run(&taken);
             drop::<SyncSender<()>>(running);
         })?;
-        Ok(Self {
-            config: config.clone(),
-            queue: Some(queue),
-            reopen,
-            dropped,
-            ended: Mutex::new(Some(ended)),
-        })
+        Ok(Self { config: config.clone(), queue, dropped, ended: Mutex::new(ended) })
     }
 
     /// The configuration that the log was opened with.
@@ -117,20 +109,19 @@ impl AccessLog {
         }
     }
 
-    /// Writes a line, or drops and counts it.
+    /// Has a line written, within some 10 ms, or drops and counts it.
     pub fn write(&self, record: &Record<'_>) {
-        self.send(Message::Line(record.format(&self.config.format)));
+        thread_local!(static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            record.format(&self.config.format, line);
+            self.push(line);
+        });
     }
 
-    /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one, save
-    /// for some that wait in a full queue.
+    /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one.
     pub fn reopen(&self) {
-        let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(_)) = queue.try_send(Message::Reopen) {
-            self.reopen.store(true, Release);
-            // If it is still full the writer has a line to take, after which it looks; else this wakes it.
-            let _ = queue.try_send(Message::Reopen);
-        }
+        self.queue.reopen();
     }
 
     /// Lines not written.
@@ -138,9 +129,8 @@ impl AccessLog {
         self.dropped.load(Relaxed)
     }
 
-    fn send(&self, message: Message) {
-        let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(message) {
+    fn push(&self, line: &[u8]) {
+        if !self.queue.push(line) {
             self.dropped.fetch_add(1, Relaxed);
         }
     }
@@ -150,8 +140,8 @@ impl Drop for AccessLog {
     /// Waits until every line is written, at most [`CLOSING_MAX`]: a reader of stdout that has stopped, or a file system that hangs,
     /// must not keep a process or a reload.
     fn drop(&mut self) {
-        self.queue = None;
-        let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        self.queue.close();
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         // The writer's end of the channel is dropped when it is done.
         if ended.recv_timeout(CLOSING_MAX) == Err(RecvTimeoutError::Timeout) {
             tracing::error!(
@@ -168,50 +158,34 @@ mod tests {
 
     #[test]
     fn a_moved_file_keeps_old_lines_and_a_new_one_gets_the_rest() {
-        let dir = std::env::temp_dir().join(format!("larder-access-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        let (path, moved) = (dir.join("log"), dir.join("log.1"));
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let log = AccessLog::open(&AccessLogConfig::file(&path), Arc::default()).expect("opens");
-        log.send(Message::Line(b"one\n".to_vec()));
-        log.send(Message::Flush);
+        log.push(b"one\n");
         while std::fs::read(&path).expect("reads").is_empty() {
             std::thread::yield_now();
         }
         std::fs::rename(&path, &moved).expect("moves");
         log.reopen();
-        log.send(Message::Line(b"two\n".to_vec()));
+        log.push(b"two\n");
         drop(log);
         assert_eq!(std::fs::read(&moved).expect("reads"), b"one\n");
         assert_eq!(std::fs::read(&path).expect("reads"), b"two\n");
-        std::fs::remove_dir_all(&dir).expect("removes");
     }
 
     #[test]
-    fn an_order_to_reopen_neither_waits_for_a_full_queue_nor_is_lost() {
-        let path = std::env::temp_dir().join(format!("larder-reopen-{}", std::process::id()));
-        let moved = path.with_extension("1");
-        let (queue, messages) = sync_channel(1);
-        let (dropped, reopen) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
-        let output = AccessLogOutput::File(path.clone());
-        let writer = Writer::open(output, dropped.clone(), reopen.clone()).expect("opens");
-        let log = AccessLog {
-            config: AccessLogConfig::file(&path),
-            queue: Some(queue),
-            reopen,
-            dropped,
-            ended: Mutex::default(),
-        };
-        log.send(Message::Line(b"one\n".to_vec()));
+    fn lines_that_wait_for_the_writer_when_the_file_moves_go_to_the_old_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
+        let queue = Queue::new(1);
+        let writer = Writer::open(AccessLogOutput::File(path.clone()), Arc::default()).expect("opens");
+        assert!(queue.push(b"one\n"), "there is room");
         std::fs::rename(&path, &moved).expect("moves");
-        // Nobody takes from the queue yet.
-        log.reopen();
-        drop(log);
-        writer.run(&messages);
+        queue.reopen();
+        queue.close();
+        writer.run(&queue);
         assert_eq!(std::fs::read(&moved).expect("reads"), b"one\n");
         assert_eq!(std::fs::read(&path).expect("reads"), b"");
-        for file in [path, moved] {
-            std::fs::remove_file(file).expect("removes");
-        }
     }
 
     #[test]
@@ -220,7 +194,7 @@ mod tests {
         let config = AccessLogConfig { output, ..AccessLogConfig::file("") };
         let log = AccessLog::open(&config, Arc::default()).expect("opens");
         let dropped = log.dropped.clone();
-        (0..3).for_each(|_| log.send(Message::Line(b"x\n".to_vec())));
+        (0..3).for_each(|_| log.push(b"x\n"));
         drop(log);
         assert_eq!(dropped.load(Relaxed), 3);
     }

@@ -1,12 +1,10 @@
 //! Lines of an operator's own format: text with parts of what is known of a request that has ended.
 
 use super::date::with_now;
-use super::line::{Record, Value, escape};
+use super::line::{Record, Value, address, escape, integer, iso};
 use crate::header::Lookup;
 use crate::template::{FormatError, pieces};
 use http::header::HeaderName;
-use std::fmt::Display;
-use std::io::Write;
 use std::sync::Arc;
 
 /// The format of a line: text in which `{part}` stands for what is known; `{{` and `}}` for the braces.
@@ -151,19 +149,21 @@ fn text(line: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-fn number(line: &mut Vec<u8>, value: Option<impl Display>) {
-    // Writing to a vector does not fail.
-    let _ = match value {
-        Some(value) => write!(line, "{value}"),
-        None => write!(line, "-"),
-    };
+fn number(line: &mut Vec<u8>, value: Option<impl itoa::Integer>) {
+    match value {
+        Some(value) => integer(line, value),
+        None => line.push(b'-'),
+    }
 }
 
 fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
     match part {
-        Part::Client => number(line, record.client),
+        Part::Client => match record.client {
+            Some(client) => address(line, client),
+            None => line.push(b'-'),
+        },
         Part::Time => with_now(|second, _| line.extend_from_slice(second.clf.as_bytes())),
-        Part::TimeIso => with_now(|second, ms| write!(line, "{}.{ms:03}Z", second.iso)).unwrap_or_default(),
+        Part::TimeIso => with_now(|second, ms| iso(line, second, ms)),
         Part::Method => text(line, Some(record.method.as_bytes())),
         Part::Host => text(line, Some(record.host)),
         Part::Target => text(line, Some(record.target)),
@@ -174,7 +174,7 @@ fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
         Part::UserAgent => text(line, record.user_agent),
         Part::Field(at) => match record.fields.get(at) {
             Some((_, Value::Text(value) | Value::Optional(value))) => text(line, *value),
-            Some((_, Value::Number(value))) => number(line, Some(value)),
+            Some((_, Value::Number(value))) => number(line, Some(*value)),
             Some((_, Value::Micros(span))) => number(line, span.map(|span| span.as_micros())),
             None => line.push(b'-'),
         },

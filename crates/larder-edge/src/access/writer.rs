@@ -1,30 +1,12 @@
 //! The thread that writes the access log.
 
 use super::AccessLogOutput;
+use super::queue::{Batch, Queue};
+use crate::Seldom;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{Acquire, Relaxed},
-};
-use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
-
-/// Bytes gathered before they are written, unless the queue runs empty earlier.
-const BATCH_BYTES: usize = 64 << 10;
-
-/// How often a failing log is reported.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
-
-/// A message to the writer.
-#[derive(Debug)]
-pub(super) enum Message {
-    Line(Vec<u8>),
-    Reopen,
-    #[cfg(test)]
-    Flush,
-}
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Debug)]
 enum Sink {
@@ -37,76 +19,55 @@ enum Sink {
 pub(super) struct Writer {
     output: AccessLogOutput,
     sink: Sink,
-    batch: Vec<u8>,
-    batch_lines: u64,
     dropped: Arc<AtomicU64>,
-    /// Asked to reopen when the queue was full.
-    reopen: Arc<AtomicBool>,
-    complained: Option<Instant>,
+    log: Seldom,
 }
 
 impl Writer {
-    pub(super) fn open(
-        output: AccessLogOutput,
-        dropped: Arc<AtomicU64>,
-        reopen: Arc<AtomicBool>,
-    ) -> io::Result<Self> {
+    pub(super) fn open(output: AccessLogOutput, dropped: Arc<AtomicU64>) -> io::Result<Self> {
         let sink = open(&output)?;
-        Ok(Self { output, sink, batch: Vec::new(), batch_lines: 0, dropped, reopen, complained: None })
+        Ok(Self { output, sink, dropped, log: Seldom::default() })
     }
 
-    /// Writes until every sender is gone.
-    pub(super) fn run(mut self, messages: &Receiver<Message>) {
-        while let Ok(message) = messages.recv() {
-            self.take(message);
-            while self.batch.len() < BATCH_BYTES
-                && let Ok(message) = messages.try_recv()
-            {
-                self.take(message);
-            }
-            self.flush();
-            if self.reopen.swap(false, Acquire) {
+    /// Writes until the queue is closed and empty.
+    pub(super) fn run(mut self, queue: &Queue) {
+        let mut batch = Batch::default();
+        while queue.take(&mut batch) {
+            let (before, after) = batch.text.split_at(batch.reopen_at.unwrap_or(batch.text.len()));
+            let mut written = self.write(before);
+            if batch.reopen_at.is_some() {
                 self.reopen();
+                written = written.and(self.write(after));
             }
+            if let Err(error) = written {
+                self.dropped.fetch_add(batch.lines as u64, Relaxed);
+                if let Some(times) = self.log.due() {
+                    tracing::error!(%error, lines = batch.lines, times, "access log: lines are lost");
+                }
+            }
+            batch.text.clear();
+            (batch.lines, batch.reopen_at) = (0, None);
         }
     }
 
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Line(line) => {
-                self.batch.extend_from_slice(&line);
-                self.batch_lines += 1;
+    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        match &mut self.sink {
+            Sink::File(file) => file.write_all(text),
+            Sink::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(text)?;
+                stdout.flush()
             }
-            Message::Reopen => {
-                self.flush();
-                self.reopen();
-            }
-            #[cfg(test)]
-            Message::Flush => self.flush(),
         }
     }
 
     fn reopen(&mut self) {
         match open(&self.output) {
             Ok(sink) => self.sink = sink,
-            Err(error) => tracing::error!(%error, "the access log cannot be reopened; the old file stays"),
-        }
-    }
-
-    fn flush(&mut self) {
-        let result = match &mut self.sink {
-            Sink::File(file) => file.write_all(&self.batch),
-            Sink::Stdout => io::stdout().lock().write_all(&self.batch).and_then(|()| io::stdout().flush()),
-        };
-        if let Err(error) = result {
-            self.dropped.fetch_add(self.batch_lines, Relaxed);
-            if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
-                self.complained = Some(Instant::now());
-                tracing::error!(%error, lines = self.batch_lines, "access log lines are lost");
+            Err(error) => {
+                tracing::error!(%error, "access log: cannot be opened anew; lines go to the old file");
             }
         }
-        self.batch.clear();
-        self.batch_lines = 0;
     }
 }
 

@@ -15,6 +15,7 @@ use super::template::{Stage, Template};
 use http::HeaderValue;
 use http::header::{HOST, HeaderName};
 use larder_edge::Fields;
+use larder_http::h1::is_text;
 use std::ops::Range;
 
 /// The most rules of one kind in one place.
@@ -69,7 +70,7 @@ impl Values {
         let value = &self.text[start..];
         let blank = value.len() - value.trim_ascii_start().len();
         let range = start + blank..start + value.trim_ascii_end().len().max(blank);
-        let is_value = !range.is_empty() && HeaderValue::from_bytes(&self.text[range.clone()]).is_ok();
+        let is_value = !range.is_empty() && is_text(&self.text[range.clone()]);
         self.places.push(is_value.then_some(range));
     }
 }

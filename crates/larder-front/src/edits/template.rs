@@ -18,6 +18,7 @@
 use super::error::EditError;
 use super::known::Known;
 use larder_core::rules::KeyTemplate;
+use larder_edge::AddressText;
 use larder_edge::template::pieces;
 use std::fmt;
 use std::io::Write as _;
@@ -192,7 +193,9 @@ fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {
 fn put(part: Part, known: &Known<'_>, out: &mut Vec<u8>) {
     // Writing to a vector does not fail.
     let _ = match part {
-        Part::Client => known.client.map_or(Ok(()), |client| write!(out, "{}", client.ip().to_canonical())),
+        Part::Client => known
+            .client
+            .map_or(Ok(()), |client| out.write_all(AddressText::new(client.ip().to_canonical()).as_bytes())),
         Part::ClientPort => known.client.map_or(Ok(()), |client| write!(out, "{}", client.port())),
         Part::HostName => out.write_all(&known.head.host_name().to_ascii_lowercase()),
         Part::Scheme => out.write_all(known.scheme().as_bytes()),

@@ -113,7 +113,7 @@ impl Requests {
             return Ok(());
         }
         let Some(node) = self.shared.decider.nodes.get(decision.node) else { return Ok(()) };
-        let set = tokens.set_cookie(of, &node.name, client.is_secure());
+        let set = tokens.set_cookie(of, &node, &self.shared.decider.nodes, client.is_secure());
         reply.fields.append(b"Set-Cookie", set.as_bytes())?;
         // A shared cache may keep the reply, but not for others what names this client's node (RFC 9111 section 5.2.2.4).
         reply.fields.append(b"Cache-Control", b"no-cache=\"set-cookie\"")

@@ -33,7 +33,7 @@ pub(crate) fn tell(tracer: Option<&Tracer>, traced: Option<&Traced>, request: &m
     if begins {
         request.remove(TRACESTATE);
     }
-    request.set(TRACEPARENT, parent.write().as_bytes());
+    request.set(TRACEPARENT, &parent.write());
 }
 
 /// The spans of a request that go on.

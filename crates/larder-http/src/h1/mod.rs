@@ -25,7 +25,7 @@ pub use fields::{Field, FieldName, Fields, SavedFields};
 pub use framing::{Broken, Framing};
 pub use reply::ReplyHead;
 pub use request::{Form, RequestHead, Version};
-pub use scan::{HeadEnd, is_host};
+pub use scan::{HeadEnd, is_host, is_text};
 
 /// Fields of a head that is read; one with more is refused. Looking a field up takes time in proportion to their number.
 pub const FIELDS_MAX: usize = 256;

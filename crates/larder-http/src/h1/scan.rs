@@ -55,7 +55,7 @@ pub(super) fn is_token(bytes: &[u8]) -> bool {
 }
 
 /// Whether these bytes may stand in a field's value (RFC 9110 section 5.5).
-pub(super) fn is_text(bytes: &[u8]) -> bool {
+pub fn is_text(bytes: &[u8]) -> bool {
     all(bytes, TEXT)
 }
 

@@ -1,0 +1,170 @@
+//! The queue between the threads that serve requests and the thread that writes the log.
+//!
+//! Lines wait as text in one buffer. The writer takes all of it at once, and is woken rarely: by the first line after a rest, and when
+//! [`BATCH_BYTES`] or half of the queue wait. Waking it for every line would cost more than formatting the line.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The number of waiting bytes for which the writer is woken at once.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Bytes that a line has on average at most, if the queue is to hold as many lines as configured.
+const LINE_BYTES: usize = 1 << 10;
+
+/// How long the writer waits for more lines after the first.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    lines_max: usize,
+    waiting: Mutex<Batch>,
+    wake: Condvar,
+}
+
+/// Lines and orders for the writer.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) text: Vec<u8>,
+    pub(super) lines: usize,
+    /// The file is to be opened anew after so many bytes of `text`.
+    pub(super) reopen_at: Option<usize>,
+    is_closed: bool,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.lines == 0 && self.reopen_at.is_none()
+    }
+
+    /// Whether the writer must not wait for more.
+    fn is_due(&self, lines_max: usize) -> bool {
+        self.is_closed
+            || self.reopen_at.is_some()
+            || self.text.len() >= BATCH_BYTES
+            || self.lines >= lines_max.div_ceil(2)
+    }
+}
+
+impl Queue {
+    /// A queue of at most so many lines, and of 1 KiB for each.
+    pub(super) fn new(lines_max: usize) -> Self {
+        Self { lines_max: lines_max.max(1), waiting: Mutex::default(), wake: Condvar::new() }
+    }
+
+    /// Adds a line. `false` if the queue is full or closed; the line is lost then.
+    pub(super) fn push(&self, line: &[u8]) -> bool {
+        let mut waiting = self.lock();
+        let is_full = waiting.lines >= self.lines_max
+            || waiting.text.len().saturating_add(line.len()) > self.lines_max.saturating_mul(LINE_BYTES);
+        if waiting.is_closed || is_full && !waiting.is_empty() {
+            return false;
+        }
+        let (was_empty, was_due) = (waiting.is_empty(), waiting.is_due(self.lines_max));
+        waiting.text.extend_from_slice(line);
+        waiting.lines += 1;
+        let wakes = was_empty || !was_due && waiting.is_due(self.lines_max);
+        drop(waiting);
+        if wakes {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    /// Has the file opened anew after the lines that wait now. Never waits for the writer, and is never lost.
+    pub(super) fn reopen(&self) {
+        let mut waiting = self.lock();
+        waiting.reopen_at = Some(waiting.text.len());
+        drop(waiting);
+        self.wake.notify_one();
+    }
+
+    /// Takes no more lines.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Waits for lines or an order and takes all that waits, in exchange for an empty batch, whose memory is used again. `false` if the
+    /// queue is closed and empty.
+    pub(super) fn take(&self, batch: &mut Batch) -> bool {
+        let mut waiting = self.lock();
+        while waiting.is_empty() {
+            if waiting.is_closed {
+                return false;
+            }
+            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let until = Instant::now() + GATHER;
+        while !waiting.is_due(self.lines_max) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            waiting = self.wake.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        batch.is_closed = waiting.is_closed;
+        std::mem::swap(&mut *waiting, batch);
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Batch> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(queue: &Queue) -> (Vec<u8>, usize, Option<usize>) {
+        let mut batch = Batch::default();
+        assert!(queue.take(&mut batch), "something waits");
+        (batch.text, batch.lines, batch.reopen_at)
+    }
+
+    #[test]
+    fn lines_wait_up_to_the_limit_and_orders_are_never_refused() {
+        let queue = Queue::new(2);
+        assert!(queue.push(b"one\n") && queue.push(b"two\n"));
+        assert!(!queue.push(b"three\n"), "the queue is full");
+        queue.reopen();
+        assert_eq!(taken(&queue), (b"one\ntwo\n".to_vec(), 2, Some(8)));
+        assert!(queue.push(b"four\n"), "there is room again");
+        assert!(!queue.push(&[b'x'; 2 * LINE_BYTES]), "too long beside others");
+        assert_eq!(taken(&queue), (b"four\n".to_vec(), 1, None));
+    }
+
+    #[test]
+    fn a_closed_queue_gives_what_waits_and_takes_no_more() {
+        let queue = Queue::new(8);
+        assert!(queue.push(b"one\n"));
+        queue.close();
+        assert!(!queue.push(b"two\n"));
+        assert_eq!(taken(&queue), (b"one\n".to_vec(), 1, None));
+        assert!(!queue.take(&mut Batch::default()), "it has ended");
+    }
+
+    #[test]
+    fn every_line_arrives_once_from_many_threads() {
+        let queue = Queue::new(100_000);
+        let (mut lines, mut text) = (0, Vec::new());
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..10_000).for_each(|_| assert!(queue.push(b"line\n")))))
+                .collect();
+            scope.spawn(|| {
+                writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+                queue.close();
+            });
+            let mut batch = Batch::default();
+            while queue.take(&mut batch) {
+                lines += std::mem::take(&mut batch.lines);
+                text.append(&mut batch.text);
+            }
+        });
+        assert_eq!(lines, 40_000);
+        assert_eq!(text, b"line\n".repeat(40_000));
+    }
+}
