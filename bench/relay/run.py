@@ -32,9 +32,9 @@ def write(path, text):
     return str(path)
 
 
-def nginx_config(work, body):
+def nginx_config(work, body, workers=1):
     return f"""
-worker_processes 1;
+worker_processes {workers};
 daemon off;
 pid {work}/nginx.pid;
 error_log {work}/error.log warn;
@@ -57,7 +57,7 @@ def backend(work, core, nginx):
     for name, size in SIZES.items():
         (root / name).write_bytes(os.urandom(size))
     port = free_port()
-    body = f"sendfile on; tcp_nopush on; server {{ listen 127.0.0.1:{port}; root {root}; }}"
+    body = f"sendfile on; tcp_nopush on; server {{ listen 127.0.0.1:{port}; root {root}; location = /v1/traces {{ return 200; }} }}"
     config = write(home / "nginx.conf", nginx_config(home, body))
     return Proxy("backend", [nginx, "-c", config, "-e", str(home / "error.log")], port, core)
 
@@ -74,30 +74,35 @@ def certificate(work):
     return both
 
 
-def larder(path, work, port, upstream, pem):
-    if pem is None:
-        return [path, "switch", "--listen", f"127.0.0.1:{port}", "--node", f"backend=127.0.0.1:{upstream}",
-                "--threads", "1", "--admin", f"127.0.0.1:{free_port()}"]
+def larder(path, work, port, upstream, pem, args):
+    listen = f'listen = "127.0.0.1:{port}"'
+    tls = f'[switch.tls]\n{listen}\ncertificates = "{pem}"' if pem else ""
+    busy = args.work == "full"
     config = write(work / "switch.toml", f"""
 [switch]
-threads = 1
+threads = {args.threads}
 nodes = ["127.0.0.1:{upstream}"]
-[switch.tls]
-listen = "127.0.0.1:{port}"
-certificates = "{pem}"
+{"" if pem else listen}
+{f'access_log = "{work / "larder.log"}"' if busy else ""}
+{'access_log_format = "json"' if busy else ""}
+{'sticky = { cookie = "srv" }' if busy else ""}
+{'request_headers = { set = { x-real-ip = "{client}" } }' if busy else ""}
+{'reply_headers = { set = { x-frame-options = "DENY" }, remove = ["server"] }' if busy else ""}
+{f'[switch.traces]{chr(10)}endpoint = "http://127.0.0.1:{upstream}"{chr(10)}ratio = 0.01' if busy else ""}
+{tls}
 [admin]
 listen = "127.0.0.1:{free_port()}"
 """)
     return [path, "switch", "--config", config]
 
 
-def node(path, work, port, upstream, pem):
+def node(path, work, port, upstream, pem, args):
     listen = f'listen = "127.0.0.1:{port}"'
     tls = f'[node.tls]\n{listen}\ncertificates = "{pem}"' if pem else ""
     config = write(work / "node.toml", f"""
 [node]
 name = "n"
-threads = 1
+threads = {args.threads}
 root = "{work / "root"}"
 {"" if pem else listen}
 {tls}
@@ -107,15 +112,31 @@ listen = "127.0.0.1:{free_port()}"
     return [path, "node", "--config", config]
 
 
-def engine(path, work, port, upstream, pem):
+def engine(path, work, port, upstream, pem, args):
     return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}", *([str(pem)] if pem else [])]
 
 
-def haproxy(path, work, port, upstream, pem):
+def haproxy(path, work, port, upstream, pem, args):
     secure = f" ssl crt {pem} alpn h2,http/1.1" if pem else ""
+    busy = args.work == "full"
+    # The same fields as in larder's JSON line, as far as HAProxy knows them. Its lines go to a file by stdout, as fast as it can.
+    fields = ('%{+json}o %(time)Tl %(client)ci %(method)HM %(target)HU %(version)HV %(status)ST %(bytes)B %(node)s %(total_ms)Ta '
+              '%(node_ms)Tr %(connect_ms)Tc %(waited_ms)Tw %(state)ts %(agent)[capture.req.hdr(0)] %(referer)[capture.req.hdr(1)] '
+              '%(host)[capture.req.hdr(2)] %(active)ac %(retries)rc')
+    logs = f"""
+    log stdout format raw local0
+    log-format '{fields}'""" if busy else ""
+    rules = """
+    http-request capture req.hdr(user-agent) len 128
+    http-request capture req.hdr(referer) len 128
+    http-request capture req.hdr(host) len 64
+    http-request set-header x-real-ip %[src]
+    http-response set-header x-frame-options DENY
+    http-response del-header server""" if busy else ""
+    sticky, by = ("cookie srv insert indirect nocache", " cookie a") if busy else ("", "")
     config = write(work / "haproxy.cfg", f"""
 global
-    nbthread 1
+    nbthread {args.threads}
     maxconn 4096
 defaults
     mode http
@@ -125,10 +146,11 @@ defaults
     http-reuse always
     option forwardfor
 frontend in
-    bind 127.0.0.1:{port}{secure}
+    bind 127.0.0.1:{port}{secure}{logs}{rules}
     default_backend out
 backend out
-    server a 127.0.0.1:{upstream}
+    {sticky}
+    server a 127.0.0.1:{upstream}{by}
 """)
     return [path, "-db", "-f", config]
 
@@ -141,17 +163,17 @@ def nginx_secure(pem):
     return " ssl http2", f"{files} ssl_session_tickets on; http2_max_concurrent_streams 128;"
 
 
-def nginx_files(path, work, port, upstream, pem):
+def nginx_files(path, work, port, upstream, pem, args):
     """The same files from the page cache."""
     home = work / "nginx-files"
     home.mkdir()
     secure, lines = nginx_secure(pem)
     body = f"sendfile on; tcp_nopush on; server {{ listen 127.0.0.1:{port}{secure}; {lines} root {work / 'root'}; }}"
-    config = write(home / "nginx.conf", nginx_config(home, body))
+    config = write(home / "nginx.conf", nginx_config(home, body, args.threads))
     return [path, "-c", config, "-e", str(home / "error.log")]
 
 
-def nginx_proxy(path, work, port, upstream, pem):
+def nginx_proxy(path, work, port, upstream, pem, args):
     home = work / "nginx"
     home.mkdir()
     secure, lines = nginx_secure(pem)
@@ -169,11 +191,11 @@ def nginx_proxy(path, work, port, upstream, pem):
             proxy_max_temp_file_size 0;
         }}
     }}"""
-    config = write(home / "nginx.conf", nginx_config(home, body))
+    config = write(home / "nginx.conf", nginx_config(home, body, args.threads))
     return [path, "-c", config, "-e", str(home / "error.log")]
 
 
-def envoy(path, work, port, upstream, pem):
+def envoy(path, work, port, upstream, pem, args):
     secure = f"""
       transport_socket:
         name: envoy.transport_sockets.tls
@@ -212,7 +234,7 @@ static_resources:
       cluster_name: out
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ {address.format(upstream)} }} }} }}] }}]
 """)
-    return [path, "-c", config, "--concurrency", "1", "-l", "error", "--disable-hot-restart"]
+    return [path, "-c", config, "--concurrency", str(args.threads), "-l", "error", "--disable-hot-restart"]
 
 
 MAKERS = {"larder": larder, "engine": engine, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy,
@@ -222,12 +244,12 @@ STORES = ["larder-node", "nginx-files"]
 
 
 class Proxy:
-    """A process in a group of its own, on one core."""
+    """A process in a group of its own, on some cores."""
 
-    def __init__(self, name, command, port, core):
+    def __init__(self, name, command, port, core, stdout=subprocess.DEVNULL):
         self.name, self.port = name, port
         self.process = subprocess.Popen(["taskset", "-c", str(core), *command], start_new_session=True,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                                        stdout=stdout, stderr=subprocess.PIPE)
         os.set_blocking(self.process.stderr.fileno(), False)
         deadline = time.monotonic() + 20
         while True:
@@ -339,10 +361,14 @@ def main():
     parser.add_argument("--stores", action="store_true", help="what has the files itself, instead of relays: " + ", ".join(STORES))
     parser.add_argument("--clients", choices=["clear", "tls", "h2", "handshakes"], default="clear",
                         help="HTTP/1.1, HTTP/1.1 over TLS, HTTP/2 over TLS, or handshakes of TLS alone")
+    parser.add_argument("--work", choices=["plain", "full"], default="plain",
+                        help="full, of larder and HAProxy: a JSON line in the access log for each request, three header rules, sticky "
+                             "sessions by cookie, and, larder alone, spans for 1 %% of the requests")
+    parser.add_argument("--threads", type=int, default=1, help="of each proxy; with 2, give --proxy-core 0,1")
     parser.add_argument("--streams", type=int, default=8, help="requests under way on a connection of HTTP/2")
     parser.add_argument("--sizes", default=",".join(SIZES))
-    parser.add_argument("--proxy-core", type=int, default=0)
-    parser.add_argument("--load-core", type=int, default=1, help="for wrk and the backend")
+    parser.add_argument("--proxy-core", default="0", help="one core, or several with commas")
+    parser.add_argument("--load-core", default="1", help="for wrk and the backend")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
@@ -351,7 +377,8 @@ def main():
 
     paths = {"larder": args.larder, "engine": args.engine, "haproxy": args.haproxy, "nginx": args.nginx,
              "envoy": args.envoy, "larder-node": args.larder, "nginx-files": args.nginx}
-    wanted = args.only.split(",") if args.only else [name for name in MAKERS if (name in STORES) == args.stores]
+    able = ["larder", "haproxy"] if args.work == "full" else [name for name in MAKERS if (name in STORES) == args.stores]
+    wanted = args.only.split(",") if args.only else able
     proxies, results = [], {}
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as directory:
         work = pathlib.Path(directory)
@@ -367,7 +394,9 @@ def main():
                     print(f"skipped: {name} (no program at {paths[name]})", file=sys.stderr)
                     continue
                 port = free_port()
-                proxy = Proxy(name, MAKERS[name](paths[name], work, port, origin.port, pem), port, args.proxy_core)
+                command = MAKERS[name](paths[name], work, port, origin.port, pem, args)
+                with open(work / f"{name}.stdout", "wb") as stdout:
+                    proxy = Proxy(name, command, port, args.proxy_core, stdout)
                 proxies.append(proxy)
                 check(proxy, args)
             # Rounds are interleaved, so that whatever else the machine does meets all alike.
@@ -401,7 +430,7 @@ def main():
         print(f"{row['size']:5} {row['proxy']:13} {row['cpu_us_per_request']:10.1f} {spread:>15} {versus:>10} "
               f"{row['requests_per_s']:8.0f} {'-' if row['latency_us_p99'] is None else round(row['latency_us_p99']):>8} {row['core_busy']:5.2f}")
     if args.json:
-        setup = {key: getattr(args, key) for key in ["clients", "streams", "connections", "seconds", "rounds", "proxy_core", "load_core"]}
+        setup = {key: getattr(args, key) for key in ["clients", "work", "threads", "streams", "connections", "seconds", "rounds", "proxy_core", "load_core"]}
         pathlib.Path(args.json).write_text(json.dumps({"setup": setup, "results": report}, indent=1) + "\n")
 
 
