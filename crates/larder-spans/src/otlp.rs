@@ -97,10 +97,8 @@ pub(crate) fn request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> 
             attribute("service.version", env!("CARGO_PKG_VERSION")),
         ],
     };
-    let scope_spans = ScopeSpans {
-        scope: Scope { name: "larder" },
-        spans: spans.iter().map(SpanBody::new).collect(),
-    };
+    let scope_spans =
+        ScopeSpans { scope: Scope { name: "larder" }, spans: spans.iter().map(SpanBody::new).collect() };
     let body = Body { resource_spans: [ResourceSpans { resource, scope_spans: [scope_spans] }] };
     // Texts and whole numbers always have a form in JSON.
     serde_json::to_vec(&body).unwrap_or_default()
