@@ -56,7 +56,8 @@ mod tests {
     proptest! {
         #[test]
         fn addresses_look_as_the_standard_library_displays_them(address: IpAddr) {
-            prop_assert_eq!(AddressText::new(address).as_bytes(), address.to_string().as_bytes());
+            let (ours, standard) = (AddressText::new(address), address.to_string());
+            prop_assert_eq!(ours.as_bytes(), standard.as_bytes());
         }
     }
 }
