@@ -30,7 +30,7 @@ faults-long: ## the protocols between peers in 20,000 worlds each where everythi
 	@scripts/run.sh cargo run --release --locked -p larder -- sim faults --seeds $(or $(SEEDS),20000) $(ARGS)
 
 paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
-	@scripts/run.sh cargo run --release --locked -p larder -- sim paper all --markdown docs/validation.md --html target/validation.html $(ARGS)
+	@scripts/run.sh cargo run --release --locked -p larder-lab -- paper all --markdown docs/validation.md --html target/validation.html $(ARGS)
 
 lab: ## the papers' experiments live on this machine, every policy on every workload, into target/lab (about an hour; LOGS="a.gz b.gz")
 	@scripts/lab.sh $(LOGS)

@@ -4,7 +4,7 @@
 //! simulated is what they act upon: clients ([`source`]), nodes with processors and disks ([`cost`]), and time.
 //!
 //! * [`Workload`] and [`Scenario`] go into [`simulate`], an [`Outcome`] comes out;
-//! * [`users`] are clients who fetch pages and think, or go through profiles; [`simulate_with`] takes them;
+//! * [`simulate_with`] takes clients of a caller's own: any [`Source`](source::Source);
 //! * [`sweep()`] runs many of them on all cores;
 //! * [`churn()`](churn::churn) says what nodes that come and go cost under each policy;
 //! * [`faults`] is the test of the protocol between peers: all that can go wrong between them, from seeds;
@@ -21,10 +21,10 @@ pub mod cost;
 mod engine;
 mod error;
 pub mod faults;
+pub mod figure;
 mod gms;
 mod memory;
 pub mod outcome;
-pub mod paper;
 pub mod plan;
 pub mod press;
 pub mod replay;
@@ -35,7 +35,6 @@ mod sweep;
 pub mod tables;
 mod tally;
 pub mod text;
-pub mod users;
 mod workload;
 
 pub use cost::Costs;

@@ -135,7 +135,11 @@ impl Scenario {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), SimError> {
+    /// Checks that all values are within their ranges, as every run does first.
+    ///
+    /// # Errors
+    /// The first value that is out of its range.
+    pub fn check(&self) -> Result<(), SimError> {
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if self.nodes.is_empty() || self.nodes.len() > NODES_LIMIT as usize {
             return out("nodes", "1 to 65534");

@@ -8,24 +8,24 @@ use crate::config::ConfigError;
 /// The arguments cannot mean anything; the text says what would.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+pub struct Usage(pub String);
 
 /// A usage error, ready to return.
-pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
 /// The exit code of wrong usage and of a wrong config.
 pub(crate) const WRONG_USE: u8 = 2;
 
-/// 0 for success and for a reader of stdout that went away, 2 for usage and config errors, 1 for the rest. The
-/// error and its causes go to stderr.
-pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+/// Returns 0 for success and for a reader of stdout that went away, 2 for usage and config errors, and 1 for all other
+/// errors. Writes the error and its causes to stderr, after the name of the program.
+pub fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    let _ = writeln!(io::stderr(), "larder: {error:#}");
+    let _ = writeln!(io::stderr(), "{program}: {error:#}");
     ExitCode::from(code(&error))
 }
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     fn exits(error: impl Into<anyhow::Error>) -> String {
-        format!("{:?}", exit_code(Err(error.into().context("while testing"))))
+        format!("{:?}", exit_code("larder", Err(error.into().context("while testing"))))
     }
 
     #[test]

@@ -350,7 +350,7 @@ impl Press {
     }
 
     /// 1/mu_s, and 1/mu_g: processor time of a file of mean size between nodes, at one end.
-    pub(crate) fn relaying_s(&self) -> f64 {
+    pub fn relaying_s(&self) -> f64 {
         let (start, rate) = match self.network {
             Network::Fast => (0.000_01, 80_000.0),
             Network::Slow => (0.000_1, 11_500.0),

@@ -9,6 +9,7 @@ pub(crate) mod keys;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod logging;
+pub(crate) mod moved;
 pub(crate) mod node;
 pub(crate) mod paperwork;
 pub(crate) mod plan;

@@ -45,7 +45,7 @@ pub(crate) fn manual(args: &ManualArgs) -> anyhow::Result<()> {
 
 /// The page of a command and those of the ones below it.
 fn pages(folder: &Path, name: &str, command: clap::Command) -> anyhow::Result<()> {
-    for below in command.get_subcommands() {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages(folder, &format!("{name}-{}", below.get_name()), below.clone())?;
     }
     let path = folder.join(format!("{name}.1"));

@@ -5,20 +5,20 @@ mod charts;
 mod demo;
 mod lines;
 mod marks;
-mod paper;
 mod peers;
 mod plan;
 mod plot;
 mod svg;
 
 pub(crate) use demo::{chart, page};
-pub(crate) use larder_sim::text::{counted, number, rate};
-pub(crate) use paper::page as paper_page;
+pub use larder_sim::text::{counted, number, rate};
 pub(crate) use peers::{chart as peers_chart, page as peers_page};
 pub(crate) use plan::page as plan_page;
+pub use plot::plot;
+pub use svg::{Svg, escape};
 
 /// Colours and letters of the charts; also put into every SVG file that stands alone.
-const STYLE: &str = include_str!("style.css");
+pub const STYLE: &str = include_str!("style.css");
 
 /// Everything else on a report page.
-const PAGE_STYLE: &str = include_str!("page.css");
+pub const PAGE_STYLE: &str = include_str!("page.css");

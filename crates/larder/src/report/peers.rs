@@ -1,7 +1,7 @@
 //! The report page of `larder demo --peers`.
 
 use larder_core::Bytes;
-use larder_sim::paper::{Figure, Line};
+use larder_sim::figure::{Figure, Line};
 
 use super::charts::{Bar, bars};
 use super::lines::{Lines, Series, lines};

@@ -1,6 +1,6 @@
 //! The papers' figures: lines with marks over two axes, a legend above that wraps.
 
-use larder_sim::paper::{Figure, Line};
+use larder_sim::figure::{Figure, Line};
 
 use super::axis::Axis;
 use super::marks::{colour, marker};
@@ -14,7 +14,7 @@ const RIGHT: f64 = 18.0;
 const FOOT: f64 = 46.0;
 
 /// Draws a figure with the paper's axes, so that one can lay both side by side.
-pub(crate) fn plot(figure: &Figure) -> Svg {
+pub fn plot(figure: &Figure) -> Svg {
     let places = legend_places(&figure.lines);
     let rows = places.last().map_or(1.0, |place| place.1 + 1.0);
     let (top, bottom) = (18.0 + 18.0 * rows, HEIGHT - FOOT + 18.0 * (rows - 1.0));

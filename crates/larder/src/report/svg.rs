@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// A drawing with a title and a description for those who do not see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Svg {
+pub struct Svg {
     width: f64,
     height: f64,
     title: String,
@@ -70,12 +70,12 @@ impl Svg {
     }
 
     /// The element to put into a page that has [`super::STYLE`] already.
-    pub(crate) fn inline(&self) -> String {
+    pub fn inline(&self) -> String {
         self.element("")
     }
 
     /// A file of its own, style included.
-    pub(crate) fn standalone(&self) -> String {
+    pub fn standalone(&self) -> String {
         let style = format!("<style>{}</style>", super::STYLE);
         let ground = r#"<rect class="ground" width="100%" height="100%"/>"#;
         self.element(&format!("{style}{ground}"))
@@ -109,7 +109,7 @@ fn short(value: f64) -> String {
 }
 
 /// Makes a text safe within XML and HTML, attributes included.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

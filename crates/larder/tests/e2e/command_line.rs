@@ -54,6 +54,14 @@ fn options_are_checked_like_the_file() {
 }
 
 #[test]
+fn commands_that_have_moved_name_the_new_command() {
+    let text = stderr(&larder(&["sim", "paper", "lard-fig07", "--json", "-"]).code(2));
+    assert!(text.contains("run `larder-lab paper lard-fig07 --json -`"), "{text}");
+    let text = stderr(&larder(&["sim", "run", "--help"]).code(2));
+    assert!(text.contains("run `larder-lab run --help`"), "{text}");
+}
+
+#[test]
 fn what_check_prints_can_be_checked() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("larder.toml");

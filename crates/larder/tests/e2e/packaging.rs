@@ -35,7 +35,7 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
     for file in [
         "usr/bin/larder",
         "usr/share/man/man1/larder.1.gz",
-        "usr/share/man/man1/larder-sim-paper.1.gz",
+        "usr/share/man/man1/larder-sim-replay.1.gz",
         "usr/share/doc/larder/examples/larder.toml",
         "usr/share/doc/larder/copyright",
     ] {

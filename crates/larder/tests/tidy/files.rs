@@ -65,7 +65,7 @@ fn too_large(file: &File) -> Option<String> {
 
 /// Test code that sleeps. A test waits for an event, with the helpers of the testkit, which say why a duration is right.
 fn sleeps(path: &str, text: &str) -> Vec<String> {
-    let is_test = path.starts_with("crates/")
+    let is_test = (path.starts_with("crates/") || path.starts_with("lab/"))
         && !path.contains("larder-handoff/")
         && (path.contains("/tests/") || path.ends_with("/tests.rs"));
     let lines = text.lines().enumerate().filter(|(_, line)| is_test && line.contains(concat!("sl", "eep(")));

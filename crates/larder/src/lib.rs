@@ -1,0 +1,32 @@
+//! larder: a content-aware web cluster in one binary.
+//!
+//! A subcommand is a role; [`cli`] lists them. stdout carries data, stderr talk. Exit codes: 0 success, 1 failure,
+//! 2 wrong usage or config. A closed pipe on stdout ends the program quietly.
+//!
+//! This is a library so that the laboratory (`lab/larder-lab`) can use parts of the program. The public modules are those
+//! parts. They promise no stable interface.
+
+mod acme;
+mod admin;
+mod ask;
+mod cli;
+mod cmd;
+mod config;
+mod demo;
+mod lab;
+pub mod outcome;
+mod preflight;
+pub mod report;
+mod roster;
+mod top;
+mod validate;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs the program with the arguments of the process.
+pub fn run() -> ExitCode {
+    let cli = cli::Cli::parse();
+    outcome::exit_code("larder", cli.run())
+}

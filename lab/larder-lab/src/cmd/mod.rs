@@ -1,0 +1,4 @@
+//! The subcommands.
+
+pub(crate) mod paper;
+pub(crate) mod run;

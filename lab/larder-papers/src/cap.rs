@@ -1,0 +1,455 @@
+//! The CAP paper's experiments (Casalicchio and Colajanni, WWW 2001): page delays at sites of mixed services (figures 4
+//! to 6) and how WRR depends on its gather period (figure 3). Figure 2 is [`super::cap_vector`].
+//!
+//! # The load
+//! The paper gives 100 to 300 sessions a second and 2 to 32 servers, not which of them its figures are for. Here one rule
+//! sets the load of every experiment: so many sessions a second that under CAP the kind of station that works most
+//! (processor, disk, network interface, back-end) works a given share of the time, mean over the nodes. It is found by a
+//! run with few sessions, as utilisation grows in proportion to the rate: what a request takes does not depend on it.
+//! CAP's hit ratio does, as memories are cold in a run with few sessions, so that a second run, at the rate that the first
+//! one gives, corrects it.
+//!
+//! # The policies
+//! CAP, LARD and static partitioning dispatch each request (layer 7); WRR, RR and RAN each connection, which is a page
+//! (layer 4). WRR is "always able to choose the best parameters": here the best of the number of processes gathered every
+//! 0.1, 0.5, 1, 2, 5 and 10 s, by the 90th percentile of a run whose seed is not measured. LARD's utilisation is reported
+//! as often as suits it best, by the same rule. Lines at fixed periods of 2 and 5 s stand beside both. Utilisation is that of the busiest of processor, disk, network interface and back-end. One line is not in
+//! the paper: LARD as its authors published it, which goes by connections that the switch counts itself and needs no
+//! reports.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use larder_core::class::ServiceClass;
+use larder_core::dispatch::{Admission, Settings};
+use larder_core::policy::PolicyKind;
+use larder_core::{Bytes, Time};
+use larder_trace::synth::sessions::{SessionRecipe, Site};
+use serde::Deserialize;
+
+use super::PaperError;
+use super::builtin::{Builtin, Plan, params};
+use super::report::Sample;
+use super::traces::Traces;
+use crate::users::{PageLog, SessionUsers, site_workload};
+use larder_sim::cost::{Cap01, Costs, Layer};
+use larder_sim::{CacheChoice, Outcome, Scenario, SimNode, simulate_with};
+
+mod tuning;
+
+pub(super) use tuning::{Gather, Thresholds};
+
+/// Periods of which the best is taken, in seconds.
+const PERIODS_S: [f64; 6] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0];
+/// Sessions a second and node of the run that the load is computed from: too few to fill any station.
+const PROBE_PER_NODE_S: f64 = 3.0;
+/// The seed of the runs that choose a period; none that is measured.
+const CHOOSING_SEED: u64 = 1_000;
+/// A node's memory as a share of the document tree (section 4.2).
+const MEMORY_SHARE: f64 = 0.15;
+
+const fn warm_s() -> f64 {
+    40.0
+}
+
+const fn until_s() -> f64 {
+    140.0
+}
+
+/// A cluster and a site.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bench {
+    /// The site.
+    site: String,
+    /// Servers.
+    nodes: u16,
+    /// The share of the time that the busiest kind of station works under CAP, above 0 and below 1.
+    load: f64,
+    /// So many seeds, from 1; their pages are put together.
+    seeds: u64,
+    /// Pages that begin before are not measured, in seconds.
+    #[serde(default = "warm_s")]
+    warm_s: f64,
+    /// No page begins after, in seconds.
+    #[serde(default = "until_s")]
+    until_s: f64,
+    #[serde(skip)]
+    rate: OnceLock<Result<f64, PaperError>>,
+}
+
+/// A policy and what it may be set to.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    policy: PolicyKind,
+    /// How often nodes report, in seconds.
+    period_s: f64,
+    /// LARD's thresholds, in thousandths.
+    low: u16,
+    high: u16,
+}
+
+impl Setup {
+    /// With the paper's thresholds.
+    const fn new(policy: PolicyKind, period_s: f64) -> Self {
+        Self { policy, period_s, low: 300, high: 700 }
+    }
+}
+
+/// What a policy gave.
+#[derive(Default)]
+struct Run {
+    pages: PageLog,
+    outcomes: Vec<Outcome>,
+}
+
+impl Bench {
+    fn check(&self) -> Result<(), String> {
+        let site = self.site.parse::<Site>().map_err(|error| error.to_string())?;
+        let good = (1..=1_024).contains(&self.nodes) && (1..=100).contains(&self.seeds);
+        if !good {
+            return Err("'nodes' must be 1 to 1,024 and 'seeds' 1 to 100".to_owned());
+        }
+        if !(self.load > 0.0 && self.load < 1.0) {
+            return Err("'load' must be above 0 and below 1".to_owned());
+        }
+        if !(self.warm_s >= 0.0 && self.until_s > self.warm_s && self.until_s <= 10_000.0) {
+            return Err(format!("{site}: 'until_s' must be above 'warm_s' and at most 10,000"));
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> String {
+        let Self { site, nodes, load, seeds, warm_s, until_s, .. } = self;
+        let costs = Cap01::default();
+        format!(
+            "{site} on {nodes} at {load}, seeds {seeds}, {warm_s} to {until_s} s, {PERIODS_S:?}, {costs:?}"
+        )
+    }
+
+    /// Sessions a second, by the rule.
+    fn rate(&self) -> Result<f64, PaperError> {
+        let found = self.rate.get_or_init(|| {
+            let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
+            for _ in 0..2 {
+                let probe = self.run(Setup::new(PolicyKind::Cap, 1.0), rate)?;
+                let busiest = probe.busy().into_iter().fold(0.0, f64::max);
+                rate *= self.load / busiest;
+            }
+            // Tenths of a session a second, so that a rate can be quoted.
+            Ok((rate * 10.0).round() / 10.0)
+        });
+        found.clone()
+    }
+
+    fn site(&self) -> Result<Site, PaperError> {
+        self.site.parse().map_err(|error| PaperError::Workload(format!("{error}")))
+    }
+
+    /// All seeds.
+    fn run(&self, setup: Setup, rate: f64) -> Result<Run, PaperError> {
+        let mut run = Run::default();
+        for seed in 1..=self.seeds {
+            self.run_seed(setup, rate, seed, &mut run)?;
+        }
+        Ok(run)
+    }
+
+    fn run_seed(&self, setup: Setup, rate: f64, seed: u64, run: &mut Run) -> Result<(), PaperError> {
+        let Setup { policy, period_s, low, high } = setup;
+        let site = self.site()?;
+        let recipe =
+            SessionRecipe { sessions_per_s: rate, span_s: self.until_s, ..SessionRecipe::cap01(site) };
+        let sessions = recipe.sessions(seed).map_err(|error| PaperError::Workload(error.to_string()))?;
+        let is_layer4 =
+            matches!(policy, PolicyKind::Random | PolicyKind::Rr | PolicyKind::WrrNum | PolicyKind::WrrTime);
+        let costs =
+            Cap01 { switch: if is_layer4 { Layer::Layer4 } else { Layer::Layer7 }, ..Cap01::default() };
+        let memory = Bytes((sessions.tree_bytes() as f64 * MEMORY_SHARE) as u64);
+        let settings = Settings {
+            policy,
+            seed,
+            admission: Admission::Unlimited,
+            t_gat: Duration::from_secs_f64(period_s),
+            // "Proportionally to the percentage arrival of requests for each class": by page, as a user's request is
+            // for a page.
+            static_shares: site.classes().map(u32::from),
+            util_low_permille: low,
+            util_high_permille: high,
+            ..Settings::default()
+        };
+        let scenario = Scenario {
+            nodes: vec![SimNode::with_cache(memory); usize::from(self.nodes)],
+            cache: CacheChoice::Kind(larder_core::cache::CacheKind::Lru),
+            costs: Costs::Cap01(costs),
+            warmup: (sessions.objects.len() as f64 * self.warm_s / self.until_s) as usize,
+            report_every: Some(Duration::from_secs_f64(period_s)),
+            ..Scenario::lard98(1, settings)
+        };
+        let workload = site_workload(&sessions.items, costs.place_ns());
+        let window = Time::ZERO + Duration::from_secs_f64(self.warm_s)
+            ..Time::ZERO + Duration::from_secs_f64(self.until_s);
+        let users = SessionUsers::new(&sessions, window, &mut run.pages);
+        let users = if is_layer4 { users.bound(policy)? } else { users };
+        run.outcomes.push(simulate_with(&workload, &scenario, Box::new(users))?);
+        Ok(())
+    }
+
+    /// The best of the periods for a policy: the one with the lowest 90th percentile under a seed of its own.
+    fn best(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
+        let mut best = (f64::INFINITY, PERIODS_S[0]);
+        for period_s in PERIODS_S {
+            let mut run = Run::default();
+            self.run_seed(Setup::new(policy, period_s), rate, CHOOSING_SEED, &mut run)?;
+            let p90_s = run.pages.all.delays().p90_s;
+            if p90_s < best.0 {
+                best = (p90_s, period_s);
+            }
+        }
+        Ok(best.1)
+    }
+}
+
+impl Run {
+    fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
+        self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
+    }
+
+    /// Shares of the time that processors, disks, network interfaces and back-ends work, mean over the nodes.
+    fn busy(&self) -> [f64; 4] {
+        let of = |part: fn(&larder_sim::NodeOutcome) -> f64| {
+            self.mean(|outcome| {
+                outcome.nodes.iter().map(part).sum::<f64>() / outcome.nodes.len().max(1) as f64
+            })
+        };
+        [
+            of(|node| node.cpu_busy),
+            of(|node| node.disk_busy),
+            of(|node| node.nic_busy),
+            of(|node| node.back_busy),
+        ]
+    }
+
+    fn values(&self, rate: f64, period_s: f64) -> Vec<(&'static str, f64)> {
+        let (delays, [cpu, disk, nic, back]) = (self.pages.all.delays(), self.busy());
+        let class_n = self.pages.of_class[ServiceClass::N.index()].delays();
+        let most = |outcome: &Outcome| {
+            let busy = |node: &larder_sim::NodeOutcome| node.cpu_busy.max(node.disk_busy).max(node.back_busy);
+            outcome.nodes.iter().map(busy).fold(0.0, f64::max)
+        };
+        vec![
+            ("p90_s", delays.p90_s),
+            ("p50_s", delays.p50_s),
+            ("mean_s", delays.mean_s),
+            ("n_p90_s", class_n.p90_s),
+            ("n_p50_s", class_n.p50_s),
+            ("hit_ratio", self.mean(|outcome| 1.0 - outcome.miss_ratio)),
+            ("cpu_busy", cpu),
+            ("disk_busy", disk),
+            ("network_busy", nic),
+            ("back_busy", back),
+            ("busiest_node", self.mean(most)),
+            ("switch_busy", self.mean(|outcome| outcome.front_busy)),
+            ("sessions_per_s", rate),
+            ("period_s", period_s),
+        ]
+    }
+}
+
+const METRICS: [&str; 14] = [
+    "p90_s",
+    "p50_s",
+    "mean_s",
+    "n_p90_s",
+    "n_p50_s",
+    "hit_ratio",
+    "cpu_busy",
+    "disk_busy",
+    "network_busy",
+    "back_busy",
+    "busiest_node",
+    "switch_busy",
+    "sessions_per_s",
+    "period_s",
+];
+
+/// `cap-pages`: how long pages take, by policy.
+///
+/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` where there are several classes, and `WRR at
+/// 2 s` and so on with a fixed period. With a second site S (`beside`) also `CAP on S`, `LARD on S`, `WRR on S`, at the
+/// load that the rule gives for S, and `CAP on S, same rate` and so on, at this site's sessions a second.
+/// x: a page delay in seconds. Metrics: `within` (share of the pages that take at most x), and, the same at every x, the
+/// 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and `n_p50_s` (of pages of class N alone), `hit_ratio`, shares of
+/// the time that stations work (mean over the nodes; `busiest_node` is the busiest station of all), `sessions_per_s`, and
+/// the period that suited the policy best.
+#[derive(Debug)]
+pub(super) struct Pages;
+
+/// Whose site and rate a line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Here,
+    Beside,
+    BesideSameRate,
+}
+
+#[derive(Clone, Debug)]
+struct PagesLine {
+    name: String,
+    policy: PolicyKind,
+    /// The period; the best if `None` and the policy needs one.
+    period_s: Option<f64>,
+    place: Where,
+}
+
+#[derive(Debug)]
+struct PagesPlan {
+    bench: Bench,
+    beside: Option<Bench>,
+    lines: Vec<PagesLine>,
+    /// Delays at which the share is read, in seconds.
+    seconds: Vec<f64>,
+}
+
+const POLICIES: [(&str, PolicyKind); 5] = [
+    ("CAP", PolicyKind::Cap),
+    ("LARD", PolicyKind::LardUtil),
+    ("WRR", PolicyKind::WrrNum),
+    ("LARD by connections", PolicyKind::Lard),
+    ("StaticPartitioning", PolicyKind::Static),
+];
+const FIXED: [(&str, PolicyKind, f64); 4] = [
+    ("LARD at 2 s", PolicyKind::LardUtil, 2.0),
+    ("LARD at 5 s", PolicyKind::LardUtil, 5.0),
+    ("WRR at 2 s", PolicyKind::WrrNum, 2.0),
+    ("WRR at 5 s", PolicyKind::WrrNum, 5.0),
+];
+
+/// Reads a list of positive numbers and the bench that the other keys describe.
+fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
+    let mut rest = table.clone();
+    let values = rest.remove(list).ok_or_else(|| format!("'{list}' is missing"))?;
+    let values: Vec<f64> =
+        values.try_into().map_err(|_| format!("'{list}' must be a list of numbers with a point"))?;
+    if values.is_empty()
+        || values.len() > 1_000
+        || !values.iter().all(|value| (0.001..=3_600.0).contains(value))
+    {
+        return Err(format!("'{list}' must be 1 to 1,000 numbers from 0.001 to 3,600"));
+    }
+    let bench: Bench = params(&rest)?;
+    bench.check()?;
+    Ok((bench, values))
+}
+
+/// The lines: only sites with several classes have servers to dedicate.
+fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
+    let classes = site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
+    let several = classes.iter().filter(|share| **share > 0).count() > 1;
+    let policies = &POLICIES[..if several { POLICIES.len() } else { POLICIES.len() - 1 }];
+    let line = |name: String, policy, period_s, place| PagesLine { name, policy, period_s, place };
+    let mut lines: Vec<PagesLine> =
+        policies.iter().map(|(name, policy)| line((*name).to_owned(), *policy, None, Where::Here)).collect();
+    lines.extend(
+        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), Where::Here)),
+    );
+    if let Some(other) = beside {
+        for (name, policy) in &POLICIES[..3] {
+            lines.push(line(format!("{name} on {other}"), *policy, None, Where::Beside));
+            lines.push(line(format!("{name} on {other}, same rate"), *policy, None, Where::BesideSameRate));
+        }
+    }
+    lines
+}
+
+impl Builtin for Pages {
+    fn name(&self) -> &'static str {
+        "cap-pages"
+    }
+
+    fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
+        let mut table = table.clone();
+        let other = table.remove("beside");
+        let (bench, seconds) = read(&table, "seconds")?;
+        let beside = other.map(|site| {
+            table.insert("site".to_owned(), site);
+            read(&table, "seconds").map(|(bench, _)| bench)
+        });
+        let beside = beside.transpose()?;
+        let lines = pages_lines(&bench.site, beside.as_ref().map(|bench| bench.site.as_str()));
+        Ok(Box::new(PagesPlan { bench, beside, lines, seconds }))
+    }
+}
+
+impl Plan for PagesPlan {
+    fn lines(&self) -> Vec<String> {
+        self.lines.iter().map(|line| line.name.clone()).collect()
+    }
+
+    fn metrics(&self) -> Vec<&'static str> {
+        std::iter::once("within").chain(METRICS).collect()
+    }
+
+    fn jobs(&self) -> usize {
+        self.lines.len()
+    }
+
+    fn key(&self, job: usize) -> String {
+        format!("{} {} {:?}", self.lines[job].name, self.bench.key(), self.seconds)
+    }
+
+    fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
+        let line = &self.lines[job];
+        let bench = match (&self.beside, line.place) {
+            (Some(beside), Where::Beside | Where::BesideSameRate) => beside,
+            _ => &self.bench,
+        };
+        let rate = if line.place == Where::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
+        let period_s = match (line.period_s, line.policy) {
+            (Some(period_s), _) => period_s,
+            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.best(line.policy, rate)?,
+            _ => 1.0,
+        };
+        let run = bench.run(Setup::new(line.policy, period_s), rate)?;
+        let values = run.values(rate, period_s);
+        let sample = |x: &f64| {
+            let within = ("within", run.pages.all.share_within(*x));
+            Sample::new(&line.name, *x, std::iter::once(within).chain(values.iter().copied()))
+        };
+        Ok(self.seconds.iter().map(sample).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(text: &str) -> Result<Bench, String> {
+        let bench: Bench = params(&text.parse().expect("TOML"))?;
+        bench.check().map(|()| bench)
+    }
+
+    #[test]
+    fn the_load_is_what_the_rule_says() {
+        let text = "site = 'transaction'\nnodes = 4\nload = 0.6\nseeds = 1\nwarm_s = 20.0\nuntil_s = 80.0";
+        let bench = bench(text).expect("good parameters");
+        let rate = bench.rate().expect("a rate");
+        let run = bench.run(Setup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
+        let busiest = run.busy().into_iter().fold(0.0, f64::max);
+        // A thousand queries: their demands' sum varies by 3 % from run to run, and utilisation with it.
+        assert!((busiest - 0.6).abs() < 0.08, "{busiest} at {rate} sessions/s");
+        assert!(run.pages.all.delays().count > 500);
+    }
+
+    #[test]
+    fn parameters_out_of_range_are_named() {
+        let error = |text: &str| bench(text).expect_err("out of range");
+        assert!(error("site = 'shop'\nnodes = 4\nload = 0.6\nseeds = 1").contains("publishing-static"));
+        assert!(error("site = 'transaction'\nnodes = 0\nload = 0.6\nseeds = 1").contains("'nodes'"));
+        assert!(error("site = 'transaction'\nnodes = 4\nload = 1.0\nseeds = 1").contains("'load'"));
+        assert!(
+            error("site = 'transaction'\nnodes = 4\nload = 0.6\nseeds = 1\nwarm_s = 500.0")
+                .contains("until_s")
+        );
+    }
+}

@@ -1,0 +1,458 @@
+//! What an experiment file may set for a run, and the run that it makes.
+
+use core::time::Duration;
+use std::fmt;
+use std::str::FromStr;
+
+use larder_core::cache::CacheKind;
+use larder_core::dispatch::{Admission, Settings};
+use larder_core::switches::SwitchesSettings;
+use larder_core::{Bytes, PolicyKind};
+use larder_trace::synth::{Hot, Recipe};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::traces::WorkloadSpec;
+use larder_sim::cost::Costs;
+use larder_sim::source::Arrivals;
+use larder_sim::{CacheChoice, Scenario, SideBySide, SimNode};
+
+/// A value that is written as its name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Named<T>(pub(super) T);
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<T: fmt::Display> Serialize for Named<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// How nodes use their memory, by name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Memory(CacheChoice);
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "unbounded" => Ok(Self(CacheChoice::Unbounded)),
+            "global" => Ok(Self(CacheChoice::Global(CacheKind::Gds))),
+            "global-lru" => Ok(Self(CacheChoice::Global(CacheKind::Lru))),
+            _ => name.parse::<CacheKind>().map(|kind| Self(CacheChoice::Kind(kind))).map_err(|_| {
+                format!("'{name}' is no memory: write gds, gds-packets, lru, unbounded, global or global-lru")
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            CacheChoice::Kind(kind) => kind.fmt(f),
+            CacheChoice::Unbounded => f.write_str("unbounded"),
+            CacheChoice::Global(CacheKind::Lru) => f.write_str("global-lru"),
+            CacheChoice::Global(_) => f.write_str("global"),
+        }
+    }
+}
+
+/// A bound that no policy exceeds, in place of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ceiling {
+    /// All memory in one piece and without limit.
+    Unbounded,
+    /// All memory in one piece, and it knows the future.
+    Clairvoyant,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Arriving {
+    /// `clients`, each with one request outstanding.
+    Closed,
+    /// At the trace's times, `time_factor` times faster.
+    Open,
+    /// The trace dealt out to the nodes, `window` requests in hand at each.
+    Subtraces,
+}
+
+/// Declares the settings, each optional, and how one set lies over another.
+macro_rules! knobs {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty,)+) => {
+        /// What `[run]` and a line's `set` may say. Every key may stand in either; the line's counts.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct Knobs {
+            $($(#[doc = $doc])+ #[serde(skip_serializing_if = "Option::is_none")] pub(super) $name: Option<$kind>,)+
+        }
+
+        impl Knobs {
+            /// The values of `over`, and where it has none, those of `self`.
+            pub(super) fn under(&self, over: &Self) -> Self {
+                Self { $($name: over.$name.clone().or_else(|| self.$name.clone()),)+ }
+            }
+        }
+    };
+}
+
+knobs! {
+    /// Recipe of the workload. This or `trace`.
+    recipe: String,
+    /// Trace file in the directory of traces.
+    trace: String,
+    /// Seed of the workload. Default 1.
+    seed: u64,
+    /// Targets, requests and bytes relative to the recipe, above 0 and at most 1. Default 1.
+    scale: f64,
+    /// Requests instead of the recipe's.
+    requests: u64,
+    /// Share of the requests that go to hot targets, 0.05 to 0.5.
+    hot_share: f64,
+    /// Number of hot targets, 1 to 1,000.
+    hot_targets: u32,
+    /// Size of each, in KiB.
+    hot_kib: f64,
+    /// The policy. This or `ceiling`.
+    policy: Named<PolicyKind>,
+    /// A bound in place of a policy.
+    ceiling: Ceiling,
+    /// Seed of policies that draw lots. Default 1.
+    policy_seed: u64,
+    /// Nodes, 1 to 65,534. Default 8.
+    nodes: u32,
+    /// Memory of a node in MiB. Default 32.
+    memory_mib: f64,
+    /// How it is used: gds, gds-packets, lru, unbounded, global. Default gds.
+    memory: Named<Memory>,
+    /// Larger items are not kept, in KiB. Default: no limit.
+    object_max_kib: f64,
+    /// Speed of the processor relative to the cost model's. Default 1.
+    cpu_speed: f64,
+    /// Speed of the disks. Default 1.
+    disk_speed: f64,
+    /// Disks of a node, 1 to 64. Default 1.
+    disks: u16,
+    /// What requests take. Default lard98.
+    costs: Costs,
+    /// Who asks. Default closed.
+    arrivals: Arriving,
+    /// Clients of closed arrivals; 0 stands for S. Default 0.
+    clients: u32,
+    /// How many times faster than the trace open arrivals are. Default 1.
+    time_factor: f64,
+    /// Requests in hand at each node, for subtraces. Default 64.
+    window: u32,
+    /// Share of the requests, from the first, that is not measured, 0 to below 1. Default 0.
+    warmup: f64,
+    /// T_low. Default 25.
+    t_low: u32,
+    /// T_high. Default 65.
+    t_high: u32,
+    /// K in seconds. Default 20.
+    replication_decay_s: f64,
+    /// Requests outstanding at most: 0 stands for S, the derived limit. Default 0.
+    admission: u32,
+    /// How often nodes report their load, in ms. Default: never.
+    report_every_ms: u64,
+    /// Below so many requests a node is underutilised. Default 10.
+    idle_below: u32,
+    /// Switches side by side, 1 to 64; 0: one that knows of no others. Default 0.
+    switches: u16,
+    /// How long a message between switches takes, in ms. Default 1.
+    switch_delay_ms: f64,
+    /// How often switches tell each other what has changed, in ms. Default 20.
+    switch_period_ms: f64,
+    /// Requests by which a node's load must differ to be told. Default 2.
+    switch_step: u32,
+}
+
+/// A run: a workload and what to do with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Run {
+    pub(super) workload: WorkloadSpec,
+    /// Share of the requests that is not measured.
+    pub(super) warmup: f64,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum What {
+    Simulate(Box<Scenario>),
+    Ceiling(Ceiling, Box<Scenario>),
+}
+
+const KIB: f64 = 1_024.0;
+
+impl Knobs {
+    /// Sets the knob that a sweep runs over.
+    pub(super) fn with(&self, over: &str, x: f64) -> Result<Self, String> {
+        let mut knobs = self.clone();
+        let whole = || {
+            let fits = x.fract() == 0.0 && (0.0..=4e9).contains(&x);
+            if fits { Ok(x as u32) } else { Err(format!("'{over}' takes whole numbers from 0, not {x}")) }
+        };
+        match over {
+            "nodes" => knobs.nodes = Some(whole()?),
+            "memory_mib" => knobs.memory_mib = Some(x),
+            "disks" => knobs.disks = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
+            "cpu_speed" => knobs.cpu_speed = Some(x),
+            "disk_speed" => knobs.disk_speed = Some(x),
+            "t_low" => knobs.t_low = Some(whole()?),
+            "t_high" => knobs.t_high = Some(whole()?),
+            "clients" => knobs.clients = Some(whole()?),
+            "time_factor" => knobs.time_factor = Some(x),
+            "hot_share" => knobs.hot_share = Some(x),
+            "hot_kib" => knobs.hot_kib = Some(x),
+            "replication_decay_s" => knobs.replication_decay_s = Some(x),
+            "switches" => knobs.switches = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
+            "switch_delay_ms" => knobs.switch_delay_ms = Some(x),
+            "switch_period_ms" => knobs.switch_period_ms = Some(x),
+            "switch_step" => knobs.switch_step = Some(whole()?),
+            "seed" => knobs.seed = Some(u64::from(whole()?)),
+            _ => {
+                return Err(format!(
+                    "a sweep cannot run over '{over}': use nodes, memory_mib, disks, cpu_speed, disk_speed, t_low, \
+                     t_high, clients, time_factor, hot_share, hot_kib, replication_decay_s, switches, \
+                     switch_delay_ms, switch_period_ms, switch_step or seed"
+                ));
+            }
+        }
+        Ok(knobs)
+    }
+
+    /// The run. The message names the key at fault.
+    pub(super) fn run(&self) -> Result<Run, String> {
+        let warmup = self.warmup.unwrap_or(0.0);
+        if !(0.0..1.0).contains(&warmup) {
+            return Err(format!("'warmup' = {warmup} must be from 0 to below 1"));
+        }
+        let scenario = Box::new(self.scenario()?);
+        self.check_ranges()?;
+        let what = match (self.ceiling, &self.policy) {
+            (None, Some(_)) => What::Simulate(scenario),
+            (Some(ceiling), None) => What::Ceiling(ceiling, scenario),
+            _ => return Err("a line needs 'policy' or 'ceiling', one of the two".to_owned()),
+        };
+        if matches!(what, What::Ceiling(..)) {
+            self.check_ceiling()?;
+        }
+        Ok(Run { workload: self.workload()?, warmup, what })
+    }
+
+    /// What a ceiling does not know it refuses: a line beside it would be compared with another cluster's bound.
+    fn check_ceiling(&self) -> Result<(), String> {
+        if !matches!(self.costs(), Costs::Lard98(_)) {
+            return Err("'ceiling' is known for the cost model lard98 only".to_owned());
+        }
+        if self.arrivals.is_some_and(|arriving| arriving != Arriving::Closed) {
+            return Err("'ceiling' is known for closed arrivals only".to_owned());
+        }
+        let unknown = [("memory", self.memory.is_some()), ("object_max_kib", self.object_max_kib.is_some())];
+        match unknown.into_iter().find(|(_, set)| *set) {
+            Some((key, _)) => {
+                Err(format!("'{key}' has no meaning for a 'ceiling', which keeps what it likes"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ranges that nothing else checks before the run.
+    fn check_ranges(&self) -> Result<(), String> {
+        let within = |key: &str, value: Option<f64>, least: f64, most: f64| match value {
+            Some(value) if !(least..=most).contains(&value) => {
+                Err(format!("'{key}' = {value} must be from {least} to {most}"))
+            }
+            _ => Ok(()),
+        };
+        within("hot_share", self.hot_share, 0.05, 0.5)?;
+        within("hot_targets", self.hot_targets.map(f64::from), 1.0, 1_000.0)?;
+        within("hot_kib", self.hot_kib, 0.001, 1e9)?;
+        within("requests", self.requests.map(|requests| requests as f64), 1.0, 1e9)?;
+        within("object_max_kib", self.object_max_kib, 0.0, 1e12)?;
+        within("cpu_speed", self.cpu_speed, 1e-6, 1e6)?;
+        within("disk_speed", self.disk_speed, 1e-6, 1e6)?;
+        within("time_factor", self.time_factor, 1e-6, 1e6)?;
+        within("window", self.window.map(f64::from), 1.0, f64::from(1_u32 << 20))?;
+        within("clients", self.clients.map(f64::from), 0.0, 1e7)?;
+        within("report_every_ms", self.report_every_ms.map(|ms| ms as f64), 1.0, 1e9)
+    }
+
+    fn workload(&self) -> Result<WorkloadSpec, String> {
+        match (&self.recipe, &self.trace) {
+            (Some(recipe), None) => {
+                let known = Recipe::by_name(recipe).map_err(|error| format!("'recipe': {error}"))?;
+                let scale = self.scale.unwrap_or(1.0);
+                if !(scale > 0.0 && scale <= 1.0) {
+                    return Err(format!("'scale' = {scale} must be above 0 and at most 1"));
+                }
+                let hot =
+                    (self.hot_share.or(self.hot_kib).is_some() || self.hot_targets.is_some()).then(|| {
+                        let usual = known.hot.unwrap_or_default();
+                        Hot {
+                            share: self.hot_share.unwrap_or(usual.share),
+                            targets: self.hot_targets.unwrap_or(usual.targets),
+                            size: self.hot_kib.map_or(usual.size, |kib| Bytes((kib * KIB) as u64)),
+                        }
+                    });
+                let (recipe, seed) = (recipe.clone(), self.seed.unwrap_or(1));
+                Ok(WorkloadSpec::Synthetic { recipe, seed, scale, requests: self.requests, hot })
+            }
+            (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests: self.requests }),
+            _ => Err("a run needs 'recipe' or 'trace', one of the two".to_owned()),
+        }
+    }
+
+    fn costs(&self) -> Costs {
+        self.costs.unwrap_or(Costs::Lard98(larder_sim::cost::Lard98::default()))
+    }
+
+    fn scenario(&self) -> Result<Scenario, String> {
+        let nodes = self.nodes.unwrap_or(8);
+        if !(1..=65_534).contains(&nodes) {
+            return Err(format!("'nodes' = {nodes} must be from 1 to 65534"));
+        }
+        let memory = self.memory_mib.unwrap_or(32.0);
+        if !(memory > 0.0 && memory <= 1e9) {
+            return Err(format!("'memory_mib' = {memory} must be above 0 and at most 10^9"));
+        }
+        let decay = self.replication_decay_s.unwrap_or(20.0);
+        if !(0.0..=1e9).contains(&decay) {
+            return Err(format!("'replication_decay_s' = {decay} must be from 0 to 10^9"));
+        }
+        let usual = Settings::default();
+        let settings = Settings {
+            policy: self.policy.map_or(PolicyKind::LardR, |policy| policy.0),
+            seed: self.policy_seed.unwrap_or(1),
+            t_low: self.t_low.unwrap_or(usual.t_low),
+            t_high: self.t_high.unwrap_or(usual.t_high),
+            replication_decay: Duration::from_secs_f64(decay),
+            admission: match self.admission.unwrap_or(0) {
+                0 => Admission::Derived,
+                limit => Admission::Fixed(limit),
+            },
+            ..usual
+        };
+        settings.validate().map_err(|error| error.to_string())?;
+        let node = SimNode {
+            cpu_speed: self.cpu_speed.unwrap_or(1.0),
+            disk_speed: self.disk_speed.unwrap_or(1.0),
+            disks: self.disks.unwrap_or(1),
+            ..SimNode::with_cache(Bytes((memory * KIB * KIB) as u64))
+        };
+        let scenario = Scenario {
+            nodes: vec![node; nodes as usize],
+            cache: self.memory.map_or(CacheChoice::Kind(CacheKind::Gds), |memory| memory.0.0),
+            object_max: self.object_max_kib.map_or(Bytes(u64::MAX), |kib| Bytes((kib * KIB) as u64)),
+            arrivals: self.arriving(),
+            costs: self.costs(),
+            report_every: self.report_every_ms.map(Duration::from_millis),
+            idle_below: self.idle_below.unwrap_or(10),
+            switches: self.side_by_side()?,
+            ..Scenario::lard98(nodes as usize, settings)
+        };
+        scenario.check().map_err(|error| error.to_string())?;
+        Ok(scenario)
+    }
+
+    /// The switches, where there is more than one or one is to behave as several do.
+    fn side_by_side(&self) -> Result<Option<SideBySide>, String> {
+        let usual = SwitchesSettings::default();
+        let Some(count) = self.switches.filter(|count| *count > 0) else {
+            let lone =
+                [self.switch_delay_ms.is_some(), self.switch_period_ms.is_some(), self.switch_step.is_some()];
+            return if lone.contains(&true) && self.switches.is_none() {
+                Err("'switch_delay_ms', 'switch_period_ms' and 'switch_step' need 'switches'".to_owned())
+            } else {
+                Ok(None)
+            };
+        };
+        let ms = |key: &str, value: Option<f64>, usual: Duration| match value {
+            Some(value) if !(0.0..=60_000.0).contains(&value) => {
+                Err(format!("'{key}' = {value} must be from 0 to 60000"))
+            }
+            Some(value) => Ok(Duration::from_secs_f64(value / 1_000.0)),
+            None => Ok(usual),
+        };
+        let period = ms("switch_period_ms", self.switch_period_ms, usual.period)?;
+        let settings = SwitchesSettings {
+            period,
+            step: self.switch_step.unwrap_or(usual.step),
+            all_every: usual.all_every.max(period),
+            ..usual
+        };
+        let delay = ms("switch_delay_ms", self.switch_delay_ms, Duration::from_millis(1))?;
+        Ok(Some(SideBySide { count, delay, settings }))
+    }
+
+    fn arriving(&self) -> Arrivals {
+        match self.arrivals.unwrap_or(Arriving::Closed) {
+            Arriving::Closed => Arrivals::Closed { clients: self.clients.unwrap_or(0) },
+            Arriving::Open => Arrivals::Open { speed: self.time_factor.unwrap_or(1.0) },
+            Arriving::Subtraces => Arrivals::Subtraces { window: self.window.unwrap_or(64) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn knobs(text: &str) -> Result<Knobs, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn a_line_lies_over_the_run() {
+        let base = knobs("recipe = 'rice-like'\nmemory_mib = 32\npolicy = 'wrr'").unwrap();
+        let run =
+            base.under(&knobs("policy = 'lard-r'\nmemory = 'lru'").unwrap()).with("nodes", 4.0).unwrap();
+        let What::Simulate(scenario) = run.run().unwrap().what else { unreachable!() };
+        assert_eq!(scenario.settings.policy, PolicyKind::LardR);
+        assert_eq!((scenario.nodes.len(), scenario.nodes[0].cache), (4, Bytes::mib(32)));
+        assert_eq!(scenario.cache, CacheChoice::Kind(CacheKind::Lru));
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (text, complaint) in [
+            ("recipe = 'rice'", "'recipe': 'rice' is not a recipe"),
+            ("recipe = 'rice-like'\nceiling = 'unbounded'", "'policy' or 'ceiling'"),
+            ("nodes = 0", "'nodes' = 0 must be from 1 to 65534"),
+            ("memory_mib = -1", "'memory_mib' = -1 must be"),
+            ("t_low = 70", "t_high = 65 is out of range"),
+            ("warmup = 1", "'warmup' = 1 must be"),
+            ("hot_share = 0.01", "'hot_share' = 0.01 must be from 0.05 to 0.5"),
+            ("hot_kib = -1", "'hot_kib' = -1 must be"),
+            ("time_factor = 0", "'time_factor' = 0 must be from 0.000001 to 1000000"),
+            ("window = 2000000", "'window' = 2000000 must be from 1 to 1048576"),
+        ] {
+            let error = knobs(text).unwrap().under(&knobs("policy = 'wrr'").unwrap()).run().unwrap_err();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+        for refused in ["memory = 'lru'", "object_max_kib = 500", "arrivals = 'open'"] {
+            let ceiling = knobs("recipe = 'rice-like'\nceiling = 'clairvoyant'").unwrap();
+            let error = ceiling.under(&knobs(refused).unwrap()).run().unwrap_err();
+            assert!(error.contains("'ceiling'"), "{refused}: {error}");
+        }
+        for (text, complaint) in [
+            ("policy = 'lrad'", "there is no policy 'lrad'"),
+            ("memory = 'mru'", "'mru' is no memory"),
+            ("memroy = 'lru'", "unknown field `memroy`"),
+        ] {
+            let error = knobs(text).unwrap_err();
+            assert!(error.to_string().contains(complaint), "{text}: {error}");
+        }
+        let error = Knobs::default().with("colour", 1.0).unwrap_err();
+        assert!(error.contains("cannot run over 'colour'"), "{error}");
+        assert!(Knobs::default().with("nodes", 1.5).unwrap_err().contains("whole numbers"));
+    }
+}

@@ -1,0 +1,253 @@
+//! Servers without a front-end, simulated: with the analytic model of PRESS beside them, or as the WARD paper has them.
+//!
+//! Two builtins with the same `[params]`, `press-cluster` and `ward-cluster`. They differ in what a cluster is where nothing is
+//! said: the PRESS paper's, or the WARD paper's ([`WARD`]). `[params]`: the fields of [`Point`], and
+//!
+//! * `servers`: names of [`Server`]; each is a line, for each variant one;
+//! * `variants`: tables with a `name` and fields of [`Point`]; the line is then `SERVER, NAME`. Without a name the line is the
+//!   server's. By default one without anything. One may have `servers` of its own;
+//! * `over` and `values`: a field with numbers as values, which is x; or `over_traces`: tables with fields of [`Point`], x is
+//!   their number, from 1;
+//! * `modelled`: whether the model is solved at each x too: lines `trad m`, `port m`, `non-port m`.
+//!
+//! Metrics: see [`metrics`].
+
+mod days;
+mod metrics;
+mod point;
+
+pub(super) use days::WardDays;
+
+use serde::Deserialize;
+
+use super::PaperError;
+use super::builtin::{Builtin, Plan, params};
+use super::report::Sample;
+use super::traces::Traces;
+use larder_sim::cooperation::{Server, cooperate};
+use larder_sim::press;
+use point::Point;
+
+/// What a cluster of the WARD paper is (HPL-2001-2, sections 3.1 and 3.2). `connections` is the number of requests of its own
+/// that a node has in hand, as chosen for `ward-clusters`.
+const WARD: &str =
+    "costs = 'ward'\nrecipe = 'hp-hours-like'\nmemory_share = 0.05\nspread = 'dealt'\nconnections = 1024";
+
+/// `press-cluster`, or `ward-cluster`.
+#[derive(Debug)]
+pub(super) struct Clusters {
+    name: &'static str,
+    /// What is not as [`Point::default`], in TOML.
+    usual: &'static str,
+}
+
+/// As the PRESS paper.
+pub(super) const PRESS_CLUSTER: Clusters = Clusters { name: "press-cluster", usual: "" };
+/// As the WARD paper.
+pub(super) const WARD_CLUSTER: Clusters = Clusters { name: "ward-cluster", usual: WARD };
+
+/// What is usual, and what is said instead.
+fn merged(usual: &str, table: &toml::Table) -> toml::Table {
+    let usual: Result<toml::Table, _> = usual.parse();
+    let mut all = usual.unwrap_or_else(|error| unreachable!("what is usual is TOML: {error}"));
+    all.extend(table.clone());
+    all
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    name: String,
+    server: Server,
+    /// By x.
+    points: Vec<Point>,
+}
+
+#[derive(Clone, Debug)]
+struct ClusterPlan {
+    xs: Vec<f64>,
+    lines: Vec<Line>,
+    modelled: bool,
+}
+
+#[derive(Deserialize)]
+struct Over {
+    servers: Vec<Server>,
+    #[serde(default)]
+    variants: Vec<toml::Table>,
+    over: Option<String>,
+    values: Option<Vec<f64>>,
+    over_traces: Option<Vec<toml::Table>>,
+    #[serde(default)]
+    modelled: bool,
+}
+
+/// Most values of x, servers and variants, each.
+const LIST_MAX: usize = 32;
+
+impl Builtin for Clusters {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
+        let over: Over = params(table)?;
+        let mut rest = merged(self.usual, table);
+        for key in ["servers", "variants", "over", "values", "over_traces", "modelled"] {
+            rest.remove(key);
+        }
+        let (xs, tables) = xs(&over)?;
+        let variants =
+            if over.variants.is_empty() { vec![toml::Table::new()] } else { over.variants.clone() };
+        let fits = |count: usize| (1..=LIST_MAX).contains(&count);
+        if !(fits(xs.len()) && fits(variants.len()) && fits(over.servers.len())) {
+            return Err(format!("servers, variants and x must be 1 to {LIST_MAX} each"));
+        }
+        let mut lines: Vec<Line> = Vec::new();
+        for variant in variants {
+            let mut fields = variant;
+            let own = fields.remove("servers").map(|names| named_servers(&names)).transpose()?;
+            let named = fields.remove("name").map(|name| name.as_str().unwrap_or_default().to_owned());
+            let points = tables.iter().map(|table| {
+                let mut all = rest.clone();
+                all.extend(table.clone());
+                all.extend(fields.clone());
+                let point: Point = params(&all)?;
+                point.check().map(|()| point)
+            });
+            let points = points.collect::<Result<Vec<_>, _>>()?;
+            for server in own.as_ref().unwrap_or(&over.servers) {
+                let name = match &named {
+                    Some(name) => format!("{}, {name}", server.name()),
+                    None => server.name().to_owned(),
+                };
+                if lines.iter().any(|line| line.name == name) {
+                    return Err(format!("there are two lines '{name}': name the variants"));
+                }
+                lines.push(Line { name, server: *server, points: points.clone() });
+            }
+        }
+        let plan = ClusterPlan { xs, lines, modelled: over.modelled };
+        if plan.modelled {
+            for point in &plan.lines[0].points {
+                point.model().solve().map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(Box::new(plan))
+    }
+}
+
+fn named_servers(names: &toml::Value) -> Result<Vec<Server>, String> {
+    let wrong = |error: toml::de::Error| format!("servers: {}", error.message());
+    let servers: Vec<Server> = names.clone().try_into().map_err(wrong)?;
+    if servers.is_empty() || servers.len() > LIST_MAX {
+        return Err(format!("servers: must be 1 to {LIST_MAX}"));
+    }
+    Ok(servers)
+}
+
+/// The x, and the fields that each sets.
+fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
+    match (&over.over, &over.values, &over.over_traces) {
+        (Some(key), Some(values), None) => {
+            let table = |x: &f64| {
+                let whole =
+                    x.fract() == 0.0 && x.abs() < 1e9 && !key.ends_with("_mb") && !key.ends_with("_ms");
+                let value = if whole { toml::Value::Integer(*x as i64) } else { toml::Value::Float(*x) };
+                toml::Table::from_iter([(key.clone(), value)])
+            };
+            if !values.is_sorted() {
+                return Err("values: must rise".to_owned());
+            }
+            Ok((values.clone(), values.iter().map(table).collect()))
+        }
+        (None, None, Some(traces)) => Ok(((1..=traces.len()).map(|x| x as f64).collect(), traces.clone())),
+        _ => Err("'params' needs over and values, or over_traces".to_owned()),
+    }
+}
+
+const fn modelled_as(server: Server) -> press::Server {
+    match server {
+        Server::Trad | Server::Rr => press::Server::Trad,
+        Server::Press => press::Server::Portable,
+        _ => press::Server::NonPortable,
+    }
+}
+
+fn model_line(server: press::Server) -> String {
+    format!("{} m", server.name())
+}
+
+impl ClusterPlan {
+    fn simulated(&self) -> usize {
+        self.lines.len() * self.xs.len()
+    }
+
+    fn simulate(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
+        let line = &self.lines[job % self.lines.len()];
+        let at = job / self.lines.len();
+        let point = &line.points[at];
+        let workload = traces.workload(&point.workload()?)?;
+        let cluster = point.cluster(line.server, &workload, point.warmup_requests());
+        let outcome = cooperate(&workload, &cluster)?;
+        let mut values = metrics::values(&outcome, f64::from(point.nodes));
+        if self.modelled {
+            let modelled = point.model().solve()?.throughput(modelled_as(line.server));
+            values.push((metrics::MODEL_ERROR, (modelled / outcome.throughput - 1.0).abs()));
+        }
+        Ok(vec![Sample::new(&line.name, self.xs[at], values)])
+    }
+
+    /// The model at all x.
+    fn model(&self) -> Result<Vec<Sample>, PaperError> {
+        let mut samples = Vec::new();
+        for (x, point) in self.xs.iter().zip(&self.lines[0].points) {
+            let solution = point.model().solve()?;
+            for answer in solution.servers {
+                let alone = answer.server == press::Server::Trad;
+                let hit_rate = if alone { point.hit_rate } else { solution.hit_rate_cluster };
+                let values = [
+                    ("throughput", answer.throughput),
+                    ("throughput_node", answer.throughput / f64::from(point.nodes)),
+                    ("hit_rate", hit_rate),
+                    ("miss_rate", 1.0 - hit_rate),
+                    ("forwarded", if alone { 0.0 } else { solution.forwarded }),
+                ];
+                samples.push(Sample::new(&model_line(answer.server), *x, values));
+            }
+        }
+        Ok(samples)
+    }
+}
+
+impl Plan for ClusterPlan {
+    fn lines(&self) -> Vec<String> {
+        let simulated = self.lines.iter().map(|line| line.name.clone());
+        let modelled = press::Server::ALL.into_iter().filter(|_| self.modelled).map(model_line);
+        simulated.chain(modelled).collect()
+    }
+
+    fn metrics(&self) -> Vec<&'static str> {
+        metrics::names()
+    }
+
+    fn jobs(&self) -> usize {
+        self.simulated() + usize::from(self.modelled)
+    }
+
+    fn key(&self, job: usize) -> String {
+        if job == self.simulated() {
+            return format!("model {:?} {:?}", self.xs, self.lines[0].points);
+        }
+        let line = &self.lines[job % self.lines.len()];
+        let at = job / self.lines.len();
+        // The workload first, so that those who share it are neighbours.
+        format!("{:?} {} {} {}", line.points[at], line.name, self.xs[at], self.modelled)
+    }
+
+    fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
+        if job == self.simulated() { self.model() } else { self.simulate(job, traces) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! One cluster of an experiment: its fields, their ranges, and what they mean to the simulator.
+
+use core::time::Duration;
+
+use larder_core::Bytes;
+use larder_core::peers::{CardSettings, PressSettings, Rest, SharingSettings, WardSettings};
+use larder_trace::synth::Recipe;
+use serde::{Deserialize, Serialize};
+
+use crate::PaperError;
+use crate::traces::WorkloadSpec;
+use larder_sim::Workload;
+use larder_sim::cooperation::{Cooperation, Costs, Counted, Moving, Server, Spread, WardSetup};
+use larder_sim::press::{Network, Press};
+
+/// Whose costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Model {
+    /// The PRESS paper's.
+    Press,
+    /// The WARD paper's server, with messages on a network of the PRESS paper.
+    Ward,
+}
+
+/// Where targets go that a routing table does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Unnamed {
+    /// They stay where they are asked for.
+    Here,
+    /// To a node by their hash.
+    Hashed,
+}
+
+/// A cluster and what is asked of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Point {
+    /// A recipe; its files' sizes and popularity count.
+    pub(super) recipe: String,
+    pub(super) seed: u64,
+    /// Files instead of the recipe's, of the same mean size; 0: the recipe's.
+    pub(super) files: u32,
+    pub(super) requests: u32,
+    /// Requests for each node; 0: `requests`.
+    pub(super) requests_node: u32,
+    /// Share of the requests that come first and are not measured.
+    pub(super) warmup: f64,
+    pub(super) nodes: u32,
+    /// Memory of a node in MB of 1,024 KB.
+    pub(super) memory_mb: f64,
+    /// Memory of a node as a share of the working set; 0: `memory_mb`.
+    pub(super) memory_share: f64,
+    /// Clients' connections for each node.
+    pub(super) connections: u32,
+    pub(super) spread: Spread,
+    pub(super) costs: Model,
+    pub(super) network: Network,
+    /// Telling takes no processor.
+    pub(super) telling_free: bool,
+    /// Messages go before requests at processors; without it as the costs say.
+    pub(super) messages_first: Option<bool>,
+    /// ForwardOH: processor of the initial node for a request that moves; without it as the costs say.
+    pub(super) forward_us: Option<f64>,
+    /// Processor of the dispatcher for a decision; without it as the costs say.
+    pub(super) decide_us: Option<f64>,
+    /// Processor of the switch for a request.
+    pub(super) switch_us: f64,
+    /// How requests move; without it as the server does.
+    pub(super) moving: Option<Moving>,
+    /// PRESS: T.
+    pub(super) overload: u32,
+    pub(super) load_step: u32,
+    pub(super) gather_ms: f64,
+    /// What is being read is told as if it were in memory.
+    pub(super) tell_reads: bool,
+    /// Requests after which a node judges whether to take part, and above and below how many of 1,000 misses.
+    pub(super) window: u32,
+    pub(super) on_permille: u32,
+    pub(super) off_permille: u32,
+    /// Windows on end below which it goes back.
+    pub(super) off_windows: u32,
+    /// CARD: how long a request waits for the dispatcher.
+    pub(super) patience_ms: f64,
+    /// Until when the dispatcher counts what is handed over.
+    pub(super) counted: Counted,
+    /// WARD: where targets go that the table does not have.
+    pub(super) unnamed: Unnamed,
+    /// The first table is made when a node has counted this share of its part of the warm-up.
+    pub(super) table_after: f64,
+    /// Time between tables; 0: there is one.
+    pub(super) refresh_s: f64,
+    /// Share of a count that goes over into the next period.
+    pub(super) carry: f64,
+    /// Of the model: mean size of a reply in KB, hit rate of one node, exponent.
+    pub(super) file_kb: f64,
+    pub(super) hit_rate: f64,
+    pub(super) alpha: f64,
+}
+
+impl Default for Point {
+    fn default() -> Self {
+        let Press { file_kb, hit_rate, alpha, memory_mb, nodes, .. } = Press::default();
+        let protocol = PressSettings::default();
+        Self {
+            recipe: "clarknet-like".to_owned(),
+            seed: 1,
+            files: 0,
+            requests: 100_000,
+            requests_node: 0,
+            warmup: 1.0 / 3.0,
+            nodes,
+            memory_mb,
+            memory_share: 0.0,
+            connections: 40,
+            spread: Spread::Random,
+            costs: Model::Press,
+            network: Network::Fast,
+            telling_free: false,
+            messages_first: None,
+            forward_us: None,
+            decide_us: None,
+            switch_us: 0.0,
+            moving: None,
+            overload: protocol.overload,
+            load_step: protocol.load_step,
+            gather_ms: protocol.gather.as_secs_f64() * 1e3,
+            tell_reads: false,
+            window: protocol.sharing.window,
+            on_permille: protocol.sharing.on_permille,
+            off_permille: protocol.sharing.off_permille,
+            off_windows: 1,
+            patience_ms: 50.0,
+            counted: Counted::default(),
+            unnamed: Unnamed::Here,
+            table_after: 0.9,
+            refresh_s: 0.0,
+            carry: 0.5,
+            file_kb,
+            hit_rate,
+            alpha,
+        }
+    }
+}
+
+impl Point {
+    /// # Errors
+    /// What is out of range.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let recipe = Recipe::by_name(&self.recipe).map_err(|error| format!("recipe: {error}"))?;
+        let us = |value: Option<f64>| (0.0..=1e6).contains(&value.unwrap_or(0.0));
+        let checks = [
+            (self.files <= recipe.targets, "files", "at most the recipe's"),
+            ((1_000..=20_000_000).contains(&self.requests()), "requests", "1,000 to 20,000,000 in all"),
+            ((0.0..1.0).contains(&self.warmup), "warmup", "from 0 to below 1"),
+            ((1..=10_000).contains(&self.nodes), "nodes", "1 to 10,000"),
+            (self.memory_mb > 0.0 && self.memory_mb <= 1e6, "memory_mb", "above 0 and at most 1,000,000"),
+            ((0.0..=1.0).contains(&self.memory_share), "memory_share", "0 to 1"),
+            ((1..=10_000).contains(&self.connections), "connections", "1 to 10,000"),
+            (us(self.forward_us), "forward_us", "0 to 1,000,000"),
+            (us(self.decide_us), "decide_us", "0 to 1,000,000"),
+            (us(Some(self.switch_us)), "switch_us", "0 to 1,000,000"),
+            ((1..=1_000_000).contains(&self.overload), "overload", "1 to 1,000,000"),
+            (self.load_step >= 1, "load_step", "at least 1"),
+            (self.off_windows >= 1, "off_windows", "at least 1"),
+            ((0.0..=1e6).contains(&self.gather_ms), "gather_ms", "0 to 1,000,000"),
+            (self.window >= 1, "window", "at least 1"),
+            (self.on_permille <= 1_000, "on_permille", "0 to 1,000"),
+            (self.off_permille <= self.on_permille, "off_permille", "at most on_permille"),
+            ((1.0..=1e4).contains(&self.patience_ms), "patience_ms", "1 to 10,000"),
+            ((0.0..=1.0).contains(&self.table_after), "table_after", "0 to 1"),
+            ((0.0..=1e6).contains(&self.refresh_s), "refresh_s", "0 to 1,000,000"),
+            ((0.0..=1.0).contains(&self.carry), "carry", "0 to 1"),
+        ];
+        match checks.into_iter().find(|(good, _, _)| !good) {
+            Some((_, key, range)) => Err(format!("{key}: must be {range}")),
+            None => Ok(()),
+        }
+    }
+
+    fn requests(&self) -> u32 {
+        if self.requests_node == 0 { self.requests } else { self.requests_node.saturating_mul(self.nodes) }
+    }
+
+    /// # Errors
+    /// There is no such recipe.
+    pub(super) fn workload(&self) -> Result<WorkloadSpec, PaperError> {
+        let recipe =
+            Recipe::by_name(&self.recipe).map_err(|error| PaperError::Workload(error.to_string()))?;
+        let files = if self.files == 0 { recipe.targets } else { self.files };
+        let scale = f64::from(files) / f64::from(recipe.targets);
+        Ok(WorkloadSpec::Synthetic {
+            recipe: self.recipe.clone(),
+            seed: self.seed,
+            scale,
+            // The scale takes its part of them.
+            requests: Some((f64::from(self.requests()) / scale).round() as u64),
+            hot: None,
+        })
+    }
+
+    /// The cluster that serves this workload, of whose requests so many warm up.
+    pub(super) fn cluster(&self, server: Server, workload: &Workload, warmup: usize) -> Cooperation {
+        let memory = match self.memory_share {
+            0.0 => Bytes((self.memory_mb * 1_048_576.0) as u64),
+            share => Bytes((workload.bytes() as f64 * share) as u64),
+        };
+        let cluster = Cooperation::new(server, self.nodes as u16, memory);
+        Cooperation {
+            connections: self.connections,
+            spread: self.spread,
+            warmup: Some(warmup),
+            costs: self.costs(),
+            moving: self.moving.unwrap_or(cluster.moving),
+            protocol: self.protocol(),
+            card: CardSettings { patience: millis(self.patience_ms), ..cluster.card },
+            counted: self.counted,
+            ward: self.ward(&cluster.ward, warmup),
+            ..cluster
+        }
+    }
+
+    fn costs(&self) -> Costs {
+        let costs = match self.costs {
+            Model::Press => Costs::of(self.network),
+            Model::Ward => Costs::ward(self.network, 276.0),
+        };
+        let costs = if self.telling_free { costs.telling_free() } else { costs };
+        let seconds = |us: Option<f64>, usual: f64| us.map_or(usual, |us| us / 1e6);
+        Costs {
+            messages_first: self.messages_first.unwrap_or(costs.messages_first),
+            forward_s: seconds(self.forward_us, costs.forward_s),
+            decide_s: seconds(self.decide_us, costs.decide_s),
+            switch_s: self.switch_us / 1e6,
+            ..costs
+        }
+    }
+
+    fn protocol(&self) -> PressSettings {
+        PressSettings {
+            overload: self.overload,
+            load_step: self.load_step,
+            gather: millis(self.gather_ms),
+            tell_reads: self.tell_reads,
+            sharing: SharingSettings {
+                on_permille: self.on_permille,
+                off_permille: self.off_permille,
+                off_windows: self.off_windows,
+                window: self.window,
+            },
+            ..PressSettings::default()
+        }
+    }
+
+    fn ward(&self, usual: &WardSetup, warmup: usize) -> WardSetup {
+        let own = warmup as f64 / f64::from(self.nodes) * self.table_after;
+        let settings = WardSettings {
+            first_requests: (own as u64).max(1),
+            refresh: match self.refresh_s {
+                0.0 => usual.settings.refresh,
+                seconds => Some(millis(seconds * 1e3)),
+            },
+            rest: match self.unnamed {
+                Unnamed::Here => Rest::Here,
+                Unnamed::Hashed => Rest::Hashed,
+            },
+            ..usual.settings
+        };
+        WardSetup { settings, carry_permille: (self.carry * 1e3).round() as u16, given: None }
+    }
+
+    pub(super) fn warmup_requests(&self) -> usize {
+        (f64::from(self.requests()) * self.warmup) as usize
+    }
+
+    /// What the analytic model takes of it.
+    pub(super) fn model(&self) -> Press {
+        Press {
+            nodes: self.nodes,
+            hit_rate: self.hit_rate,
+            file_kb: self.file_kb,
+            memory_mb: self.memory_mb,
+            alpha: self.alpha,
+            network: self.network,
+            ..Press::default()
+        }
+    }
+}
+
+fn millis(ms: f64) -> Duration {
+    Duration::from_secs_f64(ms / 1e3)
+}

@@ -1,0 +1,346 @@
+//! An experiment, checked.
+
+use std::fmt;
+use std::sync::Arc;
+
+use larder_sim::figure::{Figure, Line};
+use serde::{Deserialize, Serialize};
+
+use super::builtin::Plan;
+use super::claim::{Claim, Verdict};
+use super::cluster::{Knobs, Run, What};
+use super::file::{self, FileError};
+use super::report::{ExperimentReport, LeftOut, Sample};
+use super::traces::Traces;
+use super::{PaperError, claim, point};
+
+/// The papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Paper {
+    /// Pai et al., ASPLOS 1998.
+    Lard,
+    /// Cherkasova and Karlsson, HPL-2001-2.
+    Ward,
+    /// Carrera and Bianchini, PPoPP 2001.
+    Press,
+    /// Casalicchio and Colajanni, WWW 2001.
+    Cap,
+    /// Zhang et al., USENIX NT 1999.
+    Hacc,
+    /// No paper: one's own experiment.
+    Own,
+}
+
+impl Paper {
+    /// All papers.
+    pub const ALL: [Self; 5] = [Self::Lard, Self::Ward, Self::Press, Self::Cap, Self::Hacc];
+
+    /// The short name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lard => "lard",
+            Self::Ward => "ward",
+            Self::Press => "press",
+            Self::Cap => "cap",
+            Self::Hacc => "hacc",
+            Self::Own => "own",
+        }
+    }
+
+    /// Authors, title, place.
+    pub const fn citation(self) -> &'static str {
+        match self {
+            Self::Lard => {
+                "Pai, Aron, Banga, Svendsen, Druschel, Zwaenepoel, Nahum: Locality-Aware Request Distribution in \
+                 Cluster-based Network Servers. ASPLOS 1998"
+            }
+            Self::Ward => {
+                "Cherkasova, Karlsson: Scalable Web Server Cluster Design with Workload-Aware Request Distribution \
+                 Strategy WARD. HPL-2001-2"
+            }
+            Self::Press => {
+                "Carrera, Bianchini: Efficiency vs. Portability in Cluster-Based Network Servers. PPoPP 2001"
+            }
+            Self::Cap => {
+                "Casalicchio, Colajanni: A Client-Aware Dispatching Algorithm for Web Clusters Providing Multiple \
+                 Services. WWW 2001"
+            }
+            Self::Hacc => {
+                "Zhang, Barrientos, Chen, Seltzer: HACC: An Architecture for Cluster-Based Web Servers. USENIX \
+                 Windows NT Symposium 1999"
+            }
+            Self::Own => "Own experiments",
+        }
+    }
+
+    /// The paper of that short name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().chain([Self::Own]).find(|paper| paper.name() == name)
+    }
+}
+
+/// A line of a sweep.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LineSpec {
+    pub(super) name: String,
+    pub(super) knobs: Knobs,
+    pub(super) values: Vec<f64>,
+}
+
+/// What the small run leaves of a sweep.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ci {
+    pub(super) set: Knobs,
+    pub(super) values: Vec<f64>,
+    pub(super) lines: Vec<String>,
+}
+
+/// Runs of the simulator: each line at each of its x.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sweep {
+    pub(super) over: String,
+    pub(super) lines: Vec<LineSpec>,
+    pub(super) ci: Option<Ci>,
+}
+
+/// Where the samples come from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Sweep(Box<Sweep>),
+    /// `small`: what the small run has instead.
+    Builtin {
+        name: &'static str,
+        plan: Arc<dyn Plan>,
+        small: Option<Arc<dyn Plan>>,
+    },
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sweep(sweep) => sweep.fmt(f),
+            Self::Builtin { name, .. } => f.debug_tuple("Builtin").field(name).finish(),
+        }
+    }
+}
+
+/// A figure of an experiment file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FigureSpec {
+    /// As the paper calls it.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The x axis.
+    pub x_label: String,
+    /// The y axis.
+    pub y_label: String,
+    /// The samples' value that is drawn.
+    pub metric: String,
+    /// Its lines.
+    pub lines: Vec<String>,
+    /// Where the y axis ends.
+    pub y_max: Option<f64>,
+    /// Shares drawn as percent.
+    pub y_percent: bool,
+    /// A logarithmic x axis.
+    pub x_log: bool,
+}
+
+/// An experiment: what it reproduces, its runs, figures and claims.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Its id: a-z, 0-9 and '-'.
+    pub id: String,
+    /// Its paper.
+    pub paper: Paper,
+    /// Section and figures.
+    pub place: String,
+    /// What it reproduces.
+    pub title: String,
+    /// How, and what the reader must know.
+    pub about: String,
+    pub(super) source: Source,
+    /// Its figures.
+    pub figures: Vec<FigureSpec>,
+    /// Its claims.
+    pub claims: Vec<Claim>,
+}
+
+/// A piece of an experiment's work.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    /// A run of the simulator, which gives the sample of `line` at `x`.
+    Point { line: String, x: f64, run: Box<Run>, key: String },
+    /// A builtin's job.
+    Builtin { plan: Arc<dyn Plan>, job: usize, key: String },
+}
+
+impl fmt::Debug for dyn Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Plan")
+    }
+}
+
+impl Job {
+    /// Everything that the result depends on, beside the code.
+    pub(super) fn key(&self) -> &str {
+        match self {
+            Self::Point { key, .. } | Self::Builtin { key, .. } => key,
+        }
+    }
+
+    /// Does it. The samples of a point have neither line nor x yet, so that experiments share them.
+    pub(super) fn run(&self, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
+        match self {
+            Self::Point { run, .. } => {
+                let values = point::measure(run, traces)?;
+                Ok(vec![Sample { values, ..Sample::default() }])
+            }
+            Self::Builtin { plan, job, .. } => plan.run(*job, traces),
+        }
+    }
+
+    /// Puts line and x to a point's sample.
+    pub(super) fn placed(&self, samples: &[Sample]) -> Vec<Sample> {
+        match self {
+            Self::Point { line, x, .. } => samples
+                .iter()
+                .map(|sample| Sample { line: line.clone(), x: *x, values: sample.values.clone() })
+                .collect(),
+            Self::Builtin { .. } => samples.to_vec(),
+        }
+    }
+}
+
+impl Experiment {
+    /// Reads an experiment file; `name` stands in errors.
+    ///
+    /// # Errors
+    /// [`FileError`] with file, line, key and what would be right.
+    pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
+        file::parse(name, text)
+    }
+
+    /// Whether the small run has a part of it.
+    pub fn in_ci(&self) -> bool {
+        match &self.source {
+            Source::Sweep(sweep) => sweep.ci.is_some(),
+            Source::Builtin { .. } => self.claims.iter().any(|claim| claim.ci),
+        }
+    }
+
+    /// Its jobs; the small run's if `ci`.
+    pub(super) fn jobs(&self, ci: bool) -> Result<Vec<Job>, PaperError> {
+        match &self.source {
+            Source::Builtin { name, plan, small } => {
+                let plan = small.as_ref().filter(|_| ci).unwrap_or(plan);
+                let key = |job| format!("{name} {}", plan.key(job));
+                let job = |job| Job::Builtin { plan: Arc::clone(plan), job, key: key(job) };
+                Ok((0..plan.jobs()).map(job).collect())
+            }
+            Source::Sweep(sweep) => {
+                let mut jobs = Vec::new();
+                for line in &sweep.lines {
+                    let (knobs, values) = match sweep.ci.as_ref().filter(|_| ci) {
+                        Some(small) if !small.lines.contains(&line.name) => continue,
+                        Some(small) => (line.knobs.under(&small.set), &small.values),
+                        None => (line.knobs.clone(), &line.values),
+                    };
+                    for x in values {
+                        jobs.push(job(&line.name, &knobs, &sweep.over, *x)?);
+                    }
+                }
+                Ok(jobs)
+            }
+        }
+    }
+
+    /// The workloads, in a line.
+    fn recipe(&self, jobs: &[Job]) -> String {
+        let mut all: Vec<String> = Vec::new();
+        for job in jobs {
+            let text = match job {
+                Job::Point { run, .. } => run.workload.describe(),
+                Job::Builtin { .. } => continue,
+            };
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+        match (&self.source, all.len()) {
+            (Source::Builtin { name, .. }, _) => format!("builtin {name}"),
+            (_, 0..=3) => all.join("; "),
+            (_, more) => format!("{}; and {} more like it", all[0], more - 1),
+        }
+    }
+
+    /// The outcome, from all samples or from why there are none.
+    pub(super) fn report(
+        &self,
+        jobs: &[Job],
+        samples: Result<Vec<Sample>, PaperError>,
+        ci: bool,
+    ) -> ExperimentReport {
+        let (samples, left_out) = match samples {
+            Ok(samples) => (samples, None),
+            Err(error) => {
+                let is_error = !matches!(error, PaperError::NoTrace(_));
+                (Vec::new(), Some(LeftOut { reason: error.to_string(), is_error }))
+            }
+        };
+        let claims = self.claims.iter().filter(|claim| claim.ci || !ci).map(|claim| claim.judge(&samples));
+        let claims: Vec<_> = claims.collect();
+        debug_assert!(left_out.is_none() || claims.iter().all(|claim| claim.verdict == Verdict::NotJudged));
+        ExperimentReport {
+            id: self.id.clone(),
+            paper: self.paper.name().to_owned(),
+            place: self.place.clone(),
+            title: self.title.clone(),
+            about: self.about.trim().to_owned(),
+            recipe: self.recipe(jobs),
+            left_out,
+            figures: self.figures.iter().map(|figure| self.figure(figure, &samples)).collect(),
+            claims,
+            samples,
+        }
+    }
+
+    fn figure(&self, spec: &FigureSpec, samples: &[Sample]) -> Figure {
+        let line = |name: &String| Line {
+            name: name.clone(),
+            ceiling: self.is_ceiling(name),
+            points: claim::series(samples, name, &spec.metric),
+        };
+        let lines = spec.lines.iter().map(line).filter(|line| !line.points.is_empty()).collect();
+        Figure {
+            name: spec.name.clone(),
+            title: spec.title.clone(),
+            x_label: spec.x_label.clone(),
+            y_label: spec.y_label.clone(),
+            y_max: spec.y_max,
+            y_percent: spec.y_percent,
+            x_log: spec.x_log,
+            lines,
+        }
+    }
+
+    fn is_ceiling(&self, name: &str) -> bool {
+        match &self.source {
+            Source::Sweep(sweep) => {
+                sweep.lines.iter().any(|line| line.name == name && line.knobs.ceiling.is_some())
+            }
+            Source::Builtin { .. } => false,
+        }
+    }
+}
+
+fn job(line: &str, knobs: &Knobs, over: &str, x: f64) -> Result<Job, PaperError> {
+    // The file's reader has checked every point; the small run's settings are checked here.
+    let knobs = knobs.with(over, x).map_err(PaperError::Builtin)?;
+    let run = Box::new(knobs.run().map_err(PaperError::Builtin)?);
+    let kind = if matches!(run.what, What::Ceiling(..)) { "ceiling" } else { "run" };
+    let set = serde_json::to_string(&knobs).map_err(|error| PaperError::Builtin(error.to_string()))?;
+    Ok(Job::Point { line: line.to_owned(), x, run, key: format!("{kind} {set}") })
+}

@@ -1,0 +1,410 @@
+//! Users as a [`Source`]: sessions of pages (open), and profiles gone through again and again (closed).
+//!
+//! # Sessions
+//! A page is fetched over one connection of its own: the base page, then each embedded object as soon as the one
+//! before has come (HTTP/1.1, one server process for each connection). Then the user thinks. Behind a switch of layer 4
+//! the whole connection ends at the node that got its first request; at layer 7 each request is dispatched. The
+//! dispatcher does not count a bound connection after its first object, so that only policies that take no notice of its
+//! counts can be put behind layer 4. The
+//! first secure page of a session begins with a key exchange; later ones resume it. A page's delay runs from its first
+//! request to its last object's end.
+//!
+//! Pages that begin within the measured window are measured, however late they end. No page begins after the window; a
+//! session whose request is refused ends.
+//!
+//! # Profiles
+//! Each user replays one profile, pausing after each reply, and begins at a place of it that differs from user to user.
+//! Users come one after another, evenly over the ramp.
+
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use larder_core::class::ServiceClass;
+use larder_core::policy::PolicyKind;
+use larder_core::{NodeId, TargetId, Time};
+use larder_trace::synth::profiles::Profiles;
+use larder_trace::synth::sessions::{Page, Sessions, SiteItem};
+
+use larder_sim::outcome::{DelayLog, Delays};
+use larder_sim::source::{Ask, Link, Source};
+use larder_sim::{Item, SimError, Workload};
+
+/// Returns the items of a site as a workload without requests, because the users make the requests. A place of the
+/// site's database takes the back-end `place_ns`.
+pub(crate) fn site_workload(items: &[SiteItem], place_ns: u64) -> Workload {
+    let item = |item: &SiteItem| Item {
+        class: item.class,
+        cacheable: item.cacheable,
+        cpu_ns: u64::from(item.cpu_us) * 1_000,
+        back_ns: u64::from(item.places) * place_ns,
+        ..Item::file(TargetId::of(item.key.as_bytes()), item.bytes)
+    };
+    Workload { items: items.iter().map(item).collect(), ..Workload::default() }
+}
+
+/// Delays of pages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PageLog {
+    /// Of all pages.
+    pub(crate) all: DelayLog,
+    /// By the class of the base page, in the order of [`ServiceClass::ALL`].
+    pub(crate) of_class: [DelayLog; ServiceClass::COUNT],
+}
+
+/// Sessions of pages.
+#[derive(Debug)]
+pub(crate) struct SessionUsers<'s> {
+    sessions: &'s Sessions,
+    /// Whether a connection stays at its first request's node.
+    bound: bool,
+    /// Pages that begin from here on are measured.
+    from: Time,
+    /// From here on no page begins.
+    until: Time,
+    next: usize,
+    /// Who thinks: when the next page begins, and whose.
+    thinking: BinaryHeap<Reverse<(Time, u32)>>,
+    users: Vec<User>,
+    log: &'s mut PageLog,
+}
+
+/// Policies that decide alike whether or not the dispatcher counts a connection to its end: they are blind, or go by
+/// what nodes report.
+const BINDABLE: [PolicyKind; 4] =
+    [PolicyKind::Random, PolicyKind::Rr, PolicyKind::WrrNum, PolicyKind::WrrTime];
+
+#[derive(Clone, Copy, Debug, Default)]
+struct User {
+    /// Its page, counted within the session.
+    page: u32,
+    /// Objects of it that are done.
+    objects: u32,
+    begun: Time,
+    has_keys: bool,
+}
+
+impl<'s> SessionUsers<'s> {
+    /// All sessions of `sessions`; delays of pages go to `log`. Each request is dispatched (layer 7).
+    pub(crate) fn new(sessions: &'s Sessions, window: core::ops::Range<Time>, log: &'s mut PageLog) -> Self {
+        let users = vec![User::default(); sessions.sessions.len()];
+        let (from, until) = (window.start, window.end);
+        Self { sessions, bound: false, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
+    }
+
+    /// These users behind a switch of layer 4 under a policy: a connection stays at its first request's node.
+    ///
+    /// # Errors
+    /// [`SimError::Workload`] if the policy goes by the dispatcher's counts of requests in flight, in which connections
+    /// are not contained after their first object.
+    pub(crate) fn bound(self, policy: PolicyKind) -> Result<Self, SimError> {
+        if BINDABLE.contains(&policy) {
+            return Ok(Self { bound: true, ..self });
+        }
+        Err(SimError::Workload(
+            "a switch of layer 4 does not count a connection after its first object: use random, rr, wrr-num or \
+             wrr-time, or a switch of layer 7",
+        ))
+    }
+
+    fn page(&self, number: u32) -> &'s Page {
+        let session = &self.sessions.sessions[number as usize];
+        &self.sessions.pages[(session.pages.start + self.users[number as usize].page) as usize]
+    }
+
+    /// The class of a page, which is its base's.
+    fn class(&self, page: &Page) -> ServiceClass {
+        let base = self.sessions.objects_of(page).first();
+        base.map_or(ServiceClass::default(), |item| self.sessions.items[*item as usize].class)
+    }
+
+    fn ask(&self, number: u32, link: Link) -> Ask {
+        let objects = self.sessions.objects_of(self.page(number));
+        Ask { link, ..Ask::new(objects[self.users[number as usize].objects as usize], number) }
+    }
+
+    fn begin(&mut self, now: Time, number: u32) -> Option<Ask> {
+        if now >= self.until {
+            return None;
+        }
+        let secure = self.page(number).secure;
+        let user = &mut self.users[number as usize];
+        (user.begun, user.objects) = (now, 0);
+        let keys = secure && !user.has_keys;
+        user.has_keys |= secure;
+        Some(self.ask(number, Link { bound: None, opens: true, keys }))
+    }
+
+    fn started_at(&self) -> Option<Time> {
+        let session = self.sessions.sessions.get(self.next)?;
+        Some(Time::from_nanos(session.at_ns)).filter(|at| *at < self.until)
+    }
+}
+
+impl Source for SessionUsers<'_> {
+    fn next_at(&self) -> Option<Time> {
+        let thought = self.thinking.peek().map(|user| user.0.0);
+        [self.started_at(), thought].into_iter().flatten().min()
+    }
+
+    fn take(&mut self, now: Time) -> Option<Ask> {
+        if self.started_at().is_some_and(|at| at <= now) {
+            self.next += 1;
+            return self.begin(now, (self.next - 1) as u32);
+        }
+        let Reverse((_, number)) = self.thinking.pop()?;
+        self.begin(now, number)
+    }
+
+    fn ended(&mut self, now: Time, tag: u32, served: Option<NodeId>, asks: &mut Vec<Ask>) {
+        if served.is_none() {
+            return;
+        }
+        let page = self.page(tag);
+        self.users[tag as usize].objects += 1;
+        let user = self.users[tag as usize];
+        if (user.objects as usize) < page.objects.len() {
+            let bound = served.filter(|_| self.bound);
+            asks.push(self.ask(tag, Link { bound, opens: false, keys: false }));
+            return;
+        }
+        if user.begun >= self.from {
+            let delay_ns = now.as_nanos() - user.begun.as_nanos();
+            self.log.all.note(delay_ns);
+            self.log.of_class[self.class(page).index()].note(delay_ns);
+        }
+        let pages = &self.sessions.sessions[tag as usize].pages;
+        if user.page + 1 < pages.end - pages.start {
+            self.users[tag as usize].page += 1;
+            let at = Time::from_nanos(now.as_nanos().saturating_add(page.think_ns));
+            self.thinking.push(Reverse((at, tag)));
+        }
+    }
+
+    fn pages(&self) -> Option<Delays> {
+        Some(self.log.all.delays())
+    }
+}
+
+/// What users of profiles saw.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// How long requests waited for others: their delay less what they would take alone, read from disk.
+    pub(crate) waits: DelayLog,
+    /// Delays of requests.
+    pub(crate) delays: DelayLog,
+    /// Requests refused.
+    pub(crate) refused: u64,
+}
+
+/// Users of profiles.
+#[derive(Debug)]
+pub(crate) struct ProfileUsers<'s> {
+    profiles: &'s Profiles,
+    /// What each item takes alone, in ns.
+    alone_ns: &'s [u64],
+    users: u32,
+    /// In this time from the run's beginning all users make their first request.
+    ramp_ns: u64,
+    from: Time,
+    until: Time,
+    started: u32,
+    pausing: BinaryHeap<Reverse<(Time, u32)>>,
+    /// How many requests each has made, and when the last one was.
+    done: Vec<(u32, Time)>,
+    seen: &'s mut Seen,
+}
+
+impl<'s> ProfileUsers<'s> {
+    /// So many users, all there after `ramp`; what they see of requests that begin within `window` goes to `seen`.
+    pub(crate) fn new(
+        profiles: &'s Profiles,
+        alone_ns: &'s [u64],
+        users: u32,
+        ramp: Time,
+        window: core::ops::Range<Time>,
+        seen: &'s mut Seen,
+    ) -> Self {
+        Self {
+            profiles,
+            alone_ns,
+            users,
+            ramp_ns: ramp.as_nanos(),
+            from: window.start,
+            until: window.end,
+            started: 0,
+            pausing: BinaryHeap::new(),
+            done: vec![(0, Time::ZERO); users as usize],
+            seen,
+        }
+    }
+
+    /// Where a user stands in its profile. Users of one profile are spread over it.
+    fn visit(&self, user: u32) -> larder_trace::synth::profiles::Visit {
+        let profile = &self.profiles.profiles[user as usize % self.profiles.profiles.len()];
+        let lap = user as usize / self.profiles.profiles.len();
+        profile[(self.done[user as usize].0 as usize + lap * 7) % profile.len()]
+    }
+
+    fn ask(&mut self, now: Time, user: u32) -> Option<Ask> {
+        if now >= self.until {
+            return None;
+        }
+        let item = self.visit(user).item;
+        self.done[user as usize].1 = now;
+        Some(Ask::new(item, user))
+    }
+}
+
+impl Source for ProfileUsers<'_> {
+    fn next_at(&self) -> Option<Time> {
+        let first = Time::from_nanos(u64::from(self.started) * self.ramp_ns / u64::from(self.users.max(1)));
+        let first = (self.started < self.users && first < self.until).then_some(first);
+        [first, self.pausing.peek().map(|user| user.0.0)].into_iter().flatten().min()
+    }
+
+    fn take(&mut self, now: Time) -> Option<Ask> {
+        if self.pausing.peek().is_some_and(|user| user.0.0 <= now) {
+            let Reverse((_, user)) = self.pausing.pop()?;
+            return self.ask(now, user);
+        }
+        self.started += 1;
+        self.ask(now, self.started - 1)
+    }
+
+    fn ended(&mut self, now: Time, user: u32, served: Option<NodeId>, _asks: &mut Vec<Ask>) {
+        let (visit, begun) = (self.visit(user), self.done[user as usize].1);
+        if begun >= self.from {
+            let delay_ns = now.as_nanos() - begun.as_nanos();
+            match served {
+                Some(_) => {
+                    self.seen.delays.note(delay_ns);
+                    self.seen.waits.note(delay_ns.saturating_sub(self.alone_ns[visit.item as usize]));
+                }
+                None => self.seen.refused += 1,
+            }
+        }
+        self.done[user as usize].0 += 1;
+        let at = Time::from_nanos(now.as_nanos().saturating_add(visit.pause_ns));
+        self.pausing.push(Reverse((at, user)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_trace::synth::profiles::{ProfileKind, profiles};
+    use larder_trace::synth::sessions::{SessionRecipe, Site};
+
+    /// Runs a source whose every request takes 1 ms at node 3, and gives what was asked for, by time.
+    fn drive(source: &mut dyn Source) -> Vec<(Time, Ask)> {
+        let mut ends: BinaryHeap<Reverse<(Time, u64, u32)>> = BinaryHeap::new();
+        let mut asked = Vec::new();
+        let mut sequence = 0_u64;
+        loop {
+            let end = ends.peek().map(|Reverse((at, ..))| *at);
+            let mut asks = Vec::new();
+            let now = match (source.next_at(), end) {
+                (Some(at), end) if end.is_none_or(|end| at <= end) => {
+                    asks.extend(source.take(at));
+                    at
+                }
+                (_, Some(_)) => {
+                    let Some(Reverse((at, _, tag))) = ends.pop() else { unreachable!("peeked") };
+                    source.ended(at, tag, Some(NodeId(3)), &mut asks);
+                    at
+                }
+                _ => return asked,
+            };
+            for ask in asks {
+                sequence += 1;
+                ends.push(Reverse((Time::from_nanos(now.as_nanos() + 1_000_000), sequence, ask.tag)));
+                asked.push((now, ask));
+            }
+        }
+    }
+
+    fn made() -> Sessions {
+        let recipe =
+            SessionRecipe { span_s: 20.0, sessions_per_s: 10.0, ..SessionRecipe::cap01(Site::CommerceA) };
+        recipe.sessions(1).expect("in range")
+    }
+
+    #[test]
+    fn pages_come_object_by_object_and_delays_are_theirs() {
+        let sessions = made();
+        let mut log = PageLog::default();
+        let window = Time::ZERO..Time::from_secs(10_000);
+        let asked = drive(&mut SessionUsers::new(&sessions, window, &mut log));
+        // Every object of every page, none twice: by session and order they are what the sessions say.
+        for (number, session) in sessions.sessions.iter().enumerate() {
+            let pages = &sessions.pages[session.pages.start as usize..session.pages.end as usize];
+            let wanted: Vec<u32> = pages.iter().flat_map(|page| sessions.objects_of(page)).copied().collect();
+            let mine: Vec<&(Time, Ask)> = asked.iter().filter(|(_, ask)| ask.tag == number as u32).collect();
+            assert_eq!(mine.iter().map(|(_, ask)| ask.item).collect::<Vec<u32>>(), wanted);
+            assert_eq!(mine[0].0, Time::from_nanos(session.at_ns));
+            assert_eq!(mine.iter().filter(|(_, ask)| ask.link.opens).count(), pages.len());
+            let keys = mine.iter().filter(|(_, ask)| ask.link.keys).count();
+            assert_eq!(keys, usize::from(pages.iter().any(|page| page.secure)), "once a session");
+            assert!(mine.iter().all(|(_, ask)| ask.link.bound.is_none()));
+        }
+        let objects = sessions.objects.len() as f64 / sessions.pages.len() as f64;
+        assert_eq!(log.all.delays().count, sessions.pages.len() as u64);
+        let secure = sessions.pages.iter().filter(|page| page.secure).count() as u64;
+        assert_eq!(log.of_class[ServiceClass::Cb.index()].delays().count, secure);
+        assert_eq!(
+            log.of_class[ServiceClass::N.index()].delays().count,
+            sessions.pages.len() as u64 - secure
+        );
+        assert!((log.all.delays().mean_s - objects * 1e-3).abs() < 1e-9, "each object takes a millisecond");
+    }
+
+    #[test]
+    fn a_bound_connection_stays_and_the_window_is_kept() {
+        let sessions = made();
+        let mut log = PageLog::default();
+        let window = Time::from_secs(5)..Time::from_secs(15);
+        let users = SessionUsers::new(&sessions, window, &mut log);
+        let asked = drive(&mut users.bound(PolicyKind::WrrNum).expect("it goes by reports"));
+        for (now, ask) in &asked {
+            assert_eq!(ask.link.bound, (!ask.link.opens).then_some(NodeId(3)));
+            assert!(!ask.link.opens || *now < Time::from_secs(15));
+        }
+        let measured = asked.iter().filter(|(now, ask)| ask.link.opens && *now >= Time::from_secs(5)).count();
+        assert_eq!(log.all.delays().count, measured as u64);
+    }
+
+    #[test]
+    fn policies_that_go_by_the_dispatchers_counts_are_not_put_behind_layer_4() {
+        let sessions = made();
+        for policy in PolicyKind::ALL {
+            let mut log = PageLog::default();
+            let users = SessionUsers::new(&sessions, Time::ZERO..Time::from_secs(1), &mut log);
+            let goes = !matches!(users.bound(policy), Err(SimError::Workload(_)));
+            let blind = ["random", "rr", "wrr-num", "wrr-time"].contains(&policy.name());
+            assert_eq!(goes, blind, "{}", policy.name());
+        }
+    }
+
+    #[test]
+    fn profiles_are_replayed_with_their_pauses() {
+        let profiles = profiles(ProfileKind::Baseline, 1);
+        let alone = vec![400_000; profiles.items.len()];
+        let mut seen = Seen::default();
+        let window = Time::ZERO..Time::from_secs(100);
+        let ramp = Time::from_secs(10);
+        let asked = drive(&mut ProfileUsers::new(&profiles, &alone, 600, ramp, window, &mut seen));
+        for user in [0, 17, 599] {
+            let mine: Vec<&(Time, Ask)> = asked.iter().filter(|(_, ask)| ask.tag == user).collect();
+            assert_eq!(mine[0].0, Time::from_nanos(u64::from(user) * 10_000_000_000 / 600));
+            // 2 s and 1 ms between requests, up to 100 s.
+            let apart = mine.windows(2).map(|pair| pair[1].0.as_nanos() - pair[0].0.as_nanos());
+            assert!(apart.into_iter().all(|ns| ns == 2_001_000_000));
+            assert!(mine.len() >= 44, "{}", mine.len());
+            let profile = &profiles.profiles[user as usize % 500];
+            let from = if user < 500 { 0 } else { 7 };
+            assert_eq!(mine[3].1.item, profile[from + 3].item);
+        }
+        assert_eq!(seen.delays.delays().count, asked.len() as u64);
+        assert!((seen.waits.delays().mean_s - 0.0006).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,447 @@
+//! WARD's simulations as experiments (Cherkasova and Karlsson, HPL-2001-2, sections 3.3 and 3.4).
+//!
+//! Nodes accept clients themselves: the log is dealt out to them in turn, and a request for another node's target is
+//! handed over. Four strategies, all by the same policy with different tables: RR has none and serves everything where
+//! it arrives; PART partitions what fits the cluster's memory; WARD has a core beside the partition, and both tables
+//! are those of the log they run on (CARD); with *yesterday's* the table is that of the day before (dec-CARD).
+//!
+//! Left open by the paper, and chosen here: a node has up to `window` requests of its own in hand. The paper's server
+//! takes its next request when the previous one has ended, and has queues of unstated finite size for its own requests
+//! and for those handed to it. Whether a request that was handed over holds up the next one is not said. If it does, the
+//! window is 1; if it does not, it is large. The default of 1,024 was settled after `ward-window` had shown what each
+//! gives, so no agreement at 1,024 is a test of the paper; that experiment judges the same claims at 1, 64 and 1,024.
+//! The whole log is measured, cold memories included; the receiving node pays nothing for a handoff; the dispatcher of
+//! CARD costs nothing, as in the paper's own figures.
+
+mod days;
+mod window;
+
+use std::sync::{Arc, OnceLock};
+
+pub(super) use days::{Change, Days};
+pub(super) use window::Window;
+
+use larder_core::cache::CacheKind;
+use larder_core::dispatch::{Admission, Settings};
+use larder_core::policy::table::RouteTable;
+use larder_core::{Bytes, PolicyKind};
+use larder_trace::synth::Recipe;
+use larder_trace::ward::{
+    Analysis, CoreChoice, Frequencies, Frequency, WardCluster, WardCosts, ward_analysis,
+};
+use serde::Deserialize;
+
+use super::PaperError;
+use super::builtin::{Builtin, Plan, params};
+use super::report::Sample;
+use super::traces::{Traces, WorkloadSpec};
+use larder_sim::cost::{Costs, Ward01};
+use larder_sim::outcome::Outcome;
+use larder_sim::{Arrivals, CacheChoice, Scenario, SimNode, Workload, simulate};
+
+/// The workload of an experiment: `recipe`, with `seed`, `scale` and `requests`, or `trace`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    recipe: Option<String>,
+    trace: Option<String>,
+    #[serde(default = "one")]
+    seed: u64,
+    #[serde(default = "whole")]
+    scale: f64,
+    requests: Option<u64>,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+const fn whole() -> f64 {
+    1.0
+}
+
+impl Asked {
+    pub(super) fn spec(&self) -> Result<WorkloadSpec, String> {
+        let Self { seed, scale, requests, .. } = *self;
+        match (&self.recipe, &self.trace) {
+            (Some(recipe), None) => {
+                Ok(WorkloadSpec::Synthetic { recipe: recipe.clone(), seed, scale, requests, hot: None })
+            }
+            (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests }),
+            _ => Err("workload: 'recipe' or 'trace', one of them".to_owned()),
+        }
+    }
+
+    /// What can be known to be wrong before anything runs.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { scale, requests, .. } = *self;
+        self.spec()?;
+        if let Some(name) = &self.recipe {
+            Recipe::by_name(name).map_err(|error| format!("workload: {error}"))?;
+        } else if scale != whole() || self.seed != one() {
+            return Err("workload: 'seed' and 'scale' are for a recipe, not for a trace".to_owned());
+        }
+        let in_range = scale > 0.0 && scale <= 1.0;
+        if !in_range {
+            return Err(format!("workload: 'scale' must be above 0 and at most 1, not {scale}"));
+        }
+        match requests {
+            Some(requests) if !(1..=REQUESTS_MAX).contains(&requests) => {
+                Err(format!("workload: 'requests' must be 1 to {REQUESTS_MAX}, not {requests}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// As many as a workload can number.
+const REQUESTS_MAX: u64 = u32::MAX as u64;
+/// Longest list of x or lines.
+const VALUES_MAX: usize = 64;
+/// Most requests of its own that a node has in hand.
+const WINDOW_MAX: u32 = 1 << 20;
+/// Most that a handoff may cost, as in [`Ward01`].
+const FORWARD_US_MAX: f64 = 1e6;
+
+/// What the experiments set alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Common {
+    workload: Asked,
+    /// Memory of a node as a share of the working set, above 0 and at most 1.
+    memory_share: f64,
+    /// ForwardOH in us.
+    forward_us: f64,
+    /// Requests of its own that a node has in hand.
+    #[serde(default = "usual_window")]
+    window: u32,
+}
+
+const fn usual_window() -> u32 {
+    1_024
+}
+
+impl Common {
+    fn check(&self) -> Result<(), String> {
+        self.workload.check()?;
+        check_share(self.memory_share)?;
+        check_forward("forward_us", self.forward_us)?;
+        check_window("window", self.window)
+    }
+
+    fn spec(&self) -> Result<WorkloadSpec, PaperError> {
+        self.workload.spec().map_err(PaperError::Builtin)
+    }
+
+    fn ward01(&self) -> Ward01 {
+        Ward01 { forward_us: self.forward_us, ..Ward01::default() }
+    }
+
+    fn cluster(&self, nodes: u16, working_set: u64) -> WardCluster {
+        let model = self.ward01();
+        WardCluster {
+            nodes,
+            memory_per_node: Bytes((working_set as f64 * self.memory_share) as u64),
+            costs: WardCosts {
+                forward_us: model.forward_us,
+                disk_us_per_byte: model.disk_overhead_us_per_byte(),
+                origin: "ward01".to_owned(),
+            },
+        }
+    }
+
+    /// Runs a workload by a table, or by none.
+    fn run(
+        &self,
+        workload: &Workload,
+        cluster: &WardCluster,
+        table: Option<RouteTable>,
+    ) -> Result<Outcome, PaperError> {
+        let settings = Settings {
+            policy: PolicyKind::Ward,
+            admission: Admission::Unlimited,
+            table: table.map(Arc::new),
+            ..Settings::default()
+        };
+        let nodes = usize::from(cluster.nodes);
+        let scenario = Scenario {
+            nodes: vec![SimNode::with_cache(cluster.memory_per_node); nodes],
+            cache: CacheChoice::Kind(CacheKind::Lru),
+            arrivals: Arrivals::Subtraces { window: self.window },
+            costs: Costs::Ward01(self.ward01()),
+            ..Scenario::lard98(nodes, settings)
+        };
+        Ok(simulate(workload, &scenario)?)
+    }
+}
+
+fn frequencies(workload: &Workload) -> Frequencies {
+    let rows = (0_u32..).zip(&workload.items).zip(workload.counts());
+    Frequencies::from_rows(rows.map(|((target, item), requests)| Frequency {
+        target,
+        requests: u64::from(requests),
+        bytes: item.bytes,
+    }))
+}
+
+fn analyse(log: &Frequencies, cluster: &WardCluster, core: CoreChoice) -> Result<Analysis, PaperError> {
+    ward_analysis(log, cluster, core).map_err(|error| PaperError::Builtin(error.to_string()))
+}
+
+fn table(analysis: &Analysis, workload: &Workload) -> Result<RouteTable, PaperError> {
+    let table = analysis.route_table(|item| workload.items[item as usize].id);
+    table.map_err(|error| PaperError::Builtin(error.to_string()))
+}
+
+fn working_set(workload: &Workload) -> u64 {
+    workload.items.iter().map(|item| item.bytes).sum()
+}
+
+fn check_share(share: f64) -> Result<(), String> {
+    let good = share > 0.0 && share <= 1.0;
+    if good { Ok(()) } else { Err(format!("memory_share: must be above 0 and at most 1, not {share}")) }
+}
+
+fn check_forward(key: &str, us: f64) -> Result<(), String> {
+    let good = (0.0..=FORWARD_US_MAX).contains(&us);
+    if good { Ok(()) } else { Err(format!("{key}: must be 0 to 1,000,000 us, not {us}")) }
+}
+
+fn check_window(key: &str, window: u32) -> Result<(), String> {
+    let good = (1..=WINDOW_MAX).contains(&window);
+    if good { Ok(()) } else { Err(format!("{key}: must be 1 to {WINDOW_MAX}, not {window}")) }
+}
+
+fn check_nodes(key: &str, nodes: u16) -> Result<(), String> {
+    let good = (1..=1_024).contains(&nodes);
+    if good { Ok(()) } else { Err(format!("{key}: must be 1 to 1,024, not {nodes}")) }
+}
+
+/// A list must have values, not too many, each good, and none twice: results are found by them.
+fn check_list<T: Copy + PartialEq>(
+    key: &str,
+    values: &[T],
+    check: impl Fn(&str, T) -> Result<(), String>,
+) -> Result<(), String> {
+    if values.is_empty() || values.len() > VALUES_MAX {
+        return Err(format!("{key}: must be 1 to {VALUES_MAX} numbers, not {}", values.len()));
+    }
+    values.iter().try_for_each(|value| check(key, *value))?;
+    let twice = values.iter().enumerate().any(|(place, value)| values[..place].contains(value));
+    if twice { Err(format!("{key}: has a number twice")) } else { Ok(()) }
+}
+
+/// `ward-clusters`: RR, PART and WARD against the number of nodes.
+///
+/// `[params]`: `workload`, `memory_share`, `forward_us`, `window`, `over_nodes`. Metrics: `throughput`, `speedup`
+/// (over one node with the same memory), `speedup_per_node` (that divided by the nodes), `local_share` (requests served where they arrived), `local_expected` (the
+/// same by ward-analysis), `hit_ratio`, `core_targets`.
+#[derive(Debug)]
+pub(super) struct Clusters;
+
+#[derive(Deserialize)]
+struct OverNodes {
+    over_nodes: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct ClustersPlan {
+    common: Common,
+    over_nodes: Vec<u16>,
+    /// Throughput of one node, found by the first job that needs it.
+    single: OnceLock<Result<f64, PaperError>>,
+}
+
+const STRATEGIES: [&str; 3] = ["RR", "PART", "WARD"];
+
+/// A strategy's core; none for the one without a table.
+fn core_of(strategy: &str) -> Option<CoreChoice> {
+    match strategy {
+        "RR" => None,
+        "PART" => Some(CoreChoice::Targets(0)),
+        _ => Some(CoreChoice::Best),
+    }
+}
+
+/// Splits a list off `[params]`; the rest is [`Common`].
+fn split<T: serde::de::DeserializeOwned>(table: &toml::Table, key: &str) -> Result<(T, Common), String> {
+    let mut rest = table.clone();
+    let own: toml::Table = rest.remove(key).map(|value| (key.to_owned(), value)).into_iter().collect();
+    let common: Common = params(&rest)?;
+    common.check()?;
+    Ok((params(&own)?, common))
+}
+
+impl Builtin for Clusters {
+    fn name(&self) -> &'static str {
+        "ward-clusters"
+    }
+
+    fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
+        let (OverNodes { over_nodes }, common) = split(table, "over_nodes")?;
+        check_list("over_nodes", &over_nodes, check_nodes)?;
+        Ok(Box::new(ClustersPlan { common, over_nodes, single: OnceLock::new() }))
+    }
+}
+
+impl Plan for ClustersPlan {
+    fn lines(&self) -> Vec<String> {
+        STRATEGIES.map(str::to_owned).to_vec()
+    }
+
+    fn metrics(&self) -> Vec<&'static str> {
+        vec![
+            "throughput",
+            "speedup",
+            "speedup_per_node",
+            "local_share",
+            "local_expected",
+            "hit_ratio",
+            "core_targets",
+        ]
+    }
+
+    fn jobs(&self) -> usize {
+        self.over_nodes.len() * STRATEGIES.len()
+    }
+
+    fn key(&self, job: usize) -> String {
+        let (nodes, strategy) = self.point(job);
+        format!("{:?} {nodes} {strategy}", self.common)
+    }
+
+    fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
+        let (nodes, strategy) = self.point(job);
+        let workload = traces.workload(&self.common.spec()?)?;
+        let single = self.single.get_or_init(|| {
+            let cluster = self.common.cluster(1, working_set(&workload));
+            Ok(self.common.run(&workload, &cluster, None)?.throughput)
+        });
+        let single = single.clone()?;
+        let cluster = self.common.cluster(nodes, working_set(&workload));
+        let analysis = match core_of(strategy) {
+            Some(core) => Some(analyse(&frequencies(&workload), &cluster, core)?),
+            None => None,
+        };
+        let table = match &analysis {
+            Some(analysis) => Some(table(analysis, &workload)?),
+            None => None,
+        };
+        let outcome = self.common.run(&workload, &cluster, table)?;
+        let values = [
+            ("throughput", outcome.throughput),
+            ("speedup", outcome.throughput / single),
+            ("speedup_per_node", outcome.throughput / single / f64::from(nodes)),
+            ("local_share", 1.0 - outcome.forwarded_share),
+            ("local_expected", analysis.as_ref().map_or(1.0, |analysis| analysis.local_share)),
+            ("hit_ratio", 1.0 - outcome.miss_ratio),
+            ("core_targets", analysis.map_or(0.0, |analysis| analysis.core.targets as f64)),
+        ];
+        Ok(vec![Sample::new(strategy, f64::from(nodes), values)])
+    }
+}
+
+impl ClustersPlan {
+    fn point(&self, job: usize) -> (u16, &'static str) {
+        (self.over_nodes[job / STRATEGIES.len()], STRATEGIES[job % STRATEGIES.len()])
+    }
+}
+
+/// `ward-core`: throughput against the size of the core, as a multiple of the one that ward-analysis computes.
+///
+/// `[params]`: `workload`, `memory_share`, `window`, `nodes`, `over_forward_us` (a line each), `over_factors`. Metrics:
+/// `throughput`, `of_best` (over the greatest of the line), `core_targets`, `core_share` (of the working set),
+/// `overhead_s` (what ward-analysis predicts).
+#[derive(Debug)]
+pub(super) struct Core;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CorePlan {
+    workload: Asked,
+    memory_share: f64,
+    #[serde(default = "usual_window")]
+    window: u32,
+    nodes: u16,
+    over_forward_us: Vec<f64>,
+    over_factors: Vec<f64>,
+}
+
+impl Builtin for Core {
+    fn name(&self) -> &'static str {
+        "ward-core"
+    }
+
+    fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
+        let plan: CorePlan = params(table)?;
+        plan.common(0.0).check()?;
+        check_nodes("nodes", plan.nodes)?;
+        check_list("over_forward_us", &plan.over_forward_us, check_forward)?;
+        check_list("over_factors", &plan.over_factors, |key, factor| {
+            let good = (0.0..=1e6).contains(&factor);
+            if good { Ok(()) } else { Err(format!("{key}: must be 0 to 1,000,000, not {factor}")) }
+        })?;
+        Ok(Box::new(plan))
+    }
+}
+
+impl CorePlan {
+    fn common(&self, forward_us: f64) -> Common {
+        let Self { ref workload, memory_share, window, .. } = *self;
+        Common { workload: workload.clone(), memory_share, forward_us, window }
+    }
+
+    fn line(forward_us: f64) -> String {
+        format!("{forward_us} us")
+    }
+}
+
+impl Plan for CorePlan {
+    fn lines(&self) -> Vec<String> {
+        self.over_forward_us.iter().map(|forward_us| Self::line(*forward_us)).collect()
+    }
+
+    fn metrics(&self) -> Vec<&'static str> {
+        vec!["throughput", "of_best", "core_targets", "core_share", "overhead_s"]
+    }
+
+    fn jobs(&self) -> usize {
+        self.over_forward_us.len()
+    }
+
+    fn key(&self, job: usize) -> String {
+        format!("ward-core {self:?} {job}")
+    }
+
+    fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
+        let forward_us = self.over_forward_us[job];
+        let common = self.common(forward_us);
+        let workload = traces.workload(&common.spec()?)?;
+        let all = working_set(&workload);
+        let cluster = common.cluster(self.nodes, all);
+        let log = frequencies(&workload);
+        let best = analyse(&log, &cluster, CoreChoice::Best)?.core.targets as f64;
+        let mut runs = Vec::new();
+        for &factor in &self.over_factors {
+            let targets = CoreChoice::Targets((best * factor).round() as u64);
+            let analysis = analyse(&log, &cluster, targets)?;
+            let outcome = common.run(&workload, &cluster, Some(table(&analysis, &workload)?))?;
+            runs.push((factor, analysis, outcome.throughput));
+        }
+        let greatest = runs.iter().map(|run| run.2).fold(f64::MIN_POSITIVE, f64::max);
+        let sample = |(factor, analysis, throughput): &(f64, Analysis, f64)| {
+            let values = [
+                ("throughput", *throughput),
+                ("of_best", throughput / greatest),
+                ("core_targets", analysis.core.targets as f64),
+                ("core_share", analysis.core.bytes as f64 / all as f64),
+                ("overhead_s", analysis.overheads.ward_us / 1e6),
+            ];
+            Sample::new(&Self::line(forward_us), *factor, values)
+        };
+        Ok(runs.iter().map(sample).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;
