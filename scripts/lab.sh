@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The experiments of `larder lab`, one after another, each into target/lab as Markdown and JSON. Logs to replay may be named.
+# The experiments of `larder-lab live`, one after another, each into target/lab as Markdown and JSON. Logs to replay may be named.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=target/lab
@@ -7,14 +7,14 @@ mkdir -p "$out"
 logs=()
 for log in "$@"; do logs+=(--log "$log"); done
 # Built once, as everything else is: with what run.sh makes sure of.
-scripts/run.sh cargo build --release --locked -p larder
-larder="${CARGO_TARGET_DIR:-target}/release/larder"
+scripts/run.sh cargo build --release --locked -p larder -p larder-lab
+laboratory="${CARGO_TARGET_DIR:-target}/release/larder-lab"
 
 lab() {
   local name=$1
   shift
-  echo "== larder lab $*" >&2
-  "$larder" lab "$@" --json --markdown "$out/$name.md" > "$out/$name.json"
+  echo "== larder-lab live $*" >&2
+  "$laboratory" live "$@" --json --markdown "$out/$name.md" > "$out/$name.json"
 }
 
 lab overhead overhead

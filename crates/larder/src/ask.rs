@@ -18,13 +18,14 @@ const PURGE_LIMITS: Limits = Limits { time: Duration::from_secs(60), ..LIMITS };
 
 /// Somebody who answers.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     address: SocketAddr,
     client: Client,
 }
 
 impl Asked {
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    /// A process that listens at `address`. Nothing is sent yet.
+    pub fn new(address: SocketAddr) -> Self {
         Self { address, client: Client::default() }
     }
 
@@ -32,7 +33,7 @@ impl Asked {
     ///
     /// # Errors
     /// No connection, another status than 200, an answer that is too long, late or not what is expected.
-    pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         self.good(Method::GET, path).await.with_context(|| self.what(path))
     }
 

@@ -43,13 +43,14 @@ enum Command {
     Trace(Box<cmd::trace::TraceArgs>),
     Sim(cmd::sim::SimArgs),
     Plan(Box<cmd::plan::PlanArgs>),
-    Lab(Box<cmd::lab::LabArgs>),
     Top(cmd::top::TopArgs),
     Purge(cmd::purge::PurgeArgs),
     Check(cmd::check::CheckArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Completions(cmd::paperwork::CompletionsArgs),
     Manual(cmd::paperwork::ManualArgs),
+    #[command(hide = true)]
+    Lab(cmd::moved::MovedArgs),
     /// Print the version.
     Version,
 }
@@ -67,13 +68,13 @@ impl Cli {
             Command::Trace(args) => cmd::trace::run(*args),
             Command::Sim(args) => cmd::sim::run(&args),
             Command::Plan(args) => cmd::plan::run(&args),
-            Command::Lab(args) => cmd::lab::run(&args),
             Command::Top(args) => cmd::top::run(&args),
             Command::Purge(args) => cmd::purge::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Doctor(args) => cmd::doctor::run(&args),
             Command::Completions(args) => cmd::paperwork::completions(args),
             Command::Manual(args) => cmd::paperwork::manual(&args),
+            Command::Lab(args) => Err(cmd::moved::moved("larder lab", "larder-lab live", &args)),
             Command::Version => version(),
         }
     }

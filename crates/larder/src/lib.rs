@@ -8,18 +8,16 @@
 
 mod acme;
 mod admin;
-mod ask;
+pub mod ask;
 mod cli;
-mod cmd;
-mod config;
-mod demo;
-mod lab;
+pub mod cmd;
+pub mod config;
+pub mod demo;
 pub mod outcome;
 mod preflight;
 pub mod report;
 mod roster;
 mod top;
-mod validate;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,10 @@
 //! stdout carries data, stderr messages. Exit codes are those of `larder`: 0 success, 1 failure, 2 wrong usage.
 
 mod cmd;
+mod live;
 mod page;
+mod program;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -13,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Run the papers' experiments and your own, and judge their claims.
+/// Show whether larder does what it and the papers claim: experiments simulated and live, judged.
 #[derive(Debug, Parser)]
 #[command(name = "larder-lab", version, arg_required_else_help = true)]
 struct Cli {
@@ -25,12 +28,18 @@ struct Cli {
 enum Command {
     Paper(Box<cmd::paper::PaperArgs>),
     Run(Box<cmd::run::RunArgs>),
+    Live(Box<cmd::live::LiveArgs>),
+    Calibrate(cmd::calibrate::CalibrateArgs),
+    Validate(Box<cmd::validate::ValidateArgs>),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Paper(args) => cmd::paper::run(&args),
         Command::Run(args) => cmd::run::run(&args),
+        Command::Live(args) => cmd::live::run(&args),
+        Command::Calibrate(args) => cmd::calibrate::run(&args),
+        Command::Validate(args) => cmd::validate::run(&args),
     };
     larder::outcome::exit_code("larder-lab", result)
 }

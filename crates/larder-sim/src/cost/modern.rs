@@ -1,4 +1,4 @@
-//! `modern`: larder's own switch and nodes on today's hardware, with processor costs measured by `larder sim calibrate`.
+//! `modern`: larder's own switch and nodes on today's hardware, with processor costs measured by `larder-lab calibrate`.
 //!
 //! ```text
 //! switch:  request_us + kib_us * KiB on one of its cores
@@ -8,7 +8,7 @@
 //! network: the node's interface for bytes * 8 / gbit_s; rtt_us pass besides
 //! ```
 //!
-//! The default processor times are what `larder sim calibrate` measured on a virtual machine with two cores of an AMD
+//! The default processor times are what `larder-lab calibrate` measured on a virtual machine with two cores of an AMD
 //! EPYC that had other work as well; measure your own.
 //!
 //! Two ready-made stores: [`Storage::NVME`], one local drive, and [`Storage::OBJECT_STORE`], an origin over HTTP. Where

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::policies::{Named, chosen};
 use crate::config::Size;
+use crate::demo::cluster::own_path;
 use crate::demo::plan::Plan;
 use crate::demo::{self, Demo, Setup, handoff};
 use crate::outcome::usage;
@@ -296,6 +297,7 @@ impl DemoArgs {
     fn setup(&self) -> anyhow::Result<Setup> {
         let policies = self.policies()?;
         Ok(Setup {
+            larder: own_path()?,
             nodes: usize::from(self.nodes()),
             cache_bytes: self.cache.0.get(),
             cache_kind: self.cache_kind.unwrap_or(CacheKind::Gds).to_string(),

@@ -8,9 +8,7 @@ use tracing_subscriber::EnvFilter;
 use crate::outcome::usage;
 
 /// Which events are written, of logging that has been started.
-pub(crate) struct Level(
-    Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>,
-);
+pub struct Level(Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>);
 
 impl Level {
     /// Other events are written from now on.
@@ -42,8 +40,11 @@ pub(crate) fn filter(configured: &str) -> anyhow::Result<EnvFilter> {
     })
 }
 
-/// Starts logging with a [filter]. Whoever keeps what is returned can change it.
-pub(crate) fn start(configured: &str) -> anyhow::Result<Level> {
+/// Starts logging with a filter such as "info". Whoever keeps what is returned can change it.
+///
+/// # Errors
+/// The text is no filter, or logging has been started before.
+pub fn start(configured: &str) -> anyhow::Result<Level> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(configured)?)
         .with_writer(std::io::stderr)

@@ -6,7 +6,7 @@ use larder_core::PolicyKind;
 
 /// What `--policies` names: policies one by one, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub enum Named {
     /// Every policy.
     All,
     /// This one.
@@ -28,7 +28,7 @@ impl FromStr for Named {
 ///
 /// # Errors
 /// None, one twice, or `all` beside others; the text says so.
-pub(crate) fn chosen(named: &[Named]) -> Result<Vec<PolicyKind>, String> {
+pub fn chosen(named: &[Named]) -> Result<Vec<PolicyKind>, String> {
     if named == [Named::All] {
         return Ok(PolicyKind::ALL.to_vec());
     }

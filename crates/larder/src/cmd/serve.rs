@@ -77,7 +77,10 @@ impl ServeArgs {
 }
 
 /// A runtime with that many worker threads; 0 takes one for each core. One thread needs no work stealing.
-pub(crate) fn runtime(threads: usize) -> anyhow::Result<Runtime> {
+///
+/// # Errors
+/// The threads cannot be started.
+pub fn runtime(threads: usize) -> anyhow::Result<Runtime> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
@@ -89,7 +92,7 @@ pub(crate) fn runtime(threads: usize) -> anyhow::Result<Runtime> {
 }
 
 /// Raises the limit of open files to what the system allows: every client and every node connection is one.
-pub(crate) fn raise_open_files() {
+pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -1,12 +1,10 @@
-//! `larder sim`: the simulated cluster beside the live cluster, nodes that come and go, faults between peers and between
+//! `larder sim`: recorded switches decided anew, nodes that come and go, faults between peers and between
 //! switches, and the analytic model of PRESS.
 
-mod calibrate;
 mod churn;
 mod faults;
 mod press;
 mod replay;
-mod validate;
 
 use clap::{Args, Subcommand};
 
@@ -23,25 +21,27 @@ pub(crate) struct SimArgs {
 enum SimCommand {
     Press(Box<press::PressArgs>),
     Replay(Box<replay::ReplayArgs>),
-    Calibrate(calibrate::CalibrateArgs),
-    Validate(Box<validate::ValidateArgs>),
     Churn(Box<churn::ChurnArgs>),
     Faults(faults::FaultsArgs),
     #[command(hide = true)]
     Paper(MovedArgs),
     #[command(hide = true)]
     Run(MovedArgs),
+    #[command(hide = true)]
+    Calibrate(MovedArgs),
+    #[command(hide = true)]
+    Validate(MovedArgs),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
     match &args.command {
         SimCommand::Press(args) => press::run(args),
         SimCommand::Replay(args) => replay::run(args),
-        SimCommand::Calibrate(args) => calibrate::run(args),
-        SimCommand::Validate(args) => validate::run(args),
         SimCommand::Churn(args) => churn::run(args),
         SimCommand::Faults(args) => faults::run(args),
         SimCommand::Paper(args) => Err(moved("larder sim paper", "larder-lab paper", args)),
         SimCommand::Run(args) => Err(moved("larder sim run", "larder-lab run", args)),
+        SimCommand::Calibrate(args) => Err(moved("larder sim calibrate", "larder-lab calibrate", args)),
+        SimCommand::Validate(args) => Err(moved("larder sim validate", "larder-lab validate", args)),
     }
 }

@@ -90,7 +90,8 @@ pub(crate) use raw_peer::RawPeer;
 pub(crate) use raw_switch::RawSwitch;
 pub(crate) use raw_threshold::{RawHigh, RawLow};
 pub(crate) use reference::{defaults, schema};
-pub(crate) use text::{Size, Span, Texts};
+pub use text::Size;
+pub(crate) use text::{Span, Texts};
 pub(crate) use valid::{AdminListen, Config, Role};
 pub(crate) use valid_agent::{AgentRole, HandoffRole};
 #[cfg(feature = "kubernetes")]
@@ -138,6 +139,15 @@ enum Reader {
 
 /// Keys that a role needs and that its command line can give.
 const OF_COMMAND_LINE: [&str; 4] = ["switch.listen", "switch.nodes", "node.listen", "node.root"];
+
+/// Checks a config file as `larder switch` and `larder node` do when they start.
+///
+/// # Errors
+/// The text states the fault, its place and the remedy.
+pub fn check_file(file: &Path) -> Result<(), String> {
+    let config = Written::read_or_empty(Some(file)).and_then(|written| written.validate());
+    config.map(drop).map_err(|error| error.to_string())
+}
 
 /// A config as written, with the text it came from.
 #[derive(Clone, Debug)]

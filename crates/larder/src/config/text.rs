@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A number of bytes, written `16MB`, `1.5GiB` or as a plain number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Size(pub(crate) Bytes);
+pub struct Size(pub Bytes);
 
 impl fmt::Display for Size {
     /// The shortest exact text that reads back as the same size.

@@ -1,10 +1,10 @@
 //! A cluster of real processes on loopback, for the length of one run.
 //!
-//! The processes are this same executable. They end when this process ends, however that happens: each watches its
+//! The processes are `larder`. They end when this process ends, however that happens: each watches its
 //! stdin, which is a pipe from here, and is killed when its handle is dropped.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -20,50 +20,65 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The line a process prints to stdout once it serves (`--ready-line`).
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Ready {
+pub struct Ready {
     /// Where it serves.
-    pub(crate) listen: Vec<SocketAddr>,
+    pub listen: Vec<SocketAddr>,
     /// Where its admin interface is, if it has one.
-    pub(crate) admin: Option<SocketAddr>,
+    pub admin: Option<SocketAddr>,
     /// Where it listens to its peers, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) peers: Option<SocketAddr>,
+    pub peers: Option<SocketAddr>,
 }
 
 /// What the cluster is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct ClusterSpec {
-    pub(crate) nodes: usize,
-    pub(crate) cache_bytes: u64,
-    pub(crate) cache_kind: String,
-    pub(crate) manifest: PathBuf,
-    pub(crate) speed: f64,
-    pub(crate) disk_only: bool,
-    pub(crate) seed: u64,
-    pub(crate) t_low: u32,
-    pub(crate) t_high: u32,
-    pub(crate) replication_decay: Duration,
+pub struct ClusterSpec {
+    /// The executable of larder.
+    pub larder: PathBuf,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Memory of each node.
+    pub cache_bytes: u64,
+    /// Replacement policy of the nodes' memory.
+    pub cache_kind: String,
+    /// Targets and sizes for the modelled store.
+    pub manifest: PathBuf,
+    /// How many times faster than in 1998 the modelled store is.
+    pub speed: f64,
+    /// Whether only disks are modelled, and no processors.
+    pub disk_only: bool,
+    /// Seed of the switch's policy.
+    pub seed: u64,
+    /// T_low.
+    pub t_low: u32,
+    /// T_high.
+    pub t_high: u32,
+    /// K of `lard-r`.
+    pub replication_decay: Duration,
     /// What the switch must be told beyond its options.
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
 }
 
 /// A running cluster.
-pub(crate) struct Cluster {
+pub struct Cluster {
     processes: Vec<Child>,
     /// Where the switch takes requests.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     /// Where the switch's admin interface is.
-    pub(crate) admin: SocketAddr,
+    pub admin: SocketAddr,
 }
 
 impl Cluster {
     /// Starts all nodes, then the switch with the policy; returns when all serve.
-    pub(crate) async fn start(spec: &ClusterSpec, policy: &str) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// A process does not come up.
+    pub async fn start(spec: &ClusterSpec, policy: &str) -> anyhow::Result<Self> {
         let mut processes = Vec::with_capacity(spec.nodes + 1);
         let mut members = Vec::with_capacity(spec.nodes);
         for i in 1..=spec.nodes {
             let name = format!("node-{i}");
-            processes.push(spawn(&node_arguments(spec, &name), &name)?);
+            processes.push(spawn(&spec.larder, &node_arguments(spec, &name), &name)?);
             members.push(name);
         }
         for (process, name) in processes.iter_mut().zip(&mut members) {
@@ -71,7 +86,7 @@ impl Cluster {
             let address = ready.listen.first().context("a node says it listens nowhere")?;
             *name = format!("{name}={address}");
         }
-        let mut switch = spawn(&switch_arguments(spec, policy, &members), "the switch")?;
+        let mut switch = spawn(&spec.larder, &switch_arguments(spec, policy, &members), "the switch")?;
         let ready = ready(&mut switch, "the switch").await?;
         processes.push(switch);
         let address = *ready.listen.first().context("the switch says it listens nowhere")?;
@@ -80,19 +95,19 @@ impl Cluster {
     }
 
     /// The ids of its processes and of this one, which makes the load.
-    pub(crate) fn process_ids(&self) -> Vec<u32> {
+    pub fn process_ids(&self) -> Vec<u32> {
         let members = self.processes.iter().filter_map(Child::id);
         members.chain([std::process::id()]).collect()
     }
 
     /// Ends all processes, the switch first; kills those that do not end by themselves.
-    pub(crate) async fn stop(self) {
+    pub async fn stop(self) {
         end_all(self.processes).await;
     }
 }
 
 /// Ends processes, the last first; kills those that do not end by themselves.
-pub(crate) async fn end_all(mut processes: Vec<Child>) {
+pub async fn end_all(mut processes: Vec<Child>) {
     while let Some(mut process) = processes.pop() {
         drop(process.stdin.take());
         if tokio::time::timeout(END_TIMEOUT, process.wait()).await.is_err() {
@@ -140,10 +155,20 @@ pub(crate) fn arguments(role: &str, words: &[(&str, String)]) -> Vec<String> {
     fixed.chain(words.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()])).collect()
 }
 
-/// Starts this executable; it ends when its handle is dropped.
-pub(crate) fn spawn(arguments: &[String], name: &str) -> anyhow::Result<Child> {
-    let executable = std::env::current_exe().context("cannot find the path of larder itself")?;
-    Command::new(executable)
+/// Returns the path of this executable, which is larder.
+///
+/// # Errors
+/// The system does not know the path.
+pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find the path of larder itself")
+}
+
+/// Starts the executable `larder`; the process ends when its handle is dropped.
+///
+/// # Errors
+/// The process cannot be started.
+pub fn spawn(larder: &Path, arguments: &[String], name: &str) -> anyhow::Result<Child> {
+    Command::new(larder)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -154,7 +179,10 @@ pub(crate) fn spawn(arguments: &[String], name: &str) -> anyhow::Result<Child> {
 }
 
 /// Waits for the line that says where a process serves.
-pub(crate) async fn ready(process: &mut Child, name: &str) -> anyhow::Result<Ready> {
+///
+/// # Errors
+/// The process ends, says something else, or takes too long.
+pub async fn ready(process: &mut Child, name: &str) -> anyhow::Result<Ready> {
     let stdout = process.stdout.take().with_context(|| format!("{name} has no stdout"))?;
     let mut lines = BufReader::new(stdout).lines();
     let line = match tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await {

@@ -2,7 +2,7 @@
 
 /// Processor time up to now, in ticks: all cores since boot, and what some processes have used of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CpuTime {
+pub struct CpuTime {
     busy: u64,
     total: u64,
     own: u64,
@@ -10,16 +10,16 @@ pub(crate) struct CpuTime {
 
 /// How busy the cores were over some time, as shares of all cores, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct CpuBusy {
+pub struct CpuBusy {
     /// Whatever ran.
-    pub(crate) all: f64,
+    pub all: f64,
     /// The processes asked about.
-    pub(crate) own: f64,
+    pub own: f64,
 }
 
 impl CpuTime {
     /// Reads it now, with what `processes` have used; none where the system has no such file. Ended processes count 0.
-    pub(crate) fn now(processes: &[u32]) -> Option<Self> {
+    pub fn now(processes: &[u32]) -> Option<Self> {
         let read = |path: String| std::fs::read_to_string(path).ok();
         let own = processes.iter().filter_map(|id| process_ticks(&read(format!("/proc/{id}/stat"))?)).sum();
         Some(Self { own, ..Self::parse(&read("/proc/stat".to_owned())?)? })
@@ -35,7 +35,7 @@ impl CpuTime {
     }
 
     /// Shares of all cores since `earlier`; none if no tick has passed.
-    pub(crate) fn busy_since(self, earlier: Self) -> Option<CpuBusy> {
+    pub fn busy_since(self, earlier: Self) -> Option<CpuBusy> {
         let total = self.total.checked_sub(earlier.total).filter(|ticks| *ticks > 0)?;
         let share = |now: u64, then: u64| (now.saturating_sub(then) as f64 / total as f64).min(1.0);
         Some(CpuBusy { all: share(self.busy, earlier.busy), own: share(self.own, earlier.own) })

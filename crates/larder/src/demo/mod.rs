@@ -4,16 +4,16 @@
 //! one for the switch, joined over loopback exactly as they would be over a network. Only disks and processors are modelled,
 //! since real ones would hide behind the page cache of the operating system. The load comes from this process.
 
-pub(crate) mod cluster;
-pub(crate) mod cpu;
+pub mod cluster;
+pub mod cpu;
 pub(crate) mod handoff;
 pub(crate) mod peers;
-pub(crate) mod plan;
-pub(crate) mod result;
+pub mod plan;
+pub mod result;
 mod run;
 mod sample;
 mod signals;
 mod spent;
 pub(crate) mod table;
 
-pub(crate) use run::{Demo, HOST, Setup, spinner};
+pub use run::{Demo, HOST, Setup, spinner};

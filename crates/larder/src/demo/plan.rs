@@ -20,22 +20,25 @@ const TARGET_BYTES_MAX: usize = 4096;
 
 /// The requests of a demo.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Path and query of each target.
-    pub(crate) targets: Arc<[String]>,
+    pub targets: Arc<[String]>,
     /// Size of each target.
-    pub(crate) sizes: Arc<[u64]>,
+    pub sizes: Arc<[u64]>,
     /// The requests: indices into `targets`.
-    pub(crate) order: Arc<[u32]>,
+    pub order: Arc<[u32]>,
     /// The leading requests that warm the caches.
-    pub(crate) warmup: usize,
+    pub warmup: usize,
     /// The same in words.
-    pub(crate) info: TraceInfo,
+    pub info: TraceInfo,
 }
 
 impl Plan {
     /// The first `limit` requests of a trace, of which the first third warms the caches.
-    pub(crate) fn new(trace: &Trace, source: String, limit: usize) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// Fewer than three requests can be replayed.
+    pub fn new(trace: &Trace, source: String, limit: usize) -> anyhow::Result<Self> {
         let mut picked = Picked::new(trace);
         let order: Vec<u32> =
             trace.requests.iter().filter_map(|request| picked.number(request.target)).take(limit).collect();
@@ -138,7 +141,10 @@ impl Plan {
     }
 
     /// Writes the targets and sizes for a node's modelled store, these first.
-    pub(crate) fn write_manifest(&self, path: &Path, first: &[u32]) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_manifest(&self, path: &Path, first: &[u32]) -> anyhow::Result<()> {
         let mut text = String::new();
         let mut written = vec![false; self.sizes.len()];
         for target in first.iter().copied().chain(0..u32::try_from(self.sizes.len())?) {

@@ -8,140 +8,140 @@ pub(crate) const SCHEMA: &str = "larder-demo/1";
 
 /// The whole outcome of `larder demo`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct DemoReport {
+pub struct DemoReport {
     /// Names the layout of this document: "larder-demo/1".
-    pub(crate) schema: &'static str,
+    pub schema: &'static str,
     /// Version of larder.
-    pub(crate) version: &'static str,
+    pub version: &'static str,
     /// What was replayed.
-    pub(crate) trace: TraceInfo,
+    pub trace: TraceInfo,
     /// What it was replayed against.
-    pub(crate) cluster: ClusterInfo,
+    pub cluster: ClusterInfo,
     /// One entry for each policy, in the order asked for.
-    pub(crate) policies: Vec<PolicyReport>,
+    pub policies: Vec<PolicyReport>,
     /// Reasons to doubt the figures; empty for a valid demo.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// What was replayed.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct TraceInfo {
+pub struct TraceInfo {
     /// The log file, or the recipe and seed of a synthetic trace.
-    pub(crate) source: String,
+    pub source: String,
     /// Requests replayed under each policy, warm-up included.
-    pub(crate) requests: usize,
+    pub requests: usize,
     /// The first requests, which warm the caches and are not measured.
-    pub(crate) warmup_requests: usize,
+    pub warmup_requests: usize,
     /// Distinct targets among the requests.
-    pub(crate) targets: usize,
+    pub targets: usize,
     /// Sum of the targets' sizes (a target's size is its largest reply).
-    pub(crate) working_set_bytes: u64,
+    pub working_set_bytes: u64,
     /// Mean size of the replies replayed.
-    pub(crate) reply_bytes_mean: f64,
+    pub reply_bytes_mean: f64,
     /// Share of the hottest target in the requests, 0 to 1.
-    pub(crate) hottest_share: f64,
+    pub hottest_share: f64,
     /// Distinct targets first asked for in the measured part: no policy can hit on these.
-    pub(crate) cold_misses: usize,
+    pub cold_misses: usize,
 }
 
 /// What the trace was replayed against.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct ClusterInfo {
+pub struct ClusterInfo {
     /// Number of nodes, each a process of its own.
-    pub(crate) nodes: usize,
+    pub nodes: usize,
     /// Memory cache of each node.
-    pub(crate) cache_bytes: u64,
+    pub cache_bytes: u64,
     /// Replacement policy of the caches.
-    pub(crate) cache_kind: String,
+    pub cache_kind: String,
     /// The nodes' disks and processors are a model: this is it.
-    pub(crate) node_model: String,
+    pub node_model: String,
     /// How many times faster than the model of 1998.
-    pub(crate) speed: f64,
+    pub speed: f64,
     /// Clients that each keep one request outstanding (closed loop).
-    pub(crate) clients: u32,
+    pub clients: u32,
     /// T_low.
-    pub(crate) t_low: u32,
+    pub t_low: u32,
     /// T_high.
-    pub(crate) t_high: u32,
+    pub t_high: u32,
     /// K of `lard-r`: the paper's 20 s divided by `speed`.
-    pub(crate) replication_decay_s: f64,
+    pub replication_decay_s: f64,
     /// Hash of the targets.
-    pub(crate) hash_function: &'static str,
+    pub hash_function: &'static str,
     /// Seed of placement and of synthetic traces.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// Runs of each policy, interleaved; figures are those of the run with the median throughput.
-    pub(crate) runs: usize,
+    pub runs: usize,
     /// A node counts as idle while its load is below this (40 % of T_low, as in the LARD paper).
-    pub(crate) idle_below: u32,
+    pub idle_below: u32,
 }
 
 /// One policy.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct PolicyReport {
+pub struct PolicyReport {
     /// Name of the policy.
-    pub(crate) policy: String,
+    pub policy: String,
     /// The run with the median throughput.
-    pub(crate) median: Figures,
+    pub median: Figures,
     /// Throughput relative to `wrr`, where that was among the policies.
-    pub(crate) ratio_to_wrr: Option<f64>,
+    pub ratio_to_wrr: Option<f64>,
     /// All runs, in order.
-    pub(crate) runs: Vec<Figures>,
+    pub runs: Vec<Figures>,
     /// Loads of the nodes in the median run.
-    pub(crate) node_loads: Vec<NodeLoad>,
+    pub node_loads: Vec<NodeLoad>,
     /// Latency distribution of the median run: (milliseconds, share of requests at or below).
-    pub(crate) latency_cdf: Vec<(f64, f64)>,
+    pub latency_cdf: Vec<(f64, f64)>,
     /// Throughput over the measured part of the median run: (seconds, requests a second).
-    pub(crate) throughput: Vec<(f64, f64)>,
+    pub throughput: Vec<(f64, f64)>,
 }
 
 /// The figures of one run, measured part only.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub(crate) struct Figures {
+pub struct Figures {
     /// Completed requests a second, whole cluster: from the first measured request to the last byte of the last.
-    pub(crate) requests_per_s: f64,
+    pub requests_per_s: f64,
     /// The same without the end, in which clients run out of requests one by one while the slowest node works on.
-    pub(crate) requests_per_s_busy: Option<f64>,
+    pub requests_per_s_busy: Option<f64>,
     /// Share of the requests answered from a node's memory, 0 to 1, as the nodes' Cache-Status says.
-    pub(crate) hit_ratio: f64,
+    pub hit_ratio: f64,
     /// Median latency.
-    pub(crate) latency_ms_p50: f64,
+    pub latency_ms_p50: f64,
     /// 99th percentile of the latency.
-    pub(crate) latency_ms_p99: f64,
+    pub latency_ms_p99: f64,
     /// Largest time-averaged node load divided by the mean of all nodes' time-averaged loads; 1 is even.
-    pub(crate) load_imbalance: f64,
+    pub load_imbalance: f64,
     /// Share of the time a node was idle, averaged over the nodes, 0 to 1.
-    pub(crate) idle_fraction: f64,
+    pub idle_fraction: f64,
     /// Requests that failed.
-    pub(crate) errors: u64,
+    pub errors: u64,
     /// Length of the measured part.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Share of all processor cores that were busy, whatever they did, 0 to 1; none where it cannot be read.
-    pub(crate) cpu_busy: Option<f64>,
+    pub cpu_busy: Option<f64>,
     /// Share of all processor cores that the demo's own processes used: nodes, switch and load; 0 to 1.
-    pub(crate) cpu_own: Option<f64>,
+    pub cpu_own: Option<f64>,
 }
 
 /// The load of one node over the measured part.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct NodeLoad {
+pub struct NodeLoad {
     /// Name of the node.
-    pub(crate) name: String,
+    pub name: String,
     /// Mean active requests over the samples.
-    pub(crate) mean: f64,
+    pub mean: f64,
     /// Most active requests in any sample.
-    pub(crate) max: u32,
+    pub max: u32,
     /// Share of the samples with a load below `idle_below`.
-    pub(crate) idle_fraction: f64,
+    pub idle_fraction: f64,
 }
 
 impl DemoReport {
     /// The policy report of that name.
-    pub(crate) fn policy(&self, name: &str) -> Option<&PolicyReport> {
+    pub fn policy(&self, name: &str) -> Option<&PolicyReport> {
         self.policies.iter().find(|policy| policy.policy == name)
     }
 
     /// The policy that served most.
-    pub(crate) fn best(&self) -> Option<&PolicyReport> {
+    pub fn best(&self) -> Option<&PolicyReport> {
         let by_speed = |a: &&PolicyReport, b: &&PolicyReport| {
             a.median.requests_per_s.total_cmp(&b.median.requests_per_s)
         };

@@ -1,6 +1,7 @@
 //! Runs the demo: every policy, every run, one cluster after another.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,26 +30,39 @@ const THROUGHPUT_POINTS: usize = 40;
 /// Longest wait for a reply. A modelled disk may have a long queue in a slow demo.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// The `Host` of every request; part of the target that is hashed.
-pub(crate) const HOST: &str = "demo";
+pub const HOST: &str = "demo";
 
 /// What the demo is to do.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
-    pub(crate) nodes: usize,
-    pub(crate) cache_bytes: u64,
-    pub(crate) cache_kind: String,
-    pub(crate) policies: Vec<String>,
-    pub(crate) seed: u64,
-    pub(crate) clients: u32,
-    pub(crate) t_low: u32,
-    pub(crate) t_high: u32,
-    pub(crate) speed: f64,
-    pub(crate) disk_only: bool,
-    pub(crate) runs: usize,
+pub struct Setup {
+    /// The executable of larder.
+    pub larder: PathBuf,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Memory of each node.
+    pub cache_bytes: u64,
+    /// Replacement policy of the nodes' memory.
+    pub cache_kind: String,
+    /// The policies, in the order of the report.
+    pub policies: Vec<String>,
+    /// Seed of placement.
+    pub seed: u64,
+    /// Clients that each keep one request outstanding.
+    pub clients: u32,
+    /// T_low.
+    pub t_low: u32,
+    /// T_high.
+    pub t_high: u32,
+    /// How many times faster than in 1998 the modelled store is.
+    pub speed: f64,
+    /// Whether only disks are modelled, and no processors.
+    pub disk_only: bool,
+    /// Runs of each policy.
+    pub runs: usize,
 }
 
 /// A demo ready to run.
-pub(crate) struct Demo {
+pub struct Demo {
     setup: Setup,
     plan: Plan,
     bar: ProgressBar,
@@ -66,14 +80,15 @@ struct Run {
 }
 
 /// A spinner on stderr for work of unknown length; invisible where stderr is no terminal.
-pub(crate) fn spinner(message: &str) -> ProgressBar {
+pub fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
 }
 
 impl Demo {
-    pub(crate) fn new(setup: Setup, plan: Plan) -> Self {
+    /// A demo of the requests of `plan`.
+    pub fn new(setup: Setup, plan: Plan) -> Self {
         let total = plan.order.len() * setup.policies.len() * setup.runs;
         let style = ProgressStyle::with_template("{msg:32} [{bar:30}] {percent:>3} %  {per_sec}  {eta} left")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -82,7 +97,10 @@ impl Demo {
     }
 
     /// Runs every policy as often as asked, the policies in turn within each round.
-    pub(crate) async fn run(&self) -> anyhow::Result<DemoReport> {
+    ///
+    /// # Errors
+    /// A cluster does not come up, or the load generator cannot run.
+    pub async fn run(&self) -> anyhow::Result<DemoReport> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
         self.plan.write_manifest(&manifest, &[])?;
@@ -182,9 +200,10 @@ impl Demo {
         });
     }
 
-    fn spec(&self, manifest: std::path::PathBuf) -> ClusterSpec {
+    fn spec(&self, manifest: PathBuf) -> ClusterSpec {
         let setup = &self.setup;
         ClusterSpec {
+            larder: setup.larder.clone(),
             nodes: setup.nodes,
             cache_bytes: setup.cache_bytes,
             cache_kind: setup.cache_kind.clone(),

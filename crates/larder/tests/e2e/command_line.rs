@@ -57,6 +57,8 @@ fn options_are_checked_like_the_file() {
 fn commands_that_have_moved_name_the_new_command() {
     let text = stderr(&larder(&["sim", "paper", "lard-fig07", "--json", "-"]).code(2));
     assert!(text.contains("run `larder-lab paper lard-fig07 --json -`"), "{text}");
+    let text = stderr(&larder(&["lab", "cap", "--seconds", "3"]).code(2));
+    assert!(text.contains("run `larder-lab live cap --seconds 3`"), "{text}");
     let text = stderr(&larder(&["sim", "run", "--help"]).code(2));
     assert!(text.contains("run `larder-lab run --help`"), "{text}");
 }

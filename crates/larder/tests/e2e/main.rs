@@ -62,5 +62,4 @@ mod switches;
 mod top;
 mod trace_ward;
 mod traces;
-mod validate;
 mod wrong_configs;

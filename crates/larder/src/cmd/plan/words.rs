@@ -194,7 +194,7 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
             if report.costs_from_file {
                 ""
             } else {
-                ": default costs, not measured on your machine; see larder sim calibrate"
+                ": default costs, not measured on your machine; see larder-lab calibrate"
             },
             method.cache,
             method.thresholds.0,

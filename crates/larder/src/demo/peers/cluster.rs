@@ -12,7 +12,7 @@ use tokio::process::Child;
 use super::system::{Cooperation, System};
 use super::watch::Watch;
 use crate::demo::HOST;
-use crate::demo::cluster::{arguments, end_all, ready, spawn};
+use crate::demo::cluster::{arguments, end_all, own_path, ready, spawn};
 
 /// Longest wait until peers know one another.
 const KNOWN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -98,7 +98,7 @@ impl Cluster {
             let file = folder.join(format!("{name}.toml"));
             std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
             let words = [("--config", file.display().to_string())];
-            cluster.nodes.push(spawn(&arguments("node", &words), &name)?);
+            cluster.nodes.push(spawn(&own_path()?, &arguments("node", &words), &name)?);
             if number == 1 && matches!(system, System::Peers(_)) {
                 // The others look for it.
                 seed = cluster.await_node(0).await?;
@@ -161,7 +161,7 @@ impl Cluster {
         words.extend(spec.config.as_ref().map(|config| ("--config", config.display().to_string())));
         let named = self.addresses.iter().enumerate();
         words.extend(named.map(|(i, address)| ("--node", format!("node-{}={address}", i + 1))));
-        let mut switch = spawn(&arguments("switch", &words), "the switch")?;
+        let mut switch = spawn(&own_path()?, &arguments("switch", &words), "the switch")?;
         let ready = ready(&mut switch, "the switch").await?;
         self.addresses = vec![*ready.listen.first().context("the switch says it listens nowhere")?];
         self.switch = Some(switch);

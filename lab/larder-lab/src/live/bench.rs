@@ -1,6 +1,7 @@
 //! Many runs: scenes under policies, with progress, and what came of each.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::PolicyKind;
@@ -32,7 +33,11 @@ const STEPS: u64 = 1_000;
 ///
 /// # Errors
 /// No run came to anything.
-pub(crate) async fn all(jobs: &[(Scene, Vec<PolicyKind>)], times: usize) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn all(
+    larder: &Path,
+    jobs: &[(Scene, Vec<PolicyKind>)],
+    times: usize,
+) -> anyhow::Result<Vec<Row>> {
     let runs: usize = jobs.iter().map(|(_, policies)| policies.len() * times).sum();
     let bar = bar(runs as u64 * STEPS);
     let mut done: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
@@ -44,7 +49,7 @@ pub(crate) async fn all(jobs: &[(Scene, Vec<PolicyKind>)], times: usize) -> anyh
                 let from = finished * STEPS;
                 let progress =
                     |share: f64| bar.set_position(from + (share.clamp(0.0, 1.0) * STEPS as f64) as u64);
-                let figures = match scene.run(*policy, &progress).await {
+                let figures = match scene.run(larder, *policy, &progress).await {
                     Ok(figures) => figures,
                     Err(error) if finished == failed && finished + 1 == runs as u64 => {
                         return Err(error.context(format!("while running {policy} on {}", scene.label)));

@@ -1,4 +1,4 @@
-//! `larder lab`: the papers' experiments, live on this machine.
+//! `larder-lab live`: the papers' experiments, live on this machine.
 //!
 //! Every run starts a cluster of its own, as the demo does: one process for each node, one for the switch, clients in
 //! this process. Disks and processors of the nodes are modelled, so that each node has its own however few cores the

@@ -9,7 +9,7 @@ use larder_core::{Bytes, PolicyKind};
 use larder_load::{Keep, Listed, Script};
 
 use super::cluster::{ClusterPlan, Member};
-use crate::demo::plan::Plan;
+use larder::demo::plan::Plan;
 
 /// What a scene's nodes are made of, in units of machines of 1998.
 #[derive(Clone, Debug)]

@@ -1,17 +1,18 @@
-//! `larder sim calibrate`: what a request takes of this machine's processors, as a cost model.
+//! `larder-lab calibrate`: what a request takes of this machine's processors, as a cost model.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use larder_sim::Costs;
 
-use crate::cmd::{logging, serve};
-use crate::demo;
-use crate::outcome::usage;
+use crate::program::LarderArg;
 use crate::validate::calibration::{self, Calibration};
 use crate::validate::text;
+use larder::cmd::{logging, serve};
+use larder::demo;
+use larder::outcome::usage;
 
 /// Measure what a request costs switch and node on this machine, and write it as a cost model.
 ///
@@ -25,7 +26,7 @@ pub(crate) struct CalibrateArgs {
     /// Write the cost model here.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What to write: `modern` for clusters that are to be, `modelled` for `larder sim validate` on this machine.
+    /// What to write: `modern` for clusters that are to be, `modelled` for `larder-lab validate` on this machine.
     #[arg(long, value_enum, default_value = "modern")]
     model: Model,
     /// How long to measure, in seconds, 2 to 600.
@@ -34,6 +35,8 @@ pub(crate) struct CalibrateArgs {
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    larder: LarderArg,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,7 +51,8 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     }
     logging::start("warn")?;
     serve::raise_open_files();
-    let calibration = serve::runtime(1)?.block_on(measure(args.seconds))?;
+    let larder = args.larder.find()?;
+    let calibration = serve::runtime(1)?.block_on(measure(&larder, args.seconds))?;
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &calibration)?;
@@ -75,11 +79,11 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
 }
 
 /// Measures with a spinner, until interrupted.
-pub(super) async fn measure(seconds: f64) -> anyhow::Result<Calibration> {
+pub(super) async fn measure(larder: &Path, seconds: f64) -> anyhow::Result<Calibration> {
     let spinner = demo::spinner("calibrating");
     let say = |what: &str| spinner.set_message(format!("calibrating: {what}"));
     let measured = tokio::select! {
-        measured = calibration::measure(seconds, &say) => measured,
+        measured = calibration::measure(larder, seconds, &say) => measured,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     spinner.finish_and_clear();

@@ -1,18 +1,18 @@
-//! `larder lab`, small: real processes, a run of every kind of scene, and what comes of it.
+//! `larder-lab live`, small: real processes, a run of every kind of scene, and what comes of it.
 //!
 //! A program of its own: it keeps all processors busy, which tests that measure would notice beside it.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
+mod program;
+
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-const LARDER: &str = env!("CARGO_BIN_EXE_larder");
-
-fn lab(arguments: &[&str]) -> Output {
-    Command::new(LARDER).arg("lab").args(arguments).output().unwrap()
+fn live(arguments: &[&str]) -> Output {
+    program::lab(&[&["live"], arguments].concat())
 }
 
 fn rows(output: &Output) -> Vec<Value> {
@@ -33,11 +33,13 @@ fn a_log_a_mix_and_a_site_run_under_policies_that_need_signals() {
     });
     fs::write(&log, lines.collect::<String>()).unwrap();
     let (log, page_path) = (log.to_str().unwrap(), page.to_str().unwrap());
-    let output = lab(&[
-        &["policies", "--log", log, "--only", &SCENES.join(","), "--policies", "cap,hacc"][..],
-        &["--seconds", "1", "--json", "--markdown", page_path],
-    ]
-    .concat());
+    let output = live(
+        &[
+            &["policies", "--log", log, "--only", &SCENES.join(","), "--policies", "cap,hacc"][..],
+            &["--seconds", "1", "--json", "--markdown", page_path],
+        ]
+        .concat(),
+    );
     let rows = rows(&output);
     let named: Vec<(&str, &str)> = rows
         .iter()
@@ -72,7 +74,7 @@ fn bad_arguments_are_named() {
         (&["bound", "--log", "/nonexistent.log", "--p99", "0"], "--p99 takes times above 0"),
         (&["bound"], "--log"),
     ] {
-        let output = lab(arguments);
+        let output = live(arguments);
         let talk = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && talk.contains(complaint), "{arguments:?}: {talk}");
     }

@@ -5,6 +5,7 @@
 //! take turns, several times for each size, and the medians of the turns' median latencies are compared.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -73,7 +74,7 @@ pub(crate) struct Overhead {
 ///
 /// # Errors
 /// The cluster does not come up, or requests fail.
-pub(crate) async fn measure(say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Overhead> {
+pub(crate) async fn measure(larder: &Path, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Overhead> {
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let manifest = folder.path().join("manifest.tsv");
     let lines: String = SIZES.iter().map(|bytes| format!("{bytes}\t/{bytes}\n")).collect();
@@ -86,7 +87,7 @@ pub(crate) async fn measure(say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Overh
         switch: String::new(),
         tables: String::new(),
     };
-    let cluster = Cluster::start(&plan, folder.path()).await?;
+    let cluster = Cluster::start(larder, &plan, folder.path()).await?;
     let node = *cluster.nodes.first().context("there is no node")?;
     let mut points = Vec::with_capacity(SIZES.len());
     for (place, bytes) in (0..).zip(SIZES) {

@@ -1,5 +1,6 @@
 //! One run: a scene under a policy, from a cold cluster to its figures.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use super::busy::{self, Busy, Window};
 use super::cluster::Cluster;
 use super::scene::{Drive, Scene};
-use crate::demo::cpu::CpuTime;
+use larder::demo::cpu::CpuTime;
 
 /// Share of all cores above which a run may have measured the machine.
 const CPU_BUSY_MAX: f64 = 0.85;
@@ -68,11 +69,12 @@ impl Scene {
     /// The cluster does not come up, or the load generator cannot run.
     pub(crate) async fn run(
         &self,
+        larder: &Path,
         policy: PolicyKind,
         progress: &(dyn Fn(f64) + Sync),
     ) -> anyhow::Result<Figures> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
-        let cluster = Cluster::start(&self.cluster(policy, folder.path())?, folder.path()).await?;
+        let cluster = Cluster::start(larder, &self.cluster(policy, folder.path())?, folder.path()).await?;
         let window = Arc::new(Window::default());
         let sampler = tokio::spawn(busy::sample(cluster.nodes.clone(), LOOK_EVERY, Arc::clone(&window)));
         let members = cluster.process_ids();

@@ -17,7 +17,7 @@ use larder_trace::{LoadOptions, Trace};
 
 use super::scene::{Drive, Machines, Scene, Tuning, signals};
 use super::{mixes, site};
-use crate::demo::plan::Plan;
+use larder::demo::plan::Plan;
 
 /// Nodes that replay a log.
 const NODES: usize = 8;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use larder_core::Bytes;
 use tokio::process::Child;
 
-use crate::demo::cluster::{end_all, ready, spawn};
+use larder::demo::cluster::{end_all, ready, spawn};
 
 /// A node to start.
 #[derive(Clone, Debug)]
@@ -48,12 +48,12 @@ impl Cluster {
     ///
     /// # Errors
     /// A file cannot be written, or a process does not come up.
-    pub(crate) async fn start(plan: &ClusterPlan, folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start(larder: &Path, plan: &ClusterPlan, folder: &Path) -> anyhow::Result<Self> {
         let mut processes = Vec::with_capacity(plan.members.len() + 1);
         for (i, member) in plan.members.iter().enumerate() {
             let name = name(i);
             let file = write(folder, &name, &member.config(&name, plan.cache_kind))?;
-            processes.push(spawn(&arguments("node", &file), &name)?);
+            processes.push(spawn(larder, &arguments("node", &file), &name)?);
         }
         let mut nodes = Vec::with_capacity(processes.len());
         for (i, process) in processes.iter_mut().enumerate() {
@@ -61,7 +61,7 @@ impl Cluster {
             nodes.push(*ready.listen.first().context("a node says it listens nowhere")?);
         }
         let file = write(folder, "switch", &plan.switch_config(&nodes))?;
-        let mut switch = spawn(&arguments("switch", &file), "the switch")?;
+        let mut switch = spawn(larder, &arguments("switch", &file), "the switch")?;
         let ready = ready(&mut switch, "the switch").await?;
         processes.push(switch);
         let address = *ready.listen.first().context("the switch says it listens nowhere")?;
@@ -138,13 +138,11 @@ mod tests {
     use larder_core::PolicyKind;
 
     use super::*;
-    use crate::config::Written;
-    use crate::lab::table;
+    use crate::live::table;
 
     fn valid(folder: &Path, name: &str, text: &str) {
         let file = write(folder, name, text).expect("a file");
-        let written = Written::read_or_empty(Some(&file)).expect("it can be read");
-        if let Err(error) = written.validate() {
+        if let Err(error) = larder::config::check_file(&file) {
             unreachable!("{error}\n{text}");
         }
     }

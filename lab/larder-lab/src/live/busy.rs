@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 
-use crate::ask::Asked;
+use larder::ask::Asked;
 
 /// What the load generator tells the sampler.
 #[derive(Debug, Default)]

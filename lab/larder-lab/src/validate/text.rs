@@ -6,7 +6,7 @@ use larder_core::Bytes;
 
 use super::calibration::{Calibration, Fitted, Point};
 use super::rows::{CPU_MAX, HIT_POINTS_MAX, RATE_ERROR_MAX, Row};
-use crate::report::{counted, number};
+use larder::report::{counted, number};
 
 /// The columns of the rows.
 const HEAD: [&str; 15] = [
@@ -231,7 +231,7 @@ mod tests {
             text.contains("3 rows: 1 hold (hit ratio within 1.5 points, throughput within 15 %), 1 are off"),
             "{text}"
         );
-        let published = markdown(&rows, "larder sim validate");
+        let published = markdown(&rows, "larder-lab validate");
         let table: Vec<&str> = published.lines().filter(|line| line.starts_with('|')).collect();
         assert_eq!(table.len(), 5);
         assert!(table.iter().all(|line| line.matches('|').count() == table[0].matches('|').count()));

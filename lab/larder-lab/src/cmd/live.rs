@@ -1,4 +1,4 @@
-//! `larder lab`: the papers' experiments, live on this machine.
+//! `larder-lab live`: the papers' experiments, live on this machine.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -12,22 +12,25 @@ use larder_trace::synth::mix::Mix;
 use larder_trace::synth::profiles::ProfileKind;
 use serde::Serialize;
 
-use super::policies::{Named, chosen};
-use super::{logging, serve};
-use crate::lab::bench::{self, Row};
-use crate::lab::scene::Scene;
-use crate::lab::text::{self, Table};
-use crate::lab::{bound, mixes, overhead, site, table};
-use crate::outcome::usage;
-use crate::report::number;
+use crate::live::bench::{self, Row};
+use crate::live::scene::Scene;
+use crate::live::text::{self, Table};
+use crate::live::{bound, mixes, overhead, site, table};
+use crate::program::LarderArg;
+use larder::cmd::policies::{Named, chosen};
+use larder::cmd::{logging, serve};
+use larder::outcome::usage;
+use larder::report::number;
 
 /// Run the papers' experiments on clusters of real processes on this machine.
 ///
 /// Only disks and processors of the nodes are modelled. Run it while nothing else runs.
 #[derive(Debug, Args)]
-pub(crate) struct LabArgs {
+pub(crate) struct LiveArgs {
     #[command(subcommand)]
     experiment: Experiment,
+    #[command(flatten)]
+    larder: LarderArg,
 }
 
 #[derive(Debug, Subcommand)]
@@ -156,8 +159,8 @@ struct Given {
     notes: Vec<String>,
 }
 
-pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
-    logging::start("warn,larder::lab=info")?;
+pub(crate) fn run(args: &LiveArgs) -> anyhow::Result<()> {
+    logging::start("warn,larder_lab::live=info")?;
     serve::raise_open_files();
     let output = match &args.experiment {
         Experiment::Cap(args) => &args.output,
@@ -166,9 +169,10 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
         Experiment::Bound(args) => &args.output,
         Experiment::Overhead(args) => &args.output,
     };
+    let larder = args.larder.find()?;
     let given = serve::runtime(1)?.block_on(async {
         tokio::select! {
-            given = args.experiment.run() => given,
+            given = args.experiment.run(&larder) => given,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
         }
     })?;
@@ -176,13 +180,13 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
 }
 
 impl Experiment {
-    async fn run(&self) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
         match self {
-            Self::Cap(args) => args.run().await,
-            Self::Hacc(args) => args.run().await,
-            Self::Policies(args) => args.run().await,
-            Self::Bound(args) => args.run().await,
-            Self::Overhead(_) => measure_overhead().await,
+            Self::Cap(args) => args.run(larder).await,
+            Self::Hacc(args) => args.run(larder).await,
+            Self::Policies(args) => args.run(larder).await,
+            Self::Bound(args) => args.run(larder).await,
+            Self::Overhead(_) => measure_overhead(larder).await,
         }
     }
 }
@@ -240,7 +244,7 @@ fn doubts(rows: &[Row]) -> Vec<String> {
 }
 
 impl CapArgs {
-    async fn run(&self) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
         if let Some(clients) = self.clients.iter().find(|clients| !(1..=20_000).contains(*clients)) {
             return Err(usage(format!("--clients {clients}: 1 to 20000")));
         }
@@ -252,7 +256,7 @@ impl CapArgs {
                 jobs.push((scene, policies.clone()));
             }
         }
-        let rows = bench::all(&jobs, usize::from(self.effort.runs)).await?;
+        let rows = bench::all(larder, &jobs, usize::from(self.effort.runs)).await?;
         let rivals: Vec<String> =
             policies.iter().filter(|policy| **policy != PolicyKind::Cap).map(ToString::to_string).collect();
         let rivals: Vec<&str> = rivals.iter().map(String::as_str).collect();
@@ -266,13 +270,13 @@ impl CapArgs {
 }
 
 impl HaccArgs {
-    async fn run(&self) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
         let policies = policies(&self.policies, &site::POLICIES)?;
         let jobs = ProfileKind::ALL
             .into_iter()
             .map(|kind| Ok((site::scene(kind, self.effort.measured(), self.effort.seed)?, policies.clone())))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let rows = bench::all(&jobs, usize::from(self.effort.runs)).await?;
+        let rows = bench::all(larder, &jobs, usize::from(self.effort.runs)).await?;
         let tables = vec![
             ("HACC's workloads".to_owned(), text::runs(&rows)),
             (
@@ -286,7 +290,7 @@ impl HaccArgs {
 }
 
 impl PoliciesArgs {
-    async fn run(&self) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
         let policies = policies(&self.policies, &PolicyKind::ALL)?;
         let mut scenes = table::scenes(&self.logs, self.limit, self.effort.measured(), self.effort.seed)?;
         if !self.only.is_empty() {
@@ -296,7 +300,7 @@ impl PoliciesArgs {
             return Err(usage("--only names no workload"));
         }
         let jobs: Vec<_> = scenes.into_iter().map(|scene| (scene, policies.clone())).collect();
-        let rows = bench::all(&jobs, usize::from(self.effort.runs)).await?;
+        let rows = bench::all(larder, &jobs, usize::from(self.effort.runs)).await?;
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let tables = vec![
             (
@@ -320,7 +324,7 @@ impl PoliciesArgs {
 }
 
 impl BoundArgs {
-    async fn run(&self) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
         if self.p99.iter().any(|bound| !bound.is_finite() || *bound <= 0.0) {
             return Err(usage("--p99 takes times above 0, in ms"));
         }
@@ -330,7 +334,7 @@ impl BoundArgs {
             let scenes = bound::scenes(Path::new(log), self.limit, usize::from(self.nodes))?;
             jobs.extend(scenes.into_iter().map(|scene| (scene, policies.clone())));
         }
-        let rows = bench::all(&jobs, 1).await?;
+        let rows = bench::all(larder, &jobs, 1).await?;
         let mut scenes: Vec<&str> = rows.iter().map(|row| row.scene.as_str()).collect();
         scenes.dedup();
         let mut at = Vec::new();
@@ -352,9 +356,9 @@ impl BoundArgs {
     }
 }
 
-async fn measure_overhead() -> anyhow::Result<Given> {
-    let spinner = crate::demo::spinner("measuring");
-    let measured = overhead::measure(&|what| spinner.set_message(what.to_owned())).await;
+async fn measure_overhead(larder: &Path) -> anyhow::Result<Given> {
+    let spinner = larder::demo::spinner("measuring");
+    let measured = overhead::measure(larder, &|what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();
     let measured = measured?;
     let line = format!(

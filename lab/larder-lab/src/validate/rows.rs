@@ -8,6 +8,7 @@
 //! simulator expects at most [`CPU_PLANNED`] of the processors to be busy, for a machine at its limit would be what is
 //! measured.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,9 +19,9 @@ use larder_sim::cost::Modelled;
 use larder_sim::{Arrivals, CacheChoice, Costs, Item, Outcome, Scenario, SimNode, Workload, simulate};
 use serde::Serialize;
 
-use crate::demo::plan::Plan;
-use crate::demo::result::Figures;
-use crate::demo::{Demo, HOST, Setup};
+use larder::demo::plan::Plan;
+use larder::demo::result::Figures;
+use larder::demo::{Demo, HOST, Setup};
 
 /// Largest difference of the hit ratios that holds, in points.
 pub(crate) const HIT_POINTS_MAX: f64 = 1.5;
@@ -143,10 +144,11 @@ impl Case {
     }
 
     /// Runs it live and simulated.
-    pub(crate) async fn run(&self, plan: &Plan, speed: f64) -> anyhow::Result<Row> {
+    pub(crate) async fn run(&self, larder: &Path, plan: &Plan, speed: f64) -> anyhow::Result<Row> {
         let workload = workload(plan);
         let outcome = self.simulate(&workload, plan.warmup, speed)?;
         let setup = Setup {
+            larder: larder.to_owned(),
             nodes: usize::from(self.nodes),
             cache_bytes: self.cache.get(),
             cache_kind: self.cache_kind.to_string(),

@@ -1,16 +1,15 @@
-//! `larder sim calibrate` and `larder sim validate`: a live cluster measured and held against the simulator, and files
+//! `larder-lab calibrate` and `larder-lab validate`: a live cluster measured and held against the simulator, and files
 //! that cannot be used.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
+
+mod program;
+
 use std::fs;
-use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::process::LARDER;
-
-fn sim(arguments: &[&str]) -> Output {
-    Command::new(LARDER).arg("sim").args(arguments).output().unwrap()
-}
+use program::lab;
 
 /// A log in which a few targets are asked for often and many seldom, 3,000 requests for 60 targets of 1 to 60 KB.
 fn log() -> String {
@@ -36,14 +35,14 @@ fn the_simulator_hits_as_often_as_the_live_cluster() {
     let (trace, costs, published) = (path("a.log"), path("costs.toml"), path("rows.md"));
     fs::write(&trace, log()).unwrap();
     let calibrated =
-        sim(&["calibrate", "--seconds", "5", "--model", "modelled", "--output", &costs, "--json"]);
+        lab(&["calibrate", "--seconds", "5", "--model", "modelled", "--output", &costs, "--json"]);
     assert!(calibrated.status.success(), "{}", String::from_utf8_lossy(&calibrated.stderr));
     let calibration: Value = serde_json::from_slice(&calibrated.stdout).unwrap();
     for part in ["node", "switch", "client"] {
         assert!(calibration[part]["cost"]["request_us"].as_f64().unwrap() > 1.0, "{calibration}");
     }
     // Node memory holds a sixth of the 1.8 MB, so policies and replacement matter.
-    let output = sim(&[
+    let output = lab(&[
         "validate",
         "--log",
         &trace,
@@ -94,7 +93,7 @@ fn what_cannot_be_run_is_refused_by_name() {
     ];
     for (text, expected) in files {
         fs::write(&costs, text).unwrap();
-        let output = sim(&["validate", "--costs", file, "--limit", "30"]);
+        let output = lab(&["validate", "--costs", file, "--limit", "30"]);
         let talk = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{text}: {talk}");
         assert!(talk.contains(expected), "{text}: {talk}");
@@ -106,7 +105,7 @@ fn what_cannot_be_run_is_refused_by_name() {
         (["validate", "--cache", "0"], "--cache must be above 0"),
         (["calibrate", "--seconds", "1"], "--seconds must be from 2"),
     ] {
-        let output = sim(&arguments);
+        let output = lab(&arguments);
         let talk = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {talk}");
         assert!(talk.contains(expected), "{arguments:?}: {talk}");

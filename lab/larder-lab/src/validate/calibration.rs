@@ -15,8 +15,8 @@ use larder_sim::cost::{Modelled, Modern, NodeCosts, PerRequest, SwitchCosts};
 use serde::Serialize;
 
 use super::fit::Line;
-use crate::demo::cluster::{Cluster, ClusterSpec};
-use crate::demo::cpu::CpuTime;
+use larder::demo::cluster::{Cluster, ClusterSpec};
+use larder::demo::cpu::CpuTime;
 
 /// Reply sizes measured, in bytes.
 const SIZES: [u64; 7] = [512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
@@ -75,14 +75,14 @@ pub(crate) struct Calibration {
 }
 
 /// Measures for about `seconds` altogether. `say` is told what is being done.
-pub(crate) async fn measure(seconds: f64, say: &dyn Fn(&str)) -> anyhow::Result<Calibration> {
+pub(crate) async fn measure(larder: &Path, seconds: f64, say: &dyn Fn(&str)) -> anyhow::Result<Calibration> {
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let manifest = folder.path().join("manifest.tsv");
     let lines: String = SIZES.iter().map(|bytes| format!("{bytes}\t/{bytes}\n")).collect();
     std::fs::write(&manifest, lines).context("cannot write the list of targets")?;
     say("timers");
     let timer_late_us = timer_lateness().await;
-    let cluster = Cluster::start(&spec(&manifest), "rr").await?;
+    let cluster = Cluster::start(&spec(larder, &manifest), "rr").await?;
     let members = cluster.process_ids();
     let before = CpuTime::now(&members);
     let each = Duration::from_secs_f64(seconds / SIZES.len() as f64);
@@ -97,8 +97,9 @@ pub(crate) async fn measure(seconds: f64, say: &dyn Fn(&str)) -> anyhow::Result<
     Ok(Calibration::new(points, timer_late_us, others))
 }
 
-fn spec(manifest: &Path) -> ClusterSpec {
+fn spec(larder: &Path, manifest: &Path) -> ClusterSpec {
     ClusterSpec {
+        larder: larder.to_owned(),
         nodes: 1,
         cache_bytes: 64 << 20,
         cache_kind: "lru".to_owned(),
@@ -212,7 +213,7 @@ impl Calibration {
     /// If the model cannot be written as TOML.
     pub(crate) fn to_toml(&self, costs: &Costs) -> anyhow::Result<String> {
         let mut text = format!(
-            "# Measured by `larder sim calibrate` on {} cores; largest error of the fitted lines: node {:.0} %, switch \
+            "# Measured by `larder-lab calibrate` on {} cores; largest error of the fitted lines: node {:.0} %, switch \
              {:.0} %.\n# What is not processor time of switch and node is the model's default.\n",
             self.cores,
             self.node.residual_max * 100.0,

@@ -1,4 +1,4 @@
-//! `larder sim validate`: the simulator held against the live cluster.
+//! `larder-lab validate`: the simulator held against the live cluster.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,13 @@ use larder_sim::cost::Modelled;
 use larder_sim::tables::needs_table;
 use larder_trace::{LoadOptions, Trace, synth};
 
-use crate::cmd::{logging, serve};
-use crate::config::Size;
-use crate::demo::plan::Plan;
-use crate::outcome::{Usage, usage};
+use crate::program::LarderArg;
 use crate::validate::rows::{Case, Row, workload};
 use crate::validate::text;
+use larder::cmd::{logging, serve};
+use larder::config::Size;
+use larder::demo::plan::Plan;
+use larder::outcome::{Usage, usage};
 
 /// Run the same requests live on this machine and simulated, and print how far they are apart.
 ///
@@ -56,7 +57,7 @@ pub(crate) struct ValidateArgs {
     /// Seed of the policies that draw lots, and of the synthetic trace.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Cost model file (`larder sim calibrate --model modelled`). Default: measured before the first run.
+    /// Cost model file (`larder-lab calibrate --model modelled`). Default: measured before the first run.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Print JSON instead of the table.
@@ -65,6 +66,8 @@ pub(crate) struct ValidateArgs {
     /// Also write the rows as Markdown.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    #[command(flatten)]
+    larder: LarderArg,
 }
 
 /// How long the processors are measured where no file says what they do.
@@ -78,9 +81,10 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<()> {
     serve::raise_open_files();
     let plans = args.plans()?;
     let model = args.costs.as_deref().map(read_costs).transpose()?;
+    let larder = args.larder.find()?;
     let rows = serve::runtime(1)?.block_on(async {
         tokio::select! {
-            rows = args.rows(&plans, model) => rows,
+            rows = args.rows(&larder, &plans, model) => rows,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
         }
     })?;
@@ -143,10 +147,10 @@ impl ValidateArgs {
         self.logs.iter().map(load).collect()
     }
 
-    async fn rows(&self, plans: &[Plan], model: Option<Modelled>) -> anyhow::Result<Vec<Row>> {
+    async fn rows(&self, larder: &Path, plans: &[Plan], model: Option<Modelled>) -> anyhow::Result<Vec<Row>> {
         let model = match model {
             Some(model) => model,
-            None => super::calibrate::measure(CALIBRATION_SECONDS).await?.modelled(),
+            None => super::calibrate::measure(larder, CALIBRATION_SECONDS).await?.modelled(),
         };
         let mut rows = Vec::new();
         for plan in plans {
@@ -167,7 +171,7 @@ impl ValidateArgs {
                         Some(speed) => speed,
                         None => case.speed(&workload(plan), self.seconds)?,
                     };
-                    rows.push(case.run(plan, speed).await?);
+                    rows.push(case.run(larder, plan, speed).await?);
                 }
             }
         }
@@ -176,7 +180,7 @@ impl ValidateArgs {
 
     /// How to make the rows again.
     fn command(&self) -> String {
-        let mut words = vec!["larder sim validate".to_owned()];
+        let mut words = vec!["larder-lab validate".to_owned()];
         words.extend(self.logs.iter().map(|log| {
             let name = log.file_name().unwrap_or(log.as_os_str());
             format!("--log {}", name.to_string_lossy())
@@ -198,7 +202,7 @@ fn read_costs(path: &Path) -> anyhow::Result<Modelled> {
     match Costs::from_toml(&text) {
         Ok(Costs::Modelled(model)) => Ok(model),
         Ok(_) => Err(usage(format!(
-            "{name}: model: a live cluster with a modelled store needs the model 'modelled' (larder sim calibrate --model modelled)"
+            "{name}: model: a live cluster with a modelled store needs the model 'modelled' (larder-lab calibrate --model modelled)"
         ))),
         Err(error) => Err(Usage(format!("{name}:{error}")).into()),
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::bench::Row;
 use super::bound::AtBound;
 use super::overhead::Overhead;
-use crate::report::number;
+use larder::report::number;
 
 /// A table: a head and rows of as many cells.
 #[derive(Clone, Debug, Default)]
