@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the programs for the kernel: every bpf/*.bpf.c of larder-handoff into bpf/prebuilt/*.bpf.o, and notes in
+# Builds the programs for the kernel: every bpf/*.bpf.c of larder-kernel into bpf/prebuilt/*.bpf.o, and notes in
 # bpf/prebuilt/SOURCES which sources they are of. The objects are committed, so that a build needs no clang; a test
 # fails when SOURCES and sources differ. Needs clang 14 or later, llvm-strip and libbpf's headers.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../crates/larder-handoff/bpf"
+cd "$(dirname "${BASH_SOURCE[0]}")/../crates/larder-kernel/bpf"
 export LC_ALL=C
 mkdir -p prebuilt
 include=/usr/include/$(gcc -print-multiarch 2>/dev/null || uname -m)-linux-gnu

@@ -281,7 +281,7 @@ class Lab:
         """XDP_TX on a veth is delivered only to a far end that has an XDP program too."""
         link = ["ip", "-n", self.hub, "link", "set", "dev", self.front.port]
         if on:
-            run(*link, "xdpdrv", "obj", str(ROOT / "crates/larder-handoff/bpf/prebuilt/pass.bpf.o"), "sec", "xdp")
+            run(*link, "xdpdrv", "obj", str(ROOT / "crates/larder-kernel/bpf/prebuilt/pass.bpf.o"), "sec", "xdp")
             self.at_hub("sh", "-c", f"echo 1 > /sys/class/net/{self.front.port}/threaded")
         else:
             run(*link, "xdpdrv", "off")

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use larder_handoff::repair::Checkpoint;
+use larder_kernel::repair::Checkpoint;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,7 +3,6 @@
 
 #![expect(clippy::panic, reason = "a failing helper fails its test")]
 
-use larder_handoff::CookieKey;
 use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer, What};
@@ -11,9 +10,10 @@ use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{
     Blob, Connection, FromNode, Handoff, Hello, Keys, Service, ToNode, Welcome,
 };
-use larder_handoff::guard;
-use larder_handoff::netns::{INTERFACE, Namespace, NetnsError, or_skip, veth};
-use larder_handoff::repair::{Mends, checkpoint, close_silently};
+use larder_kernel::CookieKey;
+use larder_kernel::guard;
+use larder_kernel::netns::{INTERFACE, Namespace, NetnsError, or_skip, veth};
+use larder_kernel::repair::{Mends, checkpoint, close_silently};
 use std::future::Future;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,6 +1,5 @@
 //! The control channel over loopback: who is let in, who is not, and what outlives a restart.
 
-use larder_handoff::CookieKey;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{
     ChannelError, ChannelState, Event, NodeChannel, Peer as Node, QUEUE_MAX, SendError, What,
@@ -11,6 +10,7 @@ use larder_handoff::channel::message::{
 };
 use larder_handoff::channel::server::{HANDSHAKES_MAX, Outcome, Outcomes, Peer, Server};
 use larder_handoff::channel::transport::{self, TransportError, VERSION};
+use larder_kernel::CookieKey;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

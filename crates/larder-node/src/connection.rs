@@ -9,7 +9,7 @@ use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::lateral::Later;
 use crate::origin::tunnel::Opened;
 use crate::stats::Counters;
-use larder_handoff::FlowKey;
+use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -9,9 +9,9 @@ use super::parts::{Load, State};
 use super::text::Text;
 use crate::lease::Started;
 use larder_core::handoff::Input;
-use larder_handoff::FlowKey;
-use larder_handoff::plane::is_undamaged;
-use larder_handoff::repair::Checkpoint;
+use larder_kernel::FlowKey;
+use larder_kernel::plane::is_undamaged;
+use larder_kernel::repair::Checkpoint;
 use std::sync::Arc;
 
 /// The checkpoint that a socket of a held connection would have.

@@ -3,7 +3,7 @@
 use super::mechanism::Setting;
 use crate::config_error::ConfigError;
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_handoff::repair::Mends;
+use larder_kernel::repair::Mends;
 use std::path::PathBuf;
 use std::time::Duration;
 

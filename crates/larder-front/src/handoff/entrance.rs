@@ -11,7 +11,7 @@ use super::splice;
 use super::text::Text;
 use crate::lease::{Lease, Placement, Started};
 use larder_core::{Refusal, Request};
-use larder_handoff::FlowKey;
+use larder_kernel::FlowKey;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 
 use super::config::Forward;
 use larder_core::{NodeId, TargetId};
-use larder_handoff::plane::{Account, Owner};
-use larder_handoff::{CookieKey, FlowKey, abi};
+use larder_kernel::plane::{Account, Owner};
+use larder_kernel::{CookieKey, FlowKey, abi};
 use std::fmt::Debug;
 use std::io;
 use std::net::IpAddr;

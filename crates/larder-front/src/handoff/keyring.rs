@@ -4,8 +4,8 @@
 //! the first cookie is made with it, so in the second half of an epoch the next one's key is believed already, in place
 //! of the last one's: a handshake has half a `key_life` to complete.
 
-use larder_handoff::CookieKey;
-use larder_handoff::abi::EXPIRED_KEYS;
+use larder_kernel::CookieKey;
+use larder_kernel::abi::EXPIRED_KEYS;
 use std::time::Duration;
 
 /// The keys at a moment.

@@ -5,7 +5,7 @@ use super::parts::Load;
 use crate::access_fields::AccessFields;
 use larder_core::Decision;
 use larder_edge::access::Record;
-use larder_handoff::FlowKey;
+use larder_kernel::FlowKey;
 use std::time::Duration;
 
 impl Edge {

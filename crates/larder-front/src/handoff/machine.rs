@@ -3,15 +3,15 @@
 use super::config::{Forward, HandoffConfig};
 use super::fabric::{Fabric, Reusable, To, Told, Way};
 use larder_core::{NodeId, TargetId};
-use larder_handoff::abi::{self, COUNTERS, Flow, flow_flag};
-use larder_handoff::guard::{self, Guard, GuardConfig, GuardService};
-use larder_handoff::inject::Tap;
-use larder_handoff::neighbour::next_hop;
-use larder_handoff::plane::{
+use larder_kernel::abi::{self, COUNTERS, Flow, flow_flag};
+use larder_kernel::guard::{self, Guard, GuardConfig, GuardService};
+use larder_kernel::inject::Tap;
+use larder_kernel::neighbour::next_hop;
+use larder_kernel::plane::{
     self, Attach, FlowTo, Link, Owner, Plane, PlaneConfig, PlaneEvent, Remains, ServiceSpec, TargetEntry,
     Tunnel, TunnelKind,
 };
-use larder_handoff::{CookieKey, FlowKey};
+use larder_kernel::{CookieKey, FlowKey};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -81,7 +81,7 @@ impl Machine {
             // Of a start that had cookies.
             Guard::clean(&own_name(config))?;
         }
-        let mtu = larder_handoff::neighbour::mtu(&interface)?;
+        let mtu = larder_kernel::neighbour::mtu(&interface)?;
         let spec = ServiceSpec {
             cookie,
             fast: cookie && config.fast,
@@ -198,7 +198,7 @@ fn segment(mtu: u32, forward: Forward) -> u16 {
 
 fn interface_of(listen: &[SocketAddr]) -> Result<String, MachineError> {
     let first = listen.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    larder_handoff::neighbour::interface_for(first.ip()).ok_or(MachineError::NoInterface(first))
+    larder_kernel::neighbour::interface_for(first.ip()).ok_or(MachineError::NoInterface(first))
 }
 
 fn told(event: PlaneEvent<'_>) -> Told<'_> {

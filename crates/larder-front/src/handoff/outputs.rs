@@ -11,8 +11,8 @@ use crate::metrics::HandedEnd;
 use larder_core::dispatch::Served;
 use larder_core::handoff::{AcceptReason, End, EndedConnection, Input, Note, Output, Say};
 use larder_core::{Decision, NodeId, Request, TargetId, Time, handoff};
-use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
+use larder_kernel::FlowKey;
 use std::collections::VecDeque;
 
 /// Nodes that are asked for at most, when those that the dispatcher names take no sockets.

@@ -6,7 +6,7 @@ use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError};
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::channel::message::{Hello, Keys, ToNode};
-use larder_handoff::guard::Tunnel;
+use larder_kernel::guard::Tunnel;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -13,8 +13,8 @@ use larder_core::NodeId;
 use larder_core::handoff::Input;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::message::{Hello, Keys, Service};
-use larder_handoff::guard::{Tunnel, TunnelKind};
-use larder_handoff::{FlowKey, Readiness};
+use larder_kernel::guard::{Tunnel, TunnelKind};
+use larder_kernel::{FlowKey, Readiness};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,7 +73,7 @@ pub enum HandoffError {
         "a switch of this name has left programs in the kernel that answer clients, and they cannot be taken off ({0}): \
          start it with the rights that it had, or remove its directory under the bpffs"
     )]
-    Remains(#[source] larder_handoff::plane::PlaneError),
+    Remains(#[source] larder_kernel::plane::PlaneError),
     /// No randomness. Fault of the machine.
     #[error("no random secret: {0}")]
     Random(#[source] io::Error),
@@ -389,7 +389,7 @@ fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine
             }
         }
         let opened =
-            larder_handoff::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
+            larder_kernel::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
         match opened.and_then(|()| Machine::open(config, listen, false)) {
             Ok(machine) => {
                 config.setting = Setting::Repair;

@@ -6,8 +6,8 @@ use super::lock::lock;
 use super::parts;
 use larder_core::handoff::{Flow, Input, To};
 use larder_core::{NodeState, Time};
-use larder_handoff::FlowKey;
 use larder_handoff::channel::message::ToNode;
+use larder_kernel::FlowKey;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,11 +2,9 @@
 
 use super::asker::{Ask, Waiting};
 use super::ending::{Ending, Farewell};
-use super::interface::Interface;
 use super::leaving::{Leavers, Leaving};
 use super::link::{From, Input, Link};
 use super::lists::{Asker, Listed, Lists};
-use super::load::CpuMeter;
 use super::numbers::Numbers;
 use super::stash::{Now, Stash};
 use super::switches::{Switches, Wanted};
@@ -19,8 +17,10 @@ use crate::channel::message::{
 };
 use crate::channel::server::{Peer, Server};
 use crate::channel::whereabouts::Where;
-use crate::plane::now_ns;
-use crate::{FlowKey, Readiness};
+use larder_kernel::interface::Interface;
+use larder_kernel::load::CpuMeter;
+use larder_kernel::plane::now_ns;
+use larder_kernel::{FlowKey, Readiness};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;

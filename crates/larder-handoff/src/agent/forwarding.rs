@@ -2,8 +2,8 @@
 
 use super::Restored;
 use crate::channel::message::Refusal;
-use crate::guard::Tunnel;
-use crate::{CookieKey, FlowKey};
+use larder_kernel::guard::Tunnel;
+use larder_kernel::{CookieKey, FlowKey};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;

@@ -1,11 +1,11 @@
 //! This host's kernel, as the agent drives it: the guard's programs, the injector, sockets.
 
-use super::{Forwarding, Moved, Restored, Rules, Seen, restore, sockets};
+use super::{Forwarding, Moved, Restored, Rules, Seen, restore};
 use crate::channel::message::Refusal;
-use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave, Tunnel};
-use crate::inject::Tap;
-use crate::plane::now_ns;
-use crate::{CookieKey, FlowKey, repair};
+use larder_kernel::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave, Tunnel};
+use larder_kernel::inject::Tap;
+use larder_kernel::plane::now_ns;
+use larder_kernel::{CookieKey, FlowKey, repair, sockets};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -44,8 +44,11 @@ impl Host {
             conns_max: CONNS_MAX,
         };
         let tap = repair.then(|| {
-            let refused = |why: repair::Why| io::Error::new(io::ErrorKind::PermissionDenied, why);
-            repair::available().map_err(refused).map_err(GuardError::io("restore connections"))?;
+            let refused = |why: repair::Why| GuardError::Io {
+                doing: "restore connections",
+                source: io::Error::new(io::ErrorKind::PermissionDenied, why),
+            };
+            repair::available().map_err(refused)?;
             Tap::open(interface)
         });
         let tap = tap.transpose()?;

@@ -13,11 +13,11 @@
 
 use super::core::Core;
 use super::forwarding::Forwarding;
-use crate::FlowKey;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{Blob, Connection, FromNode, Handoff, ToNode};
-use crate::plane::now_ns;
-use crate::repair::{self, Mends};
+use larder_kernel::FlowKey;
+use larder_kernel::plane::now_ns;
+use larder_kernel::repair::{self, Mends};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};

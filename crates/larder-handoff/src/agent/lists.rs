@@ -2,8 +2,8 @@
 //! long to read, and packets of connections on their way, closings and pings do not wait for it.
 
 use super::{Forwarding, vanished};
-use crate::FlowKey;
 use crate::channel::identity::PublicKey;
+use larder_kernel::FlowKey;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;

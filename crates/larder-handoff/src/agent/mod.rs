@@ -17,15 +17,12 @@ mod core;
 mod ending;
 mod forwarding;
 mod host;
-mod interface;
 mod leaving;
 mod link;
 mod lists;
-mod load;
 mod numbers;
 mod restored;
 mod revoked;
-mod sockets;
 mod stash;
 mod switches;
 #[cfg(test)]
@@ -42,10 +39,10 @@ pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT}
 use self::core::Core;
 use self::ending::Farewell;
 use self::leaving::Leavers;
-use crate::abi::SERVICES_MAX;
 use crate::channel::Timing;
 use crate::channel::identity::{Identity, PublicKey};
 use crate::channel::server::{Admitted, Outcomes, SWITCHES_MAX, Server};
+use larder_kernel::abi::SERVICES_MAX;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -140,7 +137,7 @@ impl Agent {
         config.check()?;
         let described = config.interface.as_deref().map(|name| {
             let failed = |source| AgentError::Interface { name: name.to_owned(), source };
-            interface::interface(name).map_err(failed)
+            larder_kernel::interface::interface(name).map_err(failed)
         });
         let described = described.transpose()?;
         let AgentConfig { name, listen, identity, switches, services, lateral, timing, .. } = config;

@@ -1,7 +1,7 @@
 //! The number by which a front-end knows a restored connection: the sequence number of its client's first byte. The kernel
 //! knows it only of connections that it has accepted from a cookie.
 
-use crate::FlowKey;
+use larder_kernel::FlowKey;
 use std::collections::HashMap;
 
 /// Connections whose numbers are kept at most; then all are forgotten, and those that are there end without one.

@@ -2,7 +2,7 @@
 
 use super::Moved;
 use crate::channel::message::{Refusal, clipped};
-use crate::repair::{self, Checkpoint, RestoreOptions};
+use larder_kernel::repair::{self, Checkpoint, RestoreOptions};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

@@ -5,7 +5,7 @@
 //! stack, a reset. So they wait, up to [`WAIT`]. When no connection has come by then they are dropped: whose connection is
 //! lost the front-end knows, and resets its client.
 
-use crate::FlowKey;
+use larder_kernel::FlowKey;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 

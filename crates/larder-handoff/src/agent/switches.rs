@@ -8,10 +8,10 @@
 //! front-ends.
 
 use super::Rules;
-use crate::CookieKey;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{Accepted, Hello, Keys, Service};
-use crate::guard::Tunnel;
+use larder_kernel::CookieKey;
+use larder_kernel::guard::Tunnel;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -209,7 +209,7 @@ impl Switches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::TunnelKind;
+    use larder_kernel::guard::TunnelKind;
 
     const A: PublicKey = PublicKey([1; 32]);
     const B: PublicKey = PublicKey([2; 32]);

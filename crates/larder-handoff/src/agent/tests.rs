@@ -8,8 +8,8 @@ use crate::channel::message::{
     Accepted, Blob, CLOSED_MAX, Connection, FromNode, Handoff, Hello, Keys, Refusal, Service, ToNode, Welcome,
 };
 use crate::channel::whereabouts::{Asked, Has};
-use crate::guard::{Tunnel, TunnelKind};
-use crate::{CookieKey, FlowKey};
+use larder_kernel::guard::{Tunnel, TunnelKind};
+use larder_kernel::{CookieKey, FlowKey};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -124,7 +124,7 @@ impl Forwarding for Played {
             match one {
                 Told::Early(key, packet) => seen(Seen::Early { key: *key, at_ns: 0, packet }),
                 Told::Closed(key) => {
-                    let at_ns = crate::plane::now_ns();
+                    let at_ns = larder_kernel::plane::now_ns();
                     let first_seq = if self.see(|state| state.unnumbered) { 0 } else { 9 };
                     seen(Seen::Closed { key: *key, first_seq, at_ns });
                 }

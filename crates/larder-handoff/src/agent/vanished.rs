@@ -3,8 +3,8 @@
 
 use super::core::Core;
 use super::lists::Listed;
-use crate::FlowKey;
-use crate::plane::now_ns;
+use larder_kernel::FlowKey;
+use larder_kernel::plane::now_ns;
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Who a front-end or a node is: a static X25519 key pair (RFC 7748). The secret key is a text file, base64 on one
 //! line, for its owner only; the public key is the same in the other side's config.
 
-use crate::CookieKey;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use larder_kernel::CookieKey;
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver as _, DefaultResolver};
 use std::fmt;

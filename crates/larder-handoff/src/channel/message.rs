@@ -2,9 +2,9 @@
 //! behind. A message that breaks a limit below is refused as a whole: the other side has a fault.
 
 use super::whereabouts::{Has, Where};
-use crate::abi::SERVICES_MAX;
-use crate::guard::{Tunnel, TunnelKind};
-use crate::{CookieKey, FlowKey};
+use larder_kernel::abi::SERVICES_MAX;
+use larder_kernel::guard::{Tunnel, TunnelKind};
+use larder_kernel::{CookieKey, FlowKey};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -19,7 +19,7 @@ pub const CLOSED_MAX: usize = 256;
 pub const RESTORED_MAX: usize = 256;
 /// Connections in one [`FromNode::Live`] at most.
 pub const LIVE_MAX: usize = 4_096;
-/// Largest tag of a node; see [`crate::guard::Guard::set_tag`].
+/// Largest tag of a node; see [`larder_kernel::guard::Guard::set_tag`].
 pub const TAG_MAX: u8 = 127;
 /// Longest name or explanation. Bytes.
 pub const TEXT_BYTES_MAX: usize = 256;

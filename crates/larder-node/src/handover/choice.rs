@@ -11,7 +11,7 @@ use http::header::{self, HeaderName};
 use http::request::Parts;
 use http::{Method, Version};
 use larder_core::{Bytes, TargetId, kept};
-use larder_handoff::FlowKey;
+use larder_kernel::FlowKey;
 use larder_peers::Name;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -5,14 +5,14 @@
 use super::{Handover, Secrets, State};
 use larder_core::Time;
 use larder_core::peers::handing::{FromPeer, Output, Place, Slot, Soon};
-use larder_handoff::FlowKey;
-use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendError, What};
 use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
 use larder_handoff::channel::message::{FromNode, Refusal, Socket, ToNode, Welcome};
-use larder_handoff::neighbour;
-use larder_handoff::plane::{FlowTo, Link, now_ns};
+use larder_kernel::FlowKey;
+use larder_kernel::abi::{Flow, flow_flag, flow_state};
+use larder_kernel::neighbour;
+use larder_kernel::plane::{FlowTo, Link, now_ns};
 use larder_peers::{Member, Name};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

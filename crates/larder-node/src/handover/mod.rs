@@ -14,7 +14,7 @@
 //! of direct routing do (LVS-DR). So the restored socket can have the initial node's address, and the client notices nothing.
 //! Peers reach each other by further addresses: what is on a host's own loopback interface it cannot reach elsewhere.
 //!
-//! **Who keeps what.** The initial node has the forwarding plane of `larder_handoff` on its interface, for its own service
+//! **Who keeps what.** The initial node has the forwarding plane of `larder_kernel` on its interface, for its own service
 //! addresses, without cookies: its stack accepts, and a connection that has moved is an entry in the plane. The service node
 //! runs the agent, for all addresses on its loopback interface: the guard keeps packets that come before their socket. Both
 //! talk over the agent's control channel, with keys made of the cluster's secret and a member's name. What outlives the
@@ -23,7 +23,7 @@
 //! **Who decides.** What is done when a peer answers, is silent, goes or comes back says [`larder_core::peers::handing`], which the
 //! simulator drives too; here are its clock, its lock, the sockets, the plane and the channels ([`members`]).
 //!
-//! **Order** ([`moving`]), as the switch has it for `repair`; R1 to R9 are mended where [`larder_handoff::repair::Mends`] says:
+//! **Order** ([`moving`]), as the switch has it for `repair`; R1 to R9 are mended where [`larder_kernel::repair::Mends`] says:
 //!
 //! 1. The request's head is read, its target is known, PRESS names a peer, and the [`choice`] is to hand over. Nothing has
 //!    been answered; the HTTP connection is taken apart, and what was read of it becomes bytes again.
@@ -62,17 +62,17 @@ use crate::cooperate::Held;
 use larder_core::kept::Kept;
 use larder_core::peers::handing::{Handing, HandingSettings};
 use larder_core::{Bytes, Time};
-use larder_handoff::FlowKey;
 use larder_handoff::agent::{Agent, AgentConfig, AgentError, Host, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
 use larder_handoff::channel::message::{Hello, Keys, Service};
 use larder_handoff::channel::server::Admitted;
-use larder_handoff::guard::GuardError;
-use larder_handoff::neighbour;
-use larder_handoff::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
-use larder_handoff::{CookieKey, repair};
+use larder_kernel::FlowKey;
+use larder_kernel::guard::GuardError;
+use larder_kernel::neighbour;
+use larder_kernel::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
+use larder_kernel::{CookieKey, repair};
 use larder_peers::{ClusterSecret, ClusterSecrets, Member, Name, PeersConfig, Why};
 use std::io;
 use std::net::SocketAddr;

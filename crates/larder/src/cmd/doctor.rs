@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use larder_front::Setting;
-use larder_handoff::probe::{Facts, Finding, Mechanism, Report, Role, State, judge};
+use larder_kernel::probe::{Facts, Finding, Mechanism, Report, Role, State, judge};
 use serde_json::{Value, json};
 
 use self::ask::Ask;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_handoff::abi::SERVICES_MAX;
 use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::server::SWITCHES_MAX;
+use larder_kernel::abi::SERVICES_MAX;
 
 use super::error::Fault;
 use super::explain::suggest;

@@ -8,7 +8,7 @@ mod names;
 mod needs;
 mod ports;
 
-use larder_handoff::probe::{Facts, Mechanism, State, Subject, judge};
+use larder_kernel::probe::{Facts, Mechanism, State, Subject, judge};
 use rustix::thread::{CapabilitySet, capabilities};
 
 pub(crate) use self::names::Names;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use larder_edge::access::{AccessLogConfig, AccessLogOutput};
 use larder_front::{Forward, Setting};
-use larder_handoff::probe::{Mechanism, Role, Subject};
+use larder_kernel::probe::{Mechanism, Role, Subject};
 use larder_node::{OriginConfig, StoreConfig};
 
 use super::HandoffNeed;

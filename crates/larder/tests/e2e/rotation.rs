@@ -7,11 +7,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use larder_handoff::CookieKey;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer, What};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{Hello, Keys};
+use larder_kernel::CookieKey;
 use larder_testkit::eventually;
 use serde_json::Value;
 use tokio::sync::mpsc;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::{Capture, Host, INTERFACE, Namespace, TcpFrame, Wire};
+use larder_kernel::netns::{Capture, Host, INTERFACE, Namespace, TcpFrame, Wire};
 
 use crate::client::{self, Setup};
 use crate::cluster::{Cluster, Spec};

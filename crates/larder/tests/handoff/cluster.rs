@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_handoff::guard::Guard;
-use larder_handoff::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed, or_skip};
-use larder_handoff::plane::Plane;
+use larder_kernel::guard::Guard;
+use larder_kernel::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed, or_skip};
+use larder_kernel::plane::Plane;
 use larder_testkit::within;
 use tempfile::TempDir;
 
@@ -217,7 +217,7 @@ impl Cluster {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         static SWEPT: std::sync::Once = std::sync::Once::new();
         SWEPT.call_once(|| {
-            larder_handoff::remains::sweep(&["ltest"]);
+            larder_kernel::remains::sweep(&["ltest"]);
         });
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // In the order in which they were made.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use larder_handoff::netns::Namespace;
+use larder_kernel::netns::Namespace;
 
 /// A counter of `/proc/net/snmp` or `/proc/net/netstat`, as `nstat` calls them: `TcpRetransSegs`, `TcpExtTCPTimeouts`.
 ///

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use larder_handoff::netns::{available, installed, or_skip};
+use larder_kernel::netns::{available, installed, or_skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use larder_handoff::netns::{Topology, TopologySpec, or_skip};
-use larder_handoff::shaper::Shaper;
+use larder_kernel::netns::{Topology, TopologySpec, or_skip};
+use larder_kernel::shaper::Shaper;
 
 use crate::client::{self, Fault, Manner, Plan, Setup};
 use crate::cluster::Server;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::{INTERFACE, Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{INTERFACE, Topology, TopologySpec, or_skip};
 use rustix::fs::Mode;
 use rustix::process::Signal;
 use serde_json::Value;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use larder_handoff::netns::{installed, or_skip};
+use larder_kernel::netns::{installed, or_skip};
 
 use crate::client::{self, Manner, Plan, Setup, Tally, head};
 use crate::cluster::{Cluster, Spec};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::{Host, INTERFACE, TcpFrame, Wire};
+use larder_kernel::netns::{Host, INTERFACE, TcpFrame, Wire};
 
 use crate::plans::Random;
 

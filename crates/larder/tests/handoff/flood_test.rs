@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::{INTERFACE, TcpFrame, Wire};
+use larder_kernel::netns::{INTERFACE, TcpFrame, Wire};
 
 use crate::client::{self, Manner, Plan, Setup};
 use crate::cluster::{Cluster, Spec};

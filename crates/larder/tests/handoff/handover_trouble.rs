@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::INTERFACE;
+use larder_kernel::netns::INTERFACE;
 use rustix::process::Signal;
 
 use crate::client::{self, Fault, Manner, Plan, Setup, Tally};

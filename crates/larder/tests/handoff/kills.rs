@@ -4,8 +4,8 @@ use larder_testkit::take_time;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::{INTERFACE, TopologySpec};
-use larder_handoff::plane::{Attach, Leave, Plane, PlaneConfig};
+use larder_kernel::netns::{INTERFACE, TopologySpec};
+use larder_kernel::plane::{Attach, Leave, Plane, PlaneConfig};
 use rustix::process::Signal;
 
 use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
@@ -244,7 +244,7 @@ fn a_lost_table_is_made_up_for_by_tags() {
             targets_max: 65_536,
             ring_bytes: 4 << 20,
             hold_packets: 64,
-            key_life: larder_handoff::plane::KEY_LIFE,
+            key_life: larder_kernel::plane::KEY_LIFE,
         };
         let wipe = || {
             let plane = Plane::start(&config).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use larder_handoff::netns::Namespace;
+use larder_kernel::netns::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

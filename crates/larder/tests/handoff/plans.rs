@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use larder_handoff::shaper::Shape;
+use larder_kernel::shaper::Shape;
 
 use crate::client::{Manner, Plan, head};
 use crate::content::Target;

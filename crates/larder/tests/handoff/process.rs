@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use larder_handoff::netns::Namespace;
+use larder_kernel::netns::Namespace;
 use larder_testkit::within;
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -20,11 +20,11 @@ use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restore
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::Refusal;
-use larder_handoff::guard::Tunnel;
-use larder_handoff::netns::{Namespace, Topology, TopologySpec, or_skip};
-use larder_handoff::plane::Plane;
-use larder_handoff::repair::Mends;
-use larder_handoff::{CookieKey, FlowKey};
+use larder_kernel::guard::Tunnel;
+use larder_kernel::netns::{Namespace, Topology, TopologySpec, or_skip};
+use larder_kernel::plane::Plane;
+use larder_kernel::repair::Mends;
+use larder_kernel::{CookieKey, FlowKey};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
@@ -149,7 +149,7 @@ fn serve(mut stream: TcpStream, first: Vec<u8>) -> io::Result<()> {
 /// A runtime in a namespace; what it runs ends when this is dropped.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<larder_handoff::netns::NamespaceThread<()>>,
+    thread: Option<larder_kernel::netns::NamespaceThread<()>>,
 }
 
 impl Running {

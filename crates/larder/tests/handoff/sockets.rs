@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use larder_handoff::netns::INTERFACE;
+use larder_kernel::netns::INTERFACE;
 
 use crate::client::{self, Manner, Plan, Setup, Tally};
 use crate::cluster::{Cluster, Server, Spec};

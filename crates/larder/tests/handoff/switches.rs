@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use larder_handoff::netns::{Capture, INTERFACE, TopologySpec, Wire};
+use larder_kernel::netns::{Capture, INTERFACE, TopologySpec, Wire};
 use larder_testkit::within;
 
 use crate::client::{self, Manner, Plan, Setup};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_handoff::netns::TopologySpec;
+use larder_kernel::netns::TopologySpec;
 
 use crate::client::{self, Setup};
 use crate::cluster::{Cluster, Spec};

@@ -8,7 +8,7 @@ const SOURCE_LINES_MAX: usize = 600;
 /// Larger files are data, and data has a recipe instead.
 const FILE_BYTES_MAX: u64 = 512 * 1024;
 /// The crates that may hold unsafe code.
-const MAY_BE_UNSAFE: &[&str] = &["larder-handoff"];
+const MAY_BE_UNSAFE: &[&str] = &["larder-kernel"];
 
 /// Words that have no place here: marks of unfinished work, and praise. In halves, for this file is read too.
 const BANNED: &[(&str, &str)] = &[
@@ -66,7 +66,6 @@ fn too_large(file: &File) -> Option<String> {
 /// Test code that sleeps. A test waits for an event, with the helpers of the testkit, which say why a duration is right.
 fn sleeps(path: &str, text: &str) -> Vec<String> {
     let is_test = (path.starts_with("crates/") || path.starts_with("lab/"))
-        && !path.contains("larder-handoff/")
         && (path.contains("/tests/") || path.ends_with("/tests.rs"));
     let lines = text.lines().enumerate().filter(|(_, line)| is_test && line.contains(concat!("sl", "eep(")));
     lines.map(|(at, _)| format!("{path}:{}: a sleep; use larder-testkit's wait", at + 1)).collect()

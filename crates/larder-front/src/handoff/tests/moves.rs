@@ -156,7 +156,7 @@ enum Said {
 /// wakes nobody: the event must not end the other connection.
 #[tokio::test]
 async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
-    if !larder_handoff::netns::root_or_skip("CAP_NET_ADMIN") {
+    if !larder_kernel::netns::root_or_skip("CAP_NET_ADMIN") {
         return;
     }
     let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);

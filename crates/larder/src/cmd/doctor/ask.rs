@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use larder_front::{Forward, NodeEntry};
-use larder_handoff::neighbour::{holder, interface_for};
-use larder_handoff::probe::{Finding, Mechanism, Role, State, Subject};
+use larder_kernel::neighbour::{holder, interface_for};
+use larder_kernel::probe::{Finding, Mechanism, Role, State, Subject};
 
 use super::{Asked, DoctorArgs};
 use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};

@@ -1,6 +1,6 @@
 //! This machine's clock, compared with the clocks of the hosts that it connects to.
 
-use larder_handoff::probe::{Finding, State};
+use larder_kernel::probe::{Finding, State};
 
 /// The name of the finding.
 pub(super) const WHAT: &str = "clock";

@@ -1,6 +1,6 @@
 //! Limits of this machine that a role's settings need.
 
-use larder_handoff::probe::{Finding, State};
+use larder_kernel::probe::{Finding, State};
 use larder_node::StoreConfig;
 use rustix::process::{Resource, getrlimit};
 

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use larder_edge::{LoadedTls, OutboundTls, TlsFault};
 use larder_front::{Check, ProxyVersion, SwitchConfig, TlsOf};
-use larder_handoff::probe::{Finding, State};
+use larder_kernel::probe::{Finding, State};
 use larder_node::{OriginConfig, StoreConfig};
 
 use super::clock::{self, Compared, Tolerance};

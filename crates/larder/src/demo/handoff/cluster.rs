@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_handoff::netns::{Capture, Host, Topology};
+use larder_kernel::netns::{Capture, Host, Topology};
 use larder_load::{Arrivals, Report, Reuse};
 use rustix::thread::{CpuSet, sched_setaffinity};
 

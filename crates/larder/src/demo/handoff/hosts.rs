@@ -13,9 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use larder_handoff::guard::Guard;
-use larder_handoff::netns::Namespace;
-use larder_handoff::plane::Plane;
+use larder_kernel::guard::Guard;
+use larder_kernel::netns::Namespace;
+use larder_kernel::plane::Plane;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for a process to serve.

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use larder_handoff::netns::{Topology, TopologySpec, available, installed};
-use larder_handoff::probe::{Facts, Mechanism, Role, Subject, judge};
-use larder_handoff::remains;
+use larder_kernel::netns::{Topology, TopologySpec, available, installed};
+use larder_kernel::probe::{Facts, Mechanism, Role, Subject, judge};
+use larder_kernel::remains;
 
 use self::cluster::{Cluster, Server};
 use self::result::{HandoffReport, Row, SCHEMA};

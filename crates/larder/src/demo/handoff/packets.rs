@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use larder_handoff::netns::Captured;
+use larder_kernel::netns::Captured;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -209,7 +209,7 @@ fn clip(line: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_handoff::netns::TcpFrame;
+    use larder_kernel::netns::TcpFrame;
     use std::time::Duration;
 
     const CLIENT: [u8; 6] = [2, 0, 0, 9, 0, 120];

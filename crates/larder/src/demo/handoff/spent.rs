@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use larder_handoff::netns::Namespace;
+use larder_kernel::netns::Namespace;
 
 pub(super) use crate::demo::spent::process;
 

@@ -1,7 +1,7 @@
 //! A client and two hosts with one address, each in a network namespace of its own. Which host the client's packets go
 //! to is a route of the client.
 
-use larder_handoff::repair;
+use larder_kernel::repair;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ pub(crate) fn skipped() -> bool {
         Ok(()) if !run(&["-V"]) => "the command ip".to_owned(),
         Ok(()) => return false,
     };
-    larder_handoff::netns::skip(&format!("needs {why}"));
+    larder_kernel::netns::skip(&format!("needs {why}"));
     true
 }
 

@@ -3,10 +3,10 @@
 
 mod plane_lab;
 
-use larder_handoff::plane::{
+use larder_kernel::plane::{
     Attach, FlowTo, Leave, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, Tunnel, TunnelKind,
 };
-use larder_handoff::{CookieKey, FlowKey};
+use larder_kernel::{CookieKey, FlowKey};
 use libbpf_rs::libbpf_sys::bpf_map_create_opts as MapCreateOpts;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use plane_lab::{Lab, wait_for};
@@ -28,7 +28,7 @@ fn config(lab: &Lab, attach: Attach) -> PlaneConfig {
         flows_max: 4096,
         targets_max: 4096,
         ring_bytes: 1 << 18,
-        key_life: larder_handoff::plane::KEY_LIFE,
+        key_life: larder_kernel::plane::KEY_LIFE,
         hold_packets: 16,
     }
 }
@@ -136,7 +136,7 @@ fn tunnels_to_a_vxlan_device(attach: Attach) {
     let vxlan = "ip -n NODE link add vx0 type vxlan id 42 dstport 4789 local 10.9.0.4 dev wn udp6zerocsumrx && \
                  ip -n NODE link set vx0 address 02:00:00:00:00:44 up";
     if !lab.can(vxlan) {
-        return larder_handoff::netns::skip("needs a kernel with VXLAN");
+        return larder_kernel::netns::skip("needs a kernel with VXLAN");
     }
     let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
     let kind = TunnelKind::Vxlan { port: 4789, vni: 42, mac: [2, 0, 0, 0, 0, 0x44] };

@@ -6,8 +6,8 @@ use crate::support::{
     COOKIE, SERVICE, accept, claim, closed, connect, count, exchange, expect_bytes, guarded, listen,
 };
 use crate::wire::{SACK, TIMESTAMPS, WSCALE, tcp_info};
-use larder_handoff::guard::GuardService;
-use larder_handoff::{Answer, CookieKey, SynOptions};
+use larder_kernel::guard::GuardService;
+use larder_kernel::{Answer, CookieKey, SynOptions};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};

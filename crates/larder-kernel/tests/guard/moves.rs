@@ -3,10 +3,10 @@
 use crate::lab::{INTERFACE, Lab, eventually, vip};
 use crate::support::{COOKIE, SERVICE, cookies_or_skip, count, exchange, guarded, listen};
 use crate::wire::set_repair;
-use larder_handoff::FlowKey;
-use larder_handoff::guard::{Guard, GuardEvent};
-use larder_handoff::inject::Tap;
-use larder_handoff::repair::{Info, Mends, RestoreOptions, checkpoint, close_silently, restore};
+use larder_kernel::FlowKey;
+use larder_kernel::guard::{Guard, GuardEvent};
+use larder_kernel::inject::Tap;
+use larder_kernel::repair::{Info, Mends, RestoreOptions, checkpoint, close_silently, restore};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};

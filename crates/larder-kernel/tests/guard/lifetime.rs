@@ -5,8 +5,8 @@ use crate::lab::{INTERFACE, address, vip};
 use crate::support::{
     COOKIE, SERVICE, STASH, count, exchange, expect_bytes, guarded, listen, start, unique_name,
 };
-use larder_handoff::guard::{Guard, GuardConfig, GuardError, Leave, Tunnel, TunnelKind};
-use larder_handoff::inject::Tap;
+use larder_kernel::guard::{Guard, GuardConfig, GuardError, Leave, Tunnel, TunnelKind};
+use larder_kernel::inject::Tap;
 use std::io::Write;
 use std::net::SocketAddr;
 

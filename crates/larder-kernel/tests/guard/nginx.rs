@@ -2,8 +2,8 @@
 
 use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
 use crate::support::cookies_or_skip;
-use larder_handoff::guard::{Guard, GuardConfig, GuardService};
-use larder_handoff::netns::skip;
+use larder_kernel::guard::{Guard, GuardConfig, GuardService};
+use larder_kernel::netns::skip;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -111,6 +111,6 @@ fn nginx_serves_and_sees_the_client() {
         }
     }
     let accepted =
-        larder_handoff::abi::COUNTERS.iter().position(|&name| name == "accepted").expect("a counter");
+        larder_kernel::abi::COUNTERS.iter().position(|&name| name == "accepted").expect("a counter");
     assert_eq!(guard.counters().expect("counters")[accepted], 10);
 }

@@ -4,7 +4,7 @@ use crate::frame::{SYN, Segment, Wrapping, too_big};
 use crate::lab::{KEY, address, eventually, vip};
 use crate::support::{COOKIE, accept, claim, count, exchange, expect_bytes, guarded, listen};
 use crate::wire::tcp_info;
-use larder_handoff::guard::{Tunnel, TunnelKind};
+use larder_kernel::guard::{Tunnel, TunnelKind};
 use std::io::Write;
 use std::net::SocketAddr;
 

@@ -2,9 +2,9 @@
 
 use crate::frame::{ACK, PSH, Segment};
 use crate::lab::{INTERFACE, KEY, Lab, OLD_KEY, PATIENCE, address, eventually, vip};
-use larder_handoff::guard::{Guard, GuardConfig, GuardEvent, GuardService, accepts_cookies};
-use larder_handoff::netns::skip;
-use larder_handoff::{Answer, CookieKey, FlowKey, SynOptions, abi};
+use larder_kernel::guard::{Guard, GuardConfig, GuardEvent, GuardService, accepts_cookies};
+use larder_kernel::netns::skip;
+use larder_kernel::{Answer, CookieKey, FlowKey, SynOptions, abi};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};

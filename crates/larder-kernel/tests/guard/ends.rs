@@ -3,7 +3,7 @@
 use crate::frame::{ACK, FIN, RST, Segment};
 use crate::lab::{eventually, vip};
 use crate::support::{COOKIE, SERVICE, closed, count, exchange, expect_bytes, guarded, listen};
-use larder_handoff::FlowKey;
+use larder_kernel::FlowKey;
 use larder_testkit::holds_for;
 use socket2::Socket;
 use std::io::Read as _;

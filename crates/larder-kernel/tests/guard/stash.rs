@@ -6,9 +6,9 @@ use crate::support::{
     COOKIE, SERVICE, STASH, accept, connect, count, exchange, expect_bytes, guarded, listen,
 };
 use crate::wire::set_repair;
-use larder_handoff::FlowKey;
-use larder_handoff::guard::{Guard, GuardEvent, accepts_cookies};
-use larder_handoff::inject::Tap;
+use larder_kernel::FlowKey;
+use larder_kernel::guard::{Guard, GuardEvent, accepts_cookies};
+use larder_kernel::inject::Tap;
 use std::io::{Read, Write};
 
 fn stashed(guard: &Guard, into: &mut Vec<(FlowKey, bool, Vec<u8>)>) {

@@ -6,8 +6,8 @@ use crate::support::{
     COOKIE, accept, claim_with, closed, count, exchange, expect_bytes, guarded, listen, patient,
 };
 use crate::wire::tcp_info;
-use larder_handoff::guard::Guard;
-use larder_handoff::{Answer, SynOptions};
+use larder_kernel::guard::Guard;
+use larder_kernel::{Answer, SynOptions};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};

@@ -9,16 +9,16 @@ struct Ticks {
     all: u64,
 }
 
-/// Looks at the processors' time again and again.
+/// Measures the processors' load between two calls of [`CpuMeter::permille`].
 #[derive(Debug, Default)]
-pub(super) struct CpuMeter {
+pub struct CpuMeter {
     last: Option<Ticks>,
 }
 
 impl CpuMeter {
     /// Thousandths of all processors' time spent since the last look; `None` at the first, or where the system does not
     /// tell.
-    pub(super) fn permille(&mut self) -> Option<u16> {
+    pub fn permille(&mut self) -> Option<u16> {
         let now = fs::read_to_string("/proc/stat").ok().as_deref().and_then(ticks);
         self.advance(now)
     }

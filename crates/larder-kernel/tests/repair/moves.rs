@@ -1,7 +1,7 @@
 //! A connection that moves keeps what was agreed on and every byte.
 
 use crate::net::{Family, Net, PATIENCE, skipped};
-use larder_handoff::repair::{
+use larder_kernel::repair::{
     Checkpoint, CheckpointCause, Info, Mends, Negotiated, RestoreOptions, Restored, checkpoint,
     close_silently, restore, resume,
 };

@@ -2,7 +2,7 @@
 
 use crate::moves::{move_to, pattern, read_exactly, stream};
 use crate::net::{Family, Net, skipped};
-use larder_handoff::repair::{
+use larder_kernel::repair::{
     CheckpointCause, Connection, Info, Killed, Mends, RestoreError, RestoreOptions, checkpoint,
     close_silently, kill_socket, restore, resume,
 };

@@ -17,17 +17,20 @@ const INFO_BYTES: usize = 16;
 /// Longest name with its end (`IFNAMSIZ`). Bytes.
 const NAME_BYTES_MAX: usize = 16;
 
-/// What the front-end needs to know to send packets to an interface.
+/// Address and packet size of an interface: a front-end needs them to send packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
+pub struct Interface {
     /// Its Ethernet address; `None` if it has none.
-    pub(super) mac: Option<[u8; 6]>,
+    pub mac: Option<[u8; 6]>,
     /// Its largest packet. Bytes.
-    pub(super) mtu: u32,
+    pub mtu: u32,
 }
 
 /// Asks for the interface called `name`.
-pub(super) fn interface(name: &str) -> io::Result<Interface> {
+///
+/// # Errors
+/// If there is no interface of this name, or if the kernel refuses.
+pub fn interface(name: &str) -> io::Result<Interface> {
     if name.is_empty() || name.len() >= NAME_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface's name has 1 to 15 bytes"));
     }

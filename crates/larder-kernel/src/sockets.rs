@@ -11,8 +11,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Of include/net/tcp_states.h: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 const LIVE: [u8; 6] = [1, 4, 5, 8, 9, 11];
 
-/// Passes on every live connection of the calling thread's network namespace: local address, client.
-pub(super) fn each(see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
+/// Calls `see` with every live connection of the calling thread's network namespace: local address, client.
+///
+/// # Errors
+/// If the list cannot be read to the end.
+pub fn each(see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
     for file in ["tcp", "tcp6"] {
         let lines = match File::open(format!("/proc/thread-self/net/{file}")) {
             Ok(file) => BufReader::new(file).lines(),

@@ -3,8 +3,8 @@
 
 use crate::frame::{ACK, FIN, SYN, Segment, Wrapping, wrap};
 use crate::wire::{Wire, wait};
-use larder_handoff::netns::{Namespace, NamespaceThread, or_skip, veth};
-use larder_handoff::{Answer, CookieKey, SynOptions};
+use larder_kernel::netns::{Namespace, NamespaceThread, or_skip, veth};
+use larder_kernel::{Answer, CookieKey, SynOptions};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};

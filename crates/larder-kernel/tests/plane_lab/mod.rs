@@ -1,7 +1,7 @@
 //! A client `c`, a front-end `f` and a node `n` on a bridge, each in a namespace that is removed on drop.
 
-use larder_handoff::netns::root_or_skip;
-use larder_handoff::plane::Plane;
+use larder_kernel::netns::root_or_skip;
+use larder_kernel::plane::Plane;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::cell::RefCell;
