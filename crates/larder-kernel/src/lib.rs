@@ -30,7 +30,6 @@ pub mod probe;
 mod readiness;
 pub mod remains;
 pub mod repair;
-pub mod shaper;
 pub mod sockets;
 
 pub use cookie::{Answer, Cookie, CookieKey, SynOptions};

@@ -15,12 +15,10 @@ mod skip;
 mod topology;
 mod wire;
 
-pub(crate) use wire::set_tcp_checksum;
-
 pub use capture::{Capture, Captured, FRAME_BYTES_MAX};
 pub use skip::{or_skip, root_or_skip, skip};
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
-pub use wire::{TcpFrame, Wire};
+pub use wire::{TcpFrame, Wire, set_tcp_checksum};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};

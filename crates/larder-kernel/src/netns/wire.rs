@@ -27,14 +27,20 @@ impl Wire {
     }
 
     /// Opens it in the calling thread's namespace.
-    pub(crate) fn open_here() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Without `CAP_NET_RAW`.
+    pub fn open_here() -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
     }
 
     /// Gives its packets a mark, by which programs at tc know them. Needs `CAP_NET_ADMIN`.
-    pub(crate) fn mark(&self, mark: u32) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn mark(&self, mark: u32) -> io::Result<()> {
         self.0.set_mark(mark)
     }
 
@@ -139,7 +145,7 @@ fn link_address(ifindex: u32) -> io::Result<SockAddr> {
 
 /// Sets the TCP checksum (RFC 9293 §3.1) of an Ethernet frame with IPv4 or IPv6 without extension headers; leaves every
 /// other frame, and fragments, as they are.
-pub(crate) fn set_tcp_checksum(frame: &mut [u8]) {
+pub fn set_tcp_checksum(frame: &mut [u8]) {
     let Some((at, sum)) = tcp_at(frame) else { return };
     let Some(segment) = frame.get_mut(at.clone()) else { return };
     if segment.len() < 20 {

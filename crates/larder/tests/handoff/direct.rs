@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use larder_kernel::netns::{Topology, TopologySpec, or_skip};
-use larder_kernel::shaper::Shaper;
+use larder_shaper::Shaper;
 
 use crate::client::{self, Fault, Manner, Plan, Setup};
 use crate::cluster::Server;

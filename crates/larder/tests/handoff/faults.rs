@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_kernel::shaper::{Shape, Shaper};
+use larder_shaper::{Shape, Shaper};
 
 use crate::client::{self, Manner, Plan, Setup};
 use crate::cluster::{Cluster, Server, Spec};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use larder_kernel::shaper::Shape;
+use larder_shaper::Shape;
 
 use crate::client::{Manner, Plan, head};
 use crate::content::Target;

@@ -1,29 +1,8 @@
 //! The committed objects are of the committed sources.
 
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 #[test]
 fn the_objects_are_of_these_sources() {
-    let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
-    let noted = fs::read_to_string(bpf.join("prebuilt/SOURCES")).expect("bpf/prebuilt/SOURCES");
-    for entry in fs::read_dir(&bpf).expect("bpf") {
-        let name = entry.expect("an entry").file_name().into_string().expect("a name");
-        if name.ends_with(".c") || name.ends_with(".h") {
-            assert!(
-                noted.lines().any(|line| line.ends_with(&format!("./{name}"))),
-                "{name}: run scripts/bpf.sh"
-            );
-        }
-        if let Some(program) = name.strip_suffix(".c") {
-            assert!(bpf.join(format!("prebuilt/{program}.o")).exists(), "{name}: run scripts/bpf.sh");
-        }
-    }
-    let same = Command::new("sha256sum")
-        .args(["--check", "--strict", "--quiet", "prebuilt/SOURCES"])
-        .current_dir(&bpf)
-        .status()
-        .expect("sha256sum of coreutils");
-    assert!(same.success(), "sources changed since the objects were made: run scripts/bpf.sh");
+    larder_testkit::assert_objects_are_current(&Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf"));
 }

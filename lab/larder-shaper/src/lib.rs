@@ -8,7 +8,7 @@
 //! What befalls the k-th packet of a flow follows from the seed, the flow's addresses and k alone, so a run repeats
 //! itself as far as the packets do.
 
-use crate::netns::{Namespace, NamespaceThread, NetnsError, Wire, set_tcp_checksum};
+use larder_kernel::netns::{Namespace, NamespaceThread, NetnsError, Wire, set_tcp_checksum};
 use libbpf_rs::{
     MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder, TC_EGRESS, TcHook,
     TcHookBuilder,

@@ -1,7 +1,7 @@
 //! The shaper on the wires of a small topology.
 
 use super::*;
-use crate::netns::{Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Topology, TopologySpec, or_skip};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
@@ -126,7 +126,7 @@ fn duplicates_and_reordering_are_survived() {
 fn a_seed_repeats() {
     let Some(topology) = topology() else { return };
     let (client, node) = (topology.client(), &topology.nodes[0]);
-    let bind = |host: &crate::netns::Host| {
+    let bind = |host: &larder_kernel::netns::Host| {
         let bound = host.namespace.run(|| std::net::UdpSocket::bind((host.v4, 40_000)));
         bound.expect("entered").expect("bound")
     };
@@ -172,4 +172,9 @@ fn frames_wait_in_the_order_of_their_times() {
     queue.put(&[0; 3]);
     let order: Vec<u8> = std::iter::from_fn(|| queue.heap.pop()).map(|w| w.frame[0]).collect();
     assert_eq!(order, [1, 3, 0, 2]);
+}
+
+#[test]
+fn the_objects_are_of_these_sources() {
+    larder_testkit::assert_objects_are_current(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf"));
 }

@@ -17,7 +17,7 @@
 /* Of packets that have been treated: "shap". */
 #define TREATED 0x73686170
 
-/* What happens to packets that leave by an interface. Mirrored in src/shaper.rs. */
+/* What happens to packets that leave by an interface. Mirrored in src/lib.rs. */
 struct shape {
     __u64 seed;
     __u64 delay_ns;     /* of every packet */
