@@ -67,8 +67,9 @@ def main():
             capacity = 1e6 / statistics.median(costs[1:])
             print(f"HAProxy can relay {capacity:.0f} requests/s on its core", file=sys.stderr)
             for share in map(float, args.shares.split(",")):
-                for _ in range(args.rounds):
-                    for proxy in proxies:
+                for turn in range(args.rounds):
+                    # Another one is first in each round.
+                    for proxy in proxies[turn % len(proxies):] + proxies[:turn % len(proxies)]:
                         rows.setdefault((share, proxy.name), []).append(load(proxy, share * capacity, args))
         finally:
             for proxy in [*proxies, origin]:
@@ -78,8 +79,10 @@ def main():
     for (share, name), runs in rows.items():
         row = {"share": share, "proxy": name, "failed": sum(run["failed"] for run in runs)}
         row |= {key: statistics.median(run[key] for run in runs) for key in ["rate", *QUANTILES]}
+        row["late"] = row["rate"] < 0.99 * share * capacity
         report.append(row)
-        print(f"{share:5.0%} {name:8} {row['rate']:7.0f} " + " ".join(f"{row[key]:9.0f}" for key in QUANTILES) + f"  {row['failed']}")
+        print(f"{share:5.0%} {name:8} {row['rate']:7.0f} " + " ".join(f"{row[key]:9.0f}" for key in QUANTILES) + f"  {row['failed']}" +
+              (" (not all requests were sent in time)" if row["late"] else ""))
     if args.json:
         setup = {key: getattr(args, key) for key in ["clients", "size", "connections", "seconds", "rounds", "proxy_core", "load_core"]}
         pathlib.Path(args.json).write_text(json.dumps({"setup": {**setup, "capacity": capacity}, "results": report}, indent=1) + "\n")

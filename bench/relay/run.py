@@ -119,7 +119,7 @@ def engine(path, work, port, upstream, pem, args):
 def haproxy(path, work, port, upstream, pem, args):
     secure = f" ssl crt {pem} alpn h2,http/1.1" if pem else ""
     busy = args.work == "full"
-    # The same fields as in larder's JSON line, as far as HAProxy knows them. Its lines go to a file by stdout, as fast as it can.
+    # The same fields as in larder's JSON line, as far as HAProxy knows them. Each line is one write to a file.
     fields = ('%{+json}o %(time)Tl %(client)ci %(method)HM %(target)HU %(version)HV %(status)ST %(bytes)B %(node)s %(total_ms)Ta '
               '%(node_ms)Tr %(connect_ms)Tc %(waited_ms)Tw %(state)ts %(agent)[capture.req.hdr(0)] %(referer)[capture.req.hdr(1)] '
               '%(host)[capture.req.hdr(2)] %(active)ac %(retries)rc')
@@ -349,6 +349,17 @@ def measure(proxy, size_name, args):
     }
 
 
+def check_logs(work, served):
+    """A proxy that lost lines of its log would have cost less."""
+    files = {"larder": work / "larder.log", "haproxy": work / "haproxy.stdout"}
+    time.sleep(1)  # larder writes within 10 ms
+    for name, requests in served.items():
+        with open(files[name], "rb") as file:
+            lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+        if lines < requests:
+            sys.exit(f"{name} served {requests} requests and logged {lines}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--larder", default="target/release/larder")
@@ -379,7 +390,9 @@ def main():
              "envoy": args.envoy, "larder-node": args.larder, "nginx-files": args.nginx}
     able = ["larder", "haproxy"] if args.work == "full" else [name for name in MAKERS if (name in STORES) == args.stores]
     wanted = args.only.split(",") if args.only else able
-    proxies, results = [], {}
+    if unable := [name for name in wanted if name not in able and args.work == "full"]:
+        parser.error(f"--work full is not configured for {', '.join(unable)}")
+    proxies, results, served = [], {}, {}
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as directory:
         work = pathlib.Path(directory)
         work.chmod(0o755)
@@ -404,9 +417,12 @@ def main():
                 for round_number in range(args.rounds + 1):
                     for proxy in proxies:
                         result = measure(proxy, size, args)
+                        served[proxy.name] = served.get(proxy.name, 0) + result["requests"]
                         if round_number > 0:  # the first warms up
                             results.setdefault((size, proxy.name), []).append(result)
             memory = {proxy.name: proxy.rss_bytes() for proxy in proxies}
+            if args.work == "full":
+                check_logs(work, served)
         finally:
             for proxy in [*proxies, origin]:
                 proxy.stop()

@@ -279,6 +279,9 @@ impl Shared {
         if let Some(recorder) = &self.observers.recorder {
             recorder.finish();
         }
+        if let Some(access) = &self.observers.access {
+            access.close();
+        }
     }
 }
 

@@ -43,17 +43,19 @@ impl Tokens {
     }
 
     fn known(&self, nodes: &Nodes) -> Guard<Arc<Known>> {
-        let epoch = nodes.epoch() + 1;
-        if self.known.load().epoch != epoch {
-            let mut known = Known { epoch, ..Known::default() };
-            for node in nodes.members() {
-                let token = self.of(&node.name);
-                known.nodes.insert(token, node.id);
-                known.texts.insert(node.id, (node.name.clone(), URL_SAFE_NO_PAD.encode(token)));
-            }
-            self.known.store(Arc::new(known));
+        let (known, epoch) = (self.known.load(), nodes.epoch() + 1);
+        if known.epoch == epoch {
+            return known;
         }
-        self.known.load()
+        let mut known = Known { epoch, ..Known::default() };
+        for node in nodes.members() {
+            let token = self.of(&node.name);
+            known.nodes.insert(token, node.id);
+            known.texts.insert(node.id, (node.name.clone(), URL_SAFE_NO_PAD.encode(token)));
+        }
+        let known = Arc::new(known);
+        self.known.store(known.clone());
+        Guard::from_inner(known)
     }
 
     /// The node that a cookie's value names.

@@ -126,7 +126,7 @@ impl Node {
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                Some(error) = accepted_all.recv() => return Err(NodeError::Listener(error)),
+                Some(error) = accepted_all.recv() => return Err(self.failed(error)),
                 Some(restored) = restored.recv() => give(restored).await,
             }
         }
@@ -141,13 +141,19 @@ impl Node {
         drop(given);
         phase.send_replace(Phase::Closing);
         if let Some(error) = accepted_all.recv().await {
-            return Err(NodeError::Listener(error));
+            return Err(self.failed(error));
         }
         let aborted = self.drain(&phase).await;
         // They end by themselves, unless one hangs.
         let _ = timeout(ABORT_TIMEOUT, threads.ended()).await;
         self.access.close();
         Ok(Drained { aborted })
+    }
+
+    /// A listening socket has failed: the node ends, and its log has all lines.
+    fn failed(&self, error: io::Error) -> NodeError {
+        self.access.close();
+        NodeError::Listener(error)
     }
 
     /// Lets replies under way end, for some time. Returns the number of connections that are cut.

@@ -118,7 +118,7 @@ struct Cells {
 pub struct Tracer {
     queue: SyncSender<Span>,
     cells: Arc<Cells>,
-    /// Of so many 2^64-ths of the traces it begins.
+    /// The share of traces that it begins, in 2^-64.
     threshold: u64,
     parents: bool,
     /// The system's randomness.

@@ -49,8 +49,6 @@ enum Command {
     Doctor(cmd::doctor::DoctorArgs),
     Completions(cmd::paperwork::CompletionsArgs),
     Manual(cmd::paperwork::ManualArgs),
-    #[command(hide = true)]
-    Lab(cmd::moved::MovedArgs),
     /// Print the version.
     Version,
 }
@@ -74,7 +72,6 @@ impl Cli {
             Command::Doctor(args) => cmd::doctor::run(&args),
             Command::Completions(args) => cmd::paperwork::completions(args),
             Command::Manual(args) => cmd::paperwork::manual(&args),
-            Command::Lab(args) => Err(cmd::moved::moved("larder lab", "larder-lab live", &args)),
             Command::Version => version(),
         }
     }

@@ -25,6 +25,14 @@ use clap::Parser;
 
 /// Runs the program with the arguments of the process.
 pub fn run() -> ExitCode {
-    let cli = cli::Cli::parse();
-    outcome::exit_code("larder", cli.run())
+    // Dependencies that make TLS settings by themselves, such as the client of Kubernetes, take this provider. An error says that there
+    // is one already.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let result = match cmd::moved::moved(&arguments) {
+        Some(error) => Err(error),
+        None => cli::Cli::parse().run(),
+    };
+    outcome::exit_code("larder", result)
 }

@@ -53,7 +53,7 @@ pub struct AccessLogConfig {
     pub output: AccessLogOutput,
     /// How a line looks.
     pub format: AccessFormat,
-    /// Lines that may wait to be written; more are dropped and counted. At least 1; usual 8,192.
+    /// Lines that may wait to be written, of 1 KiB on average; more are dropped and counted. At least 1; usual 8,192.
     pub queue_lines_max: usize,
 }
 
@@ -109,14 +109,19 @@ impl AccessLog {
         }
     }
 
-    /// Has a line written, within some 10 ms, or drops and counts it.
+    /// Queues a line, which is written within about 10 ms, or drops and counts it.
     pub fn write(&self, record: &Record<'_>) {
         thread_local!(static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
-        LINE.with_borrow_mut(|line| {
+        let queued = LINE.try_with(|line| {
+            let mut line = line.borrow_mut();
             line.clear();
-            record.format(&self.config.format, line);
-            self.push(line);
+            record.format(&self.config.format, &mut line);
+            self.push(&line);
         });
+        if queued.is_err() {
+            // The thread is about to end.
+            self.dropped.fetch_add(1, Relaxed);
+        }
     }
 
     /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one.
@@ -136,12 +141,12 @@ impl AccessLog {
     }
 }
 
-impl Drop for AccessLog {
-    /// Waits until every line is written, at most [`CLOSING_MAX`]: a reader of stdout that has stopped, or a file system that hangs,
-    /// must not keep a process or a reload.
-    fn drop(&mut self) {
+impl AccessLog {
+    /// Takes no more lines. Waits until every line is written, at most 2 s: a reader of stdout that has stopped, or a file system that
+    /// hangs, must not keep a process or a reload.
+    pub fn close(&self) {
         self.queue.close();
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         // The writer's end of the channel is dropped when it is done.
         if ended.recv_timeout(CLOSING_MAX) == Err(RecvTimeoutError::Timeout) {
             tracing::error!(
@@ -149,6 +154,12 @@ impl Drop for AccessLog {
                 "access log: closed before all lines were written"
             );
         }
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

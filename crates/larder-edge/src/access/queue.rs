@@ -72,10 +72,12 @@ impl Queue {
         true
     }
 
-    /// Has the file opened anew after the lines that wait now. Never waits for the writer, and is never lost.
+    /// Has the writer open the file anew after the lines that wait now, or after fewer if it has not yet followed an earlier order. Never
+    /// waits for the writer, and is never lost.
     pub(super) fn reopen(&self) {
         let mut waiting = self.lock();
-        waiting.reopen_at = Some(waiting.text.len());
+        let lines_before = waiting.text.len();
+        waiting.reopen_at.get_or_insert(lines_before);
         drop(waiting);
         self.wake.notify_one();
     }

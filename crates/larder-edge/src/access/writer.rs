@@ -14,11 +14,20 @@ enum Sink {
     Stdout,
 }
 
+/// Bytes that are written to stdout at once. Writes of so many to a pipe are not mixed with those of other processes (pipe(7), PIPE_BUF):
+/// during a reload, two processes write to the same pipe.
+const PIPE_BYTES: usize = 4_096;
+
+/// Memory for lines that is kept after a time in which many waited.
+const TEXT_KEPT: usize = 1 << 20;
+
 /// The writer.
 #[derive(Debug)]
 pub(super) struct Writer {
     output: AccessLogOutput,
     sink: Sink,
+    /// The last write ended within a line.
+    is_torn: bool,
     dropped: Arc<AtomicU64>,
     log: Seldom,
 }
@@ -26,7 +35,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn open(output: AccessLogOutput, dropped: Arc<AtomicU64>) -> io::Result<Self> {
         let sink = open(&output)?;
-        Ok(Self { output, sink, dropped, log: Seldom::default() })
+        Ok(Self { output, sink, is_torn: false, dropped, log: Seldom::default() })
     }
 
     /// Writes until the queue is closed and empty.
@@ -34,36 +43,54 @@ impl Writer {
         let mut batch = Batch::default();
         while queue.take(&mut batch) {
             let (before, after) = batch.text.split_at(batch.reopen_at.unwrap_or(batch.text.len()));
-            let mut written = self.write(before);
+            self.write(before);
             if batch.reopen_at.is_some() {
                 self.reopen();
-                written = written.and(self.write(after));
-            }
-            if let Err(error) = written {
-                self.dropped.fetch_add(batch.lines as u64, Relaxed);
-                if let Some(times) = self.log.due() {
-                    tracing::error!(%error, lines = batch.lines, times, "access log: lines are lost");
-                }
+                self.write(after);
             }
             batch.text.clear();
+            batch.text.shrink_to(TEXT_KEPT);
             (batch.lines, batch.reopen_at) = (0, None);
         }
     }
 
-    fn write(&mut self, text: &[u8]) -> io::Result<()> {
-        match &mut self.sink {
-            Sink::File(file) => file.write_all(text),
-            Sink::Stdout => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(text)?;
-                stdout.flush()
+    /// Writes lines. Counts and reports those that cannot be written.
+    fn write(&mut self, text: &[u8]) {
+        let mut written = 0;
+        let Err(error) = self.write_from(text, &mut written) else { return };
+        self.is_torn |= written > 0 && text[written - 1] != b'\n';
+        let lines = text[written..].iter().filter(|byte| **byte == b'\n').count();
+        self.dropped.fetch_add(lines as u64, Relaxed);
+        if let Some(times) = self.log.due() {
+            tracing::error!(%error, lines, times, "access log: lines are lost");
+        }
+    }
+
+    /// Writes text, and keeps `written` at the number of bytes that have been.
+    fn write_from(&mut self, text: &[u8], written: &mut usize) -> io::Result<()> {
+        let (sink, longest): (&mut dyn Write, _) = match &mut self.sink {
+            Sink::File(file) => (file, usize::MAX),
+            Sink::Stdout => (&mut io::stdout().lock(), PIPE_BYTES),
+        };
+        if self.is_torn && !text.is_empty() {
+            sink.write_all(b"\n")?;
+            self.is_torn = false;
+        }
+        while *written < text.len() {
+            let rest = &text[*written..];
+            match sink.write(&rest[..piece(rest, longest)]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => *written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
+        sink.flush()
     }
 
     fn reopen(&mut self) {
         match open(&self.output) {
-            Ok(sink) => self.sink = sink,
+            Ok(sink) => (self.sink, self.is_torn) = (sink, false),
             Err(error) => {
                 tracing::error!(%error, "access log: cannot be opened anew; lines go to the old file");
             }
@@ -77,5 +104,46 @@ fn open(output: &AccessLogOutput) -> io::Result<Sink> {
             Ok(Sink::File(OpenOptions::new().create(true).append(true).open(path)?))
         }
         AccessLogOutput::Stdout => Ok(Sink::Stdout),
+    }
+}
+
+/// The number of bytes to write at once: as many whole lines as fit in `longest`, but at least one.
+fn piece(text: &[u8], longest: usize) -> usize {
+    let is_end = |byte: &u8| *byte == b'\n';
+    if text.len() <= longest {
+        return text.len();
+    }
+    let whole = text[..longest].iter().rposition(is_end);
+    let end = whole.or_else(|| text.iter().position(is_end));
+    end.map_or(text.len(), |end| end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_as_many_whole_lines_as_fit_and_at_least_one() {
+        for (text, longest, length) in [
+            ("a\nbb\nccc\n", 100, 9),
+            ("a\nbb\nccc\n", 6, 5),
+            ("a\nbb\nccc\n", 5, 5),
+            ("a\nbb\nccc\n", 2, 2),
+            ("aaaa\nb\n", 2, 5),
+            ("aaaa", 2, 4),
+        ] {
+            assert_eq!(piece(text.as_bytes(), longest), length, "{text:?} {longest}");
+        }
+    }
+
+    #[test]
+    fn lines_after_a_torn_one_begin_anew() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("log");
+        let mut writer = Writer::open(AccessLogOutput::File(path.clone()), Arc::default()).expect("opens");
+        writer.write(b"one\ntw");
+        writer.is_torn = true;
+        writer.write(b"three\n");
+        assert_eq!(std::fs::read(path).expect("reads"), b"one\ntw\nthree\n");
     }
 }

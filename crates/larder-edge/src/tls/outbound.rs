@@ -6,7 +6,7 @@ use super::certificates::{self, CertificateFault};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -138,7 +138,10 @@ fn client_config(
     authorities: &[CertificateDer<'static>],
     own: Option<&OwnCertificate>,
 ) -> Result<ClientConfig, CertificateFault> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    // Without a share of it in the first message, a server that prefers the hybrid key exchange would ask for a second round trip.
+    provider.kx_groups.retain(|group| group.name() != NamedGroup::X25519MLKEM768);
+    let provider = Arc::new(provider);
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| CertificateFault::new("", error.to_string()))?;

@@ -1,22 +1,43 @@
-//! Commands that are now in `larder-lab`. The old commands fail and name the new command.
-
-use clap::Args;
+//! Commands that are now in `larder-lab`.
+//!
+//! The command line does not have them, so that help, manual and completions do not show them. They are recognized before it is read.
 
 use crate::outcome::usage;
 
-/// Moved to larder-lab.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub(crate) struct MovedArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
+/// Old commands and the new ones.
+const MOVED: [(&[&str], &str); 5] = [
+    (&["lab"], "larder-lab live"),
+    (&["sim", "paper"], "larder-lab paper"),
+    (&["sim", "run"], "larder-lab run"),
+    (&["sim", "calibrate"], "larder-lab calibrate"),
+    (&["sim", "validate"], "larder-lab validate"),
+];
+
+/// Returns the error that names the new command, if these arguments of the program are an old command.
+pub(crate) fn moved(arguments: &[String]) -> Option<anyhow::Error> {
+    let is_old = |old: &[&str]| old.len() <= arguments.len() && old.iter().eq(&arguments[..old.len()]);
+    let (old, new) = MOVED.into_iter().find(|(old, _)| is_old(old))?;
+    let words: Vec<&str> =
+        [new].into_iter().chain(arguments[old.len()..].iter().map(String::as_str)).collect();
+    Some(usage(format!(
+        "`larder {}` has moved to a program of its own: run `{}` (`cargo build --release -p larder-lab` builds it)",
+        old.join(" "),
+        words.join(" ")
+    )))
 }
 
-/// Returns the error that names the new command in place of the old command.
-pub(crate) fn moved(old: &str, new: &str, args: &MovedArgs) -> anyhow::Error {
-    let words: Vec<&str> = [new].into_iter().chain(args.arguments.iter().map(String::as_str)).collect();
-    usage(format!(
-        "`{old}` has moved to a program of its own: run `{}` (`cargo build --release -p larder-lab` builds it)",
-        words.join(" ")
-    ))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_commands_are_recognized_and_others_are_not() {
+        let of = |text: &str| moved(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let error = of("sim paper lard-fig07").expect("an old command").to_string();
+        assert!(error.starts_with("`larder sim paper` has moved"), "{error}");
+        assert!(error.contains("`larder-lab paper lard-fig07`"), "{error}");
+        for other in ["sim", "sim faults --seeds 1", "labels", "demo lab"] {
+            assert!(of(other).is_none(), "{other}");
+        }
+    }
 }

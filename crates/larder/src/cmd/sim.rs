@@ -8,8 +8,6 @@ mod replay;
 
 use clap::{Args, Subcommand};
 
-use super::moved::{MovedArgs, moved};
-
 /// Simulate clusters: recorded switches decided anew, nodes that come and go, faults, the model of PRESS.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
@@ -23,14 +21,6 @@ enum SimCommand {
     Replay(Box<replay::ReplayArgs>),
     Churn(Box<churn::ChurnArgs>),
     Faults(faults::FaultsArgs),
-    #[command(hide = true)]
-    Paper(MovedArgs),
-    #[command(hide = true)]
-    Run(MovedArgs),
-    #[command(hide = true)]
-    Calibrate(MovedArgs),
-    #[command(hide = true)]
-    Validate(MovedArgs),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
@@ -39,9 +29,5 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Churn(args) => churn::run(args),
         SimCommand::Faults(args) => faults::run(args),
-        SimCommand::Paper(args) => Err(moved("larder sim paper", "larder-lab paper", args)),
-        SimCommand::Run(args) => Err(moved("larder sim run", "larder-lab run", args)),
-        SimCommand::Calibrate(args) => Err(moved("larder sim calibrate", "larder-lab calibrate", args)),
-        SimCommand::Validate(args) => Err(moved("larder sim validate", "larder-lab validate", args)),
     }
 }

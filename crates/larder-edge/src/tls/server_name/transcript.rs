@@ -11,7 +11,7 @@ use rustls::{
 };
 use std::sync::{Arc, LazyLock};
 
-/// The cipher suites of ring, with hash functions that see the ClientHello as the client sent it.
+/// The cipher suites of AWS-LC, with hash functions that see the ClientHello as the client sent it.
 pub(in crate::tls) fn cipher_suites() -> Vec<SupportedCipherSuite> {
     static SUITES: LazyLock<Vec<SupportedCipherSuite>> =
         LazyLock::new(|| rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES.iter().map(wrapped).collect());
