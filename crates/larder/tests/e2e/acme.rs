@@ -102,6 +102,11 @@ impl Pebble {
         self.folder.path().join(name).display().to_string()
     }
 
+    /// The folder in the store that is for this authority.
+    fn store_folder(&self) -> PathBuf {
+        Path::new(&self.path("store")).join(format!("127.0.0.1-{}-dir", self.directory.port()))
+    }
+
     /// `[switch.tls.acme]` for it.
     fn section(&self, domains: &[&str], challenge: &str) -> String {
         let (ca, store) = (self.path("root.pem"), self.path("store"));
@@ -380,9 +385,9 @@ fn switches_with_one_store_order_once_and_each_answers_for_the_other() {
     let Some(pebble) = Pebble::started(one.http, 1, 90 * 24 * 3600) else { return };
     let section = pebble.section(&["a.test"], "http-01");
     // Nobody orders before the first can be asked; then the second does.
-    let store = pebble.path("store");
-    fs::DirBuilder::new().mode(0o700).create(&store).unwrap();
-    let held = File::create(Path::new(&store).join("lock")).unwrap();
+    let folder = pebble.store_folder();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
+    let held = File::create(folder.join("lock")).unwrap();
     flock(&held, FlockOperation::LockExclusive).unwrap();
     let second = Switch::start(&other.config("", &section));
     let first = Switch::start(&one.config("", &section));
