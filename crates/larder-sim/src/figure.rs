@@ -7,13 +7,13 @@ use serde::Serialize;
 pub struct Figure {
     /// As the paper calls it: "Figure 7".
     pub name: String,
-    /// What it shows.
+    /// The figure's title.
     pub title: String,
     /// The x axis, unit included.
     pub x_label: String,
     /// The y axis, unit included.
     pub y_label: String,
-    /// Where the y axis ends, if the paper's figure says; otherwise where the values do.
+    /// The end of the y axis. `None`: at the largest value.
     pub y_max: Option<f64>,
     /// Shares are drawn as percent.
     pub y_percent: bool,

@@ -12,7 +12,7 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Bytes that a line has on average at most, if the queue is to hold as many lines as configured.
 const LINE_BYTES: usize = 1 << 10;
 
-/// How long the writer waits for more lines after the first.
+/// Time that the writer waits for more lines after the first.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// The queue.
@@ -72,8 +72,8 @@ impl Queue {
         true
     }
 
-    /// Has the writer open the file anew after the lines that wait now, or after fewer if it has not yet followed an earlier order. Never
-    /// waits for the writer, and is never lost.
+    /// Orders the writer to reopen the file after the lines that wait now. If an earlier order is still pending, its place counts. An order
+    /// is never refused, and the caller does not wait for the writer.
     pub(super) fn reopen(&self) {
         let mut waiting = self.lock();
         let lines_before = waiting.text.len();
