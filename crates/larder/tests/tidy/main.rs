@@ -1,6 +1,6 @@
 //! Style as an ordinary test: what the compiler cannot hold, these tests hold.
 //!
-//! One file is one subject: which crate may use which ([`arrows`]), what the core must not know ([`purity`]), what a
+//! One file is one subject: which crate may use which ([`arrows`]), unused dependencies ([`dependencies`]), what the core must not know ([`purity`]), what a
 //! file may look like ([`files`]), documents ([`documents`]), numbers in them ([`claims`]), what they say we have ([`compare`]), and what
 //! examples ask of metrics ([`dashboards`]). Each rule is a function
 //! from text to the list of its violations, tried on a bad example beside it.
@@ -9,6 +9,7 @@ mod arrows;
 mod claims;
 mod compare;
 mod dashboards;
+mod dependencies;
 mod documents;
 mod files;
 mod markdown;
