@@ -9,12 +9,8 @@
 //! | whose client leaves before the reply | status 499 |
 //! | that is refused before the node has read it (malformed, too large) | none |
 
-use crate::connection::Shared;
-use crate::edge::Entered;
-use crate::node::NodeError;
+use crate::counts::Count;
 use crate::origin::Asked;
-use crate::stats::Count;
-use crate::terms::Terms;
 use arc_swap::ArcSwapOption;
 use http::header::{CACHE_STATUS, HOST, HeaderMap, HeaderValue, REFERER, USER_AGENT};
 use http::request::Parts;
@@ -22,7 +18,8 @@ use http::{Method, Response, StatusCode, Uri, Version};
 use larder_core::Found;
 use larder_core::cache_status::members;
 use larder_edge::access::{AccessLog, AccessLogConfig, Record, Value};
-use larder_edge::{Lookup, client_address};
+use larder_edge::{Announcers, Lookup, client_address};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,11 +47,7 @@ pub(crate) struct Access {
 
 impl Access {
     /// The log of a node that is named so, in `Cache-Status` as `member`.
-    pub(crate) fn new(
-        node: &str,
-        member: &str,
-        config: Option<&AccessLogConfig>,
-    ) -> Result<Arc<Self>, NodeError> {
+    pub(crate) fn new(node: &str, member: &str, config: Option<&AccessLogConfig>) -> io::Result<Arc<Self>> {
         let dropped = Arc::<AtomicU64>::default();
         let log = config.map(|config| open(config, &dropped)).transpose()?;
         let log = ArcSwapOption::new(log);
@@ -62,7 +55,7 @@ impl Access {
     }
 
     /// Opens the log that a configuration asks for, unless it is the one there is.
-    pub(crate) fn prepare(&self, config: Option<&AccessLogConfig>) -> Result<Prepared, NodeError> {
+    pub(crate) fn prepare(&self, config: Option<&AccessLogConfig>) -> io::Result<Prepared> {
         if self.log.load().as_ref().map(|log| log.config()) == config {
             return Ok(Prepared(None));
         }
@@ -98,11 +91,12 @@ impl Access {
         self.dropped.load(Relaxed)
     }
 
-    /// The line of a request whose head has been read at `since`, if there is a log.
+    /// The line of a request whose head has been read at `since`, if there is a log. `sender` is the announced client, or the address
+    /// at the other end of the connection.
     pub(crate) fn line(
         self: &Arc<Self>,
-        terms: &Terms,
-        shared: &Shared,
+        relays: &Announcers,
+        sender: Option<IpAddr>,
         parts: &Parts,
         since: Instant,
     ) -> Option<Box<Line>> {
@@ -110,7 +104,7 @@ impl Access {
         let field = |name| parts.headers.get(name).cloned();
         Some(Box::new(Line {
             access: Arc::clone(self),
-            client: client(terms, shared, &parts.headers),
+            client: client(relays, sender, &parts.headers),
             method: parts.method.clone(),
             uri: parts.uri.clone(),
             version: parts.version,
@@ -132,14 +126,14 @@ impl Access {
 #[derive(Debug)]
 pub(crate) struct Prepared(Option<Option<Arc<AccessLog>>>);
 
-fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> Result<Arc<AccessLog>, NodeError> {
-    AccessLog::open(config, Arc::clone(dropped)).map(Arc::new).map_err(NodeError::AccessLog)
+fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> io::Result<Arc<AccessLog>> {
+    AccessLog::open(config, Arc::clone(dropped)).map(Arc::new)
 }
 
 /// The client of a request as it came; a trusted relay that names none stands for its clients.
-fn client(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Option<IpAddr> {
-    let sender = shared.entered().and_then(Entered::client).or(shared.peer)?;
-    let client = client_address(headers, sender, &terms.entry.trusted_relays);
+fn client(relays: &Announcers, sender: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+    let sender = sender?;
+    let client = client_address(headers, sender, relays);
     Some(client.unwrap_or(sender).to_canonical())
 }
 

@@ -4,11 +4,13 @@ mod in_flight;
 
 pub(crate) use in_flight::InFlight;
 
+use crate::cooperate::Departure;
+use crate::counts::Counters;
 use crate::edge::Entered;
-use crate::handover::{Departure, Life, REQUESTS, Standing};
+use crate::handover::{Bound, Life, Standing};
+use crate::http::hop::REQUESTS;
 use crate::lateral::Later;
 use crate::origin::tunnel::Opened;
-use crate::stats::Counters;
 use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -38,18 +40,6 @@ pub(crate) struct Shared {
     departs: AtomicBool,
     /// The place where the connection becomes a tunnel to the origin.
     pub(crate) tunnel: Opened,
-}
-
-/// The decision about a connection's next request, if there is one already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Bound {
-    /// There is none.
-    #[default]
-    Free,
-    /// The connection was to be handed over with it, and stays: it is relayed if a peer serves it.
-    Stays,
-    /// A peer has handed the connection over with it: this node serves it.
-    Taken,
 }
 
 /// A connection's addresses and history when it comes.
@@ -100,6 +90,11 @@ impl Shared {
     /// The announced client and the state of TLS, if there are any.
     pub(crate) fn entered(&self) -> Option<&Entered> {
         self.entered.as_deref()
+    }
+
+    /// The announced client, or the address at the other end.
+    pub(crate) fn sender(&self) -> Option<IpAddr> {
+        self.entered().and_then(Entered::client).or(self.peer)
     }
 
     /// Whether a peer has handed the connection over with the request that has just been read.

@@ -1,7 +1,7 @@
 //! Admits a request before anything else reads its header, and decides who may ask for the node's own paths.
 //!
 //! A request enters a node once: from a client, a switch or a balancer ([`Node::admit`]), or from a peer that has done the same
-//! ([`hop_fields_removed`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.
+//! ([`crate::http::hop`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.
 //!
 //! | own path | answered to |
 //! |---|---|
@@ -11,11 +11,10 @@
 
 use crate::connection::Shared;
 use crate::edge::Entered;
+use crate::http::hop::{HOP_BY_HOP, TARGET, is_relayed};
 use crate::node::Node;
 use crate::origin::Origin;
-use crate::origin::fields::HOP_BY_HOP;
 use crate::purge::authorization;
-use crate::report::{TARGET, is_relayed};
 use crate::store::Store;
 use crate::terms::{Own, Terms};
 use http::HeaderMap;
@@ -140,7 +139,7 @@ fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
 }
 
 /// Applies the rules to a header, and removes the fields of its hop and the proof of a secret, which is for this node alone. `Connection`
-/// and `Transfer-Encoding` stay for this node's own decisions; [`hop_fields_removed`] removes them.
+/// and `Transfer-Encoding` stay for this node's own decisions; [`crate::http::hop::hop_fields_removed`] removes them.
 fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
     let dropped = rules.drop_underscores(headers);
     headers.remove(PROOF_FIELD);
@@ -149,12 +148,4 @@ fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
         headers.remove(name);
     }
     dropped
-}
-
-/// The header of a request that has entered, as it leaves this node.
-pub(crate) fn hop_fields_removed(headers: &HeaderMap) -> HeaderMap {
-    let mut headers = headers.clone();
-    headers.remove(header::CONNECTION);
-    headers.remove(header::TRANSFER_ENCODING);
-    headers
 }

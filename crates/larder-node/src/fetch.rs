@@ -3,10 +3,9 @@
 use crate::http::cache_status::{Outcome, Why};
 use crate::memory::{Entry, Flight, Found, Landed, Lead, Wanted};
 use crate::node::Node;
-use crate::object::Object;
+use crate::object::{Keeping, Object};
 use crate::store::{Piece, StoreError};
 use bytes::Bytes;
-use larder_core::TargetId;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,15 +13,6 @@ use std::sync::Arc;
 pub(crate) enum PartState {
     Here(Bytes),
     Awaited(Arc<Flight>),
-}
-
-/// What becomes of contents that a request has read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
-    /// By which id the switch knows the target.
-    pub(crate) told: Option<TargetId>,
-    /// Whether they go into the cache.
-    pub(crate) keep: bool,
 }
 
 impl Node {

@@ -9,10 +9,12 @@
 //! [`SLOTS`] places, where the later one displaces the earlier.
 
 use crate::body::Body;
-use crate::fetch::Keeping;
+use crate::config::OriginConfig;
 use crate::http::cache_status::{Outcome, Why};
+use crate::http::hop::TARGET;
 use crate::node::Node;
-use crate::origin::{Client, Fetched, Origin, OriginConfig};
+use crate::object::Keeping;
+use crate::origin::{Client, Fetched, Origin};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri};
@@ -40,7 +42,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 const LARDER_LATERAL: HeaderName = HeaderName::from_static("larder-lateral");
-const LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
 
 /// How later requests are decided.
 #[derive(Clone, Debug)]
@@ -165,7 +166,7 @@ impl Lateral {
         let mut headers = peer.outgoing(&request.headers, &host);
         headers.insert(LARDER_LATERAL, HeaderValue::from_static("1"));
         if let Some(told) = told.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok()) {
-            headers.insert(LARDER_TARGET, told);
+            headers.insert(TARGET, told);
         }
         let place = peer.try_place(Client::Unknown)?;
         let target = request.uri.path_and_query()?;

@@ -21,6 +21,7 @@ mod bound;
 mod config;
 mod connection;
 mod cooperate;
+mod counts;
 mod dynamic;
 mod edge;
 mod entry;
@@ -47,28 +48,30 @@ mod thread;
 mod traced;
 
 pub use access::ACCESS_FIELDS;
-pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, Preload, StoreConfig};
-pub use cooperate::{
-    Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,
+pub use config::{
+    Amount, CacheConfig, ClientNoCache, ConfigError, CpuConfig, CpuScope, DynamicConfig, DynamicDisk,
+    Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, Preload, ReportConfig,
+    StoreConfig, is_reserved,
 };
-pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use cooperate::{
+    Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersMemory, PeersView, TableView,
+    WardConfig,
+};
 pub use edge::{Listeners, TlsView};
 pub use handover::{
     Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
 };
+pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use memory::Purged;
 pub use node::{Node, NodeError};
-pub use origin::{
-    ClientNoCache, Failover, HostHeader, OriginConfig, OriginStanding, OriginTls, Signing, is_reserved,
-};
+pub use origin::{OriginStanding, OriginStats, OriginTls, Signing};
 pub use reloads::ReloadCounts;
-pub use report::{CpuScope, LoadCounters, Origin, ReportConfig};
+pub use report::{LoadCounters, Origin};
 pub use server::{Drained, Handed};
-pub use stats::{NodeStats, OriginStats};
-pub use store::{DirectoryError, DiskModel, ManifestError, ProcessorModel};
-pub use terms::PeersMemory;
+pub use stats::NodeStats;
+pub use store::{DirectoryError, ManifestError};
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.
 #[doc(hidden)]

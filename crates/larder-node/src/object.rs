@@ -6,7 +6,6 @@
 //! recent that a further one could leave the same time: then it goes out with `W/`, and the contents are read again
 //! when their validity is next looked at.
 
-use crate::fetch::Keeping;
 use crate::http::condition::Validators;
 use crate::http::content_type;
 use crate::store::Meta;
@@ -18,6 +17,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// 9999-12-31 23:59:59 UTC, the last second an HTTP date can name.
 const LAST_SECOND: i64 = 253_402_300_799;
+
+/// What becomes of contents that a request has read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    /// By which id the switch knows the target.
+    pub(crate) told: Option<TargetId>,
+    /// Whether they go into the cache.
+    pub(crate) keep: bool,
+}
 
 /// Contents under a name.
 #[derive(Debug)]

@@ -1,9 +1,8 @@
 //! A modelled store's targets in memory from the start: an experiment of a tier that has long been warm.
 
-use crate::fetch::Keeping;
 use crate::memory::{CHARGE_MIN, Entry, Found, Wanted};
 use crate::node::Node;
-use crate::object::Object;
+use crate::object::{Keeping, Object};
 use crate::store::{Meta, Store, contents};
 use larder_core::TargetId;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! How often a running node was told to go by another configuration, as metrics have it.
 
-use crate::node::Node;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -9,7 +8,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::fmt;
-use std::sync::PoisonError;
 
 /// How reloads of a node went. Counted by whoever reads its configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -53,17 +51,6 @@ impl Collector for ReloadCounts {
         let help = "1 if the last reload was done, or there was none; else 0";
         let success = ConstGauge::new(u64::from(!self.last_failed));
         success.encode(encoder.encode_descriptor("last_reload_success", help, None, MetricType::Gauge)?)
-    }
-}
-
-impl Node {
-    /// Lets the node tell how reloads of it went.
-    pub fn set_reloads(&self, counts: ReloadCounts) {
-        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
-    }
-
-    pub(crate) fn reloads(&self) -> ReloadCounts {
-        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Replies: status, header fields, and a line in the counts.
 
 use crate::body::{Body, Parts};
-use crate::cooperate::OwnFault;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::range::{self, Range};
@@ -17,6 +16,10 @@ pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-statu
 pub(crate) const LARDER_STORE: HeaderName = HeaderName::from_static("x-larder-store");
 pub(crate) const ACCEPT_RANGES_BYTES: HeaderValue = HeaderValue::from_static("bytes");
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
+/// Marks a reply, within this node, as an error of the node itself, which another may not have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnFault;
 
 /// Fields of a reply with contents; reserving them avoids growing the map.
 const FIELDS: usize = 12;

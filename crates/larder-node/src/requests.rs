@@ -2,7 +2,6 @@
 
 use crate::body::Body;
 use crate::connection::{InFlight, Shared};
-use crate::edge::Entered;
 use crate::http::cache_status::Outcome;
 use crate::node::Node;
 use crate::store::Store;
@@ -210,8 +209,7 @@ impl Proxy for Requests {
     }
 
     fn address(&self, client: &Client) -> Option<IpAddr> {
-        let entered = client.shared.entered();
-        let sender = entered.and_then(Entered::client).or(client.shared.peer)?;
+        let sender = client.shared.sender()?;
         // A relay stands for many clients.
         (!client.terms.entry.trusted_relays.trusts(sender)).then_some(sender)
     }

@@ -4,14 +4,15 @@
 //! one of two ways: by cookie the kernel accepts it, and it is one like any other of the listening socket; by repair it comes as a
 //! socket, with the bytes that the front-end has read, and is given to a thread.
 
-use crate::connection::{Bound, Brought, Shared};
-use crate::edge::{Entered, Entry, Listeners};
-use crate::handover::{Departure, Handover, Life, Moved};
+use crate::connection::{Brought, Shared};
+use crate::cooperate::Departure;
+use crate::counts::Counters;
+use crate::edge::{Entered, Entry, Listeners, Opening};
+use crate::handover::{Bound, Handover, Life, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use crate::origin::tunnel::Tunnel;
 use crate::requests::{Client, Requests};
-use crate::stats::Counters;
 use crate::terms::Terms;
 use crate::thread::Thread;
 use larder_edge::ClientIo;
@@ -188,7 +189,7 @@ impl Node {
         let _ = arrived.stream.tcp().set_nodelay(true);
         if terms.edge.concerns(entry) {
             // Boxed: other connections are not to be larger for it.
-            let entered = Box::pin(self.enter(arrived, entry, &terms));
+            let entered = Box::pin(enter(arrived, entry, &terms, &self.counters));
             let entered = tokio::select! {
                 biased;
                 entered = entered => entered,
@@ -373,6 +374,14 @@ impl Node {
         )
         .into_bytes()
     }
+}
+
+/// Has a connection enter before its first request; `None` if nothing came of it.
+async fn enter(arrived: Arrived, entry: Entry, terms: &Terms, counters: &Counters) -> Option<Arrived> {
+    let Arrived { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
+    let opening = terms.edge.enter(tcp, entry, terms.limits.head_timeout, counters).await?;
+    let Opening { stream, entered, head_by } = opening;
+    Some(Arrived { stream, entered: Some(Arc::new(entered)), head_by: Some(head_by), ..arrived })
 }
 
 /// The address at the other end of a connection; `None` if it is gone.

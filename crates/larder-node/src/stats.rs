@@ -1,93 +1,17 @@
-//! The node's counts, each declared once with its meaning: as atomics, as a snapshot for JSON, as Prometheus text.
+//! The node's numbers, each declared once with its meaning: as a snapshot for JSON, as Prometheus text.
 
+use crate::counts::{Count, Counters};
 use crate::machine::Usage;
 use crate::memory::MemoryStats;
-use crate::origin::OriginStanding;
+use crate::origin::OriginStats;
 use crate::store::StoreStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use serde::Serialize;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// A count that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Relaxed);
-    }
-
-    pub(crate) fn read(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-/// A level that rises and falls.
-#[derive(Debug, Default)]
-pub(crate) struct Level(AtomicU64);
-
-impl Level {
-    pub(crate) fn rise(&self) {
-        self.0.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn fall(&self, by: u64) {
-        self.0.fetch_sub(by, Relaxed);
-    }
-
-    pub(crate) fn read(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-/// What the node counts as it goes. See [`NodeStats`] for the meanings.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) requests: Count,
-    pub(crate) hits: Count,
-    pub(crate) misses: Count,
-    pub(crate) collapsed: Count,
-    pub(crate) dynamic: Count,
-    /// Later requests on handed-over connections, and those of them that were not served here by the rule.
-    pub(crate) later: Count,
-    pub(crate) later_fetched: Count,
-    pub(crate) later_unknown: Count,
-    pub(crate) later_failed: Count,
-    pub(crate) not_modified: Count,
-    pub(crate) partial_content: Count,
-    pub(crate) client_errors: Count,
-    pub(crate) server_errors: Count,
-    pub(crate) aborted: Count,
-    pub(crate) bytes_out: Count,
-    pub(crate) in_flight: Level,
-    /// Those of them that ask for the node's own paths.
-    pub(crate) own: Level,
-    /// Requests for contents that have ended, and the sum of their times.
-    pub(crate) ended: Count,
-    pub(crate) service_us: Count,
-    pub(crate) connections: Level,
-    pub(crate) connections_accepted: Count,
-    pub(crate) http2_connections: Count,
-    pub(crate) http2_floods: Count,
-    pub(crate) panics: Count,
-    pub(crate) connections_refused: Count,
-    pub(crate) accept_errors: Count,
-    pub(crate) head_timeouts: Count,
-    pub(crate) idle_timeouts: Count,
-    pub(crate) write_timeouts: Count,
-    pub(crate) announcements_refused: Count,
-    pub(crate) fields_dropped: Count,
-    pub(crate) own_denied: Count,
-    pub(crate) purges: Count,
-    pub(crate) purged: Count,
-    pub(crate) purges_denied: Count,
-}
 
 /// What a node has done since its start, and its levels now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -196,99 +120,6 @@ pub struct NodeStats {
     pub usage: Usage,
 }
 
-/// How the limits of requests to an origin were met. All zero for a node without one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct OriginStats {
-    /// Slots that are taken now.
-    pub origin_requests: u64,
-    /// Requests that wait for a slot now.
-    pub origin_waiting: u64,
-    /// Requests that got no slot because none came free in time (`origin-full`).
-    pub origin_full: u64,
-    /// Requests that got no slot because their client had its share (`client-share`).
-    pub origin_client_share: u64,
-    /// Requests whose clients sent the body too slowly (`request-body-timeout`).
-    pub origin_late_bodies: u64,
-    /// Requests that the origin took too slowly (`origin-write-timeout`).
-    pub origin_write_timeouts: u64,
-    /// Replies that were broken off because the origin sent them too slowly.
-    pub origin_slow_replies: u64,
-    /// Attempts at another origin after one had failed.
-    pub origin_failovers: u64,
-    /// WebSocket connections through the node now.
-    pub origin_tunnels: u64,
-    /// WebSocket connections that were opened.
-    pub origin_tunnels_opened: u64,
-    /// Requests for a WebSocket beyond the limit (`tunnels-full`).
-    pub origin_tunnels_full: u64,
-    /// WebSocket connections that were closed for their silence.
-    pub origin_tunnels_idle: u64,
-    /// Bytes of clients on WebSocket connections.
-    pub origin_tunnel_received_bytes: u64,
-    /// Bytes of the origin on WebSocket connections.
-    pub origin_tunnel_sent_bytes: u64,
-    /// How each of several origins stands; empty if there is one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub origins: Vec<OriginStanding>,
-}
-
-impl OriginStats {
-    /// The counters, each with its meaning.
-    fn counters(&self) -> [(&'static str, &'static str, u64); 11] {
-        [
-            ("origin_full", "Requests for which no slot of the origin came free", self.origin_full),
-            (
-                "origin_client_share",
-                "Requests beyond their client's share of the origin's slots",
-                self.origin_client_share,
-            ),
-            ("origin_late_bodies", "Requests with a body that came too slowly", self.origin_late_bodies),
-            ("origin_write_timeouts", "Requests that the origin took too slowly", self.origin_write_timeouts),
-            ("origin_slow_replies", "Replies that the origin sent too slowly", self.origin_slow_replies),
-            ("origin_failovers", "Attempts at another origin after one had failed", self.origin_failovers),
-            ("origin_tunnels_opened", "WebSocket connections opened", self.origin_tunnels_opened),
-            ("origin_tunnels_full", "Requests for a WebSocket beyond the limit", self.origin_tunnels_full),
-            (
-                "origin_tunnels_idle",
-                "WebSocket connections closed for their silence",
-                self.origin_tunnels_idle,
-            ),
-            (
-                "origin_tunnel_received_bytes",
-                "Bytes of clients on WebSocket connections",
-                self.origin_tunnel_received_bytes,
-            ),
-            (
-                "origin_tunnel_sent_bytes",
-                "Bytes of the origin on WebSocket connections",
-                self.origin_tunnel_sent_bytes,
-            ),
-        ]
-    }
-}
-
-impl OriginStats {
-    /// How each of several origins stands.
-    fn encode_standing(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        if self.origins.is_empty() {
-            return Ok(());
-        }
-        let (name, help) = ("origin_left", "1 while others are asked in place of an origin that has failed");
-        let mut left = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for origin in &self.origins {
-            let labels = [("origin", origin.url.as_str())];
-            ConstGauge::new(u64::from(origin.left)).encode(left.encode_family(&labels)?)?;
-        }
-        let (name, help) = ("origin_failures", "Attempts that have failed, by origin");
-        let mut failures = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for origin in &self.origins {
-            let labels = [("origin", origin.url.as_str())];
-            ConstCounter::new(origin.failures).encode(failures.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-}
-
 /// What the counters do not hold.
 pub(crate) struct Rest {
     pub(crate) name: String,
@@ -302,12 +133,6 @@ pub(crate) struct Rest {
 }
 
 impl Counters {
-    /// A request for contents has ended, `time` after its head.
-    pub(crate) fn ended(&self, time: std::time::Duration) {
-        self.ended.add(1);
-        self.service_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-    }
-
     pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
         let Rest { name, kind, draining, memory, store, origin, usage, access_log_dropped } = rest;
         let [fetched, unknown, failed] =

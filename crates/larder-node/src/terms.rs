@@ -4,10 +4,10 @@
 //! at those of its moment. What is not here, or behind a [`crate::bound::Bound`], stays as it was at the start.
 
 use crate::body::streams_max;
-use crate::config::{Limits, NodeConfig, StoreConfig};
+use crate::config::{Limits, NodeConfig, ReportConfig, StoreConfig};
+use crate::cooperate::PeersMemory;
 use crate::edge::Edge;
 use crate::node::{Node, NodeError};
-use crate::report::ReportConfig;
 use crate::store::Store;
 use arc_swap::Guard;
 use larder_core::Bytes;
@@ -73,15 +73,6 @@ impl Terms {
     }
 }
 
-/// What nodes that cooperate go by of a node's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeersMemory {
-    /// How large it is taken to be: the memory's size, or what the config says instead.
-    pub memory: Bytes,
-    /// From which size on objects are kept by no node, where there is such a size.
-    pub large_min: Option<Bytes>,
-}
-
 impl Node {
     /// What is in force at this moment. Not to be held while something is waited for.
     pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
@@ -101,7 +92,7 @@ impl Node {
         config.check()?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.terms.load_full();
-        let access = self.access.prepare(config.access_log.as_ref())?;
+        let access = self.access.prepare(config.access_log.as_ref()).map_err(NodeError::AccessLog)?;
         let edge = before.edge.successor(config.tls.clone(), Announcers(config.announcers.clone()))?;
         let limits = &config.limits;
         {
@@ -125,6 +116,17 @@ impl Node {
         }
         self.resize(config.cache.bytes, peers);
         Ok(())
+    }
+
+    /// Looks at the files of the certificates in force now and then, for ever; returns where there is no TLS.
+    pub(crate) async fn watch_certificates(self: Arc<Self>) {
+        loop {
+            let Some(tls) = self.terms().edge.tls.clone() else { return };
+            tokio::select! {
+                () = tls.watch() => {}
+                () = self.changed.notified() => {}
+            }
+        }
     }
 
     /// The memory has this size from now on, and the peers go by theirs. A node that ends leaves it as it is.

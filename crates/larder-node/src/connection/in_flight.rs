@@ -2,13 +2,13 @@
 
 use super::Shared;
 use crate::access::{Access, Line};
+use crate::counts::Counters;
 use crate::edge::Entered;
 use crate::lateral::Later;
-use crate::stats::Counters;
-use crate::terms::Terms;
 use crate::traced::Traced;
 use http::Response;
 use http::request::Parts;
+use larder_edge::Announcers;
 use larder_spans::Tracer;
 use std::sync::Arc;
 use std::time::Instant;
@@ -52,8 +52,9 @@ impl InFlight {
     }
 
     /// It has a line in the access log, if there is one.
-    pub(crate) fn log(&mut self, access: &Arc<Access>, terms: &Terms, parts: &Parts) {
-        self.line = access.line(terms, &self.shared, parts, self.since.unwrap_or_else(Instant::now));
+    pub(crate) fn log(&mut self, access: &Arc<Access>, relays: &Announcers, parts: &Parts) {
+        let since = self.since.unwrap_or_else(Instant::now);
+        self.line = access.line(relays, self.shared.sender(), parts, since);
     }
 
     /// It is answered with this reply.

@@ -1,16 +1,14 @@
 //! CARD at a live node: the live node with the lowest name decides for all.
 //!
 //! A request's task asks and waits for its place; the answer finds it by its ticket. Whoever goes away meanwhile leaves the
-//! place, and what the dispatcher counts for it, to [`Asked`].
+//! place, and what the dispatcher counts for it, to [`super::place`].
 
-use super::side::{Say, Side};
-use super::{Cooperation, ME};
+use super::side::{FORWARDED, ME, Say, Side, UNANSWERED};
 use larder_core::dispatch::SettingsError;
-use larder_core::peers::{Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Placed};
+use larder_core::peers::{Card, CardMessage, CardOutput, CardSettings, CardWhy, Placed};
 use larder_core::{NodeId, TargetId, Time, WireError};
 use larder_peers::Name;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// The protocol's state.
@@ -32,11 +30,16 @@ impl CardSide {
 
     pub(super) fn reasons() -> Vec<&'static str> {
         let own = CardWhy::ALL.iter().map(|why| why.name());
-        own.chain([super::FORWARDED, super::UNANSWERED]).collect()
+        own.chain([FORWARDED, UNANSWERED]).collect()
     }
 
     /// Asks for a place.
-    fn ask(&mut self, now: Time, target: TargetId, out: &mut Vec<Say>) -> oneshot::Receiver<Placed> {
+    pub(super) fn ask(
+        &mut self,
+        now: Time,
+        target: TargetId,
+        out: &mut Vec<Say>,
+    ) -> oneshot::Receiver<Placed> {
         let (sender, receiver) = oneshot::channel();
         self.tickets += 1;
         let ticket = self.tickets;
@@ -98,41 +101,6 @@ impl Side for CardSide {
         if to_blame {
             self.card.unanswered(now, node);
         }
-    }
-}
-
-/// A request that waits for its place.
-pub(super) struct Asked {
-    cooperation: Arc<Cooperation>,
-    place: oneshot::Receiver<Placed>,
-}
-
-impl Asked {
-    /// Asks, where one node decides for all.
-    pub(super) fn new(cooperation: &Arc<Cooperation>, target: TargetId) -> Option<Self> {
-        let place = cooperation.with_card(|card, now, out| card.ask(now, target, out))?;
-        Some(Self { cooperation: Arc::clone(cooperation), place })
-    }
-
-    /// Waits for it. None: the node ends.
-    pub(super) async fn place(mut self) -> Option<Placed> {
-        (&mut self.place).await.ok()
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        self.place.close();
-        if let Ok(Placed { claim: Some(claim), .. }) = self.place.try_recv() {
-            self.cooperation.release(claim);
-        }
-    }
-}
-
-impl Cooperation {
-    /// What a dispatcher counts for a request has ended.
-    pub(super) fn release(&self, claim: Claim) {
-        self.with_card(|card, now, _| card.card.ended(now, claim));
     }
 }
 

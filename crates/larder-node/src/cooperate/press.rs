@@ -1,8 +1,6 @@
 //! PRESS at a live node: each decides by what the others have in memory.
 
-use super::ME;
-use super::side::{Say, Side, Told};
-use crate::terms::PeersMemory;
+use super::side::{ME, PeersMemory, Say, Side, Told};
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
 use larder_peers::Name;

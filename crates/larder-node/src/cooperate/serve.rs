@@ -4,180 +4,24 @@
 //! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
 //! passed on; that there was no place or no connection to it is the node's own.
 
-use super::{Cooperation, Place};
+use super::{Cooperation, Counted, Departure, Place, REFUSED, Relayed, Serviced, Unserved};
 use crate::body::Body;
-use crate::connection::{Bound, Shared};
-use crate::entry::hop_fields_removed;
-use crate::handover::{Departure, REQUESTS};
+use crate::connection::Shared;
+use crate::handover::Bound;
 use crate::http::cache_status::{Outcome, Why};
+use crate::http::hop::{REQUESTS, TARGET};
 use crate::node::Node;
 use crate::origin::{Asked, fields};
-use crate::report::TARGET;
-use crate::store::{Store, StoreError};
+use crate::reply::OwnFault;
+use crate::store::Store;
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
-use http_body_util::Empty;
-use larder_core::peers::Claim;
-use larder_core::{NodeId, TargetId};
-use larder_peers::{ForwardError, Name, ReplyBody};
-use std::pin::Pin;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
-
-/// Marks a reply, within this node, as an error of the node itself, which another may not have.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnFault;
-
-/// Marks a reply of a peer that is its own refusal.
-const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
-
-/// A connection serviced here counts as load until this goes.
-#[derive(Debug)]
-pub(crate) struct Serviced {
-    cooperation: Arc<Cooperation>,
-    /// The node that serves it, if not this one.
-    at: Option<NodeId>,
-    /// By what a dispatcher counts it.
-    claim: Option<Claim>,
-    /// What counts once all of the body was sent, its length being unknown before.
-    counted: Option<Counted>,
-}
-
-/// A reply to a client's request.
-#[derive(Clone, Copy, Debug)]
-struct Counted {
-    target: TargetId,
-    /// This node served it and had it not in memory.
-    missed: bool,
-    bytes: u64,
-}
-
-impl Serviced {
-    /// Its service node has answered, or will not.
-    fn returned(&mut self) {
-        if let Some(node) = self.at.take() {
-            self.cooperation.with(|policy, _, _| policy.side().returned(node));
-        }
-    }
-
-    /// It has left with its connection: it counts here no more, but at a dispatcher until that ends.
-    pub(crate) fn hold(mut self) -> Option<Held> {
-        let claim = self.claim.take()?;
-        Some(Held { cooperation: Arc::downgrade(&self.cooperation), claim: Some(claim) })
-    }
-
-    /// It is served by another node than the dispatcher counts it for.
-    fn release(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            self.cooperation.release(claim);
-        }
-    }
-
-    /// So many bytes of the body are sent.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        if let Some(counted) = &mut self.counted {
-            counted.bytes += bytes as u64;
-        }
-    }
-
-    /// The body, whose length was not known, is sent whole.
-    pub(crate) fn whole(&mut self) {
-        if let Some(counted) = self.counted.take() {
-            self.cooperation.served(counted);
-        }
-    }
-}
-
-impl Drop for Serviced {
-    fn drop(&mut self) {
-        self.returned();
-        self.release();
-        self.cooperation.load.fetch_sub(1, Relaxed);
-        self.cooperation.with(|policy, now, out| policy.side().ended(now, out));
-    }
-}
-
-/// A connection that has been handed over counts at the dispatcher until this goes.
-#[derive(Debug)]
-pub(crate) struct Held {
-    /// Kept with the connection, which the cooperation's own side keeps.
-    cooperation: Weak<Cooperation>,
-    claim: Option<Claim>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let (Some(claim), Some(cooperation)) = (self.claim.take(), self.cooperation.upgrade()) {
-            cooperation.release(claim);
-        }
-    }
-}
-
-impl Cooperation {
-    fn begin(self: &Arc<Self>) -> Serviced {
-        self.load.fetch_add(1, Relaxed);
-        self.with(|policy, now, out| policy.side().begun(now, out));
-        Serviced { cooperation: Arc::clone(self), at: None, claim: None, counted: None }
-    }
-
-    fn served(&self, Counted { target, missed, bytes }: Counted) {
-        let size = larder_core::Bytes(bytes);
-        if let Some(handover) = &self.handover {
-            handover.note_size(target, size);
-        }
-        self.note_served(target, size, missed);
-    }
-
-    /// A node has begun to answer what it was given.
-    pub(crate) fn answered(&self, node: NodeId) {
-        self.with(|policy, _, _| policy.side().answered(node));
-    }
-
-    /// A client's request was answered with a whole of this size.
-    pub(crate) fn note_served(&self, target: TargetId, size: larder_core::Bytes, missed: bool) {
-        self.with(|policy, now, out| policy.side().served(now, target, size, missed, out));
-    }
-}
-
-/// Why a request that was to be forwarded is served here.
-#[derive(Debug, thiserror::Error)]
-enum Unserved {
-    /// There was no reply.
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
-    /// Not in time.
-    #[error("no reply in time")]
-    Late,
-    /// The service node would not, or could not.
-    #[error("the peer answers {0}")]
-    Refused(StatusCode),
-}
-
-/// A reply that comes from a peer.
-pub(crate) struct Relayed {
-    body: ReplyBody,
-}
-
-impl Relayed {
-    /// The next bytes; `None` at the end.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
-        loop {
-            return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                None => None,
-                Some(Err(_)) => Some(Err(StoreError::PeerBroke)),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) if !bytes.is_empty() => Some(Ok(bytes)),
-                    // Trailers are not passed on.
-                    _ => continue,
-                },
-            });
-        }
-    }
-}
+use larder_core::TargetId;
+use larder_peers::{ForwardError, ReplyBody};
+use std::sync::Arc;
 
 impl Node {
     /// Answers a client's request, here or by a peer.
@@ -210,12 +54,13 @@ impl Node {
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            let departs = cooperation.departs(&name, parts, target, (shared, bound), &self.terms().limits);
+            let departs =
+                cooperation.departs(&name, parts, target, (shared.standing(), bound), &self.terms().limits);
             if let Some((flow, head)) = departs {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
             }
-            match self.forward(cooperation, &name, parts).await {
+            match cooperation.forward(&name, parts).await {
                 Ok(reply) => {
                     cooperation.answered(node);
                     let counted = Counted { target, missed: false, bytes: 0 };
@@ -233,7 +78,7 @@ impl Node {
         }
         let reply = self.reply(parts, body, None).await;
         if says_nothing_is_there(reply.status()) {
-            cooperation.with(|policy, now, out| policy.side().came_to_nothing(now, target, out));
+            cooperation.came_to_nothing(target);
         }
         Self::counting(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
     }
@@ -251,7 +96,7 @@ impl Node {
     }
 
     /// Answers what a peer has forwarded.
-    pub(super) async fn answer_peer(
+    pub(crate) async fn answer_peer(
         self: Arc<Self>,
         request: Request<hyper::body::Incoming>,
     ) -> Response<Body> {
@@ -286,7 +131,7 @@ impl Node {
     }
 
     /// The target of a request: the file, the modelled name, or what an origin is asked for.
-    pub(super) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
+    pub(crate) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
         if let Store::Origin(origin) = &self.store {
             // As memory names it: a host has several spellings.
             let host = origin.host(parts)?;
@@ -294,28 +139,6 @@ impl Node {
             return Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]));
         }
         self.name_of(&parts.uri).ok().map(|name| TargetId::of(&name))
-    }
-
-    /// Sends a request to a peer and waits for the head of its reply.
-    async fn forward(
-        &self,
-        cooperation: &Cooperation,
-        to: &Name,
-        parts: &Parts,
-    ) -> Result<Response<ReplyBody>, Unserved> {
-        let mut request = Request::new(Empty::<Bytes>::new());
-        request.method_mut().clone_from(&parts.method);
-        request.uri_mut().clone_from(&parts.uri);
-        *request.headers_mut() = hop_fields_removed(&parts.headers);
-        let asked = cooperation.network.forward(to, request);
-        let reply = match tokio::time::timeout(cooperation.head_timeout, asked).await {
-            Ok(reply) => reply?,
-            Err(_) => return Err(Unserved::Late),
-        };
-        if reply.headers().contains_key(REFUSED) {
-            return Err(Unserved::Refused(reply.status()));
-        }
-        Ok(reply)
     }
 
     /// Passes a peer's reply on to the client.
@@ -346,7 +169,7 @@ impl Node {
             _ => None,
         };
         match size {
-            Some(Some(bytes)) => serviced.cooperation.served(Counted { bytes, ..counted }),
+            Some(Some(bytes)) => serviced.served(Counted { bytes, ..counted }),
             Some(None) => serviced.counted = Some(counted),
             None => {}
         }
@@ -378,7 +201,7 @@ fn refused(mut reply: Response<Body>) -> Response<Body> {
 }
 
 /// The node is ending.
-pub(super) fn gone() -> Response<Body> {
+pub(crate) fn gone() -> Response<Body> {
     let mut reply = Response::new(Body::empty());
     *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     refused(reply)

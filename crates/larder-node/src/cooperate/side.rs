@@ -1,24 +1,14 @@
-//! The three policies behind one face: what happens goes in, what is to be said and done comes out.
+//! The face of a policy at work: what happens goes in, what is to be said and done comes out.
 
-use super::card::CardSide;
-use super::press::PressSide;
-use super::ward::{WardConfig, WardSide};
-use crate::terms::PeersMemory;
-use larder_core::dispatch::SettingsError;
-use larder_core::peers::{Analyse, CardSettings, PressSettings};
+use larder_core::peers::{Analyse, Why};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
 use larder_peers::Name;
 
-/// Who decides where a request is served. The same on all nodes of a cluster.
-#[derive(Clone, Debug)]
-pub enum CooperatePolicy {
-    /// Each node, by what the others say they have in memory. `large_min` bounds what this node keeps in memory too.
-    Press(PressSettings),
-    /// The live node with the lowest name, for all.
-    Card(Box<CardSettings>),
-    /// Each node, by a routing table that all have.
-    Ward(WardConfig),
-}
+/// This node, among its peers.
+pub(super) const ME: NodeId = NodeId(0);
+/// Reasons that all policies have: another node forwarded it; its service node did not answer.
+pub(super) const FORWARDED: &str = Why::Forwarded.name();
+pub(super) const UNANSWERED: &str = Why::Unanswered.name();
 
 /// What a policy has to say, or to have done.
 #[derive(Debug)]
@@ -39,6 +29,15 @@ pub(super) enum Told {
     Load,
     Changes,
     Table,
+}
+
+/// What nodes that cooperate go by of a node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeersMemory {
+    /// How large it is taken to be: the memory's size, or what the config says instead.
+    pub memory: Bytes,
+    /// From which size on objects are kept by no node, where there is such a size.
+    pub large_min: Option<Bytes>,
 }
 
 /// A policy at work. What does not concern it does nothing.
@@ -90,56 +89,4 @@ pub(super) trait Side {
 
     /// It did not answer; with `to_blame` that is its fault.
     fn unanswered(&mut self, now: Time, node: NodeId, target: TargetId, to_blame: bool);
-}
-
-/// The policy of this cluster.
-#[derive(Debug)]
-pub(super) enum Policy {
-    Press(Box<PressSide>),
-    Card(Box<CardSide>),
-    Ward(Box<WardSide>),
-}
-
-impl Policy {
-    pub(super) fn new(policy: CooperatePolicy, name: &Name, epoch: u64) -> Result<Self, SettingsError> {
-        Ok(match policy {
-            CooperatePolicy::Press(settings) => Self::Press(Box::new(PressSide::new(epoch, settings))),
-            CooperatePolicy::Card(settings) => Self::Card(Box::new(CardSide::new(name, epoch, *settings)?)),
-            CooperatePolicy::Ward(config) => Self::Ward(Box::new(WardSide::new(name, epoch, config))),
-        })
-    }
-
-    /// Its name in settings.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::Press(_) => "press",
-            Self::Card(_) => "card",
-            Self::Ward(_) => "ward",
-        }
-    }
-
-    /// All reasons that its decisions have.
-    pub(super) fn reasons(&self) -> Vec<&'static str> {
-        match self {
-            Self::Press(_) => PressSide::reasons(),
-            Self::Card(_) => CardSide::reasons(),
-            Self::Ward(_) => WardSide::reasons(),
-        }
-    }
-
-    pub(super) fn side(&mut self) -> &mut dyn Side {
-        match self {
-            Self::Press(press) => press.as_mut(),
-            Self::Card(card) => card.as_mut(),
-            Self::Ward(ward) => ward.as_mut(),
-        }
-    }
-
-    pub(super) fn due(&self) -> Time {
-        match self {
-            Self::Press(press) => press.due(),
-            Self::Card(card) => card.due(),
-            Self::Ward(ward) => ward.due(),
-        }
-    }
 }

@@ -1,7 +1,8 @@
 //! What the cluster looks like from one node.
 
-use super::side::Policy;
-use super::{Cooperation, ME, State};
+use super::policy::Policy;
+use super::side::ME;
+use super::{Cooperation, State};
 use crate::handover::HandoverView;
 use larder_core::Time;
 use larder_peers::{Counted, Member};
@@ -159,7 +160,7 @@ impl State {
 }
 
 impl Cooperation {
-    pub(super) fn view(&self) -> PeersView {
+    pub(crate) fn view(&self) -> PeersView {
         // First, for its lock comes before the policy's.
         let handoff = self.handover.as_ref().map(|handover| handover.view());
         let (state, now) = (self.lock(), self.now());

@@ -10,12 +10,10 @@
 //! GET, HEAD and POST; HEAD takes the same work. A body is read and ignored. Replies say `Cache-Control: no-store`
 //! unless the program's may be kept; this node keeps none. `Cache-Status` names the program.
 
-mod config;
 mod pattern;
 
-pub use config::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
-
 use crate::body::Body;
+use crate::config::{Amount, DynamicConfig, HandlerConfig};
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
 use crate::store;

@@ -12,9 +12,7 @@ pub use view::TlsView;
 
 pub(crate) use listeners::{Entry, Unregistered};
 
-use crate::node::Node;
-use crate::server::Arrived;
-use crate::terms::Terms;
+use crate::counts::Counters;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use larder_edge::{
@@ -23,6 +21,8 @@ use larder_edge::{
 };
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// What a node does with connections before their requests.
@@ -91,59 +91,62 @@ impl Edge {
     }
 }
 
-impl Node {
+/// A connection that has entered.
+pub(crate) struct Opening {
+    pub(crate) stream: ClientIo,
+    pub(crate) entered: Entered,
+    /// When its first head has to be complete.
+    pub(crate) head_by: Instant,
+}
+
+impl Edge {
     /// Takes the announcement of a connection and shakes hands, where that is to be: both before the head may be late. `None`
     /// if nothing came of it, which is counted.
-    pub(crate) async fn enter(&self, arrived: Arrived, entry: Entry, terms: &Terms) -> Option<Arrived> {
-        let Terms { edge, limits, .. } = terms;
-        let head_by = Instant::now() + limits.head_timeout;
-        let Arrived { stream: ClientIo::Clear(mut tcp), .. } = arrived else { return Some(arrived) };
-        let mut entered = edge.entered(entry);
+    pub(crate) async fn enter(
+        &self,
+        mut tcp: TcpStream,
+        entry: Entry,
+        head_timeout: Duration,
+        counters: &Counters,
+    ) -> Option<Opening> {
+        let head_by = Instant::now() + head_timeout;
+        let mut entered = self.entered(entry);
         if entry != Entry::Handed {
             let peer = tcp.peer_addr().ok()?;
-            if edge.announcers.trusts(peer.ip()) {
-                match read_announcement(&mut tcp, peer, limits.head_timeout).await {
+            if self.announcers.trusts(peer.ip()) {
+                match read_announcement(&mut tcp, peer, head_timeout).await {
                     // One of the balancer's own, such as a check, names no client.
                     Ok((client, named)) => entered.client = named.map(|_| client.ip().to_canonical()),
-                    Err(why) => return self.unannounced(why),
+                    Err(why) => {
+                        count_unannounced(why, counters);
+                        return None;
+                    }
                 }
             }
         }
         let stream = if entry == Entry::Secure {
             let patience = head_by.saturating_duration_since(Instant::now());
-            let secured = edge.tls.as_ref()?.accept(tcp, patience).await?;
+            let secured = self.tls.as_ref()?.accept(tcp, patience).await?;
             entered.http2 = secured.http2;
             entered.client_cert = secured.client.as_deref().and_then(client_cert);
             ClientIo::Secure(secured.stream)
         } else {
             ClientIo::Clear(tcp)
         };
-        Some(Arrived { stream, entered: Some(Arc::new(entered)), head_by: Some(head_by), ..arrived })
+        Some(Opening { stream, entered, head_by })
     }
 
-    fn unannounced(&self, why: Unannounced) -> Option<Arrived> {
-        match why {
-            Unannounced::Gone => {}
-            Unannounced::Nonsense => self.counters.announcements_refused.add(1),
-            Unannounced::TimedOut => self.counters.head_timeouts.add(1),
-        }
-        None
+    /// The state of TLS, for a node of this name; `None` if there is no TLS.
+    pub(crate) fn view(&self, name: &str) -> Option<TlsView> {
+        self.tls.as_ref().map(|tls| TlsView::of(tls, name))
     }
+}
 
-    /// Looks at the files of the certificates in force now and then, for ever; returns where there is no TLS.
-    pub(crate) async fn watch_certificates(self: Arc<Self>) {
-        loop {
-            let Some(tls) = self.terms().edge.tls.clone() else { return };
-            tokio::select! {
-                () = tls.watch() => {}
-                () = self.changed.notified() => {}
-            }
-        }
-    }
-
-    /// How it stands with TLS; `None` where there is none.
-    pub fn tls(&self) -> Option<TlsView> {
-        self.terms().edge.tls.as_ref().map(|tls| TlsView::of(tls, &self.name))
+fn count_unannounced(why: Unannounced, counters: &Counters) {
+    match why {
+        Unannounced::Gone => {}
+        Unannounced::Nonsense => counters.announcements_refused.add(1),
+        Unannounced::TimedOut => counters.head_timeouts.add(1),
     }
 }
 

@@ -1,12 +1,10 @@
 //! Whether a request that a peer serves is handed over with its connection, or relayed, and why.
 
-use super::life::{REQUESTS, is_last};
+use super::life::is_last;
 use super::{Handover, lock};
 use crate::config::Limits;
-use crate::connection::{Bound, Shared};
-use crate::cooperate::Cooperation;
+use crate::http::hop::{REQUESTS, TARGET};
 use crate::http::range::{self, Range};
-use crate::report::TARGET;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 use http::{Method, Version};
@@ -148,28 +146,6 @@ impl Handover {
     /// Counts one that was to be handed over and stays.
     pub(super) fn count(&self, why: Unmoved) {
         self.counts.add(why);
-    }
-}
-
-impl Cooperation {
-    /// The connection and the bytes of its request, if it is handed over to the peer that serves the request.
-    pub(crate) fn departs(
-        &self,
-        to: &Name,
-        parts: &Parts,
-        target: TargetId,
-        (shared, bound): (&Shared, Bound),
-        limits: &Limits,
-    ) -> Option<(FlowKey, Vec<u8>)> {
-        let handover = self.handover.as_ref().filter(|_| bound == Bound::Free)?;
-        handover.choose(to, parts, target, shared.standing(), limits).ok()
-    }
-
-    /// A request has left with its connection: its reply does not pass here.
-    pub(crate) fn count_departed(&self, target: TargetId) {
-        if let Some(size) = self.handover.as_ref().and_then(|handover| handover.size_of(target)) {
-            self.note_served(target, size, false);
-        }
     }
 }
 

@@ -6,18 +6,27 @@
 //! is taken off wherever a request comes in.
 
 use super::{Handover, lock};
-use crate::connection::Bound;
 use crate::http::cache_control::Items;
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http::{HeaderValue, Version};
 use larder_core::kept::Kept;
 use std::sync::Arc;
 
-/// How many requests the connection has brought, this one included; good only in the request by which a peer hands it over.
-pub(crate) const REQUESTS: HeaderName = HeaderName::from_static("larder-requests");
 /// Of more than that nothing more is expected ([`larder_core::kept`]).
 const TOLD_MAX: u32 = 1 << 15;
+
+/// The decision about a connection's next request, if there is one already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// There is none.
+    #[default]
+    Free,
+    /// The connection was to be handed over with it, and stays: it is relayed if a peer serves it.
+    Stays,
+    /// A peer has handed the connection over with it: this node serves it.
+    Taken,
+}
 
 /// A connection that can be handed over, or was. When this goes, it has ended.
 #[derive(Debug)]

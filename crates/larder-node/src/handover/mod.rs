@@ -53,12 +53,11 @@ pub use choice::Unmoved;
 pub use view::HandoverView;
 
 pub(crate) use choice::Standing;
-pub(crate) use life::{Life, REQUESTS};
-pub(crate) use moving::{Departure, Moved};
+pub(crate) use life::{Bound, Life};
+pub(crate) use moving::Moved;
 
 use self::members::Members;
 use self::sizes::Sizes;
-use crate::cooperate::Held;
 use larder_core::kept::Kept;
 use larder_core::peers::handing::{Handing, HandingSettings};
 use larder_core::{Bytes, Time};
@@ -74,6 +73,7 @@ use larder_kernel::neighbour;
 use larder_kernel::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
 use larder_kernel::{CookieKey, repair};
 use larder_peers::{ClusterSecret, ClusterSecrets, Member, Name, PeersConfig, Why};
+use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
@@ -189,13 +189,16 @@ impl Secrets {
     }
 }
 
-/// What goes out of the table may take the policy's lock ([`crate::cooperate::Held`]); so this one is never taken under that.
+/// What goes out of the table may take the lock of whoever gave it ([`Hold`]); so this one is never taken under that.
 #[derive(Debug)]
 struct State {
     members: Members,
     /// Whose each connection is, and what is on its way.
-    handing: Handing<FlowKey, moving::Waits, Held>,
+    handing: Handing<FlowKey, moving::Waits, Box<dyn Hold>>,
 }
+
+/// Dropped when a connection that was handed over is the peer's no more.
+pub(crate) trait Hold: Debug + Send {}
 
 /// Which addresses are whose.
 struct Addresses {

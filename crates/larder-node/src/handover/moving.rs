@@ -3,11 +3,10 @@
 //! The frozen socket is kept until the peer has answered: a refusal brings it back to life. While nothing is known (the
 //! channel broke in the middle) it stays frozen; the peer says after its return what it has.
 
-use super::Handover;
 use super::choice::Unmoved;
-use crate::cooperate::{Held, Serviced};
+use super::{Handover, Hold};
 use larder_core::peers::handing::{Heard, Place};
-use larder_core::{Bytes, NodeId, TargetId};
+use larder_core::{Bytes, TargetId};
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_kernel::FlowKey;
 use larder_kernel::plane::FlowTo;
@@ -24,20 +23,6 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Who waits for a move.
 pub(super) type Waits = oneshot::Sender<Heard>;
-
-/// A connection that is to be handed over, as its request's handler leaves it.
-#[derive(Debug)]
-pub(crate) struct Departure {
-    pub(crate) to: Name,
-    /// The same, by its number among the peers.
-    pub(crate) node: NodeId,
-    pub(crate) flow: FlowKey,
-    /// The request's head.
-    pub(crate) head: Vec<u8>,
-    pub(crate) target: TargetId,
-    /// It counts here until it has been sent; at a dispatcher until it ends.
-    pub(crate) serviced: Serviced,
-}
 
 /// What became of it.
 #[derive(Debug)]
@@ -60,7 +45,7 @@ impl Handover {
         key: FlowKey,
         socket: OwnedFd,
         first: Vec<u8>,
-        sent: impl FnOnce() -> Option<Held>,
+        sent: impl FnOnce() -> Option<Box<dyn Hold>>,
     ) -> Moved {
         let Some((place, id, mut arrived)) = self.point_at(to, key) else {
             self.count(Unmoved::Failed);

@@ -6,6 +6,7 @@ pub(crate) mod cache_status;
 pub(crate) mod condition;
 pub(crate) mod content_type;
 pub(crate) mod freshness;
+pub(crate) mod hop;
 pub(crate) mod path;
 pub(crate) mod range;
 pub(crate) mod structured;

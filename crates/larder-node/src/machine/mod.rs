@@ -17,8 +17,7 @@ pub(crate) use disks::Disks;
 pub(crate) use meter::Meter;
 use scratch::Scratch;
 
-use crate::config::StoreConfig;
-use crate::dynamic::{CpuConfig, DynamicConfig, DynamicDisk};
+use crate::config::{CpuConfig, DynamicConfig, DynamicDisk, StoreConfig};
 use crate::node::NodeError;
 use crate::origin::Origin;
 use crate::store::{Directory, Model, Store};

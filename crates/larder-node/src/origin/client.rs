@@ -1,37 +1,26 @@
 //! Requests to the origin: slots, connections that are kept and shared, deadlines, and what can go wrong.
 
 use super::client_key::{Client, Prefixes};
-use super::config::{ClientNoCache, HostHeader, OriginConfig};
+use super::error::OriginError;
 use super::fields;
 use super::flight::Flights;
 use super::passed::PassedBefore;
 use super::permit;
 use super::place::{Counts, Place};
 use super::slots::{Refused, Sharing, Slots};
+use super::stats::OriginStats;
 use super::terms::Terms;
-use crate::entry::hop_fields_removed;
-use crate::handover::REQUESTS;
+use crate::config::{ClientNoCache, HostHeader, OriginConfig};
 use crate::http::cache_control::Directives;
-use crate::stats::OriginStats;
+use crate::http::hop::{REQUESTS, TARGET, hop_fields_removed};
 use arc_swap::{ArcSwap, Guard};
-use bytes::Bytes;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Response};
-use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-pub(crate) type Fault = Box<dyn Error + Send + Sync>;
-
-/// The body of a request to the origin.
-pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Fault>;
-
-/// What a switch tells a node about a target; no origin's matter.
-const LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
 
 /// An origin.
 #[derive(Debug)]
@@ -47,102 +36,6 @@ pub(crate) struct Origin {
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     pub(super) counts: Arc<Counts>,
-}
-
-/// Why the origin gave no reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OriginError {
-    /// No slot came free in time. Fault of this node: another may have one.
-    #[error("too many requests to the origin")]
-    Full,
-    /// The client has its share of the slots. Fault of the client, which may retry once its other requests have ended.
-    #[error("too many requests of this client to the origin")]
-    ClientShare,
-    /// Fault of this node: another may have room.
-    #[error("too many tunnels")]
-    TunnelsFull,
-    /// Fault of the client.
-    #[error("the client sent the request's body too slowly")]
-    LateBody,
-    /// Fault of the origin.
-    #[error("the origin took the request too slowly")]
-    WriteTimeout,
-    #[error("no connection to the origin")]
-    Connect,
-    #[error("no connection to the origin in time")]
-    ConnectTimeout,
-    #[error("no TLS with the origin")]
-    Tls,
-    #[error("no TLS with the origin in time")]
-    TlsTimeout,
-    /// The origin may have had the request.
-    #[error("TLS with the origin failed after the handshake")]
-    TlsBroken,
-    #[error("no reply from the origin in time")]
-    HeadTimeout,
-    #[error("the origin closed the connection")]
-    Closed,
-    #[error("what the origin sent is no reply within the limits")]
-    BadReply,
-    /// Fault of the client.
-    #[error("the client signs parts of the request that the node would have to sign")]
-    Unsignable,
-    #[error("the request was abandoned")]
-    Abandoned,
-}
-
-impl OriginError {
-    /// The number of errors.
-    pub(super) const COUNT: usize = Self::Abandoned as usize + 1;
-
-    /// Whether it is this node's, and another might do better.
-    pub(crate) const fn is_own(self) -> bool {
-        match self {
-            Self::Full
-            | Self::TunnelsFull
-            | Self::Connect
-            | Self::ConnectTimeout
-            | Self::Tls
-            | Self::TlsTimeout
-            | Self::Abandoned => true,
-            Self::ClientShare | Self::LateBody | Self::WriteTimeout | Self::Unsignable => false,
-            Self::HeadTimeout | Self::TlsBroken | Self::Closed | Self::BadReply => false,
-        }
-    }
-
-    /// Whether the origin has failed, or cannot be reached: another may serve the request.
-    pub(super) const fn is_of_origin(self) -> bool {
-        self.is_before_request()
-            || matches!(
-                self,
-                Self::WriteTimeout | Self::HeadTimeout | Self::TlsBroken | Self::Closed | Self::BadReply
-            )
-    }
-
-    /// Whether nothing of the request has been sent.
-    pub(super) const fn is_before_request(self) -> bool {
-        matches!(self, Self::Connect | Self::ConnectTimeout | Self::Tls | Self::TlsTimeout)
-    }
-
-    /// The status a client gets, and the word for `Cache-Status`.
-    pub(crate) const fn reply(self) -> (u16, &'static str) {
-        match self {
-            Self::Full => (503, "origin-full"),
-            Self::TunnelsFull => (503, "tunnels-full"),
-            Self::ClientShare => (429, "client-share"),
-            Self::LateBody => (408, "request-body-timeout"),
-            Self::WriteTimeout => (504, "origin-write-timeout"),
-            Self::Connect => (502, "origin-connect"),
-            Self::ConnectTimeout => (504, "origin-connect-timeout"),
-            Self::Tls | Self::TlsBroken => (502, "origin-tls"),
-            Self::TlsTimeout => (504, "origin-tls-timeout"),
-            Self::HeadTimeout => (504, "origin-timeout"),
-            Self::Closed => (502, "origin-closed"),
-            Self::BadReply => (502, "origin-reply"),
-            Self::Unsignable => (501, "origin-sign"),
-            Self::Abandoned => (503, "abandoned"),
-        }
-    }
 }
 
 /// A reply whose body is still to come.
@@ -224,7 +117,7 @@ impl Origin {
     /// The header of a request that has entered, as the origin is sent it.
     pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
         let mut headers = hop_fields_removed(client);
-        headers.remove(LARDER_TARGET);
+        headers.remove(TARGET);
         headers.remove(REQUESTS);
         // Answered by this node's server: the body is asked for as it is read.
         headers.remove(header::EXPECT);

@@ -8,7 +8,8 @@
 //! be at fault itself. The first origin that is not left is asked. If all are left, all are tried, the one first whose time is up first: a request
 //! that would fail anyway may find one that works again. An origin's state is known to this process alone.
 
-use super::client::OriginError;
+use super::error::OriginError;
+use crate::config::Failover;
 use http::uri::{Authority, Scheme};
 use http::{StatusCode, Uri};
 use larder_edge::Seldom;
@@ -20,29 +21,6 @@ use std::time::{Duration, Instant};
 const FAILURES_IN_A_ROW: u32 = 3;
 /// Most origins that one request is sent to.
 const TRIES_MAX: usize = 3;
-/// Most origins besides the first.
-pub(super) const BACKUPS_MAX: usize = 16;
-
-/// Origins that stand in for the first one, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failover {
-    /// Their URLs, in order, of the same form as the first one's. At most 16.
-    pub urls: Vec<Uri>,
-    /// Statuses by which an origin says that it has failed. None by default.
-    pub statuses: Vec<StatusCode>,
-    /// Time for which an origin is left after a failure; doubles with each further one. 1 ms to 1 h, default 1 s.
-    pub pause: Duration,
-    /// The longest such time. `pause` to 1 day, default 1 min.
-    pub pause_max: Duration,
-}
-
-impl Failover {
-    /// The defaults for these origins.
-    pub fn new(urls: Vec<Uri>) -> Self {
-        Self { urls, statuses: Vec::new(), pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) }
-    }
-}
-
 /// How an origin stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OriginStanding {

@@ -4,8 +4,8 @@
 //! until it says otherwise: requests that joined learn of it only if it is fresh, and a 304 makes nothing usable without
 //! validation that was not so before, if this client or the one that the stored reply was for sent credentials.
 
-use super::client::{Fetched, Origin, OriginError};
-use super::config::OriginConfig;
+use super::client::{Fetched, Origin};
+use super::error::OriginError;
 use super::fields;
 use super::filling::{Filling, Reader, Torn};
 use super::flight::{How, Joint, Landing};
@@ -13,6 +13,7 @@ use super::interim::Hints;
 use super::patience::Patience;
 use super::place::Place;
 use super::stored::{Contents, Page, Variant};
+use crate::config::OriginConfig;
 use crate::http::cache_control::Directives;
 use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
 use crate::memory::Reservation;

@@ -2,22 +2,9 @@
 //! 3.1 and 3.2).
 
 use crate::http::cache_control::Items;
+use crate::http::hop::HOP_BY_HOP;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use std::time::SystemTime;
-
-/// Fields of one connection. `Upgrade` is among them, because a node switches no protocols.
-pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
-    header::CONNECTION,
-    HeaderName::from_static("http2-settings"),
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 
 /// Fields of a 304 that say nothing new of what is kept.
 const OF_THE_BODY: [HeaderName; 4] =

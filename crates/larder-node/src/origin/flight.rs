@@ -4,7 +4,7 @@
 //! others, they read its body as it arrives. If not, each of them asks the origin by itself and at once: there is no queue.
 //! The number of waiting requests is bounded by the node's client connections.
 
-use super::client::OriginError;
+use super::error::OriginError;
 use super::stored::Variant;
 use http::StatusCode;
 use http::uri::Authority;

@@ -1,7 +1,8 @@
 //! A request's place at the origin, and what is counted of requests to it.
 
 use super::slots::Slot;
-use crate::stats::{Count, OriginStats};
+use super::stats::OriginStats;
+use crate::counts::Count;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};

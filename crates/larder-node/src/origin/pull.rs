@@ -1,8 +1,9 @@
 //! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
 
 use super::asked::Asked;
-use super::client::{Fault, Origin, Outgoing};
+use super::client::Origin;
 use super::client_key::Client;
+use super::error::{Fault, OriginError, Outgoing};
 use super::fetch::{Led, Want, has_failed};
 use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
@@ -16,8 +17,8 @@ use crate::http::cache_control::Directives;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition;
 use crate::http::freshness::{Use, is_safe};
+use crate::http::hop::told;
 use crate::node::Node;
-use crate::report;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -188,7 +189,7 @@ impl Node {
             name: pull.name.as_slice().into(),
             hash: pull.hash,
             passed: pull.passed(),
-            told: report::told(&pull.parts.headers),
+            told: told(&pull.parts.headers),
             since: pull.since,
             host: pull.site.host().to_owned(),
             target: pull.target.clone(),
@@ -241,7 +242,7 @@ impl Node {
                 self.pass(pull.origin, pull.parts, fetched, pulled(why, &how, false))
             }
             Ok(Led::Failed(error)) => self.origin_failed(error, why),
-            Err(_) => self.origin_failed(super::client::OriginError::Abandoned, why),
+            Err(_) => self.origin_failed(OriginError::Abandoned, why),
         }
     }
 

@@ -8,13 +8,14 @@
 //!
 //! Whatever the number of origins, all attempts together take at most twice the time of one.
 
-use super::client::{Fetched, Origin, OriginError, Outgoing};
-use super::config::OriginConfig;
+use super::client::{Fetched, Origin};
+use super::error::{OriginError, Outgoing};
 use super::failover::Standing;
 use super::interim::Hints;
 use super::patience::Patience;
 use super::place::Place;
 use super::upload::{self, Lender, Lent};
+use crate::config::OriginConfig;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};

@@ -2,17 +2,18 @@
 
 use super::asked::Asked;
 use super::body::Pulled;
-use super::client::{Fetched, Origin, OriginError};
+use super::client::{Fetched, Origin};
+use super::error::OriginError;
 use super::fields;
 use super::filling::Reader;
 use super::patience::Patience;
 use super::stored::{Contents, Variant};
 use crate::body::Body;
-use crate::cooperate::OwnFault;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::range::{self, Range};
 use crate::node::Node;
+use crate::reply::OwnFault;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};

@@ -25,7 +25,7 @@ use std::time::SystemTime;
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
 /// Fields of a client's own signature.
-pub(super) static SIGNATURE: [HeaderName; 3] = [
+pub(crate) static SIGNATURE: [HeaderName; 3] = [
     header::AUTHORIZATION,
     HeaderName::from_static("x-amz-date"),
     HeaderName::from_static("x-amz-security-token"),

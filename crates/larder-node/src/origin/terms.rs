@@ -1,10 +1,10 @@
 //! How an origin is asked, which may change while the node runs: a request goes by the terms of its beginning.
 
-use super::client::Outgoing;
-use super::config::OriginConfig;
 use super::connector::Connector;
+use super::error::Outgoing;
 use super::failover::Standings;
 use super::patience::Patience;
+use crate::config::OriginConfig;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};

@@ -21,7 +21,8 @@
 //! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
 
 use super::asked::Asked;
-use super::client::{Fetched, Origin, OriginError};
+use super::client::{Fetched, Origin};
+use super::error::OriginError;
 use super::fields;
 use super::interim::Hints;
 use super::place::Counts;
@@ -30,10 +31,10 @@ use super::slots::{Refused, Slot};
 use crate::access;
 use crate::body::Body;
 use crate::connection::Shared;
+use crate::counts::{Count, Counters};
 use crate::http::cache_control::Items;
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
-use crate::stats::{Count, Counters};
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Version};

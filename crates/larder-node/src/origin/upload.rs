@@ -5,7 +5,7 @@
 //! head begins when the client has nothing more to send. The request holds its slot until its body is dropped, which can be
 //! later than the reply's end.
 
-use super::client::{Fault, OriginError, Outgoing};
+use super::error::{Fault, OriginError, Outgoing};
 use super::patience::{Patience, Waiter};
 use super::place::Place;
 use bytes::{Buf, Bytes};

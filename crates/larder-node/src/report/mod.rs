@@ -7,28 +7,21 @@
 //!
 //! Neither is for clients: see [`crate::entry`].
 
-mod config;
 mod kernel;
 mod page;
-pub(crate) mod residents;
 pub(crate) mod stream;
 
-pub use config::{CpuScope, ReportConfig};
 pub use page::{LoadCounters, Origin};
 
 use crate::body::Body;
-use crate::config::StoreConfig;
+use crate::config::{CpuScope, ReportConfig, StoreConfig};
 use crate::http::cache_status::Outcome;
 use crate::node::Node;
-use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Response, StatusCode};
-use larder_core::TargetId;
+use http::header::{self, HeaderValue};
+use http::{Method, Response, StatusCode};
 use page::Pages;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-
-/// The request header in which a switch tells the target's id.
-pub(crate) const TARGET: HeaderName = HeaderName::from_static("larder-target");
 
 /// What reporting needs.
 #[derive(Debug)]
@@ -50,19 +43,6 @@ impl Report {
         let pages = Pages::new(run, cpu, device);
         Self { run, pages }
     }
-}
-
-/// The target's id as a switch told it; `None` if it told none, or nothing that can be read.
-pub(crate) fn told(headers: &HeaderMap) -> Option<TargetId> {
-    let digits = headers.get(TARGET)?.to_str().ok()?;
-    let plain = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    plain.then(|| u64::from_str_radix(digits, 16).ok().map(TargetId)).flatten()
-}
-
-/// Whether a gateway has relayed the request.
-pub(crate) fn is_relayed(headers: &HeaderMap) -> bool {
-    const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-    [header::VIA, header::FORWARDED, FORWARDED_FOR].iter().any(|name| headers.contains_key(name))
 }
 
 impl Node {
@@ -109,38 +89,5 @@ impl Node {
     /// Ends the event streams, for good.
     pub(crate) fn end_events(&self) {
         self.memory.end_subscriptions();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))])
-    }
-
-    #[test]
-    fn an_id_is_sixteen_digits() {
-        for (value, id) in [
-            ("00000000000000ff", Some(TargetId(255))),
-            ("FFFFFFFFFFFFFFFF", Some(TargetId(u64::MAX))),
-            ("ff", None),
-            ("+0000000000000ff", None),
-            ("000000000000000ff", None),
-            ("000000000000000g", None),
-            ("", None),
-        ] {
-            assert_eq!(told(&headers("larder-target", value)), id, "{value}");
-        }
-        assert_eq!(told(&HeaderMap::new()), None);
-    }
-
-    #[test]
-    fn what_a_gateway_sends_is_told_apart() {
-        assert!(is_relayed(&headers("via", "1.1 larder")));
-        assert!(is_relayed(&headers("x-forwarded-for", "192.0.2.1")));
-        assert!(is_relayed(&headers("forwarded", "for=192.0.2.1")));
-        assert!(!is_relayed(&headers("host", "a")));
     }
 }

@@ -1,7 +1,7 @@
 //! The page of load counters: what `GET /.larder/load` answers.
 
-use super::config::CpuScope;
 use super::kernel;
+use crate::config::CpuScope;
 use crate::machine::{Cpu, Disk};
 use crate::node::Node;
 use bytes::Bytes;

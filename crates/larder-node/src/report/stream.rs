@@ -13,8 +13,8 @@
 //! cache's targets as soon as it is live; one that is cut must start anew. A link that is silent for longer than a few
 //! heartbeats is dead. A stream ends with "secret" at its next line or heartbeat after a reload that changed `report.secret`.
 
-use super::ReportConfig;
-use super::residents::{Change, Subscription, Told};
+use crate::config::ReportConfig;
+use crate::memory::{Change, Subscription, Told};
 use crate::node::Node;
 use bytes::Bytes;
 use larder_peers::ClusterSecrets;

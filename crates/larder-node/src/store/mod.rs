@@ -11,7 +11,6 @@ mod model;
 pub(crate) mod pages;
 
 pub use directory::DirectoryError;
-pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use manifest::{ManifestError, fuzz_manifest};
 
 pub(crate) use directory::Directory;

@@ -1,6 +1,6 @@
-//! What a node says of itself to the switches that send it requests, and to how many.
+//! Settings of the reports to switches.
 
-use crate::config::{ConfigError, RANGES_MAX, ensure};
+use super::range::{ConfigError, RANGES_MAX, ensure};
 use larder_edge::{AddressRange, Announcers};
 use larder_peers::ClusterSecrets;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -12,22 +12,24 @@
 //! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
 
 mod purge;
+mod residents;
 mod room;
 
 pub use purge::Purged;
 pub(crate) use purge::Selection;
+pub(crate) use residents::{Change, Resident, Subscription, Told};
 pub(crate) use room::Reservation;
 
 use crate::config::CacheConfig;
+use crate::counts::Count;
 use crate::object::Object;
 use crate::origin::Page;
-use crate::report::residents::{Resident, Residents, Subscription};
-use crate::stats::Count;
 use crate::store::StoreError;
 use bytes::Bytes;
 use larder_core::TargetId;
 use larder_core::cache::{ByteCache, CacheStats, Inserted};
 use purge::Purges;
+use residents::Residents;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicU64;

@@ -1,6 +1,7 @@
-//! What is told about dynamic content.
+//! Settings of dynamic content.
 
-use crate::config::{ConfigError, StoreConfig, ensure};
+use super::range::{ConfigError, ensure};
+use super::store::StoreConfig;
 use larder_core::Bytes;
 use larder_core::cost::{DiskModel, ProcessorModel};
 use std::path::PathBuf;
@@ -217,7 +218,7 @@ mod tests {
             manifest: "m".into(),
             disk: DiskModel::default(),
             processor,
-            preload: crate::config::Preload::Nothing,
+            preload: super::super::Preload::Nothing,
         }
     }
 

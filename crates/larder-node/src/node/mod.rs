@@ -1,28 +1,32 @@
 //! A content node: its parts, and what it does with one request.
 
+mod peers;
+
 use crate::access::Access;
 use crate::body::{Body, streams_max};
 use crate::bound::Bound;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
 use crate::connection::Shared;
 use crate::cooperate::Cooperation;
+use crate::counts::Counters;
 use crate::dynamic::Dynamic;
-use crate::edge::Edge;
+use crate::edge::{Edge, TlsView};
 use crate::entry::Admitted;
-use crate::fetch::Keeping;
-use crate::handover::REQUESTS;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use crate::http::condition;
+use crate::http::hop::{REQUESTS, told};
 use crate::http::path::{self, PathError};
 use crate::lateral::{Elsewhere, Later};
 use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
+use crate::object::Keeping;
+use crate::origin::OriginStats;
 use crate::origin::tunnel;
 use crate::purge::PURGES_MAX;
 use crate::reloads::ReloadCounts;
 use crate::reply::Ask;
-use crate::report::{self, Report};
-use crate::stats::{Counters, NodeStats, OriginStats, Rest};
+use crate::report::Report;
+use crate::stats::{NodeStats, Rest};
 use crate::store::{DirectoryError, ManifestError, Store, StoreError};
 use crate::terms::{Own, Terms};
 use arc_swap::ArcSwap;
@@ -37,7 +41,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
@@ -147,7 +151,7 @@ impl Node {
         let store = machine.store(&store, &name, limits.reads_at_once)?;
         let speller = Speller::new(&name);
         let node = Arc::new(Self {
-            access: Access::new(&name, speller.name(), access_log.as_ref())?,
+            access: Access::new(&name, speller.name(), access_log.as_ref()).map_err(NodeError::AccessLog)?,
             speller,
             answers_at_once: dynamic.is_none() && tracer.is_none() && !machine.cpu.is_modelled(),
             name,
@@ -261,6 +265,20 @@ impl Node {
         self.access.reopen();
     }
 
+    /// Lets the node tell how reloads of it went.
+    pub fn set_reloads(&self, counts: ReloadCounts) {
+        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+
+    pub(crate) fn reloads(&self) -> ReloadCounts {
+        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it stands with TLS; `None` where there is none.
+    pub fn tls(&self) -> Option<TlsView> {
+        self.terms().edge.view(&self.name)
+    }
+
     /// Milliseconds since the node was made.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -280,7 +298,7 @@ impl Node {
     ) -> Response<Body> {
         let mut in_flight = shared.begin(Instant::now());
         let (mut parts, body) = request.into_parts();
-        in_flight.log(&self.access, &self.terms(), &parts);
+        in_flight.log(&self.access, &self.terms().entry.trusted_relays, &parts);
         let head = parts.method == Method::HEAD;
         let websocket = tunnel::is_asked(&parts);
         let admitted = self.admit(&shared, &mut parts);
@@ -429,7 +447,7 @@ impl Node {
             }
         }
         let keeping = match later {
-            None => Keeping { told: report::told(ask.headers), keep: true },
+            None => Keeping { told: told(ask.headers), keep: true },
             Some(later) => match self.elsewhere(later, request, why).await {
                 Elsewhere::Fetched(reply) => return Ok(reply),
                 Elsewhere::Here(keeping) => keeping,

@@ -1,14 +1,16 @@
-//! What is told about an HTTP origin.
+//! Settings of an HTTP origin.
 
-use super::failover::{BACKUPS_MAX, Failover};
-use super::fields::{CONDITIONS, HOP_BY_HOP};
-use super::sign::{SIGNATURE, Signing};
-use super::tls::OriginTls;
-use crate::config::{ConfigError, ensure};
+use super::range::{ConfigError, ensure};
+use crate::http::hop::HOP_BY_HOP;
+use crate::origin::fields::CONDITIONS;
+use crate::origin::{OriginTls, SIGNATURE, Signing};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode, Uri};
 use larder_http::h1::FIELDS_MAX;
 use std::time::Duration;
+
+/// Most origins besides the first.
+const BACKUPS_MAX: usize = 16;
 
 /// An HTTP origin that a node stands before.
 #[derive(Clone, Debug)]
@@ -80,6 +82,26 @@ pub struct OriginConfig {
     /// Time a stale reply may stand in for an origin that fails, where the reply states none. Up to 30 days, default
     /// zero.
     pub stale_if_error: Duration,
+}
+
+/// Origins that stand in for the first one, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failover {
+    /// Their URLs, in order, of the same form as the first one's. At most 16.
+    pub urls: Vec<Uri>,
+    /// Statuses by which an origin says that it has failed. None by default.
+    pub statuses: Vec<StatusCode>,
+    /// Time for which an origin is left after a failure; doubles with each further one. 1 ms to 1 h, default 1 s.
+    pub pause: Duration,
+    /// The longest such time. `pause` to 1 day, default 1 min.
+    pub pause_max: Duration,
+}
+
+impl Failover {
+    /// The defaults for these origins.
+    pub fn new(urls: Vec<Uri>) -> Self {
+        Self { urls, statuses: Vec::new(), pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) }
+    }
 }
 
 /// Which `Host` header an origin is sent.

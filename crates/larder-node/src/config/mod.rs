@@ -1,24 +1,29 @@
-//! What a node is told at its start, and the limits it keeps.
+//! The settings of a node, and the limits that it keeps. Settings know nothing of the code that goes by them.
 //!
 //! Every field has a default but the name and the store. [`NodeConfig::check`] names the first value out of range;
 //! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
 
-use crate::dynamic::DynamicConfig;
-use crate::origin::OriginConfig;
-use crate::report::ReportConfig;
-use crate::store::{DiskModel, ProcessorModel};
+mod dynamic;
+mod origin;
+mod range;
+mod report;
+mod store;
+
+pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use origin::{ClientNoCache, Failover, HostHeader, OriginConfig, is_reserved};
+pub use range::ConfigError;
+pub use report::{CpuScope, ReportConfig};
+pub use store::{Preload, StoreConfig};
+
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_core::cost::CostError;
+use larder_core::cost::ProcessorModel;
 use larder_edge::access::AccessLogConfig;
-use larder_edge::{AddressRange, EntryRules, TlsConfig, TlsConfigFault, Tokens};
+use larder_edge::{AddressRange, EntryRules, TlsConfig, Tokens};
 use larder_http::h1::FIELDS_MAX;
 use larder_spans::TracerConfig;
-use std::path::PathBuf;
+use range::{RANGES_MAX, ensure};
 use std::time::Duration;
-
-/// Most ranges of addresses in a list.
-pub(crate) const RANGES_MAX: usize = 1_024;
 
 /// Everything a node is told at its start.
 #[derive(Clone, Debug)]
@@ -73,44 +78,6 @@ pub struct CacheConfig {
     pub chunk: Bytes,
 }
 
-/// Where contents come from.
-#[derive(Clone, Debug)]
-pub enum StoreConfig {
-    /// The files below a directory.
-    Directory {
-        /// The directory. Nothing outside of it is ever served.
-        root: PathBuf,
-        /// Read past the operating system's page cache, so that the node's own cache size is what counts.
-        bypass_page_cache: bool,
-    },
-    /// No contents at all: replies of the right sizes after the time a modelled disk would have taken.
-    Model {
-        /// Text file with a line `size<TAB>target` for each target, as requested (`path?query`).
-        manifest: PathBuf,
-        /// The disk.
-        disk: DiskModel,
-        /// The processor; `None` leaves replies as fast as the real one.
-        processor: Option<ProcessorModel>,
-        /// What is in memory from the start.
-        preload: Preload,
-    },
-    /// An HTTP origin, asked for what the cache does not have.
-    Origin(Box<OriginConfig>),
-}
-
-/// What a node with a modelled store has in memory from the start: for experiments with a tier that has long been warm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Preload {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// Its targets, in the manifest's order until the next would evict one; those above [`CacheConfig::object_max`] are passed
-    /// over.
-    Targets,
-    /// The same, and its peers hear of them. Not behind a switch, which has other names for targets.
-    Shared,
-}
-
 /// What a node bounds, and what happens at each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -139,33 +106,6 @@ pub struct Limits {
     /// Memory for replies to clients of HTTP/2: 128 KiB for each request beside another one of its connection. Requests beyond it wait.
     /// Up to 1 TiB, default 128 MiB.
     pub http2_bytes_max: usize,
-}
-
-/// A value of the configuration that is out of range, and what it may be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("node {field}: {expected}")]
-pub struct ConfigError {
-    /// The field, as in [`NodeConfig`].
-    pub field: &'static str,
-    /// What it may be.
-    pub expected: &'static str,
-}
-
-impl From<CostError> for ConfigError {
-    fn from(error: CostError) -> Self {
-        Self { field: error.field, expected: error.expected }
-    }
-}
-
-impl From<TlsConfigFault> for ConfigError {
-    fn from(fault: TlsConfigFault) -> Self {
-        let (field, expected) = match fault {
-            TlsConfigFault::Listen => ("tls.listen", "at least one address"),
-            TlsConfigFault::Certificates => ("tls.certificates", "at least one file or folder"),
-            TlsConfigFault::Reload => ("tls.reload", "1 s to 24 h"),
-        };
-        Self { field, expected }
-    }
 }
 
 impl NodeConfig {
@@ -278,13 +218,10 @@ impl Default for Limits {
     }
 }
 
-pub(crate) fn ensure(holds: bool, field: &'static str, expected: &'static str) -> Result<(), ConfigError> {
-    if holds { Ok(()) } else { Err(ConfigError { field, expected }) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_core::cost::DiskModel;
 
     fn config() -> NodeConfig {
         NodeConfig::new("a", StoreConfig::Directory { root: "/".into(), bypass_page_cache: false })

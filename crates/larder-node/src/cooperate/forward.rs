@@ -1,0 +1,72 @@
+//! Requests that are forwarded to a peer, and the bodies of their replies.
+
+use super::Cooperation;
+use crate::http::hop::hop_fields_removed;
+use crate::store::StoreError;
+use bytes::Bytes;
+use http::header::HeaderName;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::Empty;
+use larder_peers::{ForwardError, Name, ReplyBody};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// Marks a reply of a peer that is its own refusal.
+pub(crate) const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
+
+/// Why a request that was to be forwarded is served here.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unserved {
+    /// There was no reply.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// Not in time.
+    #[error("no reply in time")]
+    Late,
+    /// The service node would not, or could not.
+    #[error("the peer answers {0}")]
+    Refused(StatusCode),
+}
+
+/// A reply that comes from a peer.
+pub(crate) struct Relayed {
+    pub(crate) body: ReplyBody,
+}
+
+impl Relayed {
+    /// The next bytes; `None` at the end.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
+        loop {
+            return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                None => None,
+                Some(Err(_)) => Some(Err(StoreError::PeerBroke)),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) if !bytes.is_empty() => Some(Ok(bytes)),
+                    // Trailers are not passed on.
+                    _ => continue,
+                },
+            });
+        }
+    }
+}
+
+impl Cooperation {
+    /// Sends a request to a peer and waits for the head of its reply.
+    pub(crate) async fn forward(&self, to: &Name, parts: &Parts) -> Result<Response<ReplyBody>, Unserved> {
+        let mut request = Request::new(Empty::<Bytes>::new());
+        request.method_mut().clone_from(&parts.method);
+        request.uri_mut().clone_from(&parts.uri);
+        *request.headers_mut() = hop_fields_removed(&parts.headers);
+        let asked = self.network.forward(to, request);
+        let reply = match tokio::time::timeout(self.head_timeout, asked).await {
+            Ok(reply) => reply?,
+            Err(_) => return Err(Unserved::Late),
+        };
+        if reply.headers().contains_key(REFUSED) {
+            return Err(Unserved::Refused(reply.status()));
+        }
+        Ok(reply)
+    }
+}

@@ -1,0 +1,233 @@
+//! The beginning of cooperation, and what happens while it lasts: members, messages, changes of the memory, jobs.
+
+use super::policy::Policy;
+use super::side::Say;
+use super::ward::WardSide;
+use super::{CooperateConfig, CooperateError, Cooperation, Job, State};
+use crate::memory::{Change, Memory, Subscription};
+use larder_core::policy::table::RouteTable;
+use larder_core::{NodeId, Time};
+use larder_peers::{Event, Events, Name, Network, Service, Way};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+
+/// Changes of the memory that may wait to be told; a node that lags further behind goes through all it holds.
+const CHANGES_MAX: usize = 1 << 16;
+/// Names that are given numbers at most; further members are not used.
+const NAMES_MAX: u16 = u16::MAX - 1;
+
+impl Cooperation {
+    /// Joins the peers. `memory` is what they hear of; `service` answers what they forward.
+    pub(crate) async fn join(
+        config: CooperateConfig,
+        memory: &Arc<Memory>,
+        service: impl Service,
+    ) -> Result<Arc<Self>, CooperateError> {
+        let CooperateConfig { network, policy, head_timeout, handover } = config;
+        let (network, events) = Network::start(network, service).await?;
+        let policy = Policy::new(policy, network.name(), network.incarnation().max(1))?;
+        let cooperation = Arc::new(Self {
+            network,
+            asks: matches!(policy, Policy::Card(_)),
+            placed: policy.reasons().into_iter().map(|reason| (reason, AtomicU64::new(0))).collect(),
+            state: Mutex::new(State {
+                policy,
+                numbers: BTreeMap::new(),
+                numbered: 0,
+                names: BTreeMap::new(),
+                out: Vec::new(),
+                jobs: Vec::new(),
+            }),
+            sooner: Notify::new(),
+            began: Instant::now(),
+            head_timeout,
+            handover,
+            memory: Arc::clone(memory),
+            load: AtomicU32::new(0),
+            loads_told: AtomicU64::new(0),
+            changes_told: AtomicU64::new(0),
+            tables_told: AtomicU64::new(0),
+        });
+        tokio::spawn(Arc::clone(&cooperation).run(events));
+        Ok(cooperation)
+    }
+
+    /// Gives a routing table to all peers, as the newest. False: this node goes by none, or the table has more targets than it may, or
+    /// another number of owners.
+    pub(crate) fn give_table(&self, owners: &[&str], table: RouteTable) -> bool {
+        let given =
+            self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.load(now, owners, table, out)));
+        given == Some(true)
+    }
+
+    /// Does something with the policy where a table decides, and sends what it says.
+    fn with_ward<R>(&self, act: impl FnOnce(&mut WardSide, Time, &mut Vec<Say>) -> R) -> Option<R> {
+        self.with(|policy, now, out| match policy {
+            Policy::Ward(ward) => Some(act(ward, now, out)),
+            Policy::Press(_) | Policy::Card(_) => None,
+        })
+    }
+
+    /// Does it, and says what came of it.
+    async fn work(self: Arc<Self>, job: Job) {
+        let tools = self.with_ward(|ward, _, _| {
+            (Arc::clone(&ward.census), ward.carry_permille, Arc::clone(&ward.analyst))
+        });
+        let Some((census, carry_permille, analyst)) = tools else { return };
+        match job {
+            Job::Count { whole } => {
+                let carry_permille = if whole { 1_000 } else { carry_permille };
+                // Where taking fails there is nothing to tell, and nobody waits in vain.
+                let taken = spawn_blocking(move || census.take(carry_permille)).await.unwrap_or_default();
+                self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.counted(now, taken, out)));
+            }
+            Job::Analyse(analyse) => {
+                let round = analyse.round;
+                let made = spawn_blocking(move || analyst.table(&analyse)).await;
+                let made = made.unwrap_or_else(|error| Err(error.to_string()));
+                self.made(round, made);
+            }
+        }
+    }
+
+    fn made(&self, round: u64, made: Result<RouteTable, String>) {
+        let made = made.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
+        self.with_ward(|ward, now, out| match made {
+            Ok(table) => {
+                let (core, targets) = (table.core_len(), table.len());
+                tracing::info!(core, targets, "routing table: made");
+                ward.with(out, |ward, out| ward.made(now, round, table, out));
+            }
+            Err(_) => ward.ward.unmade(now, round),
+        });
+    }
+
+    /// Works until the network ends.
+    async fn run(self: Arc<Self>, mut events: Events) {
+        let mut changes = self.follow();
+        loop {
+            for job in std::mem::take(&mut self.lock().jobs) {
+                tokio::spawn(Arc::clone(&self).work(job));
+            }
+            let due = self.lock().policy.due().as_nanos();
+            let due = self.began + Duration::from_nanos(due.min(u64::MAX / 4));
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(event) => self.happened(event),
+                    None => return,
+                },
+                change = next_change(&mut changes) => match change {
+                    Some(change) => self.changed(change),
+                    // Cut for lagging behind, or the node ends.
+                    None => changes = self.follow(),
+                },
+                () = tokio::time::sleep_until(due.into()) => {
+                    self.with(|policy, now, out| policy.side().tick(now, out));
+                }
+                () = self.sooner.notified() => {}
+            }
+        }
+    }
+
+    /// Subscribes to changes of the memory, and goes through what it holds. None when the node ends, or where peers are not
+    /// told of it.
+    fn follow(&self) -> Option<Subscription> {
+        if !matches!(self.lock().policy, Policy::Press(_)) {
+            return None;
+        }
+        let subscription = self.memory.subscribe(usize::MAX, CHANGES_MAX)?;
+        let (mut from, mut held) = (0, BTreeSet::new());
+        loop {
+            let page = self.memory.resident_page(from);
+            let Some(last) = page.last() else { break };
+            from = last.place + 1;
+            held.extend(page.iter().map(|resident| resident.target));
+        }
+        self.with(|policy, now, out| {
+            let before = match policy {
+                Policy::Press(side) => side.press.held(),
+                Policy::Card(_) | Policy::Ward(_) => Vec::new(),
+            };
+            let gone = before.into_iter().filter(|target| !held.contains(target));
+            gone.for_each(|target| policy.side().noted(now, target, false, out));
+            held.iter().for_each(|target| policy.side().noted(now, *target, true, out));
+        });
+        Some(subscription)
+    }
+
+    fn changed(&self, change: Change) {
+        let (target, cached) = match change {
+            Change::Stored(target, _) => (target, true),
+            Change::Evicted(target) => (target, false),
+        };
+        self.with(|policy, now, out| policy.side().noted(now, target, cached, out));
+    }
+
+    fn happened(&self, event: Event) {
+        match event {
+            Event::Joined(member) => {
+                let Some(node) = self.number(&member.name) else { return };
+                tracing::info!(peer = %member.name, address = %member.address, "peer: joined");
+                if let Some(handover) = &self.handover {
+                    handover.joined(&member);
+                }
+                self.with(|policy, now, out| policy.side().joined(now, node, &member.name, out));
+            }
+            Event::Left(member, why) => {
+                tracing::info!(peer = %member.name, ?why, "peer: left");
+                if let Some(handover) = &self.handover {
+                    handover.left(&member.name, why);
+                }
+                let Some(node) = self.number_of(&member.name) else { return };
+                self.with(|policy, now, out| policy.side().left(now, node, out));
+                let mut state = self.lock();
+                state.numbers.remove(&member.name);
+                state.names.remove(&node);
+            }
+            Event::Up(peer, Way::To) => {
+                if let Some(node) = self.number_of(&peer.name) {
+                    self.with(|policy, now, out| policy.side().linked(now, node, out));
+                }
+            }
+            Event::Up(_, Way::From) | Event::Down(..) => {}
+            Event::Message(peer, bytes) => {
+                let Some(node) = self.number_of(&peer.name) else { return };
+                let heard = self.with(|policy, now, out| policy.side().hear(now, node, &bytes, out));
+                if let Err(error) = heard {
+                    tracing::warn!(peer = %peer.name, %error, "peer: invalid message ignored");
+                }
+            }
+        }
+    }
+
+    fn number_of(&self, name: &Name) -> Option<NodeId> {
+        self.lock().numbers.get(name).copied()
+    }
+
+    /// The number of a member. One that has none yet gets the next that is free: what is still to be said of somebody who has left
+    /// (a reply that fails late) is not to be of who comes next.
+    fn number(&self, name: &Name) -> Option<NodeId> {
+        let mut state = self.lock();
+        if let Some(node) = state.numbers.get(name) {
+            return Some(*node);
+        }
+        let last = state.numbered;
+        let mut numbers = (last + 1..NAMES_MAX).chain(1..=last).map(NodeId);
+        let node = numbers.find(|node| !state.names.contains_key(node))?;
+        state.numbered = node.0;
+        state.numbers.insert(name.clone(), node);
+        state.names.insert(node, name.clone());
+        Some(node)
+    }
+}
+
+async fn next_change(changes: &mut Option<Subscription>) -> Option<Change> {
+    match changes {
+        Some(subscription) => subscription.changes.recv().await.map(|told| told.change),
+        None => std::future::pending().await,
+    }
+}

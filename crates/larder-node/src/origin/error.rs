@@ -1,0 +1,106 @@
+//! Why an origin gives no reply, and the types of what it is sent.
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use std::error::Error;
+
+pub(crate) type Fault = Box<dyn Error + Send + Sync>;
+
+/// The body of a request to the origin.
+pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Fault>;
+
+/// Why the origin gave no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OriginError {
+    /// No slot came free in time. Fault of this node: another may have one.
+    #[error("too many requests to the origin")]
+    Full,
+    /// The client has its share of the slots. Fault of the client, which may retry once its other requests have ended.
+    #[error("too many requests of this client to the origin")]
+    ClientShare,
+    /// Fault of this node: another may have room.
+    #[error("too many tunnels")]
+    TunnelsFull,
+    /// Fault of the client.
+    #[error("the client sent the request's body too slowly")]
+    LateBody,
+    /// Fault of the origin.
+    #[error("the origin took the request too slowly")]
+    WriteTimeout,
+    #[error("no connection to the origin")]
+    Connect,
+    #[error("no connection to the origin in time")]
+    ConnectTimeout,
+    #[error("no TLS with the origin")]
+    Tls,
+    #[error("no TLS with the origin in time")]
+    TlsTimeout,
+    /// The origin may have had the request.
+    #[error("TLS with the origin failed after the handshake")]
+    TlsBroken,
+    #[error("no reply from the origin in time")]
+    HeadTimeout,
+    #[error("the origin closed the connection")]
+    Closed,
+    #[error("what the origin sent is no reply within the limits")]
+    BadReply,
+    /// Fault of the client.
+    #[error("the client signs parts of the request that the node would have to sign")]
+    Unsignable,
+    #[error("the request was abandoned")]
+    Abandoned,
+}
+
+impl OriginError {
+    /// The number of errors.
+    pub(super) const COUNT: usize = Self::Abandoned as usize + 1;
+
+    /// Whether it is this node's, and another might do better.
+    pub(crate) const fn is_own(self) -> bool {
+        match self {
+            Self::Full
+            | Self::TunnelsFull
+            | Self::Connect
+            | Self::ConnectTimeout
+            | Self::Tls
+            | Self::TlsTimeout
+            | Self::Abandoned => true,
+            Self::ClientShare | Self::LateBody | Self::WriteTimeout | Self::Unsignable => false,
+            Self::HeadTimeout | Self::TlsBroken | Self::Closed | Self::BadReply => false,
+        }
+    }
+
+    /// Whether the origin has failed, or cannot be reached: another may serve the request.
+    pub(super) const fn is_of_origin(self) -> bool {
+        self.is_before_request()
+            || matches!(
+                self,
+                Self::WriteTimeout | Self::HeadTimeout | Self::TlsBroken | Self::Closed | Self::BadReply
+            )
+    }
+
+    /// Whether nothing of the request has been sent.
+    pub(super) const fn is_before_request(self) -> bool {
+        matches!(self, Self::Connect | Self::ConnectTimeout | Self::Tls | Self::TlsTimeout)
+    }
+
+    /// The status a client gets, and the word for `Cache-Status`.
+    pub(crate) const fn reply(self) -> (u16, &'static str) {
+        match self {
+            Self::Full => (503, "origin-full"),
+            Self::TunnelsFull => (503, "tunnels-full"),
+            Self::ClientShare => (429, "client-share"),
+            Self::LateBody => (408, "request-body-timeout"),
+            Self::WriteTimeout => (504, "origin-write-timeout"),
+            Self::Connect => (502, "origin-connect"),
+            Self::ConnectTimeout => (504, "origin-connect-timeout"),
+            Self::Tls | Self::TlsBroken => (502, "origin-tls"),
+            Self::TlsTimeout => (504, "origin-tls-timeout"),
+            Self::HeadTimeout => (504, "origin-timeout"),
+            Self::Closed => (502, "origin-closed"),
+            Self::BadReply => (502, "origin-reply"),
+            Self::Unsignable => (501, "origin-sign"),
+            Self::Abandoned => (503, "abandoned"),
+        }
+    }
+}
