@@ -14,45 +14,42 @@
 //! into the cache unless a body has to be sent. A request for several ranges gets the whole. Files whose names begin
 //! with a dot are not served. A changed file is noticed within the time between two checks of its validity.
 
+mod accept;
 mod access;
-mod at_once;
 mod body;
 mod bound;
 mod config;
 mod connection;
+mod contents;
 mod cooperate;
 mod counts;
-mod dynamic;
 mod edge;
-mod entry;
-mod fetch;
 mod handover;
 mod http;
-mod lateral;
+mod lifecycle;
 mod machine;
 mod memory;
 mod node;
 mod object;
+mod objects;
 mod origin;
-mod preload;
 mod purge;
-mod reloads;
 mod reply;
 mod report;
-mod requests;
-mod server;
-mod stats;
+mod service;
 mod store;
 mod terms;
-mod thread;
 mod traced;
+mod uptime;
 
+pub use accept::{Drained, Handed};
 pub use access::ACCESS_FIELDS;
 pub use config::{
     Amount, CacheConfig, ClientNoCache, ConfigError, CpuConfig, CpuScope, DynamicConfig, DynamicDisk,
     Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, Preload, ReportConfig,
     StoreConfig, is_reserved,
 };
+pub use contents::LateralConfig;
 pub use cooperate::{
     Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersMemory, PeersView, TableView,
     WardConfig,
@@ -62,15 +59,11 @@ pub use handover::{
     Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
 };
 pub use larder_core::cost::{DiskModel, ProcessorModel};
-pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use memory::Purged;
 pub use node::{Node, NodeError};
 pub use origin::{OriginStanding, OriginStats, OriginTls, Signing};
-pub use reloads::ReloadCounts;
-pub use report::{LoadCounters, Origin};
-pub use server::{Drained, Handed};
-pub use stats::NodeStats;
+pub use report::{LoadCounters, NodeStats, Origin, ReloadCounts};
 pub use store::{DirectoryError, ManifestError};
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.

@@ -2,9 +2,9 @@
 
 use super::Shared;
 use crate::access::{Access, Line};
+use crate::contents::Later;
 use crate::counts::Counters;
 use crate::edge::Entered;
-use crate::lateral::Later;
 use crate::traced::Traced;
 use http::Response;
 use http::request::Parts;

@@ -1,6 +1,7 @@
 //! Requests that are forwarded to a peer, and the bodies of their replies.
 
 use super::Cooperation;
+use crate::body::Stream;
 use crate::http::hop::hop_fields_removed;
 use crate::store::StoreError;
 use bytes::Bytes;
@@ -35,9 +36,8 @@ pub(crate) struct Relayed {
     pub(crate) body: ReplyBody,
 }
 
-impl Relayed {
-    /// The next bytes; `None` at the end.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
+impl Stream for Relayed {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
         loop {
             return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => None,
@@ -49,6 +49,10 @@ impl Relayed {
                 },
             });
         }
+    }
+
+    fn cut_short(&self) -> StoreError {
+        StoreError::PeerBroke
     }
 }
 

@@ -150,11 +150,11 @@ impl Cooperation {
         to: &Name,
         parts: &Parts,
         target: TargetId,
-        (standing, bound): (Standing, Bound),
+        (standing, bound): (impl FnOnce() -> Standing, Bound),
         limits: &Limits,
     ) -> Option<(FlowKey, Vec<u8>)> {
         let handover = self.handover.as_ref().filter(|_| bound == Bound::Free)?;
-        handover.choose(to, parts, target, standing, limits).ok()
+        handover.choose(to, parts, target, standing(), limits).ok()
     }
 
     /// A request has left with its connection: its reply does not pass here.

@@ -1,5 +1,5 @@
 //! Prepares a client's connection before its first request ([`larder_edge`]). The fields that tell an origin about it are written
-//! when they enter ([`crate::entry`]).
+//! when they enter ([`crate::service::Admission`]).
 //!
 //! A connection with TLS or an announced client stays at this node: keys do not move with a socket, and the peer of a socket that moves
 //! would be taken for the client. Replies of other nodes are relayed on it.

@@ -1,7 +1,7 @@
 //! What a node works with: a processor and disks, modelled or real, and how busy they have been.
 //!
 //! A node has one machine: the replies of a modelled store, its reads, and the work of dynamic content
-//! ([`crate::dynamic`]) wait for the same processor and the same disks.
+//! ([`crate::contents`]) wait for the same processor and the same disks.
 
 mod cpu;
 mod disks;
@@ -18,9 +18,6 @@ pub(crate) use meter::Meter;
 use scratch::Scratch;
 
 use crate::config::{CpuConfig, DynamicConfig, DynamicDisk, StoreConfig};
-use crate::node::NodeError;
-use crate::origin::Origin;
-use crate::store::{Directory, Model, Store};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -97,34 +94,6 @@ impl Machine {
         Ok(Self { cpu, disk })
     }
 
-    /// The store of a node with this machine.
-    pub(crate) fn store(
-        &self,
-        config: &StoreConfig,
-        name: &str,
-        reads_at_once: usize,
-    ) -> Result<Store, NodeError> {
-        Ok(match (config, &self.disk) {
-            (StoreConfig::Origin(config), _) => {
-                Store::Origin(Arc::new(Origin::new((**config).clone(), name)))
-            }
-            (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
-                Store::Model(Model::load(manifest, Arc::clone(disks))?)
-            }
-            (StoreConfig::Model { manifest, disk, .. }, Disk::Real { .. }) => {
-                Store::Model(Model::load(manifest, Arc::new(Disks::new(*disk)))?)
-            }
-            (StoreConfig::Directory { root, bypass_page_cache }, disk) => {
-                let meter = match disk {
-                    Disk::Real { meter, .. } => Arc::clone(meter),
-                    // The programs' disk is modelled; the directory's own is not of this machine.
-                    Disk::Modelled(_) => Arc::default(),
-                };
-                Store::Directory(Directory::open(root, *bypass_page_cache, reads_at_once, meter)?)
-            }
-        })
-    }
-
     /// Reads `len` bytes from the disk at the place that `draw` chooses.
     pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
         match &self.disk {
@@ -137,11 +106,8 @@ impl Machine {
         }
     }
 
-    /// So many reads of a real disk are done at one time from now on, those of `store` and of the programs each.
-    pub(crate) fn set_reads_at_once(&self, store: &Store, most: usize) {
-        if let Store::Directory(directory) = store {
-            directory.at_once.set(most);
-        }
+    /// So many reads of the programs' disk are done at one time from now on, if it is real.
+    pub(crate) fn set_reads_at_once(&self, most: usize) {
         if let Disk::Real { scratch: Some(scratch), .. } = &self.disk {
             scratch.at_once.set(most);
         }

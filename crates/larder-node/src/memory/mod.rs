@@ -32,7 +32,7 @@ use purge::Purges;
 use residents::Residents;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
@@ -203,6 +203,8 @@ pub(crate) struct Memory {
     purges_done: AtomicU64,
     /// Contents that were not kept because of a purge.
     refused_by_purge: Count,
+    /// Larger objects are not kept.
+    object_max: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -304,7 +306,18 @@ impl Memory {
             purging: Mutex::default(),
             purges_done: AtomicU64::new(0),
             refused_by_purge: Count::default(),
+            object_max: AtomicU64::new(config.object_max.0),
         }
+    }
+
+    /// Whether an object of this size may be kept.
+    pub(crate) fn keeps(&self, size: u64) -> bool {
+        size <= self.object_max.load(Relaxed)
+    }
+
+    /// From now on larger objects than this are not kept.
+    pub(crate) fn set_object_max(&self, object_max: larder_core::Bytes) {
+        self.object_max.store(object_max.0, Relaxed);
     }
 
     /// From now on so many reads may be under way.

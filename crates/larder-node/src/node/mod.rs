@@ -1,49 +1,32 @@
-//! A content node: its parts, and what it does with one request.
+//! A content node: it makes the parts, tells them of changes, and is what whoever runs the node sees of them.
 
 mod peers;
 
+use crate::accept::{Drained, Handed, ServeError, Server};
 use crate::access::Access;
-use crate::body::{Body, streams_max};
-use crate::bound::Bound;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
-use crate::connection::Shared;
-use crate::cooperate::Cooperation;
+use crate::contents::{Contents, Ground, Source};
+use crate::cooperate::PeersMemory;
 use crate::counts::Counters;
-use crate::dynamic::Dynamic;
-use crate::edge::{Edge, TlsView};
-use crate::entry::Admitted;
-use crate::http::cache_status::{Outcome, Speller, Why};
-use crate::http::condition;
-use crate::http::hop::{REQUESTS, told};
-use crate::http::path::{self, PathError};
-use crate::lateral::{Elsewhere, Later};
-use crate::machine::{Machine, ScratchError, Usage};
-use crate::memory::Memory;
-use crate::object::Keeping;
-use crate::origin::OriginStats;
-use crate::origin::tunnel;
-use crate::purge::PURGES_MAX;
-use crate::reloads::ReloadCounts;
-use crate::reply::Ask;
-use crate::report::Report;
-use crate::stats::{NodeStats, Rest};
-use crate::store::{DirectoryError, ManifestError, Store, StoreError};
-use crate::terms::{Own, Terms};
-use arc_swap::ArcSwap;
-use bytes::Bytes;
-use http::header::{self, HeaderValue};
-use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, Uri};
-use larder_edge::{Announcers, CertificateFault};
-use larder_http::relay::{InterimSender, RequestBody, StreamMemory};
+use crate::edge::{Edge, Listeners, TlsView};
+use crate::lifecycle::Lifecycle;
+use crate::machine::{Disk, Disks, Machine, ScratchError, Usage};
+use crate::memory::{Memory, Purged};
+use crate::origin::Origin;
+use crate::purge::{Purger, permit_purge};
+use crate::reply::Replies;
+use crate::report::{LoadCounters, NodeStats, ReloadCounts, Reports, Subject};
+use crate::service::{OwnPaths, PeerService, Service};
+use crate::store::{Directory, DirectoryError, ManifestError, Model, Store};
+use crate::terms::{CurrentTerms, Terms};
+use crate::uptime::Uptime;
+use larder_core::Bytes;
+use larder_edge::{Announcers, CertificateFault, Purge, Unpermitted};
 use larder_spans::Tracer;
-use std::borrow::Cow;
-use std::error::Error;
-use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore};
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 /// Why a node cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -80,50 +63,30 @@ pub enum NodeError {
     Ending,
 }
 
-/// A content node. Shared by all its connections.
+impl From<ServeError> for NodeError {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Listener(error) => Self::Listener(error),
+            ServeError::Threads(error) => Self::Threads(error),
+        }
+    }
+}
+
+/// A content node.
 #[derive(Debug)]
 pub struct Node {
-    pub(crate) name: String,
-    pub(crate) speller: Speller,
-    /// What may change while the node runs.
-    pub(crate) terms: ArcSwap<Terms>,
-    /// Held while it does.
-    pub(crate) changing: Mutex<()>,
-    /// Whether the node ends: how many connections there may be stays as it is.
-    pub(crate) ending: Mutex<bool>,
-    /// The terms are others than they were.
-    pub(crate) changed: Notify,
-    pub(crate) reloads: Mutex<ReloadCounts>,
-    /// For connections.
-    pub(crate) places: Bound,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) store: Store,
-    pub(crate) machine: Machine,
-    pub(crate) dynamic: Option<Dynamic>,
-    /// Bounds look-ups without a read, as `reads_max` bounds reads.
-    pub(crate) stats_at_once: Bound,
-    /// Memory for replies to clients of HTTP/2.
-    pub(crate) http2_memory: Arc<StreamMemory>,
-    /// Threads that serve connections.
-    pub(crate) threads: usize,
-    /// Bounds replies in chunks.
-    pub(crate) streams: Bound,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) report: Report,
-    pub(crate) access: Arc<Access>,
-    /// Requests may be answered as [`crate::at_once`] says.
-    pub(crate) answers_at_once: bool,
-    /// For purges of switches.
-    pub(crate) purges: Arc<Semaphore>,
-    /// Where requests are traced.
-    tracer: Option<Arc<Tracer>>,
-    /// Set once, where there are peers.
-    pub(crate) cooperation: OnceLock<Arc<Cooperation>>,
-    pub(crate) chunk: u64,
-    /// A relay that is not trusted has been noted in the log.
-    pub(crate) relay_doubted: AtomicBool,
-    draining: AtomicBool,
-    started: Instant,
+    name: String,
+    ground: Ground,
+    contents: Arc<Contents>,
+    peers: Arc<PeerService>,
+    server: Server,
+    reports: Arc<Reports>,
+    purger: Arc<Purger>,
+    access: Arc<Access>,
+    lifecycle: Arc<Lifecycle>,
+    /// Held while the terms change.
+    changing: Mutex<()>,
+    reloads: Mutex<ReloadCounts>,
 }
 
 impl Node {
@@ -134,55 +97,56 @@ impl Node {
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let edge = Edge::new(config.tls.clone(), Announcers(config.announcers.clone()))?;
-        let terms = Terms::new(&config, edge);
-        let NodeConfig { name, cache, store, dynamic, limits, report, traces, access_log, threads, .. } =
-            config;
-        let threads = match threads {
-            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-            threads => threads,
+        let tracer = config.traces.clone().map(Tracer::start).transpose().map_err(NodeError::Traces)?;
+        let counters = Arc::<Counters>::default();
+        let limits = &config.limits;
+        let machine = Machine::new(&config.store, config.dynamic.as_ref(), limits.reads_at_once)?;
+        let made_up = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
+        let ground = Ground {
+            memory: Arc::new(Memory::new(&config.cache, limits.reads_max)),
+            machine: Arc::new(machine),
+            terms: Arc::new(CurrentTerms::new(Terms::new(&config, edge))),
+            replies: Arc::new(Replies::new(&config.name, &counters, made_up)),
+            counters,
+            uptime: Uptime::begin(),
         };
-        let tracer = traces.map(Tracer::start).transpose().map_err(NodeError::Traces)?.map(Arc::new);
-        let report = Report::new(report.cpu, &store);
-        let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
-        let preload = match store {
-            StoreConfig::Model { preload, .. } => preload,
-            _ => Preload::Nothing,
+        let source = source(&config, &ground)?;
+        let contents = Arc::new(Contents::new(&config, source, &ground));
+        let speller = &ground.replies.speller;
+        let access = Access::new(&config.name, speller.name(), config.access_log.as_ref());
+        let access = access.map_err(NodeError::AccessLog)?;
+        let lifecycle = Arc::<Lifecycle>::default();
+        let subject = Subject {
+            name: &config.name,
+            ground: &ground,
+            contents: &contents,
+            access: &access,
+            lifecycle: &lifecycle,
         };
-        let store = machine.store(&store, &name, limits.reads_at_once)?;
-        let speller = Speller::new(&name);
-        let node = Arc::new(Self {
-            access: Access::new(&name, speller.name(), access_log.as_ref()).map_err(NodeError::AccessLog)?,
-            speller,
-            answers_at_once: dynamic.is_none() && tracer.is_none() && !machine.cpu.is_modelled(),
-            name,
-            terms: ArcSwap::from_pointee(terms),
+        let reports = Arc::new(Reports::new(&subject, config.report.cpu, &config.store));
+        let purger = Arc::new(Purger::new(&contents, &ground.memory, &ground.counters, &ground.replies));
+        let own = OwnPaths::new(&ground, &reports, &purger, &lifecycle);
+        let service = Service::new(&ground, &contents, own, &access, tracer.map(Arc::new));
+        let service = Arc::new(service);
+        let node = Self {
+            server: Server::new(&config, &ground, &service, &lifecycle),
+            peers: Arc::clone(&service.peers),
+            name: config.name,
+            ground,
+            contents,
+            reports,
+            purger,
+            access,
+            lifecycle,
             changing: Mutex::default(),
-            ending: Mutex::default(),
-            changed: Notify::new(),
             reloads: Mutex::default(),
-            places: Bound::new(limits.connections_max as usize),
-            memory: Arc::new(Memory::new(&cache, limits.reads_max)),
-            store,
-            machine,
-            dynamic: dynamic.as_ref().map(Dynamic::new),
-            stats_at_once: Bound::new(limits.reads_max),
-            purges: Arc::new(Semaphore::new(PURGES_MAX)),
-            http2_memory: Arc::new(StreamMemory::new(limits.http2_bytes_max)),
-            threads,
-            streams: Bound::new(streams_max(&cache)),
-            counters: Arc::default(),
-            report,
-            tracer,
-            cooperation: OnceLock::new(),
-            chunk: cache.chunk.0,
-            relay_doubted: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
-            started: Instant::now(),
-        });
-        if preload != Preload::Nothing {
-            node.preload(preload == Preload::Shared);
+        };
+        if let (StoreConfig::Model { preload, .. }, Some(objects)) = (&config.store, node.contents.objects())
+            && *preload != Preload::Nothing
+        {
+            objects.preload(*preload == Preload::Shared);
         }
-        Ok(node)
+        Ok(Arc::new(node))
     }
 
     /// By which it is known.
@@ -193,15 +157,86 @@ impl Node {
     /// A place for each connection that may be served at once. Who hands one to [`serve_with`](Self::serve_with) with a place is
     /// sure that it is served.
     pub fn places(&self) -> Arc<Semaphore> {
-        Arc::clone(self.places.permits())
+        self.server.places()
+    }
+
+    /// Serves the connections of `listener` until `shutdown` completes; then accepts no more, closes idle
+    /// connections, lets replies under way end, and cuts what is left after `drain_timeout`.
+    ///
+    /// # Errors
+    /// If the listening socket breaks. Failures of single connections are counted, not returned.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Drained, NodeError> {
+        self.serve_with(listener, Handed::none(), shutdown).await
+    }
+
+    /// [`Self::serve`] at several sockets, with TLS or without, and where front-ends hand connections over: `handed` says how they
+    /// come. Limits hold for all connections together.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub async fn serve_with(
+        self: Arc<Self>,
+        listeners: impl Into<Listeners>,
+        handed: Handed,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Drained, NodeError> {
+        Ok(self.server.serve(listeners.into(), handed, shutdown).await?)
+    }
+
+    /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
+    /// TLS and who announces clients, the node's own paths and reports, the access log, who may purge, and how an origin is asked. All else is to be as it was, and
+    /// is not looked at. Connections and requests that have begun go on as they were. `peers`: what nodes that cooperate go by.
+    ///
+    /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called
+    /// within the runtime.
+    ///
+    /// # Errors
+    /// If a value is out of range, a certificate or the access log cannot be used, or the node ends: then nothing has changed.
+    pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
+        config.check()?;
+        let Ground { memory, machine, terms, .. } = &self.ground;
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let access = self.access.prepare(config.access_log.as_ref()).map_err(NodeError::AccessLog)?;
+        let announcers = Announcers(config.announcers.clone());
+        let edge = terms.load_full().edge.successor(config.tls.clone(), announcers)?;
+        let limits = &config.limits;
+        // A node that ends waits for as many connections as there may be: that must not change any more.
+        let changed = self.lifecycle.unless_ending(|| {
+            terms.replace(Terms::new(config, edge));
+            self.server.set_connections_max(limits.connections_max);
+        });
+        changed.ok_or(NodeError::Ending)?;
+        self.access.change(access);
+        self.server.set_http2_bytes_max(limits.http2_bytes_max);
+        memory.set_reads_max(limits.reads_max);
+        memory.set_object_max(config.cache.object_max);
+        machine.set_reads_at_once(limits.reads_at_once);
+        self.contents.change(config);
+        self.resize(config.cache.bytes, peers);
+        Ok(())
+    }
+
+    /// The memory has this size from now on, and the peers go by theirs. A node that ends leaves it as it is.
+    fn resize(&self, bytes: Bytes, peers: Option<PeersMemory>) {
+        if let Some((cooperation, peers)) = self.peers.cooperation().zip(peers) {
+            cooperation.resized(peers);
+        }
+        while self.ground.memory.step_to(bytes) != bytes && !self.lifecycle.is_ending() {
+            std::thread::yield_now();
+        }
     }
 
     /// Lines for the log at the start: the store and how it is read, the processor, the programs, the memory cache. A modelled
     /// store says that it is one.
     pub fn start_lines(&self) -> Vec<String> {
-        let capacity = larder_core::Bytes(self.memory.stats().capacity).exact();
-        let (store, cpu) = (self.store.describe(), self.machine.cpu.describe());
-        let programs = self.dynamic.as_ref().map_or(0, Dynamic::len);
+        let Ground { memory, machine, .. } = &self.ground;
+        let capacity = Bytes(memory.stats().capacity).exact();
+        let (store, cpu) = (self.contents.describe(), machine.cpu.describe());
+        let programs = self.contents.programs();
         let mut lines = vec![format!("store: ready {store}"), format!("processor: ready {cpu}")];
         if programs > 0 {
             lines.push(format!("dynamic content: ready programs={programs}"));
@@ -212,57 +247,27 @@ impl Node {
 
     /// What the node has done and its levels now. Takes the cache's lock for a moment.
     pub fn stats(&self) -> NodeStats {
-        let (mut memory, mut limits) = (self.memory.stats(), OriginStats::default());
-        if let Store::Origin(origin) = &self.store {
-            memory.reading = origin.asking();
-            limits = origin.stats();
-        }
-        self.counters.snapshot(Rest {
-            name: self.name.clone(),
-            kind: self.store.kind(),
-            draining: self.is_draining(),
-            memory,
-            store: self.store.stats(),
-            origin: limits,
-            usage: self.usage(),
-            access_log_dropped: self.access.dropped(),
-        })
+        self.reports.stats()
     }
 
     /// How much the node's processor and disks have worked, and who waits for them.
     pub fn usage(&self) -> Usage {
-        let mut usage = self.machine.usage();
-        if let Store::Directory(directory) = &self.store {
-            let stats = directory.stats();
-            usage.disk_reads += stats.reads;
-            usage.disk_bytes += stats.bytes;
-        }
-        usage
+        self.reports.usage()
+    }
+
+    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
+    pub fn load_counters(&self) -> LoadCounters {
+        self.reports.load_counters()
     }
 
     /// [`Node::stats`] and how reloads went, and [`Node::tls`] and [`Node::peers`] if there are any, in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
         let (tls, peers) = (self.tls(), self.peers());
-        let reloads = Some(self.reloads().metrics_text(&self.name));
+        let reloads = *self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloads = Some(reloads.metrics_text(&self.name));
         let more = [reloads, tls.map(|tls| tls.metrics_text()), peers.map(|peers| peers.metrics_text())];
         let join = |text: String, more: String| text.trim_end_matches("# EOF\n").to_owned() + &more;
         more.into_iter().flatten().fold(self.stats().metrics_text(), join)
-    }
-
-    /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch
-    /// it send no more. A shutdown sets it too.
-    pub fn set_draining(&self, draining: bool) {
-        self.draining.store(draining, Relaxed);
-    }
-
-    /// Whether the health path answers 503.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Relaxed)
-    }
-
-    /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
-    pub fn reopen_access_log(&self) {
-        self.access.reopen();
     }
 
     /// Lets the node tell how reloads of it went.
@@ -270,238 +275,64 @@ impl Node {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
-    pub(crate) fn reloads(&self) -> ReloadCounts {
-        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch
+    /// it send no more. A shutdown sets it too.
+    pub fn set_draining(&self, draining: bool) {
+        self.lifecycle.set_draining(draining);
+    }
+
+    /// Whether the health path answers 503.
+    pub fn is_draining(&self) -> bool {
+        self.lifecycle.is_draining()
+    }
+
+    /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
+    pub fn reopen_access_log(&self) {
+        self.access.reopen();
     }
 
     /// How it stands with TLS; `None` where there is none.
     pub fn tls(&self) -> Option<TlsView> {
-        self.terms().edge.view(&self.name)
+        self.ground.terms.load().edge.view(&self.name)
     }
 
-    /// Milliseconds since the node was made.
-    pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// Whether who shows this `Authorization` may purge. A refusal is counted.
+    ///
+    /// # Errors
+    /// The node has no token, or another one.
+    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
+        permit_purge(&self.ground.terms.load(), &self.ground.counters, authorization)
     }
 
-    /// Time from the making of the node until `at`.
-    pub(crate) fn uptime_at(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.started)
+    /// Removes what a purge names from the memory, replies for all choices of request fields and stored errors among it. What is on
+    /// its way from an origin or a disk is not kept if the purge names it. Blocks while it does, and while another purge does.
+    pub fn purge(&self, purge: &Purge) -> Purged {
+        self.purger.purge(purge)
     }
+}
 
-    /// Answers a request. It counts as in flight until the reply's body is dropped.
-    pub(crate) async fn handle(
-        self: Arc<Self>,
-        shared: Arc<Shared>,
-        request: Request<RequestBody>,
-        interim: Option<InterimSender>,
-    ) -> Response<Body> {
-        let mut in_flight = shared.begin(Instant::now());
-        let (mut parts, body) = request.into_parts();
-        in_flight.log(&self.access, &self.terms().entry.trusted_relays, &parts);
-        let head = parts.method == Method::HEAD;
-        let websocket = tunnel::is_asked(&parts);
-        let admitted = self.admit(&shared, &mut parts);
-        if !shared.is_taken() {
-            parts.headers.remove(REQUESTS);
+/// Where the contents of a node come from. Opens the directory, or reads the manifest.
+fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
+    let store = match (&config.store, &ground.machine.disk) {
+        (StoreConfig::Origin(origin), _) => {
+            let origin = Origin::new((**origin).clone(), &config.name);
+            return Ok(Source::of_origin(origin, ground));
         }
-        let own = !admitted.is_contents();
-        if matches!(admitted, Admitted::Own(_)) {
-            in_flight.leaves_no_line();
+        (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
+            Store::Model(Model::load(manifest, Arc::clone(disks))?)
         }
-        if own {
-            in_flight.set_own();
-        } else if let Some(tracer) = &self.tracer {
-            in_flight.trace(tracer, &mut parts);
+        (StoreConfig::Model { manifest, disk, .. }, Disk::Real { .. }) => {
+            Store::Model(Model::load(manifest, Arc::new(Disks::new(*disk)))?)
         }
-        let location = shared.entered().filter(|_| !own).and_then(|entered| entered.sends_on(&parts));
-        if let Some(location) = location {
-            let reply = self.sent_on(location);
-            in_flight.answers(&reply);
-            return reply.map(|body| body.with(in_flight));
+        (StoreConfig::Directory { root, bypass_page_cache }, disk) => {
+            let meter = match disk {
+                Disk::Real { meter, .. } => Arc::clone(meter),
+                // The programs' disk is modelled; the directory's own is not of this machine.
+                Disk::Modelled(_) => Arc::default(),
+            };
+            let at_once = config.limits.reads_at_once;
+            Store::Directory(Directory::open(root, *bypass_page_cache, at_once, meter)?)
         }
-        let tunnels = websocket && !own && self.opens_tunnels();
-        if let Some(interim) = interim {
-            parts.extensions.insert(interim);
-        }
-        if tunnels {
-            parts.extensions.insert(tunnel::Line(Arc::clone(&shared)));
-        }
-        let later = in_flight.later().filter(|_| !own);
-        if later.is_some() {
-            self.counters.later.add(1);
-        }
-        let cooperation = self.cooperation.get().filter(|_| later.is_none() && !tunnels);
-        let reply = match (admitted, cooperation) {
-            (Admitted::Own(own), _) => Box::pin(self.answer_own(own, &parts)).await,
-            (Admitted::Denied, _) => self.denied(),
-            (Admitted::Contents, Some(cooperation)) => {
-                Box::pin(self.answer_client(&Arc::clone(cooperation), &shared, &mut parts, body)).await
-            }
-            (Admitted::Contents, None) => self.reply(&parts, body, later.as_ref()).await,
-        };
-        in_flight.answers(&reply);
-        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-            in_flight.becomes_tunnel();
-        }
-        reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
-    }
-
-    /// Whether a request for a WebSocket goes to the origin as such.
-    fn opens_tunnels(&self) -> bool {
-        matches!(&self.store, Store::Origin(origin) if origin.opens_tunnels())
-    }
-
-    /// The reply to a request that is to be made again with TLS.
-    fn sent_on(&self, location: HeaderValue) -> Response<Body> {
-        self.counters.requests.add(1);
-        let mut reply = self.plain(StatusCode::PERMANENT_REDIRECT, Outcome::Local("https"), "");
-        reply.headers_mut().insert(header::LOCATION, location);
-        reply
-    }
-
-    pub(crate) async fn reply<B>(
-        self: &Arc<Self>,
-        parts: &Parts,
-        body: B,
-        later: Option<&Later>,
-    ) -> Response<Body>
-    where
-        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        let path = parts.uri.path();
-        let uri_bytes_max = self.terms().limits.uri_bytes_max;
-        self.counters.requests.add(1);
-        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        if target.len() > uri_bytes_max {
-            return self.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
-        }
-        if let Some(dynamic) = &self.dynamic
-            && let Some(handler) = dynamic.find(path, target)
-        {
-            return Box::pin(self.run(dynamic, handler, parts, body)).await;
-        }
-        if let Store::Origin(origin) = &self.store {
-            return Box::pin(self.pull(origin, parts, body)).await;
-        }
-        if !matches!(parts.method, Method::GET | Method::HEAD) {
-            let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
-            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return reply;
-        }
-        let name = match self.name_of(&parts.uri) {
-            Ok(name) => name,
-            Err(PathError::Malformed) => {
-                return self.plain(StatusCode::BAD_REQUEST, Outcome::Local("path"), "malformed path");
-            }
-            Err(PathError::Hidden) => {
-                return self.plain(StatusCode::NOT_FOUND, Outcome::Local("hidden"), "not-found");
-            }
-        };
-        let mut why = Why::Miss;
-        match self.get(parts, &name, &mut why, later).await {
-            Ok(reply) => {
-                self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
-                reply
-            }
-            Err(error) => self.answer_error(&error, path, why),
-        }
-    }
-
-    async fn get(
-        self: &Arc<Self>,
-        request: &Parts,
-        name: &[u8],
-        why: &mut Why,
-        later: Option<&Later>,
-    ) -> Result<Response<Body>, StoreError> {
-        let hash = self.memory.hash(name);
-        let ask = Ask { method: &request.method, headers: &request.headers, hash };
-        let (cached, reason) = self.cached(hash, name).await?;
-        *why = reason;
-        if let Some(object) = cached {
-            return self.answer(ask, object, Outcome::Hit).await;
-        }
-        // Boxed, as all that is not a hit: a hit's future stays small to move.
-        Box::pin(self.get_missing((request, ask), name, *why, later)).await
-    }
-
-    async fn get_missing(
-        self: &Arc<Self>,
-        (request, ask): (&Parts, Ask<'_>),
-        name: &[u8],
-        why: Why,
-        later: Option<&Later>,
-    ) -> Result<Response<Body>, StoreError> {
-        // Whoever asks for no body, or may have it already, must not push out what others ask for.
-        let head = ask.method == Method::HEAD;
-        if head || condition::is_conditional(ask.headers) {
-            let object = self.stat(name).await?;
-            let outcome = Outcome::Forward { why, stored: false, collapsed: false };
-            if head {
-                return self.answer(ask, Arc::new(object), outcome).await;
-            }
-            if let Some(reply) = self.answer_condition(ask, &object, outcome) {
-                return Ok(reply);
-            }
-        }
-        let keeping = match later {
-            None => Keeping { told: told(ask.headers), keep: true },
-            Some(later) => match self.elsewhere(later, request, why).await {
-                Elsewhere::Fetched(reply) => return Ok(reply),
-                Elsewhere::Here(keeping) => keeping,
-            },
-        };
-        let (object, outcome) = self.object(ask.hash, name, why, keeping).await?;
-        self.answer(ask, object, outcome).await
-    }
-
-    /// The name of contents that a request asks for: the path in a directory; path and query, as they are, in a
-    /// model.
-    pub(crate) fn name_of<'a>(&self, uri: &'a Uri) -> Result<Cow<'a, [u8]>, PathError> {
-        match &self.store {
-            Store::Directory(_) | Store::Origin(_) => path::resolve(uri.path()),
-            Store::Model(_) => {
-                let target = uri.path_and_query().map_or("", |target| target.as_str());
-                if target.starts_with('/') {
-                    Ok(Cow::Borrowed(target.as_bytes()))
-                } else {
-                    Err(PathError::Malformed)
-                }
-            }
-        }
-    }
-
-    /// Whether the node keeps a path for itself.
-    pub(crate) fn is_own(&self, path: &str) -> bool {
-        self.terms().own(path).is_some()
-    }
-
-    /// The reply to a request for one of the node's own paths.
-    async fn answer_own(self: &Arc<Self>, own: Own, parts: &Parts) -> Response<Body> {
-        match own {
-            Own::Health => self.health(),
-            Own::Stats => {
-                let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
-                self.text(StatusCode::OK, Outcome::Local("stats"), "application/json", Bytes::from(json))
-            }
-            Own::Report => self.report(&parts.method, parts.uri.path()).await,
-            Own::Purge => self.answer_purge(parts).await,
-        }
-    }
-
-    /// The reply to a sender that may not ask for one of the node's own paths. The path is never the origin's either.
-    fn denied(&self) -> Response<Body> {
-        self.counters.own_denied.add(1);
-        self.plain(StatusCode::NOT_FOUND, Outcome::Local("denied"), "not-found")
-    }
-
-    fn health(&self) -> Response<Body> {
-        let outcome = Outcome::Local("health");
-        match self.is_draining() {
-            false => self.plain(StatusCode::OK, outcome, "ok"),
-            true => self.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "draining"),
-        }
-    }
+    };
+    Ok(Source::of_store(config, store, ground))
 }

@@ -1,16 +1,15 @@
 //! The node among its peers, as whoever runs the node sees it.
 
 use super::Node;
-use crate::cooperate::{self, CooperateConfig, CooperateError, Cooperation, PeersView};
-use crate::store::Store;
+use crate::cooperate::{CooperateConfig, CooperateError, PeersView};
 use http::Request;
 use http::header::HOST;
 use larder_core::TargetId;
 use larder_core::policy::table::RouteTable;
 use larder_handoff::channel::identity::IdentityError;
-use larder_peers::{ClusterSecrets, Name};
+use larder_peers::ClusterSecrets;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 impl Node {
     /// Joins its peers, and works with them until [`Node::leave_peers`].
@@ -18,24 +17,12 @@ impl Node {
     /// # Errors
     /// The network cannot be started, or a setting is out of range.
     pub async fn join_peers(self: &Arc<Self>, config: CooperateConfig) -> Result<(), CooperateError> {
-        let node: Weak<Self> = Arc::downgrade(self);
-        let service = move |request: Request<hyper::body::Incoming>, _from: Name| {
-            let node = node.upgrade();
-            async move {
-                match node {
-                    Some(node) => node.answer_peer(request).await,
-                    None => cooperate::gone(),
-                }
-            }
-        };
-        let cooperation = Cooperation::join(config, &self.memory, service).await?;
-        let _ = self.cooperation.set(cooperation);
-        Ok(())
+        self.peers.join(config, &self.ground.memory).await
     }
 
     /// Tells the peers that this node goes, and lets end what they have forwarded. `true` if nothing was cut.
     pub async fn leave_peers(&self) -> bool {
-        match self.cooperation.get() {
+        match self.peers.cooperation() {
             Some(cooperation) => cooperation.leave().await,
             None => true,
         }
@@ -47,23 +34,23 @@ impl Node {
     /// # Errors
     /// If keys cannot be made of a secret. Nothing has changed then.
     pub fn set_peers_secrets(&self, secrets: &ClusterSecrets) -> Result<(), IdentityError> {
-        self.cooperation.get().map_or(Ok(()), |cooperation| cooperation.set_secrets(secrets))
+        self.peers.cooperation().map_or(Ok(()), |cooperation| cooperation.set_secrets(secrets))
     }
 
     /// Where it listens to its peers; `None` if there are none.
     pub fn peers_address(&self) -> Option<SocketAddr> {
-        self.cooperation.get().map(|cooperation| cooperation.address())
+        self.peers.cooperation().map(|cooperation| cooperation.address())
     }
 
     /// What the cluster looks like from here; `None` if there are no peers.
     pub fn peers(&self) -> Option<PeersView> {
-        self.cooperation.get().map(|cooperation| cooperation.view())
+        self.peers.cooperation().map(|cooperation| cooperation.view())
     }
 
     /// Gives a routing table, such as one made of yesterday's log, to all peers, as the newest; its owners are named by their
     /// numbers in it. False: this node goes by none, or the table has more targets than it may, or another number of owners.
     pub fn give_table(&self, owners: &[&str], table: RouteTable) -> bool {
-        self.cooperation.get().is_some_and(|cooperation| cooperation.give_table(owners, table))
+        self.peers.cooperation().is_some_and(|cooperation| cooperation.give_table(owners, table))
     }
 
     /// The target of a row of a log: a path with its query, or a host before it. None: it is none here. `host` is that of rows
@@ -74,7 +61,7 @@ impl Node {
             Some(0) | None => (host, bare),
             Some(slash) => bare.split_at(slash),
         };
-        if matches!(self.store, Store::Origin(_)) && host.is_empty() {
+        if self.contents.origin().is_some() && host.is_empty() {
             return None;
         }
         let mut request = Request::builder().uri(path);
@@ -82,6 +69,6 @@ impl Node {
             request = request.header(HOST, host);
         }
         let (parts, ()) = request.body(()).ok()?.into_parts();
-        self.target_of(&parts)
+        self.contents.target_of(&parts)
     }
 }

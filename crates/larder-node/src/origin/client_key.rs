@@ -1,7 +1,7 @@
 //! The clients that an origin's slots are shared among.
 //!
 //! A request's client is the last address in its `X-Forwarded-For`. The node itself writes that address when a request enters
-//! ([`crate::entry`]), unless the sender is a trusted relay, whose word it is then. A peer that forwards a request has written it too.
+//! ([`crate::service::Admission`]), unless the sender is a trusted relay, whose word it is then. A peer that forwards a request has written it too.
 
 use http::header::{HeaderMap, HeaderName};
 use larder_edge::forwarded_address;

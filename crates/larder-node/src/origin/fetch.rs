@@ -16,8 +16,8 @@ use super::stored::{Contents, Page, Variant};
 use crate::config::OriginConfig;
 use crate::http::cache_control::Directives;
 use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
-use crate::memory::Reservation;
-use crate::node::Node;
+use crate::memory::{Memory, Reservation};
+use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::uri::{Authority, PathAndQuery};
@@ -82,16 +82,23 @@ struct Kept {
     room: Reservation,
 }
 
-impl Node {
+/// Asks an origin, and fills the memory from its replies.
+#[derive(Clone, Debug)]
+pub(super) struct Fetcher {
+    pub(super) origin: Arc<Origin>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) uptime: Uptime,
+}
+
+impl Fetcher {
     /// Asks the origin, tells all who wait, and fills the cache. Runs in a task of its own.
     pub(super) async fn fetch(
-        self: Arc<Self>,
-        origin: Arc<Origin>,
+        self,
         (want, place): (Want, Place),
         landing: Landing,
         led: oneshot::Sender<Led>,
     ) {
-        let (sent, validating, received) = self.ask(&origin, &want, place).await;
+        let (sent, validating, received) = self.ask(&want, place).await;
         let now_ms = received.now_ms;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         let stands_in = |stale: &&Arc<Variant>| {
@@ -114,25 +121,21 @@ impl Node {
             {
                 let Fetched { reply, origin: asked, .. } = fetched;
                 let new = reply.into_parts().0.headers;
-                self.renew((&origin, asked), &want, stale, (new, received), (&landing, led));
+                self.renew(asked, &want, stale, (new, received), (&landing, led));
             }
-            (Ok(fetched), _) => self.fill(&origin, &want, (fetched, received), landing, led).await,
+            (Ok(fetched), _) => self.fill(&want, (fetched, received), landing, led).await,
         }
     }
 
     /// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one.
     /// Gives what came of it, and whether a 304 validates the stored reply.
-    async fn ask(
-        &self,
-        origin: &Origin,
-        want: &Want,
-        place: Place,
-    ) -> (Result<Fetched, OriginError>, bool, Received) {
+    async fn ask(&self, want: &Want, place: Place) -> (Result<Fetched, OriginError>, bool, Received) {
         let received = |sent_at: Instant| Received {
             wall: SystemTime::now(),
-            now_ms: self.now_ms(),
+            now_ms: self.uptime.now_ms(),
             delay: sent_at.elapsed().as_secs(),
         };
+        let origin = &self.origin;
         let mut headers = origin.outgoing(&want.headers, &want.host);
         for name in &fields::CONDITIONS {
             headers.remove(name);
@@ -143,7 +146,7 @@ impl Node {
         let sent =
             origin.send(place.clone(), &Method::GET, &want.target, headers, None, want.hints.clone()).await;
         let answer = sent.as_ref().ok().zip(want.stale.as_ref()).filter(|_| validating);
-        if answer.is_none_or(|(fetched, stale)| !self.leaves_open(origin, want, &fetched.reply, stale)) {
+        if answer.is_none_or(|(fetched, stale)| !self.leaves_open(want, &fetched.reply, stale)) {
             return (sent, validating, received(sent_at));
         }
         // The second request goes in the same place.
@@ -156,13 +159,13 @@ impl Node {
 
     /// Whether the answer to a precondition leaves open what this client may get: a 304 about another reply than the stored
     /// one (RFC 9111 section 4.3.4), or one by which the stored reply, which was another client's, is not for others.
-    fn leaves_open<B>(&self, origin: &Origin, want: &Want, reply: &Response<B>, stale: &Variant) -> bool {
+    fn leaves_open<B>(&self, want: &Want, reply: &Response<B>, stale: &Variant) -> bool {
         if reply.status() != StatusCode::NOT_MODIFIED {
             return false;
         }
-        let received = Received { wall: SystemTime::now(), now_ms: self.now_ms(), delay: 0 };
+        let received = Received { wall: SystemTime::now(), now_ms: self.uptime.now_ms(), delay: 0 };
         let headers = fields::refreshed(&stale.headers, reply.headers().clone(), received.wall);
-        let unkept = self.judge(origin, want, (stale.status, &headers), received).err();
+        let unkept = self.judge(want, (stale.status, &headers), received).err();
         is_of_another(reply.headers(), stale)
             // A cookie that comes with a 304 is this client's, as is the 304.
             || unkept.is_some_and(|unkept| unkept.is_the_replys() && unkept != Unkept::SetCookie)
@@ -172,14 +175,15 @@ impl Node {
     /// The origin has validated what is stored.
     fn renew(
         &self,
-        (origin, asked): (&Origin, Authority),
+        asked: Authority,
         want: &Want,
         stale: &Variant,
         (new, received): (HeaderMap, Received),
         (landing, led): (&Landing, oneshot::Sender<Led>),
     ) {
+        let origin = &self.origin;
         let headers = fields::refreshed(&stale.headers, new, received.wall);
-        let judged = self.judge(origin, want, (stale.status, &headers), received);
+        let judged = self.judge(want, (stale.status, &headers), received);
         let judged = judged.and_then(|freshness| {
             stale.validated(headers.clone(), &want.headers, freshness).ok_or(Unkept::VaryMany)
         });
@@ -217,13 +221,12 @@ impl Node {
 
     fn judge(
         &self,
-        origin: &Origin,
         want: &Want,
         reply: (StatusCode, &HeaderMap),
         received: Received,
     ) -> Result<Freshness, Unkept> {
         let additions = {
-            let terms = origin.terms();
+            let terms = self.origin.terms();
             let (negative, if_error) = (terms.config.negative, terms.config.stale_if_error);
             Additions { negative: negative.as_secs(), if_error: if_error.as_secs() }
         };
@@ -233,17 +236,17 @@ impl Node {
     /// A whole reply has come: keeps it if it may be kept, else hands it to the one who asked.
     async fn fill(
         &self,
-        origin: &Origin,
         want: &Want,
         (fetched, received): (Fetched, Received),
         mut landing: Landing,
         led: oneshot::Sender<Led>,
     ) {
-        let kept = match self.keep(origin, want, &fetched, received) {
+        let origin = &self.origin;
+        let kept = match self.keep(want, &fetched, received) {
             Ok(kept) => kept,
             Err(unkept) => {
                 if tells_of_target(fetched.reply.status()) {
-                    self.pass_by(origin, want, unkept);
+                    self.pass_by(want, unkept);
                 }
                 landing.announce(Joint::Alone);
                 drop(landing);
@@ -266,7 +269,7 @@ impl Node {
         // The client that led may have gone. The rest goes on without it.
         let reader = filling.reader();
         let _ = led.send(Led::Shared { variant: Arc::clone(&variant), how, reader });
-        if let Some((pieces, room)) = self.receive(origin, fetched, kept, &mut landing).await {
+        if let Some((pieces, room)) = self.receive(fetched, kept, &mut landing).await {
             let body = Contents::whole(pieces);
             let whole = Arc::new(variant.completed(body));
             self.memory.put_page((want.hash, &want.name), room, want.since, |earlier| {
@@ -278,9 +281,9 @@ impl Node {
     }
 
     /// Notes that a reply about the target is not kept.
-    fn pass_by(&self, origin: &Origin, want: &Want, unkept: Unkept) {
+    fn pass_by(&self, want: &Want, unkept: Unkept) {
         if unkept != Unkept::MemoryFull {
-            origin.passed.note(want.passed, self.now_ms());
+            self.origin.passed.note(want.passed, self.uptime.now_ms());
         }
         if want.speaks_for_all() && unkept.is_the_replys() {
             // The origin has spoken anew: what it said before is not to be used again.
@@ -289,17 +292,11 @@ impl Node {
     }
 
     /// Makes ready to keep a reply, or says why it is not kept.
-    fn keep(
-        &self,
-        origin: &Origin,
-        want: &Want,
-        fetched: &Fetched,
-        received: Received,
-    ) -> Result<Kept, Unkept> {
+    fn keep(&self, want: &Want, fetched: &Fetched, received: Received) -> Result<Kept, Unkept> {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
-        let freshness = self.judge(origin, want, (status, headers), received)?;
+        let freshness = self.judge(want, (status, headers), received)?;
         let len = fetched.reply.body().size_hint().exact();
-        if len.is_some_and(|len| !self.keeps(len)) {
+        if len.is_some_and(|len| !self.memory.keeps(len)) {
             return Err(Unkept::TooLong);
         }
         let mut headers = headers.clone();
@@ -318,7 +315,6 @@ impl Node {
     /// Receives a body. Gives all of it with the room it has if it can be kept; then its end is still to be told.
     async fn receive(
         &self,
-        origin: &Origin,
         fetched: Fetched,
         kept: Kept,
         landing: &mut Landing,
@@ -330,7 +326,7 @@ impl Node {
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());
-        let mut patience = fill_patience(&origin.terms().config);
+        let mut patience = fill_patience(&self.origin.terms().config);
         loop {
             let begun = Instant::now();
             let received = timeout(patience.left(), body.frame()).await;
@@ -351,7 +347,7 @@ impl Node {
             patience.received(bytes.len());
             len += bytes.len() as u64;
             charge += bytes.len() as u64 + EACH;
-            let fits = |room: &mut Reservation| self.keeps(len) && room.grow_to(charge);
+            let fits = |room: &mut Reservation| self.memory.keeps(len) && room.grow_to(charge);
             if room.as_mut().is_some_and(|room| !fits(room)) {
                 room = None;
                 landing.close();

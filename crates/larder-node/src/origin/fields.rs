@@ -41,7 +41,7 @@ pub(crate) const CONDITIONS: [HeaderName; 6] = [
 ];
 
 /// Removes the fields of one connection from a reply, those that its `Connection` nominates among them. Requests lose theirs when they
-/// enter ([`crate::entry`]).
+/// enter ([`crate::service::Admission`]).
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let mut named = Vec::new();
     for value in headers.get_all(header::CONNECTION) {

@@ -50,8 +50,9 @@ pub use stats::OriginStats;
 pub use tls::OriginTls;
 
 pub(crate) use asked::Asked;
-pub(crate) use body::Pulled;
 pub(crate) use client::{Fetched, Origin};
 pub(crate) use client_key::Client;
+pub(crate) use pull::Puller;
+pub(crate) use serve::pass;
 pub(crate) use sign::SIGNATURE;
 pub(crate) use stored::Page;

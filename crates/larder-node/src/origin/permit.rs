@@ -13,13 +13,14 @@
 //! pay (`x-amz-request-payer`), or make the reply one for this client alone (`x-amz-server-side-encryption-customer-key`), and
 //! nothing that is stored depends on them.
 
-use super::pull::Pull;
 use super::sign::{self, SIGNATURE, Signing};
 use crate::body::Body;
+use crate::config::OriginConfig;
 use crate::http::cache_status::Outcome;
-use crate::node::Node;
+use crate::reply::Replies;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
+use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
 /// Fields of Amazon that a client may set on any request: they ask for digests, or say the body's.
@@ -35,44 +36,40 @@ pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
     }
 }
 
-impl Node {
-    /// The reply to a request that the node must not send with its own rights.
-    pub(super) fn forbids(&self, pull: &Pull<'_>) -> Option<Response<Body>> {
-        let terms = pull.origin.terms();
-        let (config, method) = (&terms.config, &pull.parts.method);
-        if *method == Method::TRACE && (config.sign.is_some() || !config.fields.is_empty()) {
-            let text = "TRACE would show the header fields that this node adds to requests for its origin.\n";
-            return Some(self.method_refused(text.to_owned(), None));
-        }
-        let signing = config.sign.as_ref()?;
-        if !signing.permits(method) {
-            let text = format!(
-                "This node signs requests to its origin and permits {} only (node.origin.sign.methods).\n",
-                signing.allowed()
-            );
-            return Some(self.method_refused(text, Some(signing)));
-        }
-        let query = pull.parts.uri.query().unwrap_or_default();
-        if signing.is_s3() && !sign::is_presigned(query) && sign::sets_fields_of_reply(query) {
-            let text =
-                "This node does not sign requests that set header fields of their reply (response-...).";
-            return Some(self.plain(StatusCode::FORBIDDEN, Outcome::Local("sign-query"), text));
-        }
-        None
+/// The reply to a request that the node must not send with its own rights.
+pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -> Option<Response<Body>> {
+    let method = &parts.method;
+    if *method == Method::TRACE && (config.sign.is_some() || !config.fields.is_empty()) {
+        let text = "TRACE would show the header fields that this node adds to requests for its origin.\n";
+        return Some(method_refused(replies, text.to_owned(), None));
     }
-
-    fn method_refused(&self, text: String, signing: Option<&Signing>) -> Response<Body> {
-        let (status, outcome) = (StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"));
-        let mut reply = self.text(status, outcome, "text/plain; charset=utf-8", Bytes::from(text));
-        let allowed = signing.map_or_else(
-            || Some(HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")),
-            |signing| HeaderValue::try_from(signing.allowed()).ok(),
+    let signing = config.sign.as_ref()?;
+    if !signing.permits(method) {
+        let text = format!(
+            "This node signs requests to its origin and permits {} only (node.origin.sign.methods).\n",
+            signing.allowed()
         );
-        if let Some(allowed) = allowed {
-            reply.headers_mut().insert(header::ALLOW, allowed);
-        }
-        reply
+        return Some(method_refused(replies, text, Some(signing)));
     }
+    let query = parts.uri.query().unwrap_or_default();
+    if signing.is_s3() && !sign::is_presigned(query) && sign::sets_fields_of_reply(query) {
+        let text = "This node does not sign requests that set header fields of their reply (response-...).";
+        return Some(replies.plain(StatusCode::FORBIDDEN, Outcome::Local("sign-query"), text));
+    }
+    None
+}
+
+fn method_refused(replies: &Replies, text: String, signing: Option<&Signing>) -> Response<Body> {
+    let (status, outcome) = (StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"));
+    let mut reply = replies.text(status, outcome, "text/plain; charset=utf-8", Bytes::from(text));
+    let allowed = signing.map_or_else(
+        || Some(HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")),
+        |signing| HeaderValue::try_from(signing.allowed()).ok(),
+    );
+    if let Some(allowed) = allowed {
+        reply.headers_mut().insert(header::ALLOW, allowed);
+    }
+    reply
 }
 
 #[cfg(test)]

@@ -4,21 +4,26 @@ use super::asked::Asked;
 use super::client::Origin;
 use super::client_key::Client;
 use super::error::{Fault, OriginError, Outgoing};
-use super::fetch::{Led, Want, has_failed};
+use super::fetch::{Fetcher, Led, Want, has_failed};
 use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
 use super::interim::Hints;
+use super::permit;
 use super::place::Place;
+use super::range_fill::whole_after;
+use super::serve::{self, KeptReplies};
 use super::site::Site;
 use super::stored::{Page, Variant};
-use super::tunnel::Line;
+use super::tunnel::{self, Line, TunnelRequest};
 use crate::body::Body;
 use crate::http::cache_control::Directives;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition;
 use crate::http::freshness::{Use, is_safe};
 use crate::http::hop::told;
-use crate::node::Node;
+use crate::memory::Memory;
+use crate::reply::Replies;
+use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -30,34 +35,53 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// A request on its way through.
-pub(super) struct Pull<'a> {
-    pub(super) origin: &'a Arc<Origin>,
-    pub(super) parts: &'a Parts,
+struct Pull<'a> {
+    parts: &'a Parts,
     site: Site,
     target: PathAndQuery,
-    pub(super) name: Vec<u8>,
-    pub(super) hash: u64,
-    pub(super) asked: Directives,
+    name: Vec<u8>,
+    hash: u64,
+    asked: Directives,
     /// The purges that were done before anything was looked up.
     since: u64,
     /// The client whose share of the origin's slots it takes.
-    pub(super) client: Client,
+    client: Client,
 }
 
-impl Node {
+/// Answers requests from an origin, through the memory.
+#[derive(Debug)]
+pub(crate) struct Puller {
+    fetcher: Fetcher,
+    replies: Arc<Replies>,
+}
+
+impl Puller {
+    pub(crate) fn new(origin: Origin, memory: &Arc<Memory>, replies: &Arc<Replies>, uptime: Uptime) -> Self {
+        let fetcher = Fetcher { origin: Arc::new(origin), memory: Arc::clone(memory), uptime };
+        Self { fetcher, replies: Arc::clone(replies) }
+    }
+
+    /// The origin.
+    pub(crate) fn origin(&self) -> &Arc<Origin> {
+        &self.fetcher.origin
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.fetcher.memory
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.fetcher.uptime.now_ms()
+    }
+
     /// Answers a request out of the cache or from the origin.
-    pub(crate) async fn pull<B>(
-        self: &Arc<Self>,
-        origin: &Arc<Origin>,
-        parts: &Parts,
-        body: B,
-    ) -> Response<Body>
+    pub(crate) async fn pull<B>(&self, parts: &Parts, body: B) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Fault>,
     {
-        let Some(pull) = self.understand(origin, parts) else {
-            return self.plain(
+        let Some(pull) = self.understand(parts) else {
+            return self.replies.plain(
                 StatusCode::BAD_REQUEST,
                 Outcome::Local("host-or-path"),
                 "no host, or no path",
@@ -67,7 +91,9 @@ impl Node {
             return reply;
         }
         if let Some(line) = parts.extensions.get::<Line>() {
-            return Box::pin(self.open_tunnel(&pull, line)).await;
+            let request =
+                TunnelRequest { parts, host: pull.site.host(), target: &pull.target, client: pull.client };
+            return Box::pin(tunnel::open(self.origin(), &self.replies, request, line)).await;
         }
         let bodied = !body.is_end_stream();
         let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
@@ -77,7 +103,7 @@ impl Node {
         if bodied {
             return self.pass_on(&pull, None, (Why::Bypass, "body"), body).await;
         }
-        let page = self.memory.page(pull.hash, &pull.name);
+        let page = self.memory().page(pull.hash, &pull.name);
         let kept = page.as_ref().and_then(|page| page.select(&parts.headers));
         let why = match (&page, kept) {
             (None, _) => Why::Miss,
@@ -93,25 +119,15 @@ impl Node {
             },
         };
         if pull.asked.only_if_cached {
-            return self.plain(StatusCode::GATEWAY_TIMEOUT, Outcome::Local("only-if-cached"), "not cached");
+            return self.replies.plain(
+                StatusCode::GATEWAY_TIMEOUT,
+                Outcome::Local("only-if-cached"),
+                "not cached",
+            );
         }
         // The last reply was for one client only: no request waits for the next one.
-        let passed_before = origin.passed.has(pull.passed(), self.now_ms());
-        let alone = if parts.method == Method::HEAD {
-            Some("head")
-        } else if parts.headers.contains_key(header::RANGE)
-            && !kept.is_some_and(|kept| kept.can_be_asked_about())
-        {
-            Some("range")
-        } else if pull.asked.no_store {
-            Some("no-store")
-        } else if passed_before && kept.is_none() && condition::is_conditional(&parts.headers) {
-            // The reply will most likely not be stored, so the origin evaluates the client's precondition.
-            Some("conditional")
-        } else {
-            None
-        };
-        match alone {
+        let passed_before = self.origin().passed.has(pull.passed(), self.now_ms());
+        match pull.reason_to_ask_alone(kept, passed_before) {
             Some(detail) => self.pass_on(&pull, kept, (why, detail), None).await,
             None => {
                 // A client that wants the origin to be asked gets a reply to its own request, and so does each client if
@@ -120,7 +136,7 @@ impl Node {
                     || why == Why::Request
                     || passed_before
                     || kept.is_some_and(|kept| kept.freshness.is_always_validated());
-                let landing = own.then(|| origin.flights.alone());
+                let landing = own.then(|| self.origin().flights.alone());
                 self.fetch_or_join(&pull, (page.as_deref(), kept), why, landing).await
             }
         }
@@ -130,22 +146,24 @@ impl Node {
     fn goes_no_further(&self, pull: &Pull<'_>) -> Option<Response<Body>> {
         let Parts { method, headers, .. } = pull.parts;
         if *method == Method::CONNECT {
-            return Some(self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), ""));
+            return Some(self.replies.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), ""));
         }
         let last_hop = matches!(*method, Method::OPTIONS | Method::TRACE) && fields::hops(headers) == Some(0);
-        self.forbids(pull).or_else(|| last_hop.then(|| self.last_hop(method)))
+        let forbidden = permit::forbids(&self.replies, &self.origin().terms().config, pull.parts);
+        forbidden.or_else(|| last_hop.then(|| self.last_hop(method)))
     }
 
     /// The answer to a request whose `Max-Forwards` is used up.
     fn last_hop(&self, method: &Method) -> Response<Body> {
         let status = if *method == Method::OPTIONS { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED };
-        let mut reply = self.plain(status, Outcome::Local("max-forwards"), "");
+        let mut reply = self.replies.plain(status, Outcome::Local("max-forwards"), "");
         let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
         reply.headers_mut().insert(header::ALLOW, allowed);
         reply
     }
 
-    fn understand<'a>(&self, origin: &'a Arc<Origin>, parts: &'a Parts) -> Option<Pull<'a>> {
+    fn understand<'a>(&self, parts: &'a Parts) -> Option<Pull<'a>> {
+        let origin = self.origin();
         let target = parts.uri.path_and_query()?.clone();
         let site = Site::new(&parts.headers, origin.host(parts)?);
         let starred = target.as_str() == "*" && parts.method == Method::OPTIONS;
@@ -153,33 +171,49 @@ impl Node {
             return None;
         }
         let name = site.page(target.as_str());
-        let (hash, since) = (self.memory.hash(&name), self.memory.purges_done());
+        let (hash, since) = (self.memory().hash(&name), self.memory().purges_done());
         let (asked, client) = (origin.asked(&parts.headers), origin.client(parts));
-        Some(Pull { origin, parts, site, target, name, hash, asked, since, client })
+        Some(Pull { parts, site, target, name, hash, asked, since, client })
+    }
+
+    fn kept(&self) -> KeptReplies<'_> {
+        KeptReplies { replies: &self.replies, origin: self.origin(), uptime: self.fetcher.uptime }
+    }
+
+    /// Has the whole of a target fetched, of which the origin has sent a range ([`super::range_fill`]).
+    fn fill_after_range<B>(&self, pull: &Pull<'_>, part: &Response<B>) {
+        if !self.origin().terms().config.range_fill || pull.asked.no_store {
+            return;
+        }
+        let fits = |len| self.memory().keeps(len) && self.memory().reservation().grow_to(len);
+        if !whole_after(part).is_some_and(fits) || self.origin().passed.has(pull.passed(), self.now_ms()) {
+            return;
+        }
+        let page = self.memory().page(pull.hash, &pull.name);
+        // Another request may have brought it while this one was under way.
+        let stored = page.as_ref().and_then(|page| page.select(&pull.parts.headers));
+        if stored.is_none() {
+            self.refresh(pull, page.as_deref(), None);
+        }
     }
 
     fn hit(&self, pull: &Pull<'_>, variant: &Arc<Variant>, detail: Option<&'static str>) -> Response<Body> {
         let ttl = variant.freshness.time_to_live(self.now_ms());
-        self.serve_kept(pull.origin, pull.parts, variant, Outcome::Kept { ttl, detail }, None)
+        self.kept().reply(pull.parts, variant, Outcome::Kept { ttl, detail }, None)
     }
 
     /// Asks the origin anew without waiting, unless a request of the same kind is under way or the client has its share of
     /// the slots. It asks with the headers of this client, as a miss would.
-    pub(super) fn refresh(
-        self: &Arc<Self>,
-        pull: &Pull<'_>,
-        page: Option<&Page>,
-        stale: Option<&Arc<Variant>>,
-    ) {
-        let Some(place) = pull.origin.try_place(pull.client) else { return };
-        if let Begun::Lead(landing) = pull.origin.flights.begin(&pull.key(page)) {
+    fn refresh(&self, pull: &Pull<'_>, page: Option<&Page>, stale: Option<&Arc<Variant>>) {
+        let Some(place) = self.origin().try_place(pull.client) else { return };
+        if let Begun::Lead(landing) = self.origin().flights.begin(&pull.key(page)) {
             let (led, _) = oneshot::channel();
             self.set_off(pull, stale, (landing, place, led), None);
         }
     }
 
     fn set_off(
-        self: &Arc<Self>,
+        &self,
         pull: &Pull<'_>,
         stale: Option<&Arc<Variant>>,
         (landing, place, led): (Landing, Place, oneshot::Sender<Led>),
@@ -197,12 +231,12 @@ impl Node {
             stale: stale.cloned(),
             hints,
         };
-        tokio::spawn(Arc::clone(self).fetch(Arc::clone(pull.origin), (want, place), landing, led));
+        tokio::spawn(self.fetcher.clone().fetch((want, place), landing, led));
     }
 
     /// Asks the origin for all that want this at the same time, or waits for the request that does.
     async fn fetch_or_join(
-        self: &Arc<Self>,
+        &self,
         pull: &Pull<'_>,
         (page, kept): (Option<&Page>, Option<&Arc<Variant>>),
         why: Why,
@@ -210,7 +244,7 @@ impl Node {
     ) -> Response<Body> {
         let key = pull.key(page);
         if alone.is_none()
-            && let Some(flight) = pull.origin.flights.under_way(&key)
+            && let Some(flight) = self.origin().flights.under_way(&key)
         {
             return self.join(pull, kept, &flight, why).await;
         }
@@ -221,7 +255,7 @@ impl Node {
         };
         let landing = match alone {
             Some(landing) => landing,
-            None => match pull.origin.flights.begin(&key) {
+            None => match self.origin().flights.begin(&key) {
                 Begun::Lead(landing) => landing,
                 Begun::Join(flight) => {
                     drop(place);
@@ -234,15 +268,15 @@ impl Node {
         match leads.await {
             Ok(Led::Shared { variant, how, reader }) => {
                 let outcome = pulled(why, &how, false);
-                Asked::mark(self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader), how.origin)
+                Asked::mark(self.kept().reply(pull.parts, &variant, outcome, reader), how.origin)
             }
             Ok(Led::Own { fetched, detail }) => {
                 let status = Some(fetched.reply.status().as_u16());
                 let how = How { status, stored: false, detail: Some(detail), origin: None };
-                self.pass(pull.origin, pull.parts, fetched, pulled(why, &how, false))
+                serve::pass(&self.replies, self.origin(), pull.parts, fetched, pulled(why, &how, false))
             }
-            Ok(Led::Failed(error)) => self.origin_failed(error, why),
-            Err(_) => self.origin_failed(OriginError::Abandoned, why),
+            Ok(Led::Failed(error)) => serve::failed(&self.replies, error, why),
+            Err(_) => serve::failed(&self.replies, OriginError::Abandoned, why),
         }
     }
 
@@ -254,21 +288,21 @@ impl Node {
         kept: Option<&Arc<Variant>>,
         why: Why,
     ) -> ControlFlow<Response<Body>, Place> {
-        if let Some(place) = pull.origin.try_place(pull.client) {
+        if let Some(place) = self.origin().try_place(pull.client) {
             return ControlFlow::Continue(place);
         }
-        let place = match pull.origin.place(pull.client).await {
+        let place = match self.origin().place(pull.client).await {
             Ok(place) => place,
             Err(error) => {
                 let stored = kept.filter(|kept| kept.freshness.stands_in(self.now_ms(), &pull.asked));
                 let outcome = pulled(why, &How::standing_in(None), false);
                 return ControlFlow::Break(match stored {
-                    Some(stored) => self.serve_kept(pull.origin, pull.parts, stored, outcome, None),
-                    None => self.origin_failed(error, why),
+                    Some(stored) => self.kept().reply(pull.parts, stored, outcome, None),
+                    None => serve::failed(&self.replies, error, why),
                 });
             }
         };
-        let page = self.memory.page(pull.hash, &pull.name);
+        let page = self.memory().page(pull.hash, &pull.name);
         let fresh = page
             .as_ref()
             .and_then(|page| page.select(&pull.parts.headers))
@@ -280,7 +314,7 @@ impl Node {
     }
 
     async fn join(
-        self: &Arc<Self>,
+        &self,
         pull: &Pull<'_>,
         kept: Option<&Arc<Variant>>,
         flight: &Flight,
@@ -293,7 +327,7 @@ impl Node {
                     && let Ok(reader) = reader
                 {
                     let outcome = pulled(why, &how, true);
-                    let reply = self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader);
+                    let reply = self.kept().reply(pull.parts, &variant, outcome, reader);
                     return Asked::mark(reply, how.origin);
                 }
                 let why = if variant.suits(&pull.parts.headers) { why } else { Why::Vary };
@@ -303,9 +337,9 @@ impl Node {
             Joint::Unreachable(error) => match kept.filter(|kept| self.stands_in(kept, pull)) {
                 Some(kept) => {
                     let outcome = pulled(why, &How::standing_in(None), true);
-                    self.serve_kept(pull.origin, pull.parts, kept, outcome, None)
+                    self.kept().reply(pull.parts, kept, outcome, None)
                 }
-                None => self.origin_failed(error, why),
+                None => serve::failed(&self.replies, error, why),
             },
         }
     }
@@ -318,13 +352,13 @@ impl Node {
     /// Sends the request as it is to the origin, and its reply as it is to the client. If the origin fails, the stored
     /// reply is sent if it may stand in.
     async fn pass_on(
-        self: &Arc<Self>,
+        &self,
         pull: &Pull<'_>,
         kept: Option<&Arc<Variant>>,
         (why, detail): (Why, &'static str),
         body: Option<Outgoing>,
     ) -> Response<Body> {
-        let Pull { origin, parts, site, target, .. } = pull;
+        let (Pull { parts, site, target, .. }, origin) = (pull, self.origin());
         let mut headers = origin.outgoing(&parts.headers, site.host());
         if body.is_some() && !headers.contains_key(header::CONTENT_LENGTH) {
             // Left to itself, hyper sends a GET without its body.
@@ -339,10 +373,10 @@ impl Node {
         };
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         if let Some(kept) = kept.filter(|kept| has_failed(status) && self.stands_in(kept, pull)) {
-            return self.serve_kept(origin, parts, kept, pulled(why, &How::standing_in(status), false), None);
+            return self.kept().reply(parts, kept, pulled(why, &How::standing_in(status), false), None);
         }
         match sent {
-            Err(error) => self.origin_failed(error, why),
+            Err(error) => serve::failed(&self.replies, error, why),
             Ok(fetched) => {
                 let status = fetched.reply.status();
                 if !is_safe(&parts.method) && (status.is_success() || status.is_redirection()) {
@@ -353,7 +387,7 @@ impl Node {
                 }
                 let status = Some(status.as_u16());
                 let how = How { status, stored: false, detail: Some(detail), origin: None };
-                self.pass(origin, parts, fetched, pulled(why, &how, false))
+                serve::pass(&self.replies, origin, parts, fetched, pulled(why, &how, false))
             }
         }
     }
@@ -371,29 +405,37 @@ impl Node {
 
     fn forget_pages(&self, pull: &Pull<'_>, target: &str) {
         for page in pull.site.pages(&pull.parts.headers, target) {
-            self.memory.forget((self.memory.hash(&page), 0));
+            self.memory().forget((self.memory().hash(&page), 0));
         }
     }
 }
 
 impl Pull<'_> {
-    /// The host that the origin is asked for.
-    pub(super) fn host(&self) -> &str {
-        self.site.host()
-    }
-
-    pub(super) fn target(&self) -> &PathAndQuery {
-        &self.target
-    }
-
     /// Whether the request says who sends it.
     fn signed(&self) -> bool {
         self.parts.headers.contains_key(header::AUTHORIZATION)
     }
 
+    /// Why the request asks the origin alone, without the cache, if it does. `passed_before`: the last reply was for one client only.
+    fn reason_to_ask_alone(&self, kept: Option<&Arc<Variant>>, passed_before: bool) -> Option<&'static str> {
+        let Parts { method, headers, .. } = self.parts;
+        if *method == Method::HEAD {
+            Some("head")
+        } else if headers.contains_key(header::RANGE) && !kept.is_some_and(|kept| kept.can_be_asked_about()) {
+            Some("range")
+        } else if self.asked.no_store {
+            Some("no-store")
+        } else if passed_before && kept.is_none() && condition::is_conditional(headers) {
+            // The reply will most likely not be stored, so the origin evaluates the client's precondition.
+            Some("conditional")
+        } else {
+            None
+        }
+    }
+
     /// Hash by which the target is noted if its reply is for one client only. Requests with `Authorization` have another
     /// hash, and so have requests with other credentials: a reply to one of them does not keep the others from sharing.
-    pub(super) fn passed(&self) -> u64 {
+    fn passed(&self) -> u64 {
         /// Differs from 0 and from its complement in the bits that select a slot and in those that mark a hash.
         const OTHER_CREDENTIALS: u64 = u64::MAX / 3;
         if self.signed() {

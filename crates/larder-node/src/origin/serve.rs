@@ -12,20 +12,25 @@ use crate::body::Body;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::range::{self, Range};
-use crate::node::Node;
-use crate::reply::OwnFault;
-use http::header::{self, HeaderName, HeaderValue};
+use crate::reply::{OwnFault, Replies};
+use crate::uptime::Uptime;
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use std::sync::Arc;
 
-const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+/// Makes replies of what is kept of an origin.
+#[derive(Clone, Copy)]
+pub(super) struct KeptReplies<'a> {
+    pub(super) replies: &'a Replies,
+    pub(super) origin: &'a Origin,
+    pub(super) uptime: Uptime,
+}
 
-impl Node {
+impl KeptReplies<'_> {
     /// The reply to a GET or HEAD made of a variant that suits it. `reader` reads a body that is on its way.
-    pub(super) fn serve_kept(
-        &self,
-        origin: &Origin,
+    pub(super) fn reply(
+        self,
         parts: &Parts,
         variant: &Arc<Variant>,
         outcome: Outcome,
@@ -37,10 +42,10 @@ impl Node {
         {
             match condition::evaluate(&parts.headers, &validators) {
                 Verdict::Proceed => {}
-                Verdict::Failed => return self.plain(StatusCode::PRECONDITION_FAILED, outcome, ""),
+                Verdict::Failed => return self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, ""),
                 Verdict::NotModified => {
                     let body = Body::empty();
-                    let mut reply = self.with_head(origin, StatusCode::NOT_MODIFIED, variant, outcome, body);
+                    let mut reply = self.with_head(StatusCode::NOT_MODIFIED, variant, outcome, body);
                     reply.headers_mut().remove(header::CONTENT_TYPE);
                     return reply;
                 }
@@ -48,13 +53,13 @@ impl Node {
         }
         let (pieces, size) = match (&variant.body, reader) {
             _ if parts.method == Method::HEAD => {
-                return self.with_length(origin, variant, outcome, Body::empty(), len);
+                return self.with_length(variant, outcome, Body::empty(), len);
             }
             (Contents::Filling(_), Some(reader)) => {
-                let body = Body::pulled(Pulled::Shared(reader), len);
-                return self.with_length(origin, variant, outcome, body, len);
+                let body = Body::stream(Pulled::Shared(reader), len);
+                return self.with_length(variant, outcome, body, len);
             }
-            (Contents::Filling(_), None) => return self.origin_failed(OriginError::Abandoned, Why::Miss),
+            (Contents::Filling(_), None) => return failed(self.replies, OriginError::Abandoned, Why::Miss),
             (Contents::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
         };
         // Without a validator nothing can be what an If-Range names.
@@ -67,15 +72,15 @@ impl Node {
             _ => Range::Whole,
         };
         match range {
-            Range::Unsatisfiable => self.unsatisfiable(size, outcome),
+            Range::Unsatisfiable => self.replies.unsatisfiable(size, outcome),
             Range::Whole => {
-                let body = Body::pulled(Pulled::pieces(pieces, 0..size), len);
-                self.with_length(origin, variant, outcome, body, len)
+                let body = Body::pieces(pieces, 0..size);
+                self.with_length(variant, outcome, body, len)
             }
             Range::Part { first, last } => {
                 let len = last - first + 1;
-                let body = Body::pulled(Pulled::pieces(pieces, first..last + 1), Some(len));
-                let mut reply = self.with_head(origin, StatusCode::PARTIAL_CONTENT, variant, outcome, body);
+                let body = Body::pieces(pieces, first..last + 1);
+                let mut reply = self.with_head(StatusCode::PARTIAL_CONTENT, variant, outcome, body);
                 let headers = reply.headers_mut();
                 fields::remove_content_digests(headers);
                 headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
@@ -88,14 +93,13 @@ impl Node {
     }
 
     fn with_length(
-        &self,
-        origin: &Origin,
+        self,
         variant: &Variant,
         outcome: Outcome,
         body: Body,
         len: Option<u64>,
     ) -> Response<Body> {
-        let mut reply = self.with_head(origin, variant.status, variant, outcome, body);
+        let mut reply = self.with_head(variant.status, variant, outcome, body);
         if let Some(len) = len.filter(|_| variant.status != StatusCode::NO_CONTENT) {
             reply.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
         }
@@ -104,84 +108,66 @@ impl Node {
 
     /// A reply with the headers of what is kept, its age among them.
     fn with_head(
-        &self,
-        origin: &Origin,
+        self,
         status: StatusCode,
         variant: &Variant,
         outcome: Outcome,
         body: Body,
     ) -> Response<Body> {
-        let mut reply = self.merged(origin, status, variant.headers.clone(), outcome, body);
-        let age = variant.freshness.age(self.now_ms());
+        let mut reply = merged(self.replies, self.origin, status, variant.headers.clone(), outcome, body);
+        let age = variant.freshness.age(self.uptime.now_ms());
         reply.headers_mut().insert(header::AGE, HeaderValue::from(age));
         reply
     }
+}
 
-    /// A reply of the origin, or of another node, passed on to one client.
-    pub(crate) fn pass(
-        &self,
-        origin: &Origin,
-        parts: &Parts,
-        fetched: Fetched,
-        outcome: Outcome,
-    ) -> Response<Body> {
-        let patience = {
-            let config = &origin.terms().config;
-            Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
-        };
-        let asked = fetched.origin.clone();
-        let (head, body, len) = Pulled::passed(fetched, patience);
-        let mut headers = head.headers;
-        fields::strip(&mut headers);
-        let empty = parts.method == Method::HEAD
-            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-            || len == Some(0);
-        let body = if empty { Body::empty() } else { Body::pulled(body, len) };
-        Asked::mark(self.merged(origin, head.status, headers, outcome, body), Some(asked))
-    }
+/// A reply of the origin, or of another node, passed on to one client.
+pub(crate) fn pass(
+    replies: &Replies,
+    origin: &Origin,
+    parts: &Parts,
+    fetched: Fetched,
+    outcome: Outcome,
+) -> Response<Body> {
+    let patience = {
+        let config = &origin.terms().config;
+        Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
+    };
+    let asked = fetched.origin.clone();
+    let (head, body, len) = Pulled::passed(fetched, patience);
+    let mut headers = head.headers;
+    fields::strip(&mut headers);
+    let empty = parts.method == Method::HEAD
+        || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || len == Some(0);
+    let body = if empty { Body::empty() } else { Body::stream(body, len) };
+    Asked::mark(merged(replies, origin, head.status, headers, outcome, body), Some(asked))
+}
 
-    /// A reply with the origin's headers and this node's.
-    pub(super) fn merged(
-        &self,
-        origin: &Origin,
-        status: StatusCode,
-        mut headers: HeaderMap,
-        outcome: Outcome,
-        body: Body,
-    ) -> Response<Body> {
-        fields::via(&mut headers, &origin.via);
-        self.merged_with(status, headers, outcome, body)
-    }
+/// A reply with the origin's headers and this node's.
+pub(super) fn merged(
+    replies: &Replies,
+    origin: &Origin,
+    status: StatusCode,
+    mut headers: HeaderMap,
+    outcome: Outcome,
+    body: Body,
+) -> Response<Body> {
+    fields::via(&mut headers, &origin.via);
+    replies.merged(status, headers, outcome, body)
+}
 
-    /// A reply with somebody else's headers and this node's.
-    pub(crate) fn merged_with(
-        &self,
-        status: StatusCode,
-        mut headers: HeaderMap,
-        outcome: Outcome,
-        body: Body,
-    ) -> Response<Body> {
-        let mut reply = self.start(status, outcome, body);
-        // Caches nearer to the origin stand first in the list.
-        for value in reply.headers().get_all(CACHE_STATUS) {
-            headers.append(CACHE_STATUS, value.clone());
-        }
-        *reply.headers_mut() = headers;
-        reply
+/// The reply for an origin that gave none.
+pub(super) fn failed(replies: &Replies, error: OriginError, why: Why) -> Response<Body> {
+    let (status, detail) = error.reply();
+    let outcome = Outcome::Failed { why, status, detail };
+    let mut reply =
+        replies.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
+    if matches!(status, 429 | 503) {
+        reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
-
-    /// The reply for an origin that gave none.
-    pub(super) fn origin_failed(&self, error: OriginError, why: Why) -> Response<Body> {
-        let (status, detail) = error.reply();
-        let outcome = Outcome::Failed { why, status, detail };
-        let mut reply =
-            self.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
-        if matches!(status, 429 | 503) {
-            reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        if error.is_own() {
-            reply.extensions_mut().insert(OwnFault);
-        }
-        reply
+    if error.is_own() {
+        reply.extensions_mut().insert(OwnFault);
     }
+    reply
 }

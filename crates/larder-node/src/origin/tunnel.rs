@@ -22,25 +22,27 @@
 
 use super::asked::Asked;
 use super::client::{Fetched, Origin};
+use super::client_key::Client;
 use super::error::OriginError;
 use super::fields;
 use super::interim::Hints;
 use super::place::Counts;
-use super::pull::Pull;
+use super::serve;
 use super::slots::{Refused, Slot};
 use crate::access;
 use crate::body::Body;
-use crate::connection::Shared;
 use crate::counts::{Count, Counters};
 use crate::http::cache_control::Items;
 use crate::http::cache_status::{Outcome, Why};
-use crate::node::Node;
+use crate::reply::Replies;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use larder_edge::ClientIo;
+use std::fmt::Debug;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,9 +78,15 @@ fn is_websocket(headers: &HeaderMap) -> bool {
     first && protocols.next().is_none()
 }
 
+/// A client's connection that may become a tunnel.
+pub(crate) trait Upgradable: Debug + Send + Sync {
+    /// The place for the tunnel.
+    fn opened(&self) -> &Opened;
+}
+
 /// The connection of a request that asks for a tunnel: an extension of the request.
 #[derive(Clone, Debug)]
-pub(crate) struct Line(pub(crate) Arc<Shared>);
+pub(crate) struct Line(pub(crate) Arc<dyn Upgradable>);
 
 /// A client's connection may become this tunnel.
 #[derive(Debug, Default)]
@@ -145,8 +153,8 @@ impl Origin {
     }
 
     /// A place for a tunnel, without waiting.
-    async fn seat(&self, pull: &Pull<'_>) -> Result<Seat, OriginError> {
-        match self.tunnels.take(pull.client).await {
+    async fn seat(&self, client: Client) -> Result<Seat, OriginError> {
+        match self.tunnels.take(client).await {
             Ok(slot) => Ok(Seat { _slot: slot, counts: Arc::clone(&self.counts) }),
             Err(Refused::Full) => {
                 self.counts.tunnels_full.add(1);
@@ -160,55 +168,68 @@ impl Origin {
     }
 }
 
-impl Node {
-    /// Asks the origin for a tunnel, which the client's connection becomes after the reply if that is 101.
-    pub(super) async fn open_tunnel(&self, pull: &Pull<'_>, line: &Line) -> Response<Body> {
-        let Pull { origin, parts, .. } = pull;
-        match self.ask_for_tunnel(pull).await {
-            Err(error) => self.origin_failed(error, Why::Bypass),
-            Ok((fetched, _)) if fetched.reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
-                let outcome = outcome(fetched.reply.status());
-                self.pass(origin, parts, fetched, outcome)
-            }
-            Ok((Fetched { mut reply, origin: asked, .. }, seat)) => {
-                let upgraded =
-                    hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
-                let Some(upgraded) = upgraded else {
-                    return self.origin_failed(OriginError::BadReply, Why::Bypass);
-                };
-                let (idle_timeout, body_timeout) = {
-                    let config = &origin.terms().config;
-                    (config.tunnel_idle_timeout, config.body_timeout)
-                };
-                origin.counts.tunnels_opened.add(1);
-                line.0.tunnel.put(Tunnel {
-                    origin: TokioIo::new(upgraded),
-                    seat,
-                    idle_timeout,
-                    body_timeout,
-                    line: None,
-                });
-                let (head, _) = reply.into_parts();
-                let mut headers = head.headers;
-                fields::strip(&mut headers);
-                let mut reply =
-                    self.merged(origin, head.status, headers, outcome(head.status), Body::empty());
-                reply.headers_mut().insert(header::CONNECTION, UPGRADE);
-                reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
-                Asked::mark(reply, Some(asked))
-            }
+/// A request that asks for a tunnel.
+#[derive(Clone, Copy)]
+pub(super) struct TunnelRequest<'a> {
+    pub(super) parts: &'a Parts,
+    /// The host that the origin is asked for.
+    pub(super) host: &'a str,
+    pub(super) target: &'a PathAndQuery,
+    /// The client whose share of tunnels and slots it takes.
+    pub(super) client: Client,
+}
+
+/// Asks the origin for a tunnel, which the client's connection becomes after the reply if that is 101.
+pub(super) async fn open(
+    origin: &Origin,
+    replies: &Replies,
+    request: TunnelRequest<'_>,
+    line: &Line,
+) -> Response<Body> {
+    match ask(origin, request).await {
+        Err(error) => serve::failed(replies, error, Why::Bypass),
+        Ok((fetched, _)) if fetched.reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
+            let outcome = outcome(fetched.reply.status());
+            serve::pass(replies, origin, request.parts, fetched, outcome)
+        }
+        Ok((Fetched { mut reply, origin: asked, .. }, seat)) => {
+            let upgraded =
+                hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
+            let Some(upgraded) = upgraded else {
+                return serve::failed(replies, OriginError::BadReply, Why::Bypass);
+            };
+            let (idle_timeout, body_timeout) = {
+                let config = &origin.terms().config;
+                (config.tunnel_idle_timeout, config.body_timeout)
+            };
+            origin.counts.tunnels_opened.add(1);
+            line.0.opened().put(Tunnel {
+                origin: TokioIo::new(upgraded),
+                seat,
+                idle_timeout,
+                body_timeout,
+                line: None,
+            });
+            let (head, _) = reply.into_parts();
+            let mut headers = head.headers;
+            fields::strip(&mut headers);
+            let outcome = outcome(head.status);
+            let mut reply = serve::merged(replies, origin, head.status, headers, outcome, Body::empty());
+            reply.headers_mut().insert(header::CONNECTION, UPGRADE);
+            reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
+            Asked::mark(reply, Some(asked))
         }
     }
+}
 
-    async fn ask_for_tunnel(&self, pull: &Pull<'_>) -> Result<(Fetched, Seat), OriginError> {
-        let Pull { origin, parts, .. } = pull;
-        let seat = origin.seat(pull).await?;
-        let place = origin.place(pull.client).await?;
-        let mut headers = origin.outgoing(&parts.headers, pull.host());
-        headers.insert(header::UPGRADE, WEBSOCKET);
-        let hints = Hints::of_request(parts);
-        Ok((origin.send(place, &parts.method, pull.target(), headers, None, hints).await?, seat))
-    }
+async fn ask(origin: &Origin, request: TunnelRequest<'_>) -> Result<(Fetched, Seat), OriginError> {
+    let TunnelRequest { parts, host, target, client } = request;
+    let seat = origin.seat(client).await?;
+    let place = origin.place(client).await?;
+    let mut headers = origin.outgoing(&parts.headers, host);
+    headers.insert(header::UPGRADE, WEBSOCKET);
+    let hints = Hints::of_request(parts);
+    Ok((origin.send(place, &parts.method, target, headers, None, hints).await?, seat))
 }
 
 fn outcome(status: StatusCode) -> Outcome {

@@ -1,38 +1,72 @@
-//! What a node tells the switches that send it requests: its load, when asked, and changes in its cache, as they come.
+//! What a node says of itself: its numbers, and to the switches that send it requests its load, when asked, and changes in its cache,
+//! as they come.
 //!
 //! | signal | source | unit | as old as | missing when |
 //! |---|---|---|---|---|
 //! | load ([`LoadCounters`]) | own counters, modelled devices, `/proc`, `/sys` | cumulative; microseconds, bytes, counts | 10 ms at most | field by field: `null` |
 //! | cache ([`stream`]) | the memory cache | targets by id | as the link takes | no id was told for the object |
 //!
-//! Neither is for clients: see [`crate::entry`].
+//! Neither is for clients: see [`crate::service::Admission`].
 
 mod kernel;
 mod page;
-pub(crate) mod stream;
+mod reloads;
+mod stats;
+mod stream;
 
 pub use page::{LoadCounters, Origin};
+pub use reloads::ReloadCounts;
+pub use stats::NodeStats;
 
+use crate::access::Access;
 use crate::body::Body;
 use crate::config::{CpuScope, ReportConfig, StoreConfig};
+use crate::contents::{Contents, Ground};
+use crate::counts::Counters;
 use crate::http::cache_status::Outcome;
-use crate::node::Node;
+use crate::lifecycle::Lifecycle;
+use crate::machine::{Machine, Usage};
+use crate::memory::Memory;
+use crate::reply::Replies;
+use crate::terms::CurrentTerms;
+use crate::uptime::Uptime;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
-use page::Pages;
+use page::{Pages, Work};
+use stats::Rest;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// What reporting needs.
+/// Says what the node has done, and its levels now.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct Reports {
+    name: Box<str>,
     run: u64,
     pages: Pages,
+    contents: Arc<Contents>,
+    memory: Arc<Memory>,
+    machine: Arc<Machine>,
+    access: Arc<Access>,
+    lifecycle: Arc<Lifecycle>,
+    terms: Arc<CurrentTerms>,
+    replies: Arc<Replies>,
+    counters: Arc<Counters>,
+    uptime: Uptime,
 }
 
-impl Report {
-    /// `cpu`: whose processor time counts.
-    pub(crate) fn new(cpu: CpuScope, store: &StoreConfig) -> Self {
+/// The parts of a node that reports are of.
+pub(crate) struct Subject<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) ground: &'a Ground,
+    pub(crate) contents: &'a Arc<Contents>,
+    pub(crate) access: &'a Arc<Access>,
+    pub(crate) lifecycle: &'a Arc<Lifecycle>,
+}
+
+impl Reports {
+    /// Reports of a node with this store. `cpu`: whose processor time counts.
+    pub(crate) fn new(subject: &Subject<'_>, cpu: CpuScope, store: &StoreConfig) -> Self {
+        let Subject { name, ground, contents, access, lifecycle } = *subject;
         let run = RandomState::new().hash_one(std::process::id());
         let device = match store {
             StoreConfig::Directory { root, .. } => {
@@ -40,20 +74,60 @@ impl Report {
             }
             _ => None,
         };
-        let pages = Pages::new(run, cpu, device);
-        Self { run, pages }
-    }
-}
-
-impl Node {
-    /// Answers a request for one of the reports, which has been admitted.
-    pub(crate) async fn report(self: &Arc<Self>, method: &Method, path: &str) -> Response<Body> {
-        if method != Method::GET {
-            let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
-            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
-            return reply;
+        Self {
+            name: name.into(),
+            run,
+            pages: Pages::new(run, cpu, device),
+            contents: Arc::clone(contents),
+            memory: Arc::clone(&ground.memory),
+            machine: Arc::clone(&ground.machine),
+            access: Arc::clone(access),
+            lifecycle: Arc::clone(lifecycle),
+            terms: Arc::clone(&ground.terms),
+            replies: Arc::clone(&ground.replies),
+            counters: Arc::clone(&ground.counters),
+            uptime: ground.uptime,
         }
-        let mut reply = if self.terms().report.load_path.as_deref() == Some(path) {
+    }
+
+    /// What the node has done and its levels now. Takes the cache's lock for a moment.
+    pub(crate) fn stats(&self) -> NodeStats {
+        let mut memory = self.memory.stats();
+        if let Some(origin) = self.contents.origin() {
+            memory.reading = origin.asking();
+        }
+        NodeStats::new(
+            &self.counters,
+            Rest {
+                name: self.name.to_string(),
+                kind: self.contents.kind(),
+                draining: self.lifecycle.is_draining(),
+                memory,
+                store: self.contents.stats(),
+                origin: self.contents.origin_stats(),
+                usage: self.usage(),
+                access_log_dropped: self.access.dropped(),
+            },
+        )
+    }
+
+    /// How much the node's processor and disks have worked, and who waits for them.
+    pub(crate) fn usage(&self) -> Usage {
+        self.contents.add_to(self.machine.usage())
+    }
+
+    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
+    pub(crate) fn load_counters(&self) -> LoadCounters {
+        let (stats, counters) = (self.stats(), &*self.counters);
+        self.pages.load_counters(Work { stats, counters, machine: &self.machine, uptime: self.uptime })
+    }
+
+    /// Answers a request for one of the reports, which has been admitted.
+    pub(crate) async fn answer(self: &Arc<Self>, method: &Method, path: &str) -> Response<Body> {
+        if method != Method::GET {
+            return self.replies.method_refused("GET");
+        }
+        let mut reply = if self.terms.load().report.load_path.as_deref() == Some(path) {
             self.load().await
         } else {
             self.events()
@@ -63,31 +137,36 @@ impl Node {
     }
 
     async fn load(self: &Arc<Self>) -> Response<Body> {
-        let node = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || node.load_page()).await {
-            Ok(page) => self.text(StatusCode::OK, Outcome::Local("load"), "application/json", page),
-            Err(_) => self.plain(StatusCode::INTERNAL_SERVER_ERROR, Outcome::Local("abandoned"), "abandoned"),
+        let reports = Arc::clone(self);
+        let made =
+            tokio::task::spawn_blocking(move || reports.pages.load_page(|| reports.load_counters())).await;
+        match made {
+            Ok(page) => self.replies.text(StatusCode::OK, Outcome::Local("load"), "application/json", page),
+            Err(_) => {
+                let outcome = Outcome::Local("abandoned");
+                self.replies.plain(StatusCode::INTERNAL_SERVER_ERROR, outcome, "abandoned")
+            }
         }
     }
 
-    fn events(self: &Arc<Self>) -> Response<Body> {
-        let terms = self.terms();
+    fn events(&self) -> Response<Body> {
+        let terms = self.terms.load();
         let ReportConfig { subscribers_max, backlog_max, .. } = terms.report;
         let Some(subscription) = self.memory.subscribe(subscribers_max, backlog_max) else {
-            let detail = "subscribers-full";
-            let mut reply = self.plain(StatusCode::SERVICE_UNAVAILABLE, Outcome::Local(detail), detail);
-            reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            return reply;
+            return self.replies.full("subscribers-full");
         };
-        let events = stream::Events::new(Arc::clone(self), subscription, &terms.report);
-        let mut reply = self.start(StatusCode::OK, Outcome::Local("events"), Body::events(events));
+        let source = stream::Source {
+            name: self.name.clone(),
+            run: self.run,
+            memory: Arc::clone(&self.memory),
+            terms: Arc::clone(&self.terms),
+            uptime: self.uptime,
+        };
+        let events = stream::Events::new(source, subscription, &terms.report);
+        let outcome = Outcome::Local("events");
+        let mut reply = self.replies.start(StatusCode::OK, outcome, Body::endless(events));
         let kind = HeaderValue::from_static("application/x-ndjson");
         reply.headers_mut().insert(header::CONTENT_TYPE, kind);
         reply
-    }
-
-    /// Ends the event streams, for good.
-    pub(crate) fn end_events(&self) {
-        self.memory.end_subscriptions();
     }
 }

@@ -1,9 +1,11 @@
 //! The page of load counters: what `GET /.larder/load` answers.
 
 use super::kernel;
+use super::stats::NodeStats;
 use crate::config::CpuScope;
-use crate::machine::{Cpu, Disk};
-use crate::node::Node;
+use crate::counts::Counters;
+use crate::machine::{Cpu, Disk, Machine};
+use crate::uptime::Uptime;
 use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -87,36 +89,41 @@ pub(crate) struct Pages {
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
+/// What the counters of load are made of.
+pub(super) struct Work<'a> {
+    pub(super) stats: NodeStats,
+    pub(super) counters: &'a Counters,
+    pub(super) machine: &'a Machine,
+    pub(super) uptime: Uptime,
+}
+
 impl Pages {
     /// `device` is the file with the counters of the directory's disk.
     pub(super) fn new(run: u64, scope: CpuScope, device: Option<PathBuf>) -> Self {
         Self { run, scope, device, last: Mutex::new(None) }
     }
-}
 
-impl Node {
     /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
-    pub fn load_counters(&self) -> LoadCounters {
-        let pages = &self.report.pages;
-        let (stats, counters) = (self.stats(), &self.counters);
-        let usage = self.usage();
+    pub(super) fn load_counters(&self, work: Work<'_>) -> LoadCounters {
+        let Work { stats, counters, machine, uptime } = work;
+        let usage = stats.usage;
         let (machine_cpu, process_cpu) = (kernel::cpu(), kernel::process_cpu());
-        let (cpu_from, cpu_busy_us, cpus) = match (&self.machine.cpu, pages.scope, machine_cpu) {
+        let (cpu_from, cpu_busy_us, cpus) = match (&machine.cpu, self.scope, machine_cpu) {
             (Cpu::Modelled(_), ..) => (Origin::Model, usage.cpu_busy_us, u32::from(usage.cpus)),
             (Cpu::Real(_), CpuScope::Machine, Some(cpu)) => (Origin::Machine, us(cpu.busy), cpu.cpus),
             (Cpu::Real(_), ..) => (Origin::Process, usage.cpu_busy_us, u32::from(usage.cpus)),
         };
-        let device = pages.device.as_deref().and_then(kernel::disk);
+        let device = self.device.as_deref().and_then(kernel::disk);
         let own = (usage.disk_busy_us, u32::from(usage.disks), usage.disk_bytes);
-        let (disk_from, (disk_busy_us, disks, disk_bytes)) = match (&self.machine.disk, device) {
+        let (disk_from, (disk_busy_us, disks, disk_bytes)) = match (&machine.disk, device) {
             (Disk::Modelled(_), _) => (Origin::Model, own),
             (Disk::Real { .. }, Some(disk)) => (Origin::Machine, (us(disk.busy), 1, disk.bytes)),
             (Disk::Real { .. }, None) => (Origin::Process, own),
         };
         let ram = kernel::ram();
         LoadCounters {
-            run: format!("{:016x}", pages.run),
-            uptime_us: us(self.uptime_at(Instant::now())),
+            run: format!("{:016x}", self.run),
+            uptime_us: us(uptime.at(Instant::now())),
             cpu_from,
             cpu_busy_us,
             cpus,
@@ -151,13 +158,13 @@ impl Node {
     }
 
     /// The page, made anew if the last one is too old.
-    pub(super) fn load_page(&self) -> Bytes {
-        let mut last = self.report.pages.last.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn load_page(&self, make: impl FnOnce() -> LoadCounters) -> Bytes {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, page)) = last.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
             return page.clone();
         }
         // Under the lock: who asks meanwhile gets this page too.
-        let page = Bytes::from(serde_json::to_vec(&self.load_counters()).unwrap_or_default());
+        let page = Bytes::from(serde_json::to_vec(&make()).unwrap_or_default());
         *last = Some((Instant::now(), page.clone()));
         page
     }

@@ -13,9 +13,12 @@
 //! cache's targets as soon as it is live; one that is cut must start anew. A link that is silent for longer than a few
 //! heartbeats is dead. A stream ends with "secret" at its next line or heartbeat after a reload that changed `report.secret`.
 
+use crate::body::Stream;
 use crate::config::ReportConfig;
-use crate::memory::{Change, Subscription, Told};
-use crate::node::Node;
+use crate::memory::{Change, Memory, Subscription, Told};
+use crate::store::StoreError;
+use crate::terms::CurrentTerms;
+use crate::uptime::Uptime;
 use bytes::Bytes;
 use larder_peers::ClusterSecrets;
 use std::fmt::Write;
@@ -30,13 +33,22 @@ const BATCH: usize = 256;
 
 /// A stream of events under way.
 pub(crate) struct Events {
-    node: Arc<Node>,
+    source: Source,
     subscription: Subscription,
     /// The secrets of which the reader has proved one.
     secrets: Option<ClusterSecrets>,
     beat: Interval,
     beats: u64,
     stage: Stage,
+}
+
+/// What the events are of.
+pub(super) struct Source {
+    pub(super) name: Box<str>,
+    pub(super) run: u64,
+    pub(super) memory: Arc<Memory>,
+    pub(super) terms: Arc<CurrentTerms>,
+    pub(super) uptime: Uptime,
 }
 
 #[derive(Clone, Copy)]
@@ -49,25 +61,21 @@ enum Stage {
 }
 
 impl Events {
-    pub(super) fn new(node: Arc<Node>, subscription: Subscription, report: &ReportConfig) -> Self {
+    pub(super) fn new(source: Source, subscription: Subscription, report: &ReportConfig) -> Self {
         let mut beat = interval(report.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is now.
         beat.reset();
         let secrets = report.secret.clone();
-        Self { node, subscription, secrets, beat, beats: 0, stage: Stage::Opening }
+        Self { source, subscription, secrets, beat, beats: 0, stage: Stage::Opening }
     }
 
-    /// The next lines; `None` at the end.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_lines(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut lines = String::new();
         match self.stage {
             Stage::Opening => {
-                let (node, run, targets) = (
-                    serde_json::Value::from(&*self.node.name),
-                    self.node.report.run,
-                    self.node.memory.residents(),
-                );
+                let Source { name, run, memory, .. } = &self.source;
+                let (node, targets) = (serde_json::Value::from(&**name), memory.residents());
                 let at = self.at(Instant::now());
                 let _ = writeln!(
                     lines,
@@ -76,7 +84,7 @@ impl Events {
                 self.stage = Stage::Snapshot(0);
             }
             Stage::Snapshot(from) => {
-                let page = self.node.memory.resident_page(from);
+                let page = self.source.memory.resident_page(from);
                 for resident in &page {
                     let _ = writeln!(lines, r#"{{"held":"{}","bytes":{}}}"#, resident.target, resident.bytes);
                 }
@@ -116,7 +124,7 @@ impl Events {
         } else {
             self.beat.reset();
         }
-        if self.node.terms().report.secret != self.secrets {
+        if self.source.terms.load().report.secret != self.secrets {
             lines = "{\"cut\":\"secret\"}\n".into();
             self.stage = Stage::Cut;
         }
@@ -134,6 +142,16 @@ impl Events {
     }
 
     fn at(&self, at: Instant) -> u128 {
-        self.node.uptime_at(at).as_micros()
+        self.source.uptime.at(at).as_micros()
+    }
+}
+
+impl Stream for Events {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
+        self.poll_lines(cx).map(|lines| lines.map(Ok))
+    }
+
+    fn cut_short(&self) -> StoreError {
+        StoreError::Abandoned
     }
 }

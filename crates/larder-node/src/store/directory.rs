@@ -41,7 +41,7 @@ pub struct DirectoryError {
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: Arc<Files>,
-    pub(crate) at_once: Bound,
+    at_once: Bound,
     root: PathBuf,
 }
 
@@ -70,6 +70,11 @@ impl Directory {
         let files =
             Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count(), meter });
         Ok(Self { files, at_once: Bound::new(at_once), root: path.to_owned() })
+    }
+
+    /// So many reads are done at one time from now on. Called from one thread at a time, within the runtime.
+    pub(super) fn set_at_once(&self, most: usize) {
+        self.at_once.set(most);
     }
 
     pub(super) fn describe(&self) -> String {

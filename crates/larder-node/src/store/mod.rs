@@ -16,7 +16,6 @@ pub use manifest::{ManifestError, fuzz_manifest};
 pub(crate) use directory::Directory;
 pub(crate) use model::{Model, contents};
 
-use crate::origin::Origin;
 use bytes::Bytes;
 use http::StatusCode;
 use std::io;
@@ -132,8 +131,6 @@ pub(crate) struct StoreStats {
 pub(crate) enum Store {
     Directory(Directory),
     Model(Model),
-    /// Is asked by whole requests ([`crate::origin`]), and finds nothing by name.
-    Origin(Arc<Origin>),
 }
 
 impl Store {
@@ -142,7 +139,6 @@ impl Store {
         match self {
             Self::Directory(_) => "directory",
             Self::Model(_) => "model",
-            Self::Origin(_) => "origin",
         }
     }
 
@@ -151,7 +147,6 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.describe(),
             Self::Model(model) => model.describe(),
-            Self::Origin(origin) => format!("kind=origin url={}", origin.terms().config.url),
         }
     }
 
@@ -160,7 +155,6 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.stat(name).await,
             Self::Model(model) => model.stat(name),
-            Self::Origin(_) => Err(StoreError::NotFound),
         }
     }
 
@@ -173,7 +167,6 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.open_short(name, most).await,
             Self::Model(model) => model.open_short(name, most).await,
-            Self::Origin(_) => Err(StoreError::NotFound),
         }
     }
 
@@ -183,7 +176,13 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.read(name, meta, piece).await,
             Self::Model(model) => model.read(name, piece).await,
-            Self::Origin(_) => Err(StoreError::NotFound),
+        }
+    }
+
+    /// So many reads of a directory are done at one time from now on.
+    pub(crate) fn set_reads_at_once(&self, most: usize) {
+        if let Self::Directory(directory) = self {
+            directory.set_at_once(most);
         }
     }
 
@@ -196,10 +195,6 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.stats(),
             Self::Model(model) => model.stats(),
-            Self::Origin(origin) => {
-                let (reads, bytes, busy) = origin.done();
-                StoreStats { reads, bytes, busy }
-            }
         }
     }
 }

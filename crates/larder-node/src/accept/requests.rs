@@ -1,13 +1,12 @@
 //! Requests as the engine ([`larder_http::relay`]) meets them: all are answered here.
 
-use crate::body::Body;
 use crate::connection::{InFlight, Shared};
 use crate::http::cache_status::Outcome;
-use crate::node::Node;
-use crate::store::Store;
+use crate::service::Service;
 use crate::terms::Terms;
 use ::http::header::{self, HeaderValue};
 use ::http::{Request, Response, StatusCode};
+use bytes::Bytes;
 use larder_handoff::agent::Giver;
 use larder_http::convert;
 use larder_http::h1::{Fault, ReplyHead, RequestHead};
@@ -28,7 +27,7 @@ use tokio::net::TcpStream;
 
 /// Answers the requests of a thread's connections.
 pub(crate) struct Requests {
-    node: Arc<Node>,
+    service: Arc<Service>,
     date: RefCell<Date>,
 }
 
@@ -72,14 +71,14 @@ impl Drop for AtOnce {
 }
 
 impl Requests {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node, date: RefCell::new(Date::new()) }
+    pub(crate) fn new(service: Arc<Service>) -> Self {
+        Self { service, date: RefCell::new(Date::new()) }
     }
 
     /// Refuses a request before the node has read it.
     fn refused(&self, status: StatusCode, detail: &'static str) -> Answer {
-        self.node.counters.requests.add(1);
-        self.answer(self.node.plain(status, Outcome::Local(detail), ""))
+        self.service.counters.requests.add(1);
+        self.answer(self.service.replies.plain(status, Outcome::Local(detail), ""))
     }
 
     /// Dates a reply.
@@ -88,7 +87,7 @@ impl Requests {
         let _ = convert::append(head, &header::DATE, self.date.borrow_mut().now());
     }
 
-    fn answer(&self, reply: Response<Body>) -> Answer {
+    fn answer(&self, reply: Response<impl http_body::Body<Data = Bytes> + 'static>) -> Answer {
         let (parts, body) = reply.into_parts();
         let Ok(mut head) = convert::reply_head(&parts) else {
             tracing::warn!(fields = parts.headers.len(), "reply refused: too many header fields");
@@ -115,7 +114,7 @@ impl Proxy for Requests {
             let answer = self.refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers");
             return (None, Next::Answer(answer));
         }
-        match self.node.answer_at_once(&client.shared, head) {
+        match self.service.answer_at_once(&client.shared, head) {
             Some((in_flight, mut answer)) => {
                 self.date(&mut answer.head);
                 (Some(AtOnce { in_flight, report: Report::default() }), Next::Answer(answer))
@@ -133,9 +132,8 @@ impl Proxy for Requests {
         let Some(request) = request(head, handle) else {
             return Next::Answer(self.refused(StatusCode::BAD_REQUEST, "request"));
         };
-        // Only an origin sends interim replies, and their way costs an allocation.
-        let interim = matches!(self.node.store, Store::Origin(_)).then(|| handle.interim()).flatten();
-        let mut reply = pin!(self.node.clone().handle(client.shared.clone(), request, interim));
+        let interim = self.service.has_interim().then(|| handle.interim()).flatten();
+        let mut reply = pin!(self.service.clone().handle(client.shared.clone(), request, interim));
         poll_fn(|cx| match reply.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Next::Answer(self.answer(reply))),
             Poll::Pending if client.shared.departs() => Poll::Ready(Next::Leave),
@@ -171,14 +169,14 @@ impl Proxy for Requests {
             at_once.report = report;
         }
         if report.fault == Some(ClientFault::Stalled) {
-            self.node.counters.write_timeouts.add(1);
+            self.service.counters.write_timeouts.add(1);
         }
     }
 
     fn refuse(&self, _: &Client, refusal: Refusal) -> Option<Answer> {
         let (status, detail) = match refusal {
             Refusal::TimedOut => {
-                self.node.counters.head_timeouts.add(1);
+                self.service.counters.head_timeouts.add(1);
                 return None;
             }
             Refusal::TooLarge { in_target: true } => (StatusCode::URI_TOO_LONG, "uri-length"),
@@ -205,7 +203,7 @@ impl Proxy for Requests {
     }
 
     fn on_idle(&self, _: &Client) {
-        self.node.counters.idle_timeouts.add(1);
+        self.service.counters.idle_timeouts.add(1);
     }
 
     fn address(&self, client: &Client) -> Option<IpAddr> {
@@ -215,7 +213,7 @@ impl Proxy for Requests {
     }
 
     fn on_http2_fault(&self, _: &Client, fault: Http2Fault) {
-        let counters = &self.node.counters;
+        let counters = &self.service.counters;
         match fault {
             Http2Fault::StreamsFull => counters.connections_refused.add(1),
             Http2Fault::Flood(_) | Http2Fault::OtherFlood | Http2Fault::Malformed => {

@@ -1,13 +1,23 @@
 //! From names to contents: out of memory, or by a read that others may share.
 
+mod chunks;
+mod names;
+mod preload;
+
+pub(crate) use chunks::{Chunks, streams_max};
+
+use crate::bound::Bound;
+use crate::config::NodeConfig;
 use crate::http::cache_status::{Outcome, Why};
-use crate::memory::{Entry, Flight, Found, Landed, Lead, Wanted};
-use crate::node::Node;
+use crate::memory::{Entry, Flight, Found, Landed, Lead, Memory, Wanted};
 use crate::object::{Keeping, Object};
-use crate::store::{Piece, StoreError};
+use crate::store::{Piece, Store, StoreError};
+use crate::uptime::Uptime;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// A chunk that has been asked for.
 pub(crate) enum PartState {
@@ -15,7 +25,52 @@ pub(crate) enum PartState {
     Awaited(Arc<Flight>),
 }
 
-impl Node {
+/// The objects of a store, through the memory.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) store: Store,
+    chunk: u64,
+    /// Milliseconds between two checks of an object's validity.
+    revalidate_ms: AtomicU64,
+    /// Bounds look-ups without a read, as `reads_max` bounds reads.
+    stats_at_once: Bound,
+    /// Bounds replies in chunks.
+    streams: Bound,
+    uptime: Uptime,
+}
+
+impl Objects {
+    /// The objects of `store`, by a configuration that has been checked.
+    pub(crate) fn new(config: &NodeConfig, store: Store, memory: &Arc<Memory>, uptime: Uptime) -> Self {
+        Self {
+            memory: Arc::clone(memory),
+            store,
+            chunk: config.cache.chunk.0,
+            revalidate_ms: AtomicU64::new(millis(config.revalidate)),
+            stats_at_once: Bound::new(config.limits.reads_max),
+            streams: Bound::new(streams_max(&config.cache)),
+            uptime,
+        }
+    }
+
+    /// Goes by another configuration from now on, in what may change. Called from one thread at a time, within the runtime.
+    pub(crate) fn change(&self, config: &NodeConfig) {
+        self.revalidate_ms.store(millis(config.revalidate), Relaxed);
+        self.stats_at_once.set(config.limits.reads_max);
+        self.streams.set(streams_max(&config.cache));
+        self.store.set_reads_at_once(config.limits.reads_at_once);
+    }
+
+    /// The object of a name, if it is in memory, not empty, and needs no check. The clock `now` is read if it is in memory.
+    pub(crate) fn held(&self, name: &[u8], now: fn() -> Instant) -> Option<Arc<Object>> {
+        let hash = self.memory.hash(name);
+        let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else { return None };
+        let now_ms = millis(self.uptime.at(now()));
+        let is_due = self.store.can_change() && object.is_check_due(now_ms, self.revalidate_ms.load(Relaxed));
+        (!is_due && object.meta.size > 0).then_some(object)
+    }
+
     /// What is kept of a name, if it still holds. The flag says whether something was kept that does not hold.
     pub(crate) async fn cached(
         &self,
@@ -25,7 +80,8 @@ impl Node {
         let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else {
             return Ok((None, Why::Miss));
         };
-        let due = self.store.can_change() && object.claim_check(self.now_ms(), self.terms().revalidate_ms);
+        let due = self.store.can_change()
+            && object.claim_check(self.uptime.now_ms(), self.revalidate_ms.load(Relaxed));
         if !due {
             return Ok((Some(object), Why::Miss));
         }
@@ -48,7 +104,7 @@ impl Node {
     pub(crate) async fn stat(&self, name: &[u8]) -> Result<Object, StoreError> {
         let _permit = self.stats_at_once.permits().try_acquire().map_err(|_| StoreError::Busy)?;
         let meta = self.store.stat(name).await?;
-        Ok(Object::new(name, meta, None, self.now_ms()))
+        Ok(Object::new(name, meta, None, self.uptime.now_ms()))
     }
 
     /// The object of a name with its contents if they are short, read if need be.
@@ -125,15 +181,10 @@ impl Node {
         }
     }
 
-    /// Whether the cache may keep an object of this size.
-    pub(crate) fn keeps(&self, size: u64) -> bool {
-        size <= self.terms().object_max
-    }
-
     async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>, keeping: Keeping) {
         let opened = self.store.open_short(&name, self.chunk).await;
-        let keep = keeping.keep && opened.as_ref().is_ok_and(|(meta, _)| self.keeps(meta.size));
-        let now_ms = self.now_ms();
+        let keep = keeping.keep && opened.as_ref().is_ok_and(|(meta, _)| self.memory.keeps(meta.size));
+        let now_ms = self.uptime.now_ms();
         let object = opened
             .map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms).of(keeping))));
         lead.land(object, keep);
@@ -141,7 +192,7 @@ impl Node {
 
     async fn read_part(self: Arc<Self>, lead: Lead, object: Arc<Object>, piece: Piece) {
         let bytes = self.store.read(&object.name, object.meta, piece).await;
-        let keep = object.keep && self.keeps(object.meta.size);
+        let keep = object.keep && self.memory.keeps(object.meta.size);
         if matches!(bytes, Err(StoreError::Changed | StoreError::NotFound)) {
             // What is known of the object holds no more; the next request starts anew.
             self.memory.forget((lead.hash(), 0));
@@ -153,4 +204,8 @@ impl Node {
     pub(crate) fn part_number(&self, at: u64) -> Result<u32, StoreError> {
         u32::try_from(at / self.chunk + 1).map_err(|_| StoreError::TooLong)
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,34 +4,89 @@
 //! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
 //! passed on; that there was no place or no connection to it is the node's own.
 
-use super::{Cooperation, Counted, Departure, Place, REFUSED, Relayed, Serviced, Unserved};
+use super::sending::Sending;
 use crate::body::Body;
 use crate::connection::Shared;
-use crate::handover::Bound;
+use crate::contents::{Contents, Ground};
+use crate::cooperate::{
+    CooperateConfig, CooperateError, Cooperation, Counted, Departure, Place, REFUSED, Relayed, Serviced,
+    Unserved,
+};
+use crate::handover::{Bound, Handover};
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::hop::{REQUESTS, TARGET};
-use crate::node::Node;
+use crate::memory::Memory;
 use crate::origin::{Asked, fields};
-use crate::reply::OwnFault;
-use crate::store::Store;
+use crate::reply::{OwnFault, Replies};
+use crate::terms::CurrentTerms;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use larder_core::TargetId;
-use larder_peers::{ForwardError, ReplyBody};
-use std::sync::Arc;
+use larder_peers::{ForwardError, Name, ReplyBody};
+use std::sync::{Arc, OnceLock};
 
-impl Node {
-    /// Answers a client's request, here or by a peer.
-    pub(crate) async fn answer_client<B>(
+/// Answers requests at a node that has peers, with them.
+#[derive(Debug)]
+pub(crate) struct PeerService {
+    /// Set once, where there are peers.
+    cooperation: OnceLock<Arc<Cooperation>>,
+    contents: Arc<Contents>,
+    terms: Arc<CurrentTerms>,
+    replies: Arc<Replies>,
+}
+
+impl PeerService {
+    pub(super) fn new(contents: &Arc<Contents>, ground: &Ground) -> Self {
+        Self {
+            cooperation: OnceLock::new(),
+            contents: Arc::clone(contents),
+            terms: Arc::clone(&ground.terms),
+            replies: Arc::clone(&ground.replies),
+        }
+    }
+
+    /// Joins the peers. `memory` is what they hear of.
+    pub(crate) async fn join(
         self: &Arc<Self>,
+        config: CooperateConfig,
+        memory: &Arc<Memory>,
+    ) -> Result<(), CooperateError> {
+        let this = Arc::downgrade(self);
+        let service = move |request: Request<hyper::body::Incoming>, _from: Name| {
+            let this = this.upgrade();
+            async move {
+                match this {
+                    Some(this) => this.answer_peer(request).await,
+                    None => gone(),
+                }
+            }
+        };
+        let cooperation = Cooperation::join(config, memory, service).await?;
+        let _ = self.cooperation.set(cooperation);
+        Ok(())
+    }
+
+    /// The node's part of the cluster, if there are peers.
+    pub(crate) fn cooperation(&self) -> Option<&Arc<Cooperation>> {
+        self.cooperation.get()
+    }
+
+    /// Hands connections over to peers, if that is to be.
+    pub(crate) fn handover(&self) -> Option<&Arc<Handover>> {
+        self.cooperation()?.handover.as_ref()
+    }
+
+    /// Answers a client's request, here or by a peer.
+    pub(super) async fn answer_client<B>(
+        &self,
         cooperation: &Arc<Cooperation>,
         shared: &Shared,
         parts: &mut Parts,
         body: B,
-    ) -> Response<Body>
+    ) -> Response<Sending>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -40,22 +95,24 @@ impl Node {
         let bound = shared.take_bound(parts);
         // Whose id it is, is not the client's to say.
         parts.headers.remove(TARGET);
-        let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };
+        let target =
+            if self.is_shared(parts) && body.is_end_stream() { self.contents.target_of(parts) } else { None };
         let Some(target) = target else {
-            return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
+            return self.reply(parts, body).await.map(|body| body.serviced(serviced));
         };
         name_target(&mut parts.headers, target);
         if bound == Bound::Taken {
             // Decided, and counted, where the connection came from.
             cooperation.forwarded(target);
-            return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
+            return self.reply(parts, body).await.map(|body| body.serviced(serviced));
         }
         let Place { node, name, held, claim } = cooperation.decide(target).await;
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            let departs =
-                cooperation.departs(&name, parts, target, (shared.standing(), bound), &self.terms().limits);
+            let standing = || shared.standing();
+            let limits = &self.terms.load().limits;
+            let departs = cooperation.departs(&name, parts, target, (standing, bound), limits);
             if let Some((flow, head)) = departs {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
@@ -76,7 +133,7 @@ impl Node {
                 }
             }
         }
-        let reply = self.reply(parts, body, None).await;
+        let reply = self.contents.reply(parts, body, None).await;
         if says_nothing_is_there(reply.status()) {
             cooperation.came_to_nothing(target);
         }
@@ -90,55 +147,48 @@ impl Node {
             Unserved::Forward(error) => {
                 !matches!(error, ForwardError::Full(_) | ForwardError::Target | ForwardError::Head { .. })
             }
-            Unserved::Late => !matches!(self.store, Store::Origin(_)),
+            Unserved::Late => self.contents.origin().is_none(),
             Unserved::Refused(_) => true,
         }
     }
 
     /// Answers what a peer has forwarded.
-    pub(crate) async fn answer_peer(
-        self: Arc<Self>,
-        request: Request<hyper::body::Incoming>,
-    ) -> Response<Body> {
+    async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<Sending> {
         let Some(cooperation) = self.cooperation.get() else { return gone() };
         let (mut parts, body) = request.into_parts();
         if !self.is_shared(&parts) || !body.is_end_stream() {
             // Nobody forwards such: its program or its settings are others than this node's.
-            return refused(self.plain(StatusCode::MISDIRECTED_REQUEST, Outcome::Local("not-shared"), ""));
+            let outcome = Outcome::Local("not-shared");
+            let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
+            return refused(reply.map(Sending::new));
         }
         let serviced = cooperation.begin();
         parts.headers.remove(TARGET);
         parts.headers.remove(REQUESTS);
-        if let Some(target) = self.target_of(&parts) {
+        if let Some(target) = self.contents.target_of(&parts) {
             cooperation.forwarded(target);
             name_target(&mut parts.headers, target);
         }
-        let mut reply = self.reply(&parts, body, None).await.map(|body| body.serviced(serviced));
+        let mut reply = self.reply(&parts, body).await.map(|body| body.serviced(serviced));
         // An origin's own field of that name says nothing of this node.
         reply.headers_mut().remove(REFUSED);
-        let of_origin = matches!(self.store, Store::Origin(_));
+        let of_origin = self.contents.origin().is_some();
         let own = reply.extensions().get::<OwnFault>().is_some()
             || (reply.status().is_server_error() && !of_origin);
         if own { refused(reply) } else { reply }
     }
 
-    /// Whether peers may serve a request as well as this node: a GET or HEAD for contents.
-    fn is_shared(&self, parts: &Parts) -> bool {
-        let path = parts.uri.path();
-        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        let dynamic = self.dynamic.as_ref().is_some_and(|dynamic| dynamic.find(path, target).is_some());
-        matches!(parts.method, Method::GET | Method::HEAD) && !dynamic && !self.is_own(path)
+    async fn reply<B>(&self, parts: &Parts, body: B) -> Response<Sending>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.contents.reply(parts, body, None).await.map(Sending::new)
     }
 
-    /// The target of a request: the file, the modelled name, or what an origin is asked for.
-    pub(crate) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
-        if let Store::Origin(origin) = &self.store {
-            // As memory names it: a host has several spellings.
-            let host = origin.host(parts)?;
-            let rest = parts.uri.path_and_query()?.as_str();
-            return Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]));
-        }
-        self.name_of(&parts.uri).ok().map(|name| TargetId::of(&name))
+    /// Whether peers may serve a request as well as this node: a GET or HEAD for contents.
+    fn is_shared(&self, parts: &Parts) -> bool {
+        self.contents.is_shared(parts) && self.terms.load().own(parts.uri.path()).is_none()
     }
 
     /// Passes a peer's reply on to the client.
@@ -150,9 +200,9 @@ impl Node {
         let empty = parts.method == Method::HEAD
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || len == Some(0);
-        let body = if empty { Body::empty() } else { Body::relayed(Relayed { body }, len) };
+        let body = if empty { Body::empty() } else { Body::stream(Relayed { body }, len) };
         let outcome = Outcome::Lateral { why: Why::Miss, status: head.status.as_u16() };
-        self.merged_with(head.status, headers, outcome, body)
+        self.replies.merged(head.status, headers, outcome, body)
     }
 
     /// Hangs the load on a reply, and tells the protocol how large the whole is: now, or when it is known. HEAD, 304 and errors
@@ -162,7 +212,7 @@ impl Node {
         reply: Response<Body>,
         mut serviced: Serviced,
         counted: Counted,
-    ) -> Response<Body> {
+    ) -> Response<Sending> {
         let size = match (&parts.method, reply.status()) {
             (&Method::GET, StatusCode::OK) => Some(reply.body().size_hint().exact()),
             (&Method::GET, StatusCode::PARTIAL_CONTENT) => whole_of_part(reply.headers()).map(Some),
@@ -173,7 +223,7 @@ impl Node {
             Some(None) => serviced.counted = Some(counted),
             None => {}
         }
-        reply.map(|body| body.serviced(serviced))
+        reply.map(|body| Sending::new(body).serviced(serviced))
     }
 }
 
@@ -195,14 +245,14 @@ fn name_target(headers: &mut HeaderMap, target: TargetId) {
     }
 }
 
-fn refused(mut reply: Response<Body>) -> Response<Body> {
+fn refused(mut reply: Response<Sending>) -> Response<Sending> {
     reply.headers_mut().insert(REFUSED, HeaderValue::from_static("1"));
     reply
 }
 
 /// The node is ending.
-pub(crate) fn gone() -> Response<Body> {
-    let mut reply = Response::new(Body::empty());
+fn gone() -> Response<Sending> {
+    let mut reply = Response::new(Sending::new(Body::empty()));
     *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     refused(reply)
 }

@@ -4,13 +4,13 @@ mod in_flight;
 
 pub(crate) use in_flight::InFlight;
 
+use crate::contents::Later;
 use crate::cooperate::Departure;
 use crate::counts::Counters;
 use crate::edge::Entered;
 use crate::handover::{Bound, Life, Standing};
 use crate::http::hop::REQUESTS;
-use crate::lateral::Later;
-use crate::origin::tunnel::Opened;
+use crate::origin::tunnel::{Opened, Upgradable};
 use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -135,6 +135,12 @@ impl Shared {
         let later = self.used.swap(true, Relaxed);
         self.counters.in_flight.rise();
         InFlight::new(Arc::clone(self), since, later)
+    }
+}
+
+impl Upgradable for Shared {
+    fn opened(&self) -> &Opened {
+        &self.tunnel
     }
 }
 

@@ -10,30 +10,34 @@
 //! GET, HEAD and POST; HEAD takes the same work. A body is read and ignored. Replies say `Cache-Control: no-store`
 //! unless the program's may be kept; this node keeps none. `Cache-Status` names the program.
 
-mod pattern;
-
+use super::pattern::Pattern;
 use crate::body::Body;
 use crate::config::{Amount, DynamicConfig, HandlerConfig};
+use crate::counts::Counters;
 use crate::http::cache_status::{Outcome, Why};
-use crate::node::Node;
+use crate::machine::Machine;
+use crate::reply::Replies;
 use crate::store;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use pattern::Pattern;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// The programs of a node.
 #[derive(Debug)]
-pub(crate) struct Dynamic {
+pub(crate) struct Programs {
     handlers: Vec<Handler>,
     places: Semaphore,
     body_max: usize,
     seed: u64,
+    machine: Arc<Machine>,
+    replies: Arc<Replies>,
+    counters: Arc<Counters>,
 }
 
 /// A program.
@@ -56,13 +60,22 @@ enum Drawn {
     Read = 3,
 }
 
-impl Dynamic {
-    pub(crate) fn new(config: &DynamicConfig) -> Self {
+impl Programs {
+    /// The programs of a configuration that has been checked, on this machine.
+    pub(super) fn new(
+        config: &DynamicConfig,
+        machine: &Arc<Machine>,
+        replies: &Arc<Replies>,
+        counters: &Arc<Counters>,
+    ) -> Self {
         Self {
             handlers: config.handlers.iter().map(Handler::new).collect(),
             places: Semaphore::new(config.requests_max),
             body_max: usize::try_from(config.body_max.0).unwrap_or(usize::MAX),
             seed: config.seed,
+            machine: Arc::clone(machine),
+            replies: Arc::clone(replies),
+            counters: Arc::clone(counters),
         }
     }
 
@@ -105,14 +118,14 @@ impl Handler {
     }
 }
 
-impl Node {
-    /// The reply of a program. The request's URI has a path.
-    pub(crate) async fn run<B>(
+impl Programs {
+    /// The reply of a program. The request's URI has a path. `patience`: the time that the client may send nothing of its body.
+    pub(super) async fn run<B>(
         &self,
-        dynamic: &Dynamic,
         handler: &Handler,
         parts: &Parts,
         body: B,
+        patience: Duration,
     ) -> Response<Body>
     where
         B: http_body::Body + Unpin,
@@ -121,39 +134,37 @@ impl Node {
         self.counters.dynamic.add(1);
         let why = if parts.method == Method::POST { Why::Method } else { Why::Bypass };
         if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
-            let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
-            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
-            return reply;
+            return self.replies.method_refused("GET, HEAD, POST");
         }
         let failed = |status: StatusCode, detail| {
             let mut reply =
-                self.plain(status, Outcome::Failed { why, status: status.as_u16(), detail }, detail);
+                self.replies.plain(status, Outcome::Failed { why, status: status.as_u16(), detail }, detail);
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             reply
         };
-        let Ok(_place) = dynamic.places.try_acquire() else {
+        let Ok(_place) = self.places.try_acquire() else {
             return failed(StatusCode::SERVICE_UNAVAILABLE, "dynamic-full");
         };
         if !body.is_end_stream()
-            && let Err((status, detail)) = self.ignore_body(body, dynamic.body_max).await
+            && let Err((status, detail)) = self.ignore_body(body, patience).await
         {
             return failed(status, detail);
         }
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         self.machine
             .cpu
-            .work(Duration::from_nanos(handler.cpu_ns.at(dynamic.draw(target, Drawn::Cpu, 0))))
+            .work(Duration::from_nanos(handler.cpu_ns.at(self.draw(target, Drawn::Cpu, 0))))
             .await;
         for nth in 0..handler.reads {
-            let draw = dynamic.draw(target, Drawn::Read, nth);
+            let draw = self.draw(target, Drawn::Read, nth);
             if let Err(error) = self.machine.read(draw, handler.read_bytes).await {
                 tracing::warn!(handler = handler.name, %error, "the scratch file cannot be read");
                 return failed(StatusCode::INTERNAL_SERVER_ERROR, "scratch-error");
             }
         }
-        let len = handler.reply.at(dynamic.draw(target, Drawn::Reply, 0));
+        let len = handler.reply.at(self.draw(target, Drawn::Reply, 0));
         self.machine.cpu.reply(len).await;
         self.program_reply(handler, parts, target, len, why)
     }
@@ -170,7 +181,8 @@ impl Node {
             Method::HEAD => Body::empty(),
             _ => Body::whole(store::contents(target.as_bytes(), 0, len)),
         };
-        let mut reply = self.start(StatusCode::OK, Outcome::Program { why, name: handler.name }, body);
+        let mut reply =
+            self.replies.start(StatusCode::OK, Outcome::Program { why, name: handler.name }, body);
         let headers = reply.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -184,13 +196,12 @@ impl Node {
     }
 
     /// Reads a request's body to its end.
-    async fn ignore_body<B>(&self, body: B, most: usize) -> Result<(), (StatusCode, &'static str)>
+    async fn ignore_body<B>(&self, body: B, patience: Duration) -> Result<(), (StatusCode, &'static str)>
     where
         B: http_body::Body + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let mut body = Limited::new(body, most);
-        let patience = self.terms().limits.write_timeout;
+        let mut body = Limited::new(body, self.body_max);
         loop {
             match timeout(patience, body.frame()).await {
                 Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "body-timeout")),

@@ -8,16 +8,15 @@
 //! All that goes wrong ends in the same: the request is served here. Answers are kept for [`LateralConfig::age`] in a table of
 //! [`SLOTS`] places, where the later one displaces the earlier.
 
-use crate::body::Body;
 use crate::config::OriginConfig;
-use crate::http::cache_status::{Outcome, Why};
+use crate::counts::Counters;
 use crate::http::hop::TARGET;
-use crate::node::Node;
+use crate::memory::Memory;
 use crate::object::Keeping;
 use crate::origin::{Client, Fetched, Origin};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Method, Response, StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 use larder_core::lateral::{self, Candidate, Choice, Costs, Here};
 use larder_core::{NodeId, TargetId};
 use larder_handoff::agent::Asker;
@@ -74,8 +73,8 @@ pub(crate) struct Later {
 
 /// What was decided.
 pub(crate) enum Elsewhere {
-    /// Another node has answered.
-    Fetched(Response<Body>),
+    /// Another node, reached this way, has answered.
+    Fetched(Arc<Origin>, Fetched),
     /// It is served here.
     Here(Keeping),
 }
@@ -176,21 +175,21 @@ impl Lateral {
     }
 }
 
-impl Node {
-    /// Decides about a later request for a target that is not in the cache here, and fetches its reply if that is the
+impl Later {
+    /// Decides about a later request for a target that is not in `memory` here, and fetches its reply if that is the
     /// decision.
-    pub(crate) async fn elsewhere(&self, later: &Later, request: &Parts, why: Why) -> Elsewhere {
-        let here = Here { disk_queue: self.memory.reading(), ..Here::default() };
+    pub(super) async fn decide(&self, memory: &Memory, counters: &Counters, request: &Parts) -> Elsewhere {
         let keep = |keep| Elsewhere::Here(Keeping { told: None, keep });
-        let Some(lateral) = later.lateral.as_ref().filter(|_| may_be_fetched(request)) else {
+        let Some(lateral) = self.lateral.as_ref().filter(|_| may_be_fetched(request)) else {
             return keep(true);
         };
+        let here = Here { disk_queue: memory.reading(), ..Here::default() };
         let costs = &lateral.config.costs;
         if !lateral::asks(costs, &here) {
             return keep(true);
         }
-        let Some(has) = lateral.whereabouts(later.service, request).await else {
-            self.counters.later_unknown.add(1);
+        let Some(has) = lateral.whereabouts(self.service, request).await else {
+            counters.later_unknown.add(1);
             return keep(false);
         };
         let here = Here { mapped: has.here, load: has.load, ..here };
@@ -200,7 +199,7 @@ impl Node {
             .map(|holder| Candidate { node: NodeId(holder.node), load: holder.load })
             .collect();
         if candidates.is_empty() && !has.here {
-            self.counters.later_unknown.add(1);
+            counters.later_unknown.add(1);
         }
         let verdict = lateral::decide(costs, &here, &candidates);
         let keeping = Keeping { told: has.target.map(TargetId), keep: verdict.keep };
@@ -211,12 +210,11 @@ impl Node {
             None => None,
         };
         let Some((peer, fetched)) = fetched else {
-            self.counters.later_failed.add(1);
+            counters.later_failed.add(1);
             return Elsewhere::Here(keeping);
         };
-        self.counters.later_fetched.add(1);
-        let outcome = Outcome::Lateral { why, status: fetched.reply.status().as_u16() };
-        Elsewhere::Fetched(self.pass(&peer, request, fetched, outcome))
+        counters.later_fetched.add(1);
+        Elsewhere::Fetched(peer, fetched)
     }
 }
 

@@ -1,20 +1,20 @@
 //! A modelled store's targets in memory from the start: an experiment of a tier that has long been warm.
 
+use super::Objects;
 use crate::memory::{CHARGE_MIN, Entry, Found, Wanted};
-use crate::node::Node;
 use crate::object::{Keeping, Object};
 use crate::store::{Meta, Store, contents};
 use larder_core::TargetId;
 use std::sync::Arc;
 
-impl Node {
+impl Objects {
     /// Puts a modelled store's targets into memory in the manifest's order, until the next would evict one. What may not
     /// be kept is passed over. `shared`: under the names that peers have for them.
     pub(crate) fn preload(self: &Arc<Self>, shared: bool) {
         let Store::Model(model) = &self.store else { return };
         let mut room = self.memory.stats().capacity;
         for (name, meta) in model.listed() {
-            if !self.keeps(meta.size) {
+            if !self.memory.keeps(meta.size) {
                 continue;
             }
             // At least as much as it is charged: a head, and a chunk of its own for every piece.
@@ -29,7 +29,7 @@ impl Node {
         let hash = self.memory.hash(name);
         let short = meta.size <= self.chunk;
         let body = short.then(|| contents(name, 0, meta.size));
-        let object = Object::new(name, meta, body, self.now_ms()).of(Keeping { told, keep: true });
+        let object = Object::new(name, meta, body, self.uptime.now_ms()).of(Keeping { told, keep: true });
         let object = Arc::new(object);
         if let Found::Lead(lead) = self.memory.begin((hash, 0), Wanted::Head(name)) {
             lead.land(Ok(Entry::Head(Arc::clone(&object))), true);

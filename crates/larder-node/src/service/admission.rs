@@ -1,6 +1,6 @@
 //! Admits a request before anything else reads its header, and decides who may ask for the node's own paths.
 //!
-//! A request enters a node once: from a client, a switch or a balancer ([`Node::admit`]), or from a peer that has done the same
+//! A request enters a node once: from a client, a switch or a balancer ([`Admission::admit`]), or from a peer that has done the same
 //! ([`crate::http::hop`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.
 //!
 //! | own path | answered to |
@@ -10,20 +10,21 @@
 //! | stats, load, events | senders that connect themselves (not over a handed-over connection, not announced by a balancer, not relayed) and that prove `report.secret`; if there is none, from an address in `report.from` or `trusted_relays` |
 
 use crate::connection::Shared;
+use crate::contents::Ground;
+use crate::counts::Counters;
 use crate::edge::Entered;
 use crate::http::hop::{HOP_BY_HOP, TARGET, is_relayed};
-use crate::node::Node;
 use crate::origin::Origin;
-use crate::purge::authorization;
-use crate::store::Store;
-use crate::terms::{Own, Terms};
+use crate::purge::{authorization, permit_purge};
+use crate::terms::{CurrentTerms, Own, Terms};
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use larder_edge::{EntryRules, Sender};
 use larder_peers::PROOF_FIELD;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
@@ -44,15 +45,35 @@ impl Admitted {
     }
 }
 
-impl Node {
+/// Admits requests.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    /// The origin that contents come from, if any.
+    origin: Option<Arc<Origin>>,
+    terms: Arc<CurrentTerms>,
+    counters: Arc<Counters>,
+    /// A relay that is not trusted has been noted in the log.
+    relay_doubted: AtomicBool,
+}
+
+impl Admission {
+    pub(super) fn new(origin: Option<&Arc<Origin>>, ground: &Ground) -> Self {
+        Self {
+            origin: origin.cloned(),
+            terms: Arc::clone(&ground.terms),
+            counters: Arc::clone(&ground.counters),
+            relay_doubted: AtomicBool::new(false),
+        }
+    }
+
     /// Removes the fields from a request that its sender may not set, and writes who the sender is. Returns what the request asks for.
-    pub(crate) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Admitted {
-        let terms = self.terms();
+    pub(super) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Admitted {
+        let terms = self.terms.load();
         let asks = terms.own(parts.uri.path());
         let admitted = match asks {
             None => Admitted::Contents,
             Some(Own::Health) if shared.handed.is_none() => Admitted::Own(Own::Health),
-            Some(Own::Purge) => self.admit_purge(shared, &parts.headers),
+            Some(Own::Purge) => self.admit_purge(&terms, shared, &parts.headers),
             Some(own) if own != Own::Health && is_switch(&terms, shared, &parts.headers) => {
                 Admitted::Own(own)
             }
@@ -65,7 +86,7 @@ impl Node {
         let mut dropped = enter(&terms.entry, &mut parts.headers);
         // Nobody but an origin reads them, or a peer that may ask one.
         if admitted.is_contents()
-            && let Store::Origin(origin) = &self.store
+            && let Some(origin) = &self.origin
         {
             dropped += self.identify((&terms, origin), shared, &mut parts.headers);
             origin.remove_replaced(parts);
@@ -77,9 +98,9 @@ impl Node {
     }
 
     /// A purge is for who has connected itself and shows the token.
-    fn admit_purge(&self, shared: &Shared, headers: &HeaderMap) -> Admitted {
+    fn admit_purge(&self, terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Admitted {
         let direct = !is_of_client(shared) && !is_relayed(headers);
-        let may = direct && self.may_purge(authorization(headers)).is_ok();
+        let may = direct && permit_purge(terms, &self.counters, authorization(headers)).is_ok();
         if may { Admitted::Own(Own::Purge) } else { Admitted::Denied }
     }
 

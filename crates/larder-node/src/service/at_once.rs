@@ -1,36 +1,46 @@
 //! Plain requests for files that are whole in memory, answered without the steps that other requests need.
 //!
-//! The reply is the one that [`Node::handle`] gives. Requests with conditions or ranges go there, and all requests of a node with
+//! The reply is the one that [`super::Service::handle`] gives. Requests with conditions or ranges go there, and all requests of a node with
 //! programs, peers, traces, an access log or a modelled processor. So do requests for a file whose validity must be checked.
 
 use crate::connection::{InFlight, Shared};
+use crate::contents::Ground;
+use crate::counts::Counters;
 use crate::edge::Entered;
 use crate::http::cache_status::Outcome;
-use crate::http::path;
-use crate::memory::{Entry, Wanted};
-use crate::node::Node;
 use crate::object::Object;
-use crate::reply::{ACCEPT_RANGES_BYTES, CACHE_STATUS, LARDER_STORE, NOSNIFF};
-use crate::store::Store;
-use crate::terms::Terms;
+use crate::objects::Objects;
+use crate::reply::{ACCEPT_RANGES_BYTES, CACHE_STATUS, LARDER_STORE, NOSNIFF, Replies};
+use crate::terms::{CurrentTerms, Terms};
 use ::http::StatusCode;
-use ::http::header::{self, HeaderValue};
+use ::http::header;
 use larder_http::convert::append;
 use larder_http::h1::{Body, Fault, ReplyHead, RequestHead};
 use larder_http::relay::{Answer, Clock, Then};
 use std::sync::Arc;
 
-impl Node {
-    /// The answer to a request, if it is one of those above.
-    pub(crate) fn answer_at_once(
-        &self,
-        shared: &Arc<Shared>,
-        head: &RequestHead,
-    ) -> Option<(InFlight, Answer)> {
-        if !self.answers_at_once || self.cooperation.get().is_some() || self.access.is_open() {
-            return None;
+/// Answers plain requests for files that are whole in memory.
+#[derive(Debug)]
+pub(crate) struct PlainHits {
+    objects: Arc<Objects>,
+    terms: Arc<CurrentTerms>,
+    replies: Arc<Replies>,
+    counters: Arc<Counters>,
+}
+
+impl PlainHits {
+    pub(super) fn new(objects: &Arc<Objects>, ground: &Ground) -> Self {
+        Self {
+            objects: Arc::clone(objects),
+            terms: Arc::clone(&ground.terms),
+            replies: Arc::clone(&ground.replies),
+            counters: Arc::clone(&ground.counters),
         }
-        let object = self.held_whole(&self.terms(), head)?;
+    }
+
+    /// The answer to a request, if it is one of those above.
+    pub(super) fn answer(&self, shared: &Arc<Shared>, head: &RequestHead) -> Option<(InFlight, Answer)> {
+        let object = self.held_whole(&self.terms.load(), head)?;
         if shared.entered().is_some_and(Entered::may_send_on) {
             return None;
         }
@@ -41,7 +51,7 @@ impl Node {
             self.counters.later.add(1);
         }
         self.counters.requests.add(1);
-        self.count(StatusCode::OK, Outcome::Hit);
+        self.replies.count(StatusCode::OK, Outcome::Hit);
         Some((in_flight, Answer { head, body: body.into(), then: Then::GoesOn }))
     }
 
@@ -59,23 +69,14 @@ impl Node {
         if !is_plain {
             return None;
         }
-        let name = match &self.store {
-            Store::Directory(_) => path::resolve(path).ok()?,
-            Store::Model(_) => target.as_bytes().into(),
-            Store::Origin(_) => return None,
-        };
-        let hash = self.memory.hash(&name);
-        let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(&name)) else { return None };
-        let now_ms = u64::try_from(self.uptime_at(Clock::now()).as_millis()).unwrap_or(u64::MAX);
-        let is_due = self.store.can_change() && object.is_check_due(now_ms, terms.revalidate_ms);
-        (!is_due && object.meta.size > 0).then_some(object)
+        self.objects.held(&self.objects.name_of_target(target)?, Clock::now)
     }
 
     fn head_of(&self, object: &Object) -> Result<ReplyHead, Fault> {
         let mut head = ReplyHead::with_status(StatusCode::OK.as_u16());
-        append(&mut head, &CACHE_STATUS, &self.speller.spell(Outcome::Hit))?;
-        if !self.store.can_change() {
-            append(&mut head, &LARDER_STORE, &HeaderValue::from_static(self.store.kind()))?;
+        append(&mut head, &CACHE_STATUS, &self.replies.speller.spell(Outcome::Hit))?;
+        if let Some(kind) = self.replies.made_up() {
+            append(&mut head, &LARDER_STORE, kind)?;
         }
         append(&mut head, &header::CONTENT_TYPE, &object.content_type)?;
         append(&mut head, &header::ETAG, &object.etag)?;

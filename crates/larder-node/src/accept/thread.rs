@@ -1,11 +1,13 @@
 //! A thread that accepts connections and serves each to its end.
 
+use super::arrived::{Arrived, Known};
+use super::connection::Connections;
+use super::phase::{LAST_LOOK, Phase};
+use super::requests::Requests;
 use crate::edge::{Entry, Listeners, Unregistered};
-use crate::node::Node;
-use crate::requests::Requests;
-use crate::server::{Arrived, Known, LAST_LOOK, Phase};
+use crate::service::Service;
 use larder_handoff::agent::{Giver, Restored};
-use larder_http::relay::{Begun, PoolLimits, Worker};
+use larder_http::relay::{Begun, PoolLimits, StreamMemory, Worker};
 use rustix::io::Errno;
 use std::io;
 use std::rc::Rc;
@@ -23,7 +25,12 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A thread's share of the node.
 pub(crate) struct Thread {
-    pub(crate) node: Arc<Node>,
+    pub(crate) service: Arc<Service>,
+    pub(crate) connections: Arc<Connections>,
+    /// For connections.
+    pub(crate) places: Arc<Semaphore>,
+    /// Memory for replies to clients of HTTP/2.
+    pub(crate) http2_memory: Arc<StreamMemory>,
     pub(crate) listeners: Unregistered,
     pub(crate) known: Arc<Known>,
     pub(crate) giver: Option<Giver>,
@@ -38,17 +45,20 @@ pub(crate) struct Thread {
 impl Thread {
     /// Accepts and serves connections until the node has ended.
     pub(crate) async fn run(self, begun: Begun) {
-        let Self { node, listeners, known, giver, given, mut phase, refusals, accepting } = self;
+        let Self { service, listeners, known, giver, given, mut phase, refusals, accepting, .. } = self;
+        let (serving, places) = (self.connections, self.places);
         let listeners = match listeners.register() {
             Ok(listeners) => listeners,
             Err(error) => return begun.tell(Err(error)),
         };
         begun.tell(Ok(()));
-        let worker = Worker::new(Requests::new(Arc::clone(&node)), PoolLimits::default());
-        let worker = Rc::new(worker.with_stream_memory(Arc::clone(&node.http2_memory)));
+        let worker = Worker::new(Requests::new(Arc::clone(&service)), PoolLimits::default());
+        let worker = Rc::new(worker.with_stream_memory(self.http2_memory));
         let mut connections = JoinSet::new();
         let acceptor = Acceptor {
-            node: Arc::clone(&node),
+            serving: Arc::clone(&serving),
+            service,
+            places,
             known,
             giver,
             refusals,
@@ -65,7 +75,7 @@ impl Thread {
         // Other threads' requests may wait for work of this one, such as a connection to the origin: all end together.
         loop {
             tokio::select! {
-                Some(ended) = connections.join_next() => node.note_end(&ended),
+                Some(ended) = connections.join_next() => serving.note_end(&ended),
                 _ = phase.wait_for(|phase| *phase == Phase::Aborting) => return connections.shutdown().await,
             }
         }
@@ -74,7 +84,9 @@ impl Thread {
 
 /// The part of a thread that accepts connections.
 struct Acceptor {
-    node: Arc<Node>,
+    serving: Arc<Connections>,
+    service: Arc<Service>,
+    places: Arc<Semaphore>,
     known: Arc<Known>,
     giver: Option<Giver>,
     refusals: Arc<Semaphore>,
@@ -90,7 +102,8 @@ impl Acceptor {
         mut listeners: Listeners,
         mut given: mpsc::Receiver<Restored>,
     ) -> io::Result<()> {
-        let Self { node, known, giver, refusals, mut phase, worker } = self;
+        let Self { serving, service, places, known, giver, refusals, mut phase, worker } = self;
+        let counters = &service.counters;
         let mut last_look = None;
         loop {
             let (arrived, entry, place) = tokio::select! {
@@ -100,7 +113,7 @@ impl Acceptor {
                 }
                 () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
                 Some(ended) = connections.join_next(), if !connections.is_empty() => {
-                    node.note_end(&ended);
+                    serving.note_end(&ended);
                     continue;
                 }
                 accepted = listeners.accept() => match accepted {
@@ -119,27 +132,27 @@ impl Acceptor {
                 Ok(arrived) => arrived,
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
-                    node.counters.accept_errors.add(1);
+                    counters.accept_errors.add(1);
                     tracing::warn!(%error, "accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            match place.map_or_else(|| node.places().try_acquire_owned(), Ok) {
+            match place.map_or_else(|| Arc::clone(&places).try_acquire_owned(), Ok) {
                 Ok(place) => {
-                    node.counters.connections_accepted.add(1);
+                    counters.connections_accepted.add(1);
                     let beside = (giver.clone(), Rc::clone(&worker));
                     let connection =
-                        Arc::clone(&node).connection((arrived, entry), place, phase.clone(), beside);
+                        Arc::clone(&serving).serve((arrived, entry), place, phase.clone(), beside);
                     connections.spawn_local(connection);
                 }
                 Err(_) => {
-                    node.counters.connections_refused.add(1);
+                    counters.connections_refused.add(1);
                     // An answer by TLS would take the handshake, which is what there is no room for.
                     if entry != Entry::Secure
                         && let Ok(place) = Arc::clone(&refusals).try_acquire_owned()
                     {
-                        spawn_local(refuse(arrived, place, node.refusal()));
+                        spawn_local(refuse(arrived, place, refusal(service.replies.speller.name())));
                     }
                 }
             }
@@ -160,6 +173,15 @@ async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>
         io::Result::Ok(())
     };
     let _ = timeout(REFUSAL_TIMEOUT, told).await;
+}
+
+/// The reply to a connection for which there is no place, of the node of this name.
+fn refusal(name: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\nCache-Status: {name}; detail=connections-full\r\n\
+         Retry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    .into_bytes()
 }
 
 /// Whether the listening socket itself is broken, rather than a connection or the machine's supply.

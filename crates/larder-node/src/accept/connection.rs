@@ -1,0 +1,266 @@
+//! A connection of a client, from its first byte to its last.
+
+use super::arrived::Arrived;
+use super::phase::Phase;
+use super::requests::{Client, Requests};
+use crate::connection::{Brought, Shared};
+use crate::cooperate::Departure;
+use crate::counts::Counters;
+use crate::edge::{Entered, Entry, Opening};
+use crate::handover::{Bound, Life, Moved};
+use crate::origin::tunnel::Tunnel;
+use crate::service::PeerService;
+use crate::terms::{CurrentTerms, Terms};
+use larder_edge::ClientIo;
+use larder_handoff::agent::Giver;
+use larder_http::relay::{End, Start, Worker, serve, serve_http2};
+use larder_kernel::FlowKey;
+use socket2::SockRef;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+/// Bytes that the kernel may hold of replies to a client of HTTP/2 and has not sent, so that a reply which is written is nearly at its
+/// client.
+const HTTP2_UNSENT_MAX: u32 = 128 << 10;
+
+/// Serves connections.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    terms: Arc<CurrentTerms>,
+    peers: Arc<PeerService>,
+    counters: Arc<Counters>,
+}
+
+impl Connections {
+    pub(super) fn new(terms: &Arc<CurrentTerms>, peers: &Arc<PeerService>, counters: &Arc<Counters>) -> Self {
+        Self { terms: Arc::clone(terms), peers: Arc::clone(peers), counters: Arc::clone(counters) }
+    }
+
+    /// Serves a connection that has a place until it ends or goes on elsewhere.
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        (mut arrived, entry): (Arrived, Entry),
+        _place: OwnedSemaphorePermit,
+        mut phase: watch::Receiver<Phase>,
+        (mut giver, worker): (Option<Giver>, Rc<Worker<Requests>>),
+    ) {
+        let _open = Open::new(&self.counters);
+        // The connection comes after earlier wishes to have connections elsewhere.
+        giver.iter_mut().for_each(Giver::forget_released);
+        let terms = self.terms.load_full();
+        // Fails only for a connection that is gone already.
+        let _ = arrived.stream.tcp().set_nodelay(true);
+        if terms.edge.concerns(entry) {
+            // Boxed: other connections are not to be larger for it.
+            let entered = Box::pin(enter(arrived, entry, &terms, &self.counters));
+            let entered = tokio::select! {
+                biased;
+                entered = entered => entered,
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
+            };
+            let Some(entered) = entered else { return };
+            arrived = entered;
+            if arrived.entered.as_deref().is_some_and(Entered::speaks_http2) {
+                return Box::pin(self.serve_http2(terms, arrived, &worker)).await;
+            }
+        }
+        // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
+        // front-end that relays it means that nobody waits any more, and what is under way ends.
+        let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
+        let half_close = arrived.handed.is_some() || direct;
+        arrived.life = self.peers.handover().filter(|_| direct).map(Life::new);
+        loop {
+            let served = self.serve_connection((&terms, half_close), arrived, &worker, giver.as_ref());
+            let back = match served.await {
+                After::Ended => break,
+                After::Departs(leaving, departure) => Box::pin(self.depart(leaving, *departure)).await,
+                After::Tunnel(leaving, tunnel) => break Box::pin(self.carry(*tunnel, leaving)).await,
+                After::Rests(resting) => match &mut giver {
+                    // Nobody takes it: it goes on here, or ends if this node drains.
+                    Some(giver) => {
+                        giver.forget_released();
+                        Box::pin(resting.give(giver)).await.filter(|_| *phase.borrow() < Phase::Draining)
+                    }
+                    None => None,
+                },
+            };
+            match back {
+                Some(back) => arrived = back,
+                None => break,
+            }
+        }
+    }
+
+    /// Serves a connection of HTTP/1 to its end, or until it is to go on elsewhere.
+    async fn serve_connection(
+        self: &Arc<Self>,
+        (terms, half_close): (&Arc<Terms>, bool),
+        arrived: Arrived,
+        worker: &Worker<Requests>,
+        giver: Option<&Giver>,
+    ) -> After {
+        let flow = self.flow_of(&arrived);
+        let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
+        // One that is gone already sends nothing that could be answered.
+        let Some(peer) = peer_of(&stream) else { return After::Ended };
+        let brought = Brought {
+            handed: handed.clone(),
+            used,
+            flow,
+            bound,
+            life,
+            entered: entered.clone(),
+            peer: Some(peer),
+        };
+        let shared = Shared::new(Arc::clone(&self.counters), brought);
+        let mut client = Client::new(Arc::clone(&shared), Arc::clone(terms), half_close);
+        // One that came by relay is the front-end's to end.
+        if let Some(giver) = giver.filter(|_| handed.is_some()) {
+            client = client.released_by(giver.clone());
+        }
+        let head_by = head_by.map(Instant::into_std);
+        let start = Start { io: stream, unread: first, unsent, is_used: used, head_by };
+        let (stream, unread) = match serve(start, &client, worker).await {
+            End::Closed => return After::Ended,
+            End::Reset(stream) => {
+                // Fails only for a connection that is reset already.
+                let _ = SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
+                return After::Ended;
+            }
+            End::Left { io, unread } => (io, unread),
+        };
+        let leaving = Arrived {
+            stream,
+            first: unread,
+            unsent: Vec::new(),
+            used: true,
+            handed,
+            bound: Bound::Free,
+            life: shared.take_life(),
+            entered,
+            head_by: None,
+        };
+        match (shared.take_departure(), shared.tunnel.take()) {
+            (Some(departure), _) => After::Departs(leaving, Box::new(departure)),
+            (None, Some(tunnel)) => After::Tunnel(leaving, Box::new(tunnel)),
+            (None, None) => After::Rests(leaving),
+        }
+    }
+
+    /// Serves a connection of HTTP/2 to its end. Nothing of it can be handed over.
+    async fn serve_http2(&self, terms: Arc<Terms>, arrived: Arrived, worker: &Worker<Requests>) {
+        let Arrived { stream, entered, head_by, .. } = arrived;
+        let first_by = head_by.map(Instant::into_std);
+        self.counters.http2_connections.add(1);
+        // Fails only for a connection that is gone already.
+        let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
+        let Some(peer) = peer_of(&stream) else { return };
+        let brought = Brought { entered, peer: Some(peer), ..Brought::default() };
+        let shared = Shared::new(Arc::clone(&self.counters), brought);
+        serve_http2(stream, first_by, &Client::new(shared, terms, false), worker).await;
+    }
+
+    /// Serves a connection that has become a tunnel to its end.
+    async fn carry(&self, tunnel: Tunnel, Arrived { stream, first, .. }: Arrived) {
+        let write_timeout = self.terms.load().limits.write_timeout;
+        tunnel.run(stream, first, &self.counters, write_timeout).await;
+    }
+
+    /// A connection by its addresses, if it can be handed over to a peer.
+    fn flow_of(&self, arrived: &Arrived) -> Option<FlowKey> {
+        let handover = self.peers.handover()?;
+        if arrived.entered.as_deref().is_some_and(Entered::stays) {
+            return None;
+        }
+        let stream = arrived.stream.tcp();
+        handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
+    }
+
+    /// Hands a connection over to a peer; gives it back if that has not taken it.
+    async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
+        let Departure { to, node, flow, head, target, serviced } = departure;
+        let cooperation = self.peers.cooperation()?;
+        let handover = cooperation.handover.as_ref()?;
+        let Arrived { stream: ClientIo::Clear(stream), first, unsent, used, handed, life, entered, .. } =
+            leaving
+        else {
+            return None;
+        };
+        let first = [&head[..], &first].concat();
+        let socket = stream.into_std().ok()?.into();
+        // Once it is on its way the peer counts it, and a dispatcher goes on.
+        let sent = || serviced.hold();
+        let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
+            Moved::Gone => {
+                cooperation.answered(node);
+                cooperation.count_departed(target);
+                life.into_iter().for_each(Life::leave);
+                return None;
+            }
+            Moved::Lost => {
+                life.into_iter().for_each(Life::leave);
+                return None;
+            }
+            Moved::Stays(socket) => std::net::TcpStream::from(socket),
+        };
+        let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
+        let bound = Bound::Stays;
+        Some(Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by: None })
+    }
+
+    /// Counts and logs a panic of the task that served a connection.
+    pub(crate) fn note_end(&self, ended: &Result<(), JoinError>) {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            self.counters.panics.add(1);
+            tracing::error!(%error, "connection lost: its task panicked");
+        }
+    }
+}
+
+/// Has a connection enter before its first request; `None` if nothing came of it.
+async fn enter(arrived: Arrived, entry: Entry, terms: &Terms, counters: &Counters) -> Option<Arrived> {
+    let Arrived { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
+    let opening = terms.edge.enter(tcp, entry, terms.limits.head_timeout, counters).await?;
+    let Opening { stream, entered, head_by } = opening;
+    Some(Arrived { stream, entered: Some(Arc::new(entered)), head_by: Some(head_by), ..arrived })
+}
+
+/// The address at the other end of a connection; `None` if it is gone.
+pub(crate) fn peer_of(stream: &ClientIo) -> Option<IpAddr> {
+    stream.tcp().peer_addr().ok().map(|peer| peer.ip().to_canonical())
+}
+
+/// An open connection, counted until dropped.
+struct Open(Arc<Counters>);
+
+impl Open {
+    fn new(counters: &Arc<Counters>) -> Self {
+        counters.connections.rise();
+        Self(Arc::clone(counters))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.fall(1);
+    }
+}
+
+/// The result of serving a connection.
+enum After {
+    Ended,
+    /// It rests between two requests, and is to be given up.
+    Rests(Arrived),
+    /// It is to be handed over to a peer, with a request.
+    Departs(Arrived, Box<Departure>),
+    /// It has become a tunnel.
+    Tunnel(Arrived, Box<Tunnel>),
+}

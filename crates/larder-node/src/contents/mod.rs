@@ -1,0 +1,237 @@
+//! Requests for contents, and where the contents come from: programs, a store through the memory, or an origin.
+//!
+//! ```text
+//! Contents -> Programs
+//!          -> Stored (a store's objects; for later requests Lateral) or Puller (an origin)
+//! ```
+
+mod lateral;
+mod pattern;
+mod programs;
+mod stored;
+
+pub use lateral::LateralConfig;
+
+pub(crate) use lateral::{Later, Lateral};
+pub(crate) use stored::Stored;
+
+use crate::body::Body;
+use crate::config::NodeConfig;
+use crate::counts::Counters;
+use crate::http::cache_status::Outcome;
+use crate::machine::{Machine, Usage};
+use crate::memory::{Memory, Selection};
+use crate::objects::Objects;
+use crate::origin::{Origin, OriginStats, Puller};
+use crate::reply::Replies;
+use crate::store::{Store, StoreStats};
+use crate::terms::CurrentTerms;
+use crate::uptime::Uptime;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use larder_core::TargetId;
+use larder_edge::Purge;
+use programs::Programs;
+use std::error::Error;
+use std::sync::Arc;
+
+/// Answers requests for contents.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    programs: Option<Programs>,
+    source: Source,
+    terms: Arc<CurrentTerms>,
+    replies: Arc<Replies>,
+    counters: Arc<Counters>,
+}
+
+/// Where contents that no program makes come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A store, by whose objects requests are answered.
+    Store(Stored),
+    /// An origin, which is asked by whole requests.
+    Origin(Arc<Puller>),
+}
+
+/// The parts of a node that all its contents stand on.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) terms: Arc<CurrentTerms>,
+    pub(crate) replies: Arc<Replies>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) uptime: Uptime,
+}
+
+impl Source {
+    /// The objects of `store`.
+    pub(crate) fn of_store(config: &NodeConfig, store: Store, ground: &Ground) -> Self {
+        let Ground { memory, machine, replies, counters, .. } = ground;
+        Self::Store(Stored {
+            objects: Arc::new(Objects::new(config, store, memory, ground.uptime)),
+            replies: Arc::clone(replies),
+            counters: Arc::clone(counters),
+            machine: Arc::clone(machine),
+        })
+    }
+
+    /// What an origin has.
+    pub(crate) fn of_origin(origin: Origin, ground: &Ground) -> Self {
+        let Ground { memory, replies, .. } = ground;
+        Self::Origin(Arc::new(Puller::new(origin, memory, replies, ground.uptime)))
+    }
+}
+
+impl Contents {
+    /// The contents of a source, and of the programs of a configuration that has been checked.
+    pub(crate) fn new(config: &NodeConfig, source: Source, ground: &Ground) -> Self {
+        let Ground { machine, terms, replies, counters, .. } = ground;
+        let programs = config.dynamic.as_ref();
+        Self {
+            programs: programs.map(|programs| Programs::new(programs, machine, replies, counters)),
+            source,
+            terms: Arc::clone(terms),
+            replies: Arc::clone(replies),
+            counters: Arc::clone(counters),
+        }
+    }
+
+    /// The reply to a request.
+    pub(crate) async fn reply<B>(&self, parts: &Parts, body: B, later: Option<&Later>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let uri_bytes_max = self.terms.load().limits.uri_bytes_max;
+        self.counters.requests.add(1);
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        if target.len() > uri_bytes_max {
+            return self.replies.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
+        }
+        if let Some(programs) = &self.programs
+            && let Some(handler) = programs.find(parts.uri.path(), target)
+        {
+            let patience = self.terms.load().limits.write_timeout;
+            return Box::pin(programs.run(handler, parts, body, patience)).await;
+        }
+        match &self.source {
+            Source::Origin(puller) => Box::pin(puller.pull(parts, body)).await,
+            Source::Store(stored) => stored.reply(parts, later).await,
+        }
+    }
+
+    /// The objects of the store, if there is one.
+    pub(crate) fn objects(&self) -> Option<&Arc<Objects>> {
+        match &self.source {
+            Source::Store(stored) => Some(&stored.objects),
+            Source::Origin(_) => None,
+        }
+    }
+
+    /// The origin, if there is one.
+    pub(crate) fn origin(&self) -> Option<&Arc<Origin>> {
+        match &self.source {
+            Source::Store(_) => None,
+            Source::Origin(puller) => Some(puller.origin()),
+        }
+    }
+
+    /// How many programs there are.
+    pub(crate) fn programs(&self) -> usize {
+        self.programs.as_ref().map_or(0, Programs::len)
+    }
+
+    /// Goes by another configuration from now on, in what may change. Called from one thread at a time, within the runtime.
+    pub(crate) fn change(&self, config: &NodeConfig) {
+        match (&self.source, &config.store) {
+            (Source::Store(stored), _) => stored.objects.change(config),
+            (Source::Origin(puller), crate::config::StoreConfig::Origin(config)) => {
+                puller.origin().change((**config).clone());
+            }
+            (Source::Origin(_), _) => {}
+        }
+    }
+
+    /// Whether any node with the same contents may answer a request as well as this one: a GET or HEAD that no program answers.
+    pub(crate) fn is_shared(&self, parts: &Parts) -> bool {
+        let path = parts.uri.path();
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        let dynamic = self.programs.as_ref().is_some_and(|programs| programs.find(path, target).is_some());
+        matches!(parts.method, Method::GET | Method::HEAD) && !dynamic
+    }
+
+    /// The target of a request: the file, the modelled name, or what an origin is asked for.
+    pub(crate) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
+        match &self.source {
+            Source::Store(stored) => stored.objects.name_of(&parts.uri).ok().map(|name| TargetId::of(&name)),
+            Source::Origin(puller) => {
+                // As memory names it: a host has several spellings.
+                let host = puller.origin().host(parts)?;
+                let rest = parts.uri.path_and_query()?.as_str();
+                Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]))
+            }
+        }
+    }
+
+    /// The entries of the memory that a purge names; `None` if nothing of that name is ever kept.
+    pub(crate) fn selection(&self, purge: &Purge) -> Option<Selection> {
+        let (location, prefix) = match purge {
+            Purge::Tag(tag) => return Some(Selection::Tag(tag.clone())),
+            Purge::Url(location) => (location, false),
+            Purge::Prefix(location) => (location, true),
+        };
+        match &self.source {
+            Source::Store(stored) => stored.objects.selection(location, prefix),
+            Source::Origin(puller) => {
+                // Without the client's host, one stored reply is for the URLs of all hosts.
+                let host = puller.origin().sends_host_of_client().then(|| location.clone());
+                Some(Selection::Pages { host, target: location.target().into(), prefix })
+            }
+        }
+    }
+
+    /// `directory`, `model` or `origin`, as reported in statistics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.source {
+            Source::Store(stored) => stored.objects.store.kind(),
+            Source::Origin(_) => "origin",
+        }
+    }
+
+    /// Fields for the log at the start.
+    pub(crate) fn describe(&self) -> String {
+        match &self.source {
+            Source::Store(stored) => stored.objects.store.describe(),
+            Source::Origin(puller) => format!("kind=origin url={}", puller.origin().terms().config.url),
+        }
+    }
+
+    /// Counts of the source since its start.
+    pub(crate) fn stats(&self) -> StoreStats {
+        match &self.source {
+            Source::Store(stored) => stored.objects.store.stats(),
+            Source::Origin(puller) => {
+                let (reads, bytes, busy) = puller.origin().done();
+                StoreStats { reads, bytes, busy }
+            }
+        }
+    }
+
+    /// Counts and levels of the origin; all zero if there is none.
+    pub(crate) fn origin_stats(&self) -> OriginStats {
+        self.origin().map(|origin| origin.stats()).unwrap_or_default()
+    }
+
+    /// Adds the reads of a directory to those of the machine.
+    pub(crate) fn add_to(&self, mut usage: Usage) -> Usage {
+        if let Some(Store::Directory(directory)) = self.objects().map(|objects| &objects.store) {
+            let stats = directory.stats();
+            usage.disk_reads += stats.reads;
+            usage.disk_bytes += stats.bytes;
+        }
+        usage
+    }
+}

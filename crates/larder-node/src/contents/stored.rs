@@ -1,0 +1,248 @@
+//! Contents of a store: the reply to a request for an object.
+
+use super::lateral::{Elsewhere, Later};
+use crate::body::Body;
+use crate::counts::Counters;
+use crate::http::cache_status::{Outcome, Why};
+use crate::http::condition::{self, Verdict};
+use crate::http::hop::told;
+use crate::http::path::PathError;
+use crate::http::range::{self, Range};
+use crate::machine::Machine;
+use crate::object::{Keeping, Object};
+use crate::objects::{Chunks, Objects};
+use crate::origin;
+use crate::reply::{ACCEPT_RANGES_BYTES, NOSNIFF, OwnFault, Replies, insert};
+use crate::store::StoreError;
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
+use std::sync::Arc;
+
+/// The part of a request that its reply depends on, besides the name.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) hash: u64,
+}
+
+/// Answers requests for the objects of a store.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) objects: Arc<Objects>,
+    pub(super) replies: Arc<Replies>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) machine: Arc<Machine>,
+}
+
+impl Stored {
+    /// The reply to a request.
+    pub(super) async fn reply(&self, parts: &Parts, later: Option<&Later>) -> Response<Body> {
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            return self.replies.method_refused("GET, HEAD");
+        }
+        let name = match self.objects.name_of(&parts.uri) {
+            Ok(name) => name,
+            Err(PathError::Malformed) => {
+                let outcome = Outcome::Local("path");
+                return self.replies.plain(StatusCode::BAD_REQUEST, outcome, "malformed path");
+            }
+            Err(PathError::Hidden) => {
+                return self.replies.plain(StatusCode::NOT_FOUND, Outcome::Local("hidden"), "not-found");
+            }
+        };
+        let mut why = Why::Miss;
+        match self.get(parts, &name, &mut why, later).await {
+            Ok(reply) => {
+                self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
+                reply
+            }
+            Err(error) => self.answer_error(&error, parts.uri.path(), why),
+        }
+    }
+
+    async fn get(
+        &self,
+        request: &Parts,
+        name: &[u8],
+        why: &mut Why,
+        later: Option<&Later>,
+    ) -> Result<Response<Body>, StoreError> {
+        let hash = self.objects.memory.hash(name);
+        let ask = Ask { method: &request.method, headers: &request.headers, hash };
+        let (cached, reason) = self.objects.cached(hash, name).await?;
+        *why = reason;
+        if let Some(object) = cached {
+            return self.answer(ask, object, Outcome::Hit).await;
+        }
+        // Boxed, as all that is not a hit: a hit's future stays small to move.
+        Box::pin(self.get_missing((request, ask), name, *why, later)).await
+    }
+
+    async fn get_missing(
+        &self,
+        (request, ask): (&Parts, Ask<'_>),
+        name: &[u8],
+        why: Why,
+        later: Option<&Later>,
+    ) -> Result<Response<Body>, StoreError> {
+        // Whoever asks for no body, or may have it already, must not push out what others ask for.
+        let head = ask.method == Method::HEAD;
+        if head || condition::is_conditional(ask.headers) {
+            let object = self.objects.stat(name).await?;
+            let outcome = Outcome::Forward { why, stored: false, collapsed: false };
+            if head {
+                return self.answer(ask, Arc::new(object), outcome).await;
+            }
+            if let Some(reply) = self.answer_condition(ask, &object, outcome) {
+                return Ok(reply);
+            }
+        }
+        let keeping = match later {
+            None => Keeping { told: told(ask.headers), keep: true },
+            Some(later) => match later.decide(&self.objects.memory, &self.counters, request).await {
+                Elsewhere::Fetched(peer, fetched) => {
+                    let outcome = Outcome::Lateral { why, status: fetched.reply.status().as_u16() };
+                    return Ok(origin::pass(&self.replies, &peer, request, fetched, outcome));
+                }
+                Elsewhere::Here(keeping) => keeping,
+            },
+        };
+        let (object, outcome) = self.objects.object(ask.hash, name, why, keeping).await?;
+        self.answer(ask, object, outcome).await
+    }
+
+    /// The reply for an object that is known, with or without its body.
+    pub(crate) async fn answer(
+        &self,
+        ask: Ask<'_>,
+        object: Arc<Object>,
+        outcome: Outcome,
+    ) -> Result<Response<Body>, StoreError> {
+        if let Some(reply) = self.answer_condition(ask, &object, outcome) {
+            return Ok(reply);
+        }
+        let size = object.meta.size;
+        let whole = 0..size;
+        if ask.method == Method::HEAD {
+            return Ok(self.contents(StatusCode::OK, &object, size, outcome, Body::empty()));
+        }
+        let range = match ask.headers.get(header::RANGE) {
+            Some(value) if condition::range_counts(ask.headers, &object.validators()) => {
+                range::parse(value.as_bytes(), size)
+            }
+            _ => Range::Whole,
+        };
+        let (status, part) = match range {
+            Range::Whole => (StatusCode::OK, whole),
+            Range::Part { first, last } => (StatusCode::PARTIAL_CONTENT, first..last + 1),
+            Range::Unsatisfiable => return Ok(self.replies.unsatisfiable(size, outcome)),
+        };
+        let len = part.end - part.start;
+        let (body, outcome) = match &object.body {
+            Some(body) => (Body::whole(body.slice(part.start as usize..part.end as usize)), outcome),
+            None if len == 0 => (Body::empty(), outcome),
+            None => Box::pin(self.parts(ask.hash, &object, part.clone(), outcome)).await?,
+        };
+        let mut reply = self.contents(status, &object, len, outcome, body);
+        if status == StatusCode::PARTIAL_CONTENT {
+            let text = format!("bytes {}-{}/{size}", part.start, part.end - 1);
+            insert(reply.headers_mut(), header::CONTENT_RANGE, text);
+        }
+        Ok(reply)
+    }
+
+    /// The reply that a precondition asks for, if one does.
+    pub(crate) fn answer_condition(
+        &self,
+        ask: Ask<'_>,
+        object: &Object,
+        outcome: Outcome,
+    ) -> Option<Response<Body>> {
+        if !condition::is_conditional(ask.headers) {
+            return None;
+        }
+        match condition::evaluate(ask.headers, &object.validators()) {
+            Verdict::Proceed => None,
+            Verdict::Failed => Some(self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, "")),
+            Verdict::NotModified => {
+                let mut reply = self.replies.start(StatusCode::NOT_MODIFIED, outcome, Body::empty());
+                let headers = reply.headers_mut();
+                headers.insert(header::ETAG, object.etag.clone());
+                headers.insert(header::LAST_MODIFIED, object.last_modified.clone());
+                Some(reply)
+            }
+        }
+    }
+
+    /// The reply for a store's error.
+    pub(crate) fn answer_error(&self, error: &StoreError, path: &str, why: Why) -> Response<Body> {
+        if matches!(error, StoreError::IsDirectory) {
+            return self.redirect(path);
+        }
+        let (status, detail) = (error.status(), error.detail());
+        if let StoreError::Io(error) = error {
+            tracing::warn!(%path, %error, "the store cannot be read");
+        }
+        let outcome = Outcome::Failed { why, status: status.as_u16(), detail };
+        let mut reply = self.replies.plain(status, outcome, detail);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status.is_server_error() && !matches!(error, StoreError::OriginBroke) {
+            reply.extensions_mut().insert(OwnFault);
+        }
+        reply
+    }
+
+    fn redirect(&self, path: &str) -> Response<Body> {
+        let status = StatusCode::MOVED_PERMANENTLY;
+        let outcome = Outcome::Failed { why: Why::Miss, status: status.as_u16(), detail: "directory" };
+        let mut reply = self.replies.plain(status, outcome, "");
+        insert(reply.headers_mut(), header::LOCATION, crate::http::path::with_slash(path));
+        reply
+    }
+
+    /// The body for a part of an object kept in chunks, with its first chunk at hand, and what the cache did for it.
+    async fn parts(
+        &self,
+        hash: u64,
+        object: &Arc<Object>,
+        part: std::ops::Range<u64>,
+        outcome: Outcome,
+    ) -> Result<(Body, Outcome), StoreError> {
+        let outcome = match (self.objects.holds_parts(object, hash, part.start, part.end - 1), outcome) {
+            ((_, true), Outcome::Hit) => Outcome::Hit,
+            ((true, _), Outcome::Hit) => self.forwarded(Why::Partial, object),
+            ((false, _), Outcome::Hit) => self.forwarded(Why::Miss, object),
+            (_, other) => other,
+        };
+        let mut chunks = Chunks::new(&self.objects, object, hash, part)?;
+        chunks.prime().await?;
+        Ok((Body::chunks(chunks), outcome))
+    }
+
+    fn forwarded(&self, why: Why, object: &Object) -> Outcome {
+        Outcome::Forward { why, stored: self.objects.memory.keeps(object.meta.size), collapsed: false }
+    }
+
+    fn contents(
+        &self,
+        status: StatusCode,
+        object: &Object,
+        len: u64,
+        outcome: Outcome,
+        body: Body,
+    ) -> Response<Body> {
+        let mut reply = self.replies.start(status, outcome, body);
+        let headers = reply.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+        headers.insert(header::CONTENT_TYPE, object.content_type.clone());
+        headers.insert(header::ETAG, object.etag.clone());
+        headers.insert(header::LAST_MODIFIED, object.last_modified.clone());
+        headers.insert(header::ACCEPT_RANGES, ACCEPT_RANGES_BYTES);
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+        reply
+    }
+}

@@ -1,0 +1,166 @@
+//! What is done with one request: admission, the node's own paths, contents, here or by a peer.
+
+mod admission;
+mod at_once;
+mod own;
+mod peers;
+mod sending;
+
+pub(crate) use admission::Admission;
+pub(crate) use peers::PeerService;
+
+use crate::access::Access;
+use crate::body::Body;
+use crate::connection::{InFlight, Shared};
+use crate::contents::{Contents, Ground};
+use crate::counts::Counters;
+use crate::http::cache_status::Outcome;
+use crate::http::hop::REQUESTS;
+use crate::origin::tunnel;
+use crate::reply::Replies;
+use crate::terms::CurrentTerms;
+use ::http::header::{self, HeaderValue};
+use ::http::{Method, Request, Response, StatusCode};
+use admission::Admitted;
+use at_once::PlainHits;
+use larder_http::h1::RequestHead;
+use larder_http::relay::{Answer, InterimSender, RequestBody};
+use larder_spans::Tracer;
+pub(crate) use own::OwnPaths;
+use sending::Sending;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Answers the requests of clients.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) replies: Arc<Replies>,
+    pub(crate) peers: Arc<PeerService>,
+    pub(crate) access: Arc<Access>,
+    terms: Arc<CurrentTerms>,
+    contents: Arc<Contents>,
+    /// Set if requests may be answered as [`PlainHits`] says.
+    plain_hits: Option<PlainHits>,
+    admission: Admission,
+    own: OwnPaths,
+    /// Where requests are traced.
+    tracer: Option<Arc<Tracer>>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        ground: &Ground,
+        contents: &Arc<Contents>,
+        own: OwnPaths,
+        access: &Arc<Access>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> Self {
+        let answers_at_once =
+            contents.programs() == 0 && tracer.is_none() && !ground.machine.cpu.is_modelled();
+        let objects = contents.objects().filter(|_| answers_at_once);
+        Self {
+            counters: Arc::clone(&ground.counters),
+            replies: Arc::clone(&ground.replies),
+            peers: Arc::new(PeerService::new(contents, ground)),
+            access: Arc::clone(access),
+            terms: Arc::clone(&ground.terms),
+            contents: Arc::clone(contents),
+            plain_hits: objects.map(|objects| PlainHits::new(objects, ground)),
+            admission: Admission::new(contents.origin(), ground),
+            own,
+            tracer,
+        }
+    }
+
+    /// The answer to a plain request for a file that is whole in memory; `None` for other requests.
+    pub(crate) fn answer_at_once(
+        &self,
+        shared: &Arc<Shared>,
+        head: &RequestHead,
+    ) -> Option<(InFlight, Answer)> {
+        let plain_hits = self.plain_hits.as_ref()?;
+        if self.peers.cooperation().is_some() || self.access.is_open() {
+            return None;
+        }
+        plain_hits.answer(shared, head)
+    }
+
+    /// Whether interim replies may come for a request. Their way costs an allocation.
+    pub(crate) fn has_interim(&self) -> bool {
+        self.contents.origin().is_some()
+    }
+
+    /// Answers a request. It counts as in flight until the reply's body is dropped.
+    pub(crate) async fn handle(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        request: Request<RequestBody>,
+        interim: Option<InterimSender>,
+    ) -> Response<Sending> {
+        let mut in_flight = shared.begin(Instant::now());
+        let (mut parts, body) = request.into_parts();
+        in_flight.log(&self.access, &self.terms.load().entry.trusted_relays, &parts);
+        let head = parts.method == Method::HEAD;
+        let websocket = tunnel::is_asked(&parts);
+        let admitted = self.admission.admit(&shared, &mut parts);
+        if !shared.is_taken() {
+            parts.headers.remove(REQUESTS);
+        }
+        let own = !admitted.is_contents();
+        if matches!(admitted, Admitted::Own(_)) {
+            in_flight.leaves_no_line();
+        }
+        if own {
+            in_flight.set_own();
+        } else if let Some(tracer) = &self.tracer {
+            in_flight.trace(tracer, &mut parts);
+        }
+        let location = shared.entered().filter(|_| !own).and_then(|entered| entered.sends_on(&parts));
+        if let Some(location) = location {
+            let reply = self.sent_on(location);
+            in_flight.answers(&reply);
+            return reply.map(|body| Sending::new(body).with(in_flight));
+        }
+        let tunnels = websocket && !own && self.opens_tunnels();
+        if let Some(interim) = interim {
+            parts.extensions.insert(interim);
+        }
+        if tunnels {
+            parts.extensions.insert(tunnel::Line(Arc::<Shared>::clone(&shared)));
+        }
+        let later = in_flight.later().filter(|_| !own);
+        if later.is_some() {
+            self.counters.later.add(1);
+        }
+        let cooperation = self.peers.cooperation().filter(|_| later.is_none() && !tunnels);
+        let reply = match (admitted, cooperation) {
+            (Admitted::Own(own), _) => Box::pin(self.own.answer(own, &parts)).await.map(Sending::new),
+            (Admitted::Denied, _) => self.own.deny().map(Sending::new),
+            (Admitted::Contents, Some(cooperation)) => {
+                Box::pin(self.peers.answer_client(cooperation, &shared, &mut parts, body)).await
+            }
+            (Admitted::Contents, None) => {
+                self.contents.reply(&parts, body, later.as_ref()).await.map(Sending::new)
+            }
+        };
+        in_flight.answers(&reply);
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            in_flight.becomes_tunnel();
+        }
+        reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
+    }
+
+    /// Whether a request for a WebSocket goes to the origin as such.
+    fn opens_tunnels(&self) -> bool {
+        self.contents.origin().is_some_and(|origin| origin.opens_tunnels())
+    }
+
+    /// The reply to a request that is to be made again with TLS.
+    fn sent_on(&self, location: HeaderValue) -> Response<Body> {
+        self.counters.requests.add(1);
+        let mut reply = self.replies.plain(StatusCode::PERMANENT_REDIRECT, Outcome::Local("https"), "");
+        reply.headers_mut().insert(header::LOCATION, location);
+        reply
+    }
+}

@@ -1,0 +1,70 @@
+//! The paths that a node answers for itself.
+
+use crate::body::Body;
+use crate::contents::Ground;
+use crate::counts::Counters;
+use crate::http::cache_status::Outcome;
+use crate::lifecycle::Lifecycle;
+use crate::purge::Purger;
+use crate::reply::Replies;
+use crate::report::Reports;
+use crate::terms::Own;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use std::sync::Arc;
+
+/// Answers requests for the node's own paths.
+#[derive(Debug)]
+pub(crate) struct OwnPaths {
+    reports: Arc<Reports>,
+    purger: Arc<Purger>,
+    lifecycle: Arc<Lifecycle>,
+    replies: Arc<Replies>,
+    counters: Arc<Counters>,
+}
+
+impl OwnPaths {
+    pub(crate) fn new(
+        ground: &Ground,
+        reports: &Arc<Reports>,
+        purger: &Arc<Purger>,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Self {
+        Self {
+            reports: Arc::clone(reports),
+            purger: Arc::clone(purger),
+            lifecycle: Arc::clone(lifecycle),
+            replies: Arc::clone(&ground.replies),
+            counters: Arc::clone(&ground.counters),
+        }
+    }
+
+    /// The reply to a request that has been admitted.
+    pub(super) async fn answer(&self, own: Own, parts: &Parts) -> Response<Body> {
+        match own {
+            Own::Health => self.health(),
+            Own::Stats => {
+                let json = serde_json::to_vec(&self.reports.stats()).unwrap_or_default();
+                let outcome = Outcome::Local("stats");
+                self.replies.text(StatusCode::OK, outcome, "application/json", Bytes::from(json))
+            }
+            Own::Report => self.reports.answer(&parts.method, parts.uri.path()).await,
+            Own::Purge => self.purger.answer(parts).await,
+        }
+    }
+
+    /// The reply to a sender that may not ask for one of the node's own paths. The path is never the origin's either.
+    pub(super) fn deny(&self) -> Response<Body> {
+        self.counters.own_denied.add(1);
+        self.replies.plain(StatusCode::NOT_FOUND, Outcome::Local("denied"), "not-found")
+    }
+
+    fn health(&self) -> Response<Body> {
+        let outcome = Outcome::Local("health");
+        match self.lifecycle.is_draining() {
+            false => self.replies.plain(StatusCode::OK, outcome, "ok"),
+            true => self.replies.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "draining"),
+        }
+    }
+}
