@@ -27,8 +27,11 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(shared: Arc<Shared>, since: Instant, later: bool) -> Self {
-        Self { shared, since: Some(since), later, traced: None, line: None }
+    /// A request of a connection, whose head has been read at this time.
+    pub(crate) fn begin(shared: &Arc<Shared>, since: Instant) -> Self {
+        let later = shared.note_request();
+        shared.counters.in_flight.rise();
+        Self { shared: Arc::clone(shared), since: Some(since), later, traced: None, line: None }
     }
 
     pub(crate) fn counters(&self) -> &Counters {

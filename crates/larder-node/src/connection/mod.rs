@@ -15,7 +15,6 @@ use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// The record of a client's connection.
 #[derive(Debug)]
@@ -130,11 +129,9 @@ impl Shared {
         lock(&self.departure).take()
     }
 
-    /// Notes that a head has been read, at this time.
-    pub(crate) fn begin(self: &Arc<Self>, since: Instant) -> InFlight {
-        let later = self.used.swap(true, Relaxed);
-        self.counters.in_flight.rise();
-        InFlight::new(Arc::clone(self), since, later)
+    /// Notes that a request has been read. Returns whether the connection has had one before.
+    fn note_request(&self) -> bool {
+        self.used.swap(true, Relaxed)
     }
 }
 

@@ -1,52 +1,33 @@
-//! The peers that connections are handed over to: their channels, and what is done about what they say.
-//!
-//! What is to be done says [`larder_core::peers::handing`].
+//! The peers that connections are handed over to.
 
-use super::{Handover, Secrets, State};
-use larder_core::Time;
-use larder_core::peers::handing::{FromPeer, Output, Place, Slot, Soon};
-use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendError, What};
-use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
-use larder_handoff::channel::message::{FromNode, Refusal, Socket, ToNode, Welcome};
-use larder_kernel::FlowKey;
-use larder_kernel::abi::{Flow, flow_flag, flow_state};
-use larder_kernel::neighbour;
-use larder_kernel::plane::{FlowTo, Link, now_ns};
-use larder_peers::{Member, Name};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use larder_core::peers::handing::{Heard, Slot};
+use larder_handoff::channel::client::NodeChannel;
+use larder_handoff::channel::identity::PublicKey;
+use larder_peers::Name;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use tokio::sync::oneshot;
 
-/// An entry of the plane outlives its connection, so that late packets still go to its node (R9): longer than `TIME_WAIT`.
-const ENDED_NS: u64 = 120_000_000_000;
-/// A client that takes a reply acknowledges it; one that has sent nothing for so long waits for nothing. The switch goes by the
-/// same (`idle_after`).
-const RESTS_NS: u64 = 1_000_000_000;
-/// Entries that are looked up or taken out of the plane while others wait for the lock: two system calls each, some microseconds.
-const SWEPT_AT_ONCE: usize = 64;
-
-/// What comes of an input.
-pub(super) type Outputs = Vec<Output<FlowKey, super::moving::Waits>>;
+/// Who waits for a move.
+pub(super) type Waits = oneshot::Sender<Heard>;
 
 /// The channel to a peer.
 #[derive(Debug)]
-struct Peer {
-    slot: Slot,
+pub(super) struct Peer {
+    pub(super) slot: Slot,
     /// Its keys by the cluster's secrets, that of the first secret first. Never empty.
-    keys: Vec<PublicKey>,
-    address: SocketAddr,
-    channel: NodeChannel,
+    pub(super) keys: Vec<PublicKey>,
+    pub(super) address: SocketAddr,
+    pub(super) channel: NodeChannel,
     /// Of the channel: those before it are not listened to any more.
-    number: u16,
+    pub(super) number: u16,
 }
 
-/// All of them.
+/// All peers that there are channels to.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    peers: BTreeMap<Name, Peer>,
-    by_number: HashMap<u16, Name>,
+    pub(super) peers: BTreeMap<Name, Peer>,
+    pub(super) by_number: HashMap<u16, Name>,
     last_number: u16,
 }
 
@@ -55,7 +36,7 @@ impl Members {
         self.peers.get(name).map(|peer| peer.slot)
     }
 
-    fn next_number(&mut self) -> u16 {
+    pub(super) fn next_number(&mut self) -> u16 {
         loop {
             self.last_number = self.last_number.wrapping_add(1);
             if !self.by_number.contains_key(&self.last_number) {
@@ -64,365 +45,15 @@ impl Members {
         }
     }
 
-    fn by_slot(&self, slot: Slot) -> Option<(&Name, &Peer)> {
+    pub(super) fn by_slot(&self, slot: Slot) -> Option<(&Name, &Peer)> {
         self.peers.iter().find(|(_, peer)| peer.slot == slot)
     }
 
     /// Its channel ends.
-    fn remove(&mut self, slot: Slot) {
+    pub(super) fn remove(&mut self, slot: Slot) {
         let Some(name) = self.by_slot(slot).map(|(name, _)| name.clone()) else { return };
         if let Some(peer) = self.peers.remove(&name) {
             self.by_number.remove(&peer.number);
         }
     }
-}
-
-impl State {
-    /// A peer that takes connections of this service address now.
-    pub(super) fn place(&self, now: Time, name: &Name, service: u16) -> Option<Place> {
-        self.handing.place(now, self.members.slot(name)?, service)
-    }
-
-    pub(super) fn ready(&self, now: Time) -> Vec<String> {
-        let ready = |peer: &Peer| self.handing.is_ready(now, peer.slot);
-        self.members.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
-    }
-
-    /// The keys of all members.
-    fn keys(&self) -> Vec<PublicKey> {
-        let members = self.members.peers.values().filter(|peer| self.handing.is_member(peer.slot));
-        members.flat_map(|peer| peer.keys.iter().copied()).collect()
-    }
-}
-
-impl Handover {
-    pub(super) fn member_joined(&self, member: &Member, keys: Vec<PublicKey>, identity: &Identity) {
-        let Some(&key) = keys.first() else { return };
-        let mut state = self.state();
-        let State { members, handing } = &mut *state;
-        // Its number may stand under its key of a secret that is no longer the first.
-        keys.iter().for_each(|other| handing.renamed(other.0, key.0));
-        let slot = match members.peers.remove(&member.name) {
-            Some(before) => {
-                members.by_number.remove(&before.number);
-                handing.rejoined(before.slot);
-                before.slot
-            }
-            None => {
-                let Some(slot) = handing.joined(key.0) else {
-                    return tracing::warn!(peer = %member.name, "more peers than connections can be handed over to");
-                };
-                if let Err(error) = self.plane.set_owner(slot.0, key.0, false) {
-                    tracing::warn!(%error, slot = slot.0, "whose number it is could not be noted");
-                }
-                slot
-            }
-        };
-        let number = members.next_number();
-        let address = SocketAddr::new(member.address.ip(), self.port);
-        let to = Address { node: number, address, key };
-        let timing = Timing::default();
-        let channel = NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.sink.clone());
-        members.by_number.insert(number, member.name.clone());
-        members.peers.insert(member.name.clone(), Peer { slot, keys, address, channel, number });
-        self.admitted.set(state.keys());
-    }
-
-    /// Goes over to the keys of these secrets.
-    pub(super) fn members_renamed(&self, secrets: &Secrets) -> Result<(), IdentityError> {
-        let Some(identity) = secrets.identities.first() else { return Ok(()) };
-        let mut state = self.state();
-        let State { members, handing } = &mut *state;
-        let all: Result<Vec<_>, _> = members.peers.keys().map(|name| secrets.keys_of(name)).collect();
-        // All of them before the first change: an error leaves everything as it was.
-        for (peer, keys) in members.peers.values_mut().zip(all?) {
-            let before = std::mem::replace(&mut peer.keys, keys);
-            let (Some(before), Some(&now)) = (before.first(), peer.keys.first()) else { continue };
-            if *before != now {
-                handing.renamed(before.0, now.0);
-                if let Err(error) = self.plane.set_owner(peer.slot.0, now.0, false) {
-                    tracing::warn!(%error, slot = peer.slot.0, "owner of a peer number not recorded");
-                }
-                peer.channel.set_identity(identity.clone(), now);
-            }
-        }
-        // First who this node is, then who may come.
-        self.admitted.set_identities(secrets.identities.clone());
-        // A peer that membership has lost keeps the channel that it has.
-        let kept = state.members.peers.values().flat_map(|peer| peer.keys.iter().copied()).collect();
-        self.admitted.replace(state.keys(), kept);
-        Ok(())
-    }
-
-    pub(super) fn member_left(&self, name: &Name, said: bool) {
-        let mut state = self.state();
-        let Some(slot) = state.members.slot(name) else { return };
-        let out = &mut Outputs::new();
-        state.handing.left(self.now(), slot, said, out);
-        self.perform(&mut state, out);
-        self.admitted.set(state.keys());
-        drop(state);
-        self.settle();
-    }
-
-    /// Does what is to be done at once.
-    pub(super) fn perform(&self, state: &mut State, out: &mut Outputs) {
-        for output in out.drain(..) {
-            match output {
-                // Nobody waits for it if the node ends.
-                Output::Answer { waits, heard } => drop(waits.send(heard)),
-                Output::Ended(key) => self.ended(key),
-                Output::Close { slot, connections } => self.close_way(slot, connections),
-                Output::Part(slot) => state.members.remove(slot),
-                Output::Noted(slot) => {
-                    if let Some((name, peer)) = state.members.by_slot(slot) {
-                        told(name, peer.channel.send(&ToNode::Noted));
-                    }
-                }
-            }
-        }
-    }
-
-    fn close_way(&self, slot: Slot, connections: usize) {
-        if connections > 0 {
-            let slot = slot.0;
-            tracing::warn!(slot, connections, "the node that has them is gone: their clients are told");
-        }
-        if let Err(error) = self.plane.set_link(slot.0, None) {
-            tracing::debug!(%error, "the way to a peer could not be closed");
-        }
-    }
-
-    /// Does what is to be done for each of many connections; others have their turn after every few.
-    pub(super) fn settle(&self) {
-        loop {
-            let mut state = self.state();
-            for _ in 0..SWEPT_AT_ONCE {
-                match state.handing.soon() {
-                    Some(Soon::Reset { key, first_ack }) => self.reset(key, first_ack),
-                    Some(Soon::Unknown { key }) => match self.plane.flow(key) {
-                        Some(flow) if lives(&flow) => self.reset(key, None),
-                        _ => self.ended(key),
-                    },
-                    Some(Soon::StillHas { slot, key }) => self.still_has(slot, key),
-                    None => return,
-                }
-            }
-        }
-    }
-
-    /// Tells a client that its connection is gone.
-    fn reset(&self, key: FlowKey, first_ack: Option<u32>) {
-        if let Err(error) = self.plane.reset_client_at(key, first_ack) {
-            tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
-        }
-    }
-
-    /// Sends what begins a move to a peer, by the connection of its channel that was up when the move began. Whether it was taken.
-    pub(super) fn send_move(&self, name: &Name, place: Place, message: &ToNode) -> bool {
-        let state = self.state();
-        let Some(session) = state.handing.session(place) else { return false };
-        let peer = state.members.peers.get(name).filter(|peer| peer.slot == place.slot);
-        peer.is_some_and(|peer| told(name, peer.channel.send_in(session, message)))
-    }
-
-    /// Sends a message to a peer; whether it was taken.
-    pub(super) fn tell(&self, name: &Name, message: &ToNode) -> bool {
-        let state = self.state();
-        state.members.peers.get(name).is_some_and(|peer| told(name, peer.channel.send(message)))
-    }
-
-    /// Something has happened on a channel.
-    pub(super) fn hear(self: &Arc<Self>, event: Event) {
-        let Event { node: number, session, what } = event;
-        let mut state = self.state();
-        let Some(name) = state.members.by_number.get(&number).cloned() else { return };
-        let Some(slot) = state.members.slot(&name) else { return };
-        let out = &mut Outputs::new();
-        match what {
-            What::Up(welcome) => self.up(&mut state, &name, session, &welcome),
-            What::Down(error) => {
-                tracing::info!(peer = %name, %error, "handoff to peer: not possible");
-                state.handing.down(self.now(), slot, out);
-            }
-            What::Message(message) => self.said(&mut state, slot, message, out),
-        }
-        self.perform(&mut state, out);
-        drop(state);
-        self.settle();
-    }
-
-    fn up(self: &Arc<Self>, state: &mut State, name: &Name, session: u64, welcome: &Welcome) {
-        let Some(peer) = state.members.peers.get(name) else { return };
-        let accepted = &welcome.accepted.services;
-        let Some(epoch) = state.handing.up(peer.slot, session, welcome.repair, accepted) else { return };
-        let (handover, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
-        let slot = peer.slot;
-        tokio::task::spawn_blocking(move || match handover.link(slot, to, mac) {
-            Ok(()) => {
-                tracing::info!(peer = %name, "handoff to peer: ready");
-                handover.state().handing.linked(slot, epoch);
-            }
-            Err(error) => {
-                tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed");
-            }
-        });
-    }
-
-    /// Clients' packets go to the peer's own interface, which has to be on the same network.
-    fn link(&self, slot: Slot, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
-        let mac = mac.ok_or_else(|| io::Error::other("its interface has no Ethernet address"))?;
-        let (ifindex, source_mac) = self.plane.interface();
-        let hop = neighbour::next_hop(to)?;
-        if hop.ifindex == ifindex && hop.mac != mac {
-            return Err(io::Error::other("it is behind a router"));
-        }
-        let link = Link { tag: 0, ifindex, source_mac, next_hop: mac, tunnel: None };
-        self.plane.set_link(slot.0, Some(&link)).map_err(io::Error::other)
-    }
-
-    fn said(&self, state: &mut State, slot: Slot, message: FromNode, out: &mut Outputs) {
-        let message = match message {
-            FromNode::Accepted(accepted) => FromPeer::Accepted(accepted.services),
-            FromNode::Restored { ids } => FromPeer::Restored(ids),
-            FromNode::Refused { id, why, detail } => {
-                FromPeer::Refused { id, full: why == Refusal::Full, why: format!("{why:?}: {detail}") }
-            }
-            FromNode::Closed(sockets) => FromPeer::Closed(sockets.into_iter().map(numbered).collect()),
-            FromNode::Live(live) => {
-                let connections = live.connections.into_iter().map(numbered).collect();
-                FromPeer::Has { connections, last: live.last }
-            }
-            FromNode::Ending => FromPeer::Ending,
-            // Connections are handed over once.
-            FromNode::Leave(connection) => {
-                if let Some((name, peer)) = state.members.by_slot(slot) {
-                    told(name, peer.channel.send(&ToNode::Keep(connection)));
-                }
-                return;
-            }
-            FromNode::Where(_)
-            | FromNode::Move(_)
-            | FromNode::Stay(_)
-            | FromNode::Load(_)
-            | FromNode::Welcome(_)
-            | FromNode::Pong(_) => return,
-        };
-        state.handing.hear(self.now(), slot, message, out);
-    }
-
-    /// Time has passed.
-    pub(super) fn tick(&self) {
-        let (mut state, out) = (self.state(), &mut Outputs::new());
-        state.handing.tick(self.now(), out);
-        self.perform(&mut state, out);
-        drop(state);
-        self.settle();
-    }
-
-    /// Packets of a connection go to a node again that still has it, if they are answered by resets.
-    fn still_has(&self, slot: Slot, key: FlowKey) {
-        if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
-            // Looked at again with the change: its addresses may become another's in between.
-            match self.plane.put_flow_from(key, flow_state::RESET, FlowTo::Node(slot.0)) {
-                Ok(()) => self.ended(key),
-                Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
-            }
-        }
-    }
-
-    /// A connection has ended at its node: its late packets still go there.
-    fn ended(&self, key: FlowKey) {
-        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
-            tracing::debug!(%error, %key, "a connection could not be marked as ended");
-        }
-    }
-
-    /// What an earlier process has handed over goes on.
-    pub(super) fn adopt(&self) {
-        let mut state = self.state();
-        let taken = self.plane.each_flow(|key, flow| {
-            if lives(&flow) && flow.node < self.settings.peers_max {
-                state.handing.adopt(key, Slot(flow.node));
-            }
-        });
-        if let Err(error) = taken {
-            tracing::warn!(%error, "handoff to peers: connections of the previous start cannot be read");
-        }
-        let connections = state.handing.away();
-        if connections > 0 {
-            tracing::info!(
-                connections,
-                "handoff to peers: connections of the previous start continue at their nodes"
-            );
-        }
-    }
-
-    /// Connections whose clients have sent nothing for so long that they rest between two requests are no load of the dispatcher's.
-    pub(super) fn rest(&self) {
-        let counted = self.state().handing.counted();
-        for some in counted.chunks(SWEPT_AT_ONCE) {
-            let since = now_ns().saturating_sub(RESTS_NS);
-            let mut state = self.state();
-            for key in some {
-                if self.plane.flow(*key).is_none_or(|flow| flow.seen_ns < since) {
-                    state.handing.rests(*key);
-                }
-            }
-        }
-    }
-
-    /// Forgets what has ended, and gives up what belongs to nodes that nobody has heard of.
-    pub(super) fn sweep(&self) {
-        // Only ends are told, and those the nodes tell too.
-        while self.plane.read_events(|_| {}) > 0 {}
-        let since = now_ns();
-        let (mut known, mut over) = (HashSet::new(), Vec::new());
-        let read = self.plane.each_flow(|key, flow| {
-            known.insert(key);
-            if !lives(&flow) && since.saturating_sub(flow.seen_ns) > ENDED_NS {
-                over.push(key);
-            }
-        });
-        if let Err(error) = read {
-            return tracing::warn!(%error, "the forwarding plane's connections could not be read");
-        }
-        for some in over.chunks(SWEPT_AT_ONCE) {
-            // Locked, since a connection of these addresses may be handed over in this moment; not for all at once, since others
-            // wait for it.
-            let _state = self.state();
-            for key in some {
-                // Its addresses may have come back since.
-                if self.plane.flow(*key).is_some_and(|flow| !lives(&flow)) {
-                    let _ = self.plane.remove_flow(*key);
-                }
-            }
-        }
-        let mut state = self.state();
-        let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
-        let out = &mut Outputs::new();
-        state.handing.sweep(self.now(), unknown, out);
-        self.perform(&mut state, out);
-        drop(state);
-        self.settle();
-    }
-}
-
-/// A connection with its number.
-fn numbered(socket: Socket) -> (FlowKey, u32) {
-    (FlowKey::from(socket.connection), socket.first_seq)
-}
-
-/// Whether a message was taken.
-fn told(name: &Name, sent: Result<(), SendError>) -> bool {
-    if let Err(error) = &sent {
-        tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
-    }
-    sent.is_ok()
-}
-
-/// Whether a connection goes on at a node, as far as the plane knows.
-pub(super) fn lives(flow: &Flow) -> bool {
-    let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST;
-    flow.state == flow_state::NODE && flow.flags & ends == 0
 }

@@ -3,7 +3,7 @@
 //! The frozen socket is kept until the peer has answered: a refusal brings it back to life. While nothing is known (the
 //! channel broke in the middle) it stays frozen; the peer says after its return what it has.
 
-use super::choice::Unmoved;
+use super::unmoved::Unmoved;
 use super::{Handover, Hold};
 use larder_core::peers::handing::{Heard, Place};
 use larder_core::{Bytes, TargetId};
@@ -20,9 +20,6 @@ use tokio::time::Instant;
 
 /// How often it is looked whether a client still waits for a connection on its way: TCP tries again after a second.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// Who waits for a move.
-pub(super) type Waits = oneshot::Sender<Heard>;
 
 /// What became of it.
 #[derive(Debug)]

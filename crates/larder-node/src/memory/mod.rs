@@ -11,88 +11,34 @@
 //! One read serves all who want the same thing meanwhile ([`Flight`]): the first leads, the others join. The read
 //! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
 
+mod entry;
 mod purge;
 mod residents;
 mod room;
+mod selection;
 
-pub use purge::Purged;
-pub(crate) use purge::Selection;
+pub use selection::Purged;
+
+pub(crate) use entry::{CHARGE_MIN, Entry, Wanted};
 pub(crate) use residents::{Change, Resident, Subscription, Told};
 pub(crate) use room::Reservation;
+pub(crate) use selection::Selection;
 
 use crate::config::CacheConfig;
 use crate::counts::Count;
 use crate::object::Object;
-use crate::origin::Page;
 use crate::store::StoreError;
-use bytes::Bytes;
-use larder_core::TargetId;
 use larder_core::cache::{ByteCache, CacheStats, Inserted};
-use purge::Purges;
 use residents::Residents;
+use selection::Purges;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
-/// Least number of bytes an object counts for.
-pub(crate) const CHARGE_MIN: u64 = 512;
-
 /// Hash of a name, and which part of its contents.
 pub(crate) type Key = (u64, u32);
-
-/// Something kept, or just read.
-#[derive(Clone, Debug)]
-pub(crate) enum Entry {
-    /// What is known of an object, and its body if that is short.
-    Head(Arc<Object>),
-    /// A chunk of an object.
-    Part { of: Arc<Object>, bytes: Bytes },
-    /// Replies of an origin to requests for one target.
-    Page(Arc<Page>),
-}
-
-impl Entry {
-    fn charge(&self) -> larder_core::Bytes {
-        let len = match self {
-            Self::Head(object) => object.body.as_ref().map_or(0, Bytes::len),
-            Self::Part { bytes, .. } => bytes.len(),
-            Self::Page(page) => return larder_core::Bytes(page.charge()),
-        };
-        larder_core::Bytes((len as u64).max(CHARGE_MIN))
-    }
-
-    /// The target that its contents belong to, and the length of the whole object. None for what has no contents.
-    fn target(&self) -> Option<(TargetId, u64)> {
-        let object = match self {
-            Self::Head(object) => object.body.as_ref().map(|_| object)?,
-            Self::Part { of, .. } => of,
-            Self::Page(page) => return page.told.map(|target| (target, page.len())),
-        };
-        object.told.map(|target| (target, object.meta.size))
-    }
-
-    fn is(&self, wanted: Wanted<'_>) -> bool {
-        match (self, wanted) {
-            (Self::Head(object), Wanted::Head(name)) => *object.name == *name,
-            (Self::Part { of, .. }, Wanted::Part(object)) => of.stands_for(object),
-            (Self::Page(page), Wanted::Page(name)) => *page.name == *name,
-            _ => false,
-        }
-    }
-}
-
-/// What is looked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'a> {
-    /// The object of this name.
-    Head(&'a [u8]),
-    /// A chunk of this object.
-    Part(&'a Arc<Object>),
-    /// The page of this name.
-    Page(&'a [u8]),
-}
 
 /// What became of a read.
 pub(crate) type Landed = Result<(Entry, Kept), StoreError>;
@@ -452,6 +398,7 @@ impl Memory {
 mod tests {
     use super::*;
     use crate::store::Meta;
+    use bytes::Bytes;
     use larder_core::cache::CacheKind;
 
     fn memory(bytes: u64, reads_max: usize) -> Arc<Memory> {

@@ -46,7 +46,7 @@ impl PlainHits {
         }
         let body = object.body.clone()?;
         let head = self.head_of(&object).ok()?;
-        let in_flight = shared.begin(Clock::now());
+        let in_flight = InFlight::begin(shared, Clock::now());
         if in_flight.is_later() {
             self.counters.later.add(1);
         }

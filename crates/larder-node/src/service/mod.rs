@@ -98,7 +98,7 @@ impl Service {
         request: Request<RequestBody>,
         interim: Option<InterimSender>,
     ) -> Response<Sending> {
-        let mut in_flight = shared.begin(Instant::now());
+        let mut in_flight = InFlight::begin(&shared, Instant::now());
         let (mut parts, body) = request.into_parts();
         in_flight.log(&self.access, &self.terms.load().entry.trusted_relays, &parts);
         let head = parts.method == Method::HEAD;
