@@ -10,7 +10,7 @@
 //! | that is refused before the node has read it (malformed, too large) | none |
 
 use crate::counts::Count;
-use crate::origin::Asked;
+use crate::responder::Responder;
 use arc_swap::ArcSwapOption;
 use http::header::{CACHE_STATUS, HOST, HeaderMap, HeaderValue, REFERER, USER_AGENT};
 use http::request::Parts;
@@ -167,7 +167,7 @@ struct Answer {
     status: StatusCode,
     /// The member of this node in `Cache-Status`.
     cache: Option<HeaderValue>,
-    origin: Option<Asked>,
+    origin: Option<Responder>,
     /// The reply's header, if lines show fields of it.
     header: Option<HeaderMap>,
     after: Duration,
@@ -185,7 +185,7 @@ impl Line {
             status: reply.status(),
             // Those of caches nearer to the origin stand before it.
             cache: reply.headers().get_all(CACHE_STATUS).iter().next_back().cloned(),
-            origin: reply.extensions().get::<Asked>().cloned(),
+            origin: reply.extensions().get::<Responder>().cloned(),
             header: self.shows_reply.then(|| reply.headers().clone()),
             after: self.since.elapsed(),
         });
@@ -215,7 +215,7 @@ impl Line {
             Value::word(cache.and_then(|cache| cache.found()).map(Found::name)),
             Value::Text(cache.and_then(|cache| cache.fwd)),
             Value::Text(cache.and_then(|cache| cache.detail)),
-            Value::word(origin.map(Asked::as_str)),
+            Value::word(origin.map(Responder::as_str)),
             Value::Micros(answer.map(|answer| answer.after)),
             Value::Micros(Some(self.since.elapsed())),
         ];

@@ -33,10 +33,13 @@ mod node;
 mod object;
 mod objects;
 mod origin;
+mod pages;
 mod purge;
 mod reply;
 mod report;
+mod responder;
 mod service;
+mod signing;
 mod store;
 mod terms;
 mod traced;
@@ -46,7 +49,7 @@ pub use accept::{Drained, Handed};
 pub use access::ACCESS_FIELDS;
 pub use config::{
     Amount, CacheConfig, ClientNoCache, ConfigError, CpuConfig, CpuScope, DynamicConfig, DynamicDisk,
-    Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, Preload, ReportConfig,
+    Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, OriginTls, Preload, ReportConfig,
     StoreConfig, is_reserved,
 };
 pub use contents::LateralConfig;
@@ -62,8 +65,9 @@ pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
 pub use memory::Purged;
 pub use node::{Node, NodeError};
-pub use origin::{OriginStanding, OriginStats, OriginTls, Signing};
+pub use origin::{OriginStanding, OriginStats};
 pub use report::{LoadCounters, NodeStats, Origin, ReloadCounts};
+pub use signing::Signing;
 pub use store::{DirectoryError, ManifestError};
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.

@@ -5,12 +5,14 @@
 
 mod dynamic;
 mod origin;
+mod origin_tls;
 mod range;
 mod report;
 mod store;
 
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
 pub use origin::{ClientNoCache, Failover, HostHeader, OriginConfig, is_reserved};
+pub use origin_tls::OriginTls;
 pub use range::ConfigError;
 pub use report::{CpuScope, ReportConfig};
 pub use store::{Preload, StoreConfig};

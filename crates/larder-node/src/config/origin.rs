@@ -1,9 +1,10 @@
 //! Settings of an HTTP origin.
 
+use super::origin_tls::OriginTls;
 use super::range::{ConfigError, ensure};
+use crate::http::fields::CONDITIONS;
 use crate::http::hop::HOP_BY_HOP;
-use crate::origin::fields::CONDITIONS;
-use crate::origin::{OriginTls, SIGNATURE, Signing};
+use crate::signing::{SIGNATURE, Signing};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode, Uri};
 use larder_http::h1::FIELDS_MAX;

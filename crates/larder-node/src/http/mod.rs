@@ -5,6 +5,7 @@ pub(crate) mod cache_control;
 pub(crate) mod cache_status;
 pub(crate) mod condition;
 pub(crate) mod content_type;
+pub(crate) mod fields;
 pub(crate) mod freshness;
 pub(crate) mod hop;
 pub(crate) mod path;

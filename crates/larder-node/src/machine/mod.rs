@@ -9,6 +9,7 @@ mod line;
 mod meter;
 mod scratch;
 mod serial;
+pub(crate) mod uncached;
 
 pub use scratch::ScratchError;
 

@@ -5,8 +5,8 @@
 //! each read; on a file system in memory, reads cost what memory costs.
 
 use super::meter::Meter;
+use super::uncached::{self, ALIGN, Reading};
 use crate::bound::Bound;
-use crate::store::pages::{self, ALIGN, Reading};
 use larder_core::Bytes;
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
 use rustix::io::Errno;
@@ -73,7 +73,7 @@ impl Scratch {
         let (file, reading, meter) = (Arc::clone(&self.file), self.reading, Arc::clone(&self.meter));
         let read = tokio::task::spawn_blocking(move || {
             let _use = meter.begin();
-            pages::read(&file, offset, len as usize, reading)
+            uncached::read(&file, offset, len as usize, reading)
         });
         let bytes = read.await.map_err(io::Error::other)??;
         self.reads.fetch_add(1, Relaxed);
@@ -103,7 +103,7 @@ fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
         fadvise(&file, 0, None, Advice::DontNeed)?;
         let plain = (OwnedFd::from(file), Reading::DropAfter);
         let Ok(direct) = direct else { return Ok(plain) };
-        return match pages::read(&direct, 0, ALIGN, Reading::Direct) {
+        return match uncached::read(&direct, 0, ALIGN, Reading::Direct) {
             Ok(_) => Ok((direct, Reading::Direct)),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(plain),
             Err(error) => Err(error.into()),

@@ -1,7 +1,7 @@
 //! What a memory keeps under a key.
 
 use crate::object::Object;
-use crate::origin::Page;
+use crate::pages::Page;
 use bytes::Bytes;
 use larder_core::TargetId;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Pages of an origin in the memory, room set aside for those on their way, and the size of it all.
 
 use super::{Entry, Inner, Kept, Key, Memory, Wanted};
-use crate::origin::Page;
+use crate::pages::Page;
 use std::sync::Arc;
 
 /// Bytes by which a memory shrinks in one hold of its lock: 2,048 objects leave at most, which takes a millisecond.

@@ -1,7 +1,7 @@
 //! The entries that purges name, and which purges what is on its way is held against ([`super::purge`]).
 
 use super::entry::Entry;
-use crate::origin::Page;
+use crate::pages::Page;
 use std::collections::VecDeque;
 
 /// Purges that what is on its way is held against.

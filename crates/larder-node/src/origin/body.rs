@@ -1,10 +1,10 @@
 //! Bodies of an origin's replies on their way to a client: as they come for several, or passed on.
 
 use super::client::Fetched;
-use super::filling::{Reader, Torn};
 use super::patience::{Patience, Waiter};
 use super::place::Place;
 use crate::body::Stream;
+use crate::pages::{Reader, Torn};
 use crate::store::StoreError;
 use bytes::Bytes;
 use http_body::Body;

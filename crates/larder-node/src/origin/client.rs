@@ -2,7 +2,6 @@
 
 use super::client_key::{Client, Prefixes};
 use super::error::OriginError;
-use super::fields;
 use super::flight::Flights;
 use super::passed::PassedBefore;
 use super::permit;
@@ -12,6 +11,7 @@ use super::stats::OriginStats;
 use super::terms::Terms;
 use crate::config::{ClientNoCache, HostHeader, OriginConfig};
 use crate::http::cache_control::Directives;
+use crate::http::fields;
 use crate::http::hop::{REQUESTS, TARGET, hop_fields_removed};
 use arc_swap::{ArcSwap, Guard};
 use http::header::{self, HeaderValue};

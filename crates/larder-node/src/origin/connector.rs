@@ -2,7 +2,7 @@
 //! ([`Patience`]).
 
 use super::patience::{Patience, Waiter};
-use super::tls::OriginTls;
+use crate::config::OriginTls;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};

@@ -6,17 +6,16 @@
 
 use super::client::{Fetched, Origin};
 use super::error::OriginError;
-use super::fields;
-use super::filling::{Filling, Reader, Torn};
 use super::flight::{How, Joint, Landing};
 use super::interim::Hints;
 use super::patience::Patience;
 use super::place::Place;
-use super::stored::{Contents, Page, Variant};
 use crate::config::OriginConfig;
 use crate::http::cache_control::Directives;
+use crate::http::fields;
 use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
 use crate::memory::{Memory, Reservation};
+use crate::pages::{Contents, Filling, Page, Reader, Torn, Variant};
 use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};

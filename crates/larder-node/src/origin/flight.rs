@@ -5,7 +5,7 @@
 //! The number of waiting requests is bounded by the node's client connections.
 
 use super::error::OriginError;
-use super::stored::Variant;
+use crate::pages::Variant;
 use http::StatusCode;
 use http::uri::Authority;
 use std::collections::HashMap;

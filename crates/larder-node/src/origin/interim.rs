@@ -4,7 +4,7 @@
 //! whether the final reply may be shared. They are never stored. 100 (Continue) is not among them: the node sends its own when it reads a
 //! request's body.
 
-use super::fields;
+use crate::http::fields;
 use http::request::Parts;
 use http::{HeaderMap, Request, StatusCode, header};
 use larder_http::convert::append;

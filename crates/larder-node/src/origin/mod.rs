@@ -13,7 +13,6 @@
 //! is no error then drops what is kept of the target, and of its `Location` and `Content-Location` on the same host.
 //! A request for a WebSocket opens a tunnel ([`tunnel`]). Any other `Upgrade` is taken off.
 
-mod asked;
 mod body;
 mod client;
 mod client_key;
@@ -21,8 +20,6 @@ mod connector;
 mod error;
 mod failover;
 mod fetch;
-pub(crate) mod fields;
-mod filling;
 mod flight;
 mod interim;
 mod passed;
@@ -33,26 +30,17 @@ mod pull;
 mod range_fill;
 mod send;
 mod serve;
-mod sign;
 mod site;
 mod slots;
 mod stats;
-mod stored;
-mod tags;
 mod terms;
-mod tls;
 pub(crate) mod tunnel;
 mod upload;
 
 pub use failover::OriginStanding;
-pub use sign::Signing;
 pub use stats::OriginStats;
-pub use tls::OriginTls;
 
-pub(crate) use asked::Asked;
 pub(crate) use client::{Fetched, Origin};
 pub(crate) use client_key::Client;
 pub(crate) use pull::Puller;
 pub(crate) use serve::pass;
-pub(crate) use sign::SIGNATURE;
-pub(crate) use stored::Page;

@@ -13,11 +13,11 @@
 //! pay (`x-amz-request-payer`), or make the reply one for this client alone (`x-amz-server-side-encryption-customer-key`), and
 //! nothing that is stored depends on them.
 
-use super::sign::{self, SIGNATURE, Signing};
 use crate::body::Body;
 use crate::config::OriginConfig;
 use crate::http::cache_status::Outcome;
 use crate::reply::Replies;
+use crate::signing::{self, SIGNATURE, Signing};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -52,7 +52,7 @@ pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -
         return Some(method_refused(replies, text, Some(signing)));
     }
     let query = parts.uri.query().unwrap_or_default();
-    if signing.is_s3() && !sign::is_presigned(query) && sign::sets_fields_of_reply(query) {
+    if signing.is_s3() && !signing::is_presigned(query) && signing::sets_fields_of_reply(query) {
         let text = "This node does not sign requests that set header fields of their reply (response-...).";
         return Some(replies.plain(StatusCode::FORBIDDEN, Outcome::Local("sign-query"), text));
     }

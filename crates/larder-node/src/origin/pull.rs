@@ -1,11 +1,9 @@
 //! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
 
-use super::asked::Asked;
 use super::client::Origin;
 use super::client_key::Client;
 use super::error::{Fault, OriginError, Outgoing};
 use super::fetch::{Fetcher, Led, Want, has_failed};
-use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
 use super::interim::Hints;
 use super::permit;
@@ -13,16 +11,18 @@ use super::place::Place;
 use super::range_fill::whole_after;
 use super::serve::{self, KeptReplies};
 use super::site::Site;
-use super::stored::{Page, Variant};
 use super::tunnel::{self, Line, TunnelRequest};
 use crate::body::Body;
 use crate::http::cache_control::Directives;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition;
+use crate::http::fields;
 use crate::http::freshness::{Use, is_safe};
 use crate::http::hop::told;
 use crate::memory::Memory;
+use crate::pages::{Page, Variant};
 use crate::reply::Replies;
+use crate::responder::Responder;
 use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -268,7 +268,7 @@ impl Puller {
         match leads.await {
             Ok(Led::Shared { variant, how, reader }) => {
                 let outcome = pulled(why, &how, false);
-                Asked::mark(self.kept().reply(pull.parts, &variant, outcome, reader), how.origin)
+                Responder::mark(self.kept().reply(pull.parts, &variant, outcome, reader), how.origin)
             }
             Ok(Led::Own { fetched, detail }) => {
                 let status = Some(fetched.reply.status().as_u16());
@@ -328,7 +328,7 @@ impl Puller {
                 {
                     let outcome = pulled(why, &how, true);
                     let reply = self.kept().reply(pull.parts, &variant, outcome, reader);
-                    return Asked::mark(reply, how.origin);
+                    return Responder::mark(reply, how.origin);
                 }
                 let why = if variant.suits(&pull.parts.headers) { why } else { Why::Vary };
                 self.pass_on(pull, kept, (why, "not-joined"), None).await

@@ -1,18 +1,17 @@
 //! Replies made of what is kept, and replies passed on.
 
-use super::asked::Asked;
 use super::body::Pulled;
 use super::client::{Fetched, Origin};
 use super::error::OriginError;
-use super::fields;
-use super::filling::Reader;
 use super::patience::Patience;
-use super::stored::{Contents, Variant};
 use crate::body::Body;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
+use crate::http::fields;
 use crate::http::range::{self, Range};
+use crate::pages::{Contents, Reader, Variant};
 use crate::reply::{OwnFault, Replies};
+use crate::responder::Responder;
 use crate::uptime::Uptime;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -141,7 +140,7 @@ pub(crate) fn pass(
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || len == Some(0);
     let body = if empty { Body::empty() } else { Body::stream(body, len) };
-    Asked::mark(merged(replies, origin, head.status, headers, outcome, body), Some(asked))
+    Responder::mark(merged(replies, origin, head.status, headers, outcome, body), Some(asked))
 }
 
 /// A reply with the origin's headers and this node's.

@@ -20,11 +20,9 @@
 //!
 //! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
 
-use super::asked::Asked;
 use super::client::{Fetched, Origin};
 use super::client_key::Client;
 use super::error::OriginError;
-use super::fields;
 use super::interim::Hints;
 use super::place::Counts;
 use super::serve;
@@ -34,7 +32,9 @@ use crate::body::Body;
 use crate::counts::{Count, Counters};
 use crate::http::cache_control::Items;
 use crate::http::cache_status::{Outcome, Why};
+use crate::http::fields;
 use crate::reply::Replies;
+use crate::responder::Responder;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -217,7 +217,7 @@ pub(super) async fn open(
             let mut reply = serve::merged(replies, origin, head.status, headers, outcome, Body::empty());
             reply.headers_mut().insert(header::CONNECTION, UPGRADE);
             reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
-            Asked::mark(reply, Some(asked))
+            Responder::mark(reply, Some(asked))
         }
     }
 }

@@ -14,10 +14,11 @@ use crate::cooperate::{
 };
 use crate::handover::{Bound, Handover};
 use crate::http::cache_status::{Outcome, Why};
+use crate::http::fields;
 use crate::http::hop::{REQUESTS, TARGET};
 use crate::memory::Memory;
-use crate::origin::{Asked, fields};
 use crate::reply::{OwnFault, Replies};
+use crate::responder::Responder;
 use crate::terms::CurrentTerms;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
@@ -122,7 +123,7 @@ impl PeerService {
                     cooperation.answered(node);
                     let counted = Counted { target, missed: false, bytes: 0 };
                     let mut reply = self.relay(parts, reply);
-                    reply.extensions_mut().insert(Asked::Peer(name));
+                    reply.extensions_mut().insert(Responder::Peer(name));
                     return Self::counting(parts, reply, serviced, counted);
                 }
                 Err(error) => {

@@ -7,10 +7,10 @@
 //! Reads run on the runtime's blocking threads, so many at one time as the configuration allows.
 
 use super::beneath::Root;
-use super::pages::{self, Reading};
 use super::{Meta, Piece, StoreError, StoreStats};
 use crate::bound::Bound;
 use crate::machine::Meter;
+use crate::machine::uncached::{self, Reading};
 use bytes::Bytes;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -169,7 +169,7 @@ impl Files {
     }
 
     fn read(&self, opened: &Opened, offset: u64, len: u64) -> Result<Bytes, StoreError> {
-        let bytes = pages::read(&opened.file, offset, len as usize, opened.reading)?;
+        let bytes = uncached::read(&opened.file, offset, len as usize, opened.reading)?;
         self.reads.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         if bytes.len() as u64 != len || !meta(&opened.file)?.same(&opened.meta) {
@@ -198,7 +198,7 @@ fn meta(file: &OwnedFd) -> Result<Meta, StoreError> {
 fn probe(root: &Root, path: &Path) -> Reading {
     let Some(name) = first_file(path) else { return Reading::Direct };
     let direct =
-        root.open_file(&name, OFlags::DIRECT).and_then(|file| pages::read(&file, 0, 1, Reading::Direct));
+        root.open_file(&name, OFlags::DIRECT).and_then(|file| uncached::read(&file, 0, 1, Reading::Direct));
     match direct {
         Ok(_) => Reading::Direct,
         Err(_) => Reading::DropAfter,

@@ -8,7 +8,6 @@ mod beneath;
 mod directory;
 mod manifest;
 mod model;
-pub(crate) mod pages;
 
 pub use directory::DirectoryError;
 pub use manifest::{ManifestError, fuzz_manifest};

@@ -6,14 +6,14 @@ use larder_peers::Name;
 
 /// Marks a reply, within this node, with who was asked for it.
 #[derive(Clone, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum Responder {
     /// An origin, or another node by its address.
     Origin(Authority),
     /// A peer.
     Peer(Name),
 }
 
-impl Asked {
+impl Responder {
     /// Its host and port, or its name.
     pub(crate) fn as_str(&self) -> &str {
         match self {

@@ -1,8 +1,8 @@
 //! Header fields on their way through: what a proxy takes off, what it adds (RFC 9110 section 7.6, RFC 9111 sections
 //! 3.1 and 3.2).
 
-use crate::http::cache_control::Items;
-use crate::http::hop::HOP_BY_HOP;
+use super::cache_control::Items;
+use super::hop::HOP_BY_HOP;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use std::time::SystemTime;
 

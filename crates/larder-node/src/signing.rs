@@ -44,7 +44,7 @@ pub struct Signing {
 
 /// A request cannot be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unsignable;
+pub(crate) struct Unsignable;
 
 impl Signing {
     /// For a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS: whoever reaches the node has the rights of the keys.
@@ -65,18 +65,18 @@ impl Signing {
         Self { methods, ..self }
     }
 
-    pub(super) fn permits(&self, method: &Method) -> bool {
+    pub(crate) fn permits(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }
 
     /// The permitted methods as a list, such as for `Allow`.
-    pub(super) fn allowed(&self) -> String {
+    pub(crate) fn allowed(&self) -> String {
         self.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// Signs a request whose header is complete. A request whose URL is signed (`X-Amz-Signature`) stays as it is: stores refuse
     /// two signatures.
-    pub(super) fn sign(
+    pub(crate) fn sign(
         &self,
         (method, target): (&Method, &PathAndQuery),
         headers: &mut HeaderMap,
@@ -116,7 +116,7 @@ impl Signing {
         Ok(())
     }
 
-    pub(super) fn is_s3(&self) -> bool {
+    pub(crate) fn is_s3(&self) -> bool {
         self.service.starts_with("s3")
     }
 
@@ -150,7 +150,7 @@ fn is_signed(name: &HeaderName) -> bool {
 }
 
 /// Whether a URL has a signature of its own, of version 4 or 2.
-pub(super) fn is_presigned(query: &str) -> bool {
+pub(crate) fn is_presigned(query: &str) -> bool {
     query.split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
         name.eq_ignore_ascii_case("X-Amz-Signature") || name == "Signature"
@@ -159,7 +159,7 @@ pub(super) fn is_presigned(query: &str) -> bool {
 
 /// Whether a query has the store set header fields of its reply (`response-content-type` and the like), which S3 does for signed
 /// requests alone.
-pub(super) fn sets_fields_of_reply(query: &str) -> bool {
+pub(crate) fn sets_fields_of_reply(query: &str) -> bool {
     query.split('&').any(|pair| {
         let name = decoded(pair.split('=').next().unwrap_or_default().as_bytes());
         name.to_ascii_lowercase().starts_with(b"response-")

@@ -1,4 +1,4 @@
-//! TLS to the origin.
+//! Settings of TLS to an origin.
 
 use larder_edge::LoadedTls;
 use rustls::ClientConfig;
@@ -23,7 +23,7 @@ impl OriginTls {
     }
 
     /// For connections that may be for HTTP/2 if the origin is offered it.
-    pub(super) fn client_for(&self, http2: bool) -> Arc<ClientConfig> {
+    pub(crate) fn client_for(&self, http2: bool) -> Arc<ClientConfig> {
         let mut client = self.files.client.clone();
         let protocols: &[&[u8]] = if http2 && self.http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
         client.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();

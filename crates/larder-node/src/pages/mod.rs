@@ -3,11 +3,14 @@
 //! A page is kept and evicted as a whole: one target, one entry, one size. It counts the bytes of all bodies and
 //! headers of its variants, 64 for each piece of a body, and 512 for itself and each variant.
 
-use super::fields;
-use super::filling::{Filling, Reader};
-use super::tags;
+mod filling;
+mod tags;
+
+pub(crate) use filling::{Filling, Reader, Torn};
+
 use crate::http::cache_control::Directives;
 use crate::http::condition::Validators;
+use crate::http::fields;
 use crate::http::freshness::{Freshness, Received};
 use bytes::Bytes;
 use http::header::{self, HeaderName};
@@ -89,7 +92,7 @@ impl Page {
         self.variants.iter().take(1).flat_map(|variant| variant.selecting.iter().map(|(name, _)| name))
     }
 
-    /// Host and path with query, of its name ([`super::site`]).
+    /// Host and path with query, of its name ([`crate::origin`] makes it).
     pub(crate) fn host_and_target(&self) -> Option<(&str, &str)> {
         let name = std::str::from_utf8(&self.name).ok()?;
         let (_, rest) = name.split_once('\0')?;
