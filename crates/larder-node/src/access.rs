@@ -91,7 +91,7 @@ impl Access {
         self.dropped.load(Relaxed)
     }
 
-    /// The line of a request whose head has been read at `since`, if there is a log. `sender` is the announced client, or the address
+    /// Makes the line of a request whose head has been read at `since`, if there is a log. `sender` is the announced client, or the address
     /// at the other end of the connection.
     pub(crate) fn line(
         self: &Arc<Self>,

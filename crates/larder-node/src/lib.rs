@@ -24,6 +24,7 @@ mod contents;
 mod cooperate;
 mod counts;
 mod edge;
+mod ground;
 mod handover;
 mod http;
 mod lifecycle;

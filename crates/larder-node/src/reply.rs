@@ -59,7 +59,7 @@ impl Replies {
         reply
     }
 
-    /// The reply to a range of a body of `size` bytes that has no such part.
+    /// Replies to a range that a body of `size` bytes does not have.
     pub(crate) fn unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
         let mut reply = self.plain(StatusCode::RANGE_NOT_SATISFIABLE, outcome, "");
         insert(reply.headers_mut(), header::CONTENT_RANGE, format!("bytes */{size}"));
@@ -102,14 +102,14 @@ impl Replies {
         self.made_up.as_ref()
     }
 
-    /// The reply to a request with a method that is not among `allowed`.
+    /// Replies to a request with a method that is not among `allowed`.
     pub(crate) fn method_refused(&self, allowed: &'static str) -> Response<Body> {
         let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
         reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
         reply
     }
 
-    /// The reply to a request for which there is no room now.
+    /// Replies to a request for which there is no room now.
     pub(crate) fn full(&self, detail: &'static str) -> Response<Body> {
         let mut reply = self.plain(StatusCode::SERVICE_UNAVAILABLE, Outcome::Local(detail), detail);
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

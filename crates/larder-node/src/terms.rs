@@ -10,7 +10,7 @@ use larder_edge::{EntryRules, PURGE_PATH, Tokens};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// What is in force.
+/// The settings in force.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) limits: Limits,
@@ -23,21 +23,21 @@ pub(crate) struct Terms {
     stats_path: Option<String>,
 }
 
-/// What the node answers for itself.
+/// The paths that the node answers for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
     /// Whether it takes requests.
     Health,
     /// Its numbers.
     Stats,
-    /// What switches are told.
+    /// Reports to switches.
     Report,
     /// Purges of switches.
     Purge,
 }
 
 impl Terms {
-    /// Those of a configuration that has been checked, with this edge.
+    /// Takes the terms from a configuration that has been checked, with this edge.
     pub(crate) fn new(config: &NodeConfig, edge: Edge) -> Self {
         Self {
             limits: config.limits,
@@ -50,7 +50,7 @@ impl Terms {
         }
     }
 
-    /// What a path is, if the node keeps it for itself.
+    /// Returns the node's own path that this is, if it is one.
     pub(crate) fn own(&self, path: &str) -> Option<Own> {
         if self.health_path.as_deref() == Some(path) {
             return Some(Own::Health);
@@ -88,7 +88,7 @@ impl CurrentTerms {
         self.terms.load_full()
     }
 
-    /// Others are in force from now on.
+    /// Puts other terms in force.
     pub(crate) fn replace(&self, terms: Terms) {
         self.terms.store(Arc::new(terms));
         self.changed.notify_one();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Uptime(Instant);
 
 impl Uptime {
-    /// A clock that begins now.
+    /// Starts the clock now.
     pub(crate) fn begin() -> Self {
         Self(Instant::now())
     }

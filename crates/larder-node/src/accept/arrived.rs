@@ -65,13 +65,13 @@ impl Arrived {
 }
 
 /// The addresses and settings of connections that switches and peers hand over.
-pub(crate) struct Known {
+pub(crate) struct HandoffSettings {
     pub(super) services: Vec<SocketAddr>,
     pub(super) lateral: Option<Arc<Lateral>>,
     pub(super) by_peers: bool,
 }
 
-impl Known {
+impl HandoffSettings {
     /// A connection that was accepted. With TLS it is always a client's own.
     pub(crate) fn accepted(&self, stream: TcpStream, entry: Entry) -> (Arrived, Entry) {
         let services = !self.services.is_empty() && entry == Entry::Clear;

@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 /// Connections that front-ends hand over.
 #[derive(Debug)]
 pub struct Handed {
-    /// Those that come with their state.
+    /// Connections that come with their state.
     pub restored: mpsc::Receiver<Restored>,
     /// The addresses that clients connect to: what is accepted on one of them was handed over.
     pub services: Vec<SocketAddr>,
-    /// How later requests that belong to other nodes are fetched from there; `None`: they are served here.
+    /// Settings of fetching later requests that belong to other nodes; `None`: they are served here.
     pub lateral: Option<LateralConfig>,
     /// Gives connections that rest between two requests up to other nodes when a front-end asks for it, and when this
     /// node drains; `None`: they end then.

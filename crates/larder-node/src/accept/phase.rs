@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long the last connections that wait to be accepted may take. Busy clients must not hold up the end.
+/// Time for the last connections that wait to be accepted. Busy clients must not hold up the end.
 pub(crate) const LAST_LOOK: Duration = Duration::from_millis(20);
 /// The progress of the node's end, as its threads know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

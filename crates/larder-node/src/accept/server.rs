@@ -4,16 +4,17 @@
 //! one of two ways: by cookie the kernel accepts it, and it is one like any other of the listening socket; by repair it comes as a
 //! socket, with the bytes that the front-end has read, and is given to a thread.
 
-use super::arrived::Known;
+use super::arrived::HandoffSettings;
 use super::connection::Connections;
 use super::handed::Handed;
 use super::phase::{LAST_LOOK, Phase};
 use super::thread::Thread;
 use crate::bound::Bound;
 use crate::config::NodeConfig;
-use crate::contents::{Ground, Lateral};
+use crate::contents::Lateral;
 use crate::counts::Counters;
 use crate::edge::Listeners;
+use crate::ground::Ground;
 use crate::lifecycle::Lifecycle;
 use crate::memory::Memory;
 use crate::service::Service;
@@ -35,7 +36,7 @@ const REFUSALS_MAX: usize = 64;
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections handed over with their state that wait for a thread.
 const GIVEN_MAX: usize = 64;
-/// How serving ended.
+/// The outcome of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
     /// Connections that had to be cut because their replies did not end in time.
@@ -99,12 +100,12 @@ impl Server {
         Arc::clone(self.places.permits())
     }
 
-    /// From now on there may be so many connections. Called from one thread at a time, within the runtime.
+    /// Changes the number of connections that there may be. To be called from one thread at a time, within the runtime.
     pub(crate) fn set_connections_max(&self, most: u32) {
         self.places.set(most as usize);
     }
 
-    /// From now on replies to clients of HTTP/2 may take so much memory.
+    /// Changes the memory that replies to clients of HTTP/2 may take.
     pub(crate) fn set_http2_bytes_max(&self, most: usize) {
         self.http2_memory.resize(most);
     }
@@ -125,7 +126,7 @@ impl Server {
         let phase = watch::Sender::new(Phase::Serving);
         let Handed { mut restored, services, lateral, giver, by_peers } = handed;
         let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
-        let known = Arc::new(Known { services, lateral, by_peers });
+        let handoff = Arc::new(HandoffSettings { services, lateral, by_peers });
         let (accepting, mut accepted_all) = mpsc::channel(1);
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         let connections = Connections::new(&self.terms, &self.service.peers, &self.counters);
@@ -139,7 +140,7 @@ impl Server {
                 places: self.places(),
                 http2_memory: Arc::clone(&self.http2_memory),
                 listeners: listeners.try_clone().map_err(ServeError::Listener)?,
-                known: Arc::clone(&known),
+                handoff: Arc::clone(&handoff),
                 giver: giver.clone(),
                 given: taken,
                 phase: phase.subscribe(),

@@ -1,6 +1,6 @@
 //! A thread that accepts connections and serves each to its end.
 
-use super::arrived::{Arrived, Known};
+use super::arrived::{Arrived, HandoffSettings};
 use super::connection::Connections;
 use super::phase::{LAST_LOOK, Phase};
 use super::requests::Requests;
@@ -32,7 +32,7 @@ pub(crate) struct Thread {
     /// Memory for replies to clients of HTTP/2.
     pub(crate) http2_memory: Arc<StreamMemory>,
     pub(crate) listeners: Unregistered,
-    pub(crate) known: Arc<Known>,
+    pub(crate) handoff: Arc<HandoffSettings>,
     pub(crate) giver: Option<Giver>,
     /// Connections that are handed over with their state.
     pub(crate) given: mpsc::Receiver<Restored>,
@@ -45,7 +45,7 @@ pub(crate) struct Thread {
 impl Thread {
     /// Accepts and serves connections until the node has ended.
     pub(crate) async fn run(self, begun: Begun) {
-        let Self { service, listeners, known, giver, given, mut phase, refusals, accepting, .. } = self;
+        let Self { service, listeners, handoff, giver, given, mut phase, refusals, accepting, .. } = self;
         let (serving, places) = (self.connections, self.places);
         let listeners = match listeners.register() {
             Ok(listeners) => listeners,
@@ -59,7 +59,7 @@ impl Thread {
             serving: Arc::clone(&serving),
             service,
             places,
-            known,
+            handoff,
             giver,
             refusals,
             phase: phase.clone(),
@@ -87,7 +87,7 @@ struct Acceptor {
     serving: Arc<Connections>,
     service: Arc<Service>,
     places: Arc<Semaphore>,
-    known: Arc<Known>,
+    handoff: Arc<HandoffSettings>,
     giver: Option<Giver>,
     refusals: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
@@ -102,7 +102,7 @@ impl Acceptor {
         mut listeners: Listeners,
         mut given: mpsc::Receiver<Restored>,
     ) -> io::Result<()> {
-        let Self { serving, service, places, known, giver, refusals, mut phase, worker } = self;
+        let Self { serving, service, places, handoff, giver, refusals, mut phase, worker } = self;
         let counters = &service.counters;
         let mut last_look = None;
         loop {
@@ -118,14 +118,14 @@ impl Acceptor {
                 }
                 accepted = listeners.accept() => match accepted {
                     Ok((stream, entry)) => {
-                        let (arrived, entry) = known.accepted(stream, entry);
+                        let (arrived, entry) = handoff.accepted(stream, entry);
                         (Ok(arrived), entry, None)
                     }
                     Err(error) => (Err(error), Entry::Clear, None),
                 },
                 Some(mut restored) = given.recv() => {
                     let place = restored.place.take();
-                    (known.restored(restored), Entry::Handed, place)
+                    (handoff.restored(restored), Entry::Handed, place)
                 }
             };
             let arrived = match arrived {

@@ -42,16 +42,16 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 const LARDER_LATERAL: HeaderName = HeaderName::from_static("larder-lateral");
 
-/// How later requests are decided.
+/// Settings of decisions about later requests.
 #[derive(Clone, Debug)]
 pub struct LateralConfig {
     /// Asks front-ends who has a target.
     pub asker: Asker,
     /// The constants of the rule.
     pub costs: Costs,
-    /// How long an answer is waited for. Then the request is served here.
+    /// Time that an answer is waited for. Then the request is served here.
     pub wait: Duration,
-    /// How long an answer holds, loads included.
+    /// Time that an answer holds, loads included.
     pub age: Duration,
 }
 
@@ -62,7 +62,7 @@ impl LateralConfig {
     }
 }
 
-/// What a connection's later requests are decided with.
+/// The means to decide about a connection's later requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Later {
     /// The address that the client connected to.
@@ -71,7 +71,7 @@ pub(crate) struct Later {
     pub(crate) lateral: Option<Arc<Lateral>>,
 }
 
-/// What was decided.
+/// The decision about a later request.
 pub(crate) enum Elsewhere {
     /// Another node, reached this way, has answered.
     Fetched(Arc<Origin>, Fetched),
@@ -112,7 +112,7 @@ impl Lateral {
         }
     }
 
-    /// Who has a target; `None` if that is not known in time. A late answer is kept for the next request.
+    /// Returns the nodes that have a target; `None` if they are not known in time. A late answer is kept for the next request.
     async fn whereabouts(self: &Arc<Self>, service: SocketAddr, request: &Parts) -> Option<Arc<Has>> {
         let asked = asked(request)?;
         let hash = self.hasher.hash_one((service, &asked));
@@ -218,7 +218,7 @@ impl Later {
     }
 }
 
-/// What a front-end is asked; `None` if the request does not say it in letters.
+/// The question to a front-end; `None` if the request's host or target is not text.
 fn asked(request: &Parts) -> Option<Asked> {
     let host = match (request.uri.authority(), request.headers.get(header::HOST)) {
         (Some(authority), _) => authority.as_str(),

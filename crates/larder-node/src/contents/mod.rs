@@ -1,32 +1,31 @@
-//! Requests for contents, and where the contents come from: programs, a store through the memory, or an origin.
+//! Requests for contents, and the source of the contents: programs, a store through the memory, or an origin.
 //!
 //! ```text
 //! Contents -> Programs
-//!          -> Stored (a store's objects; for later requests Lateral) or Puller (an origin)
+//!          -> StoreService (a store's objects; for later requests Lateral) or Puller (an origin)
 //! ```
 
 mod lateral;
 mod pattern;
 mod programs;
-mod stored;
+mod store_service;
 
 pub use lateral::LateralConfig;
 
 pub(crate) use lateral::{Later, Lateral};
-pub(crate) use stored::Stored;
 
 use crate::body::Body;
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, StoreConfig};
 use crate::counts::Counters;
+use crate::ground::Ground;
 use crate::http::cache_status::Outcome;
-use crate::machine::{Machine, Usage};
-use crate::memory::{Memory, Selection};
+use crate::machine::Usage;
+use crate::memory::Selection;
 use crate::objects::Objects;
 use crate::origin::{Origin, OriginStats, Puller};
 use crate::reply::Replies;
 use crate::store::{Store, StoreStats};
 use crate::terms::CurrentTerms;
-use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -35,6 +34,7 @@ use larder_edge::Purge;
 use programs::Programs;
 use std::error::Error;
 use std::sync::Arc;
+use store_service::StoreService;
 
 /// Answers requests for contents.
 #[derive(Debug)]
@@ -46,31 +46,20 @@ pub(crate) struct Contents {
     counters: Arc<Counters>,
 }
 
-/// Where contents that no program makes come from.
+/// The source of contents that no program makes.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A store, by whose objects requests are answered.
-    Store(Stored),
+    Store(StoreService),
     /// An origin, which is asked by whole requests.
     Origin(Arc<Puller>),
 }
 
-/// The parts of a node that all its contents stand on.
-#[derive(Debug)]
-pub(crate) struct Ground {
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) machine: Arc<Machine>,
-    pub(crate) terms: Arc<CurrentTerms>,
-    pub(crate) replies: Arc<Replies>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) uptime: Uptime,
-}
-
 impl Source {
-    /// The objects of `store`.
+    /// Contents of `store`.
     pub(crate) fn of_store(config: &NodeConfig, store: Store, ground: &Ground) -> Self {
         let Ground { memory, machine, replies, counters, .. } = ground;
-        Self::Store(Stored {
+        Self::Store(StoreService {
             objects: Arc::new(Objects::new(config, store, memory, ground.uptime)),
             replies: Arc::clone(replies),
             counters: Arc::clone(counters),
@@ -78,7 +67,7 @@ impl Source {
         })
     }
 
-    /// What an origin has.
+    /// Contents of an origin.
     pub(crate) fn of_origin(origin: Origin, ground: &Ground) -> Self {
         let Ground { memory, replies, .. } = ground;
         Self::Origin(Arc::new(Puller::new(origin, memory, replies, ground.uptime)))
@@ -139,16 +128,16 @@ impl Contents {
         }
     }
 
-    /// How many programs there are.
+    /// The number of programs.
     pub(crate) fn programs(&self) -> usize {
         self.programs.as_ref().map_or(0, Programs::len)
     }
 
-    /// Goes by another configuration from now on, in what may change. Called from one thread at a time, within the runtime.
+    /// Goes by another configuration from now on, in what may change. To be called from one thread at a time, within the runtime.
     pub(crate) fn change(&self, config: &NodeConfig) {
         match (&self.source, &config.store) {
             (Source::Store(stored), _) => stored.objects.change(config),
-            (Source::Origin(puller), crate::config::StoreConfig::Origin(config)) => {
+            (Source::Origin(puller), StoreConfig::Origin(config)) => {
                 puller.origin().change((**config).clone());
             }
             (Source::Origin(_), _) => {}

@@ -79,7 +79,7 @@ impl Programs {
         }
     }
 
-    /// How many programs there are.
+    /// The number of programs.
     pub(crate) fn len(&self) -> usize {
         self.handlers.len()
     }

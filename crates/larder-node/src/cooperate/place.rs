@@ -10,11 +10,11 @@ use larder_peers::Name;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Where a client's request is served.
+/// The node that serves a client's request.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) node: NodeId,
-    /// Of that node, if it is not this one.
+    /// The name of that node, if it is not this one.
     pub(crate) name: Option<Name>,
     /// Whether this node has it in memory, as far as the policy knows.
     pub(crate) held: bool,
@@ -31,7 +31,7 @@ impl Cooperation {
         })
     }
 
-    /// Who serves a request.
+    /// Decides which node serves a request.
     pub(crate) async fn decide(self: &Arc<Self>, target: TargetId) -> Place {
         let asked = if self.asks { Asked::new(self, target) } else { None };
         let (node, reason, held, claim) = match asked {

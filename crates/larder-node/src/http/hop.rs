@@ -22,7 +22,7 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
     header::UPGRADE,
 ];
 
-/// The target's id as a switch told it; `None` if it told none, or nothing that can be read.
+/// Returns the target's id as a switch told it; `None` if it told none, or none that can be read.
 pub(crate) fn told(headers: &HeaderMap) -> Option<TargetId> {
     let digits = headers.get(TARGET)?.to_str().ok()?;
     let plain = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -12,7 +12,7 @@ pub(crate) const CHARGE_MIN: u64 = 512;
 /// Something kept, or just read.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    /// What is known of an object, and its body if that is short.
+    /// An object with its header values, and its body if that is short.
     Head(Arc<Object>),
     /// A chunk of an object.
     Part { of: Arc<Object>, bytes: Bytes },
@@ -50,7 +50,7 @@ impl Entry {
     }
 }
 
-/// What is looked for.
+/// The thing that is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted<'a> {
     /// The object of this name.

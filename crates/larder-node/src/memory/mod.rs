@@ -261,12 +261,12 @@ impl Memory {
         size <= self.object_max.load(Relaxed)
     }
 
-    /// From now on larger objects than this are not kept.
+    /// Changes the size beyond which objects are not kept.
     pub(crate) fn set_object_max(&self, object_max: larder_core::Bytes) {
         self.object_max.store(object_max.0, Relaxed);
     }
 
-    /// From now on so many reads may be under way.
+    /// Changes the number of reads that may be under way.
     pub(crate) fn set_reads_max(&self, reads_max: usize) {
         self.lock().reads_max = reads_max;
     }

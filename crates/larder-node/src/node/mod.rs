@@ -5,10 +5,11 @@ mod peers;
 use crate::accept::{Drained, Handed, ServeError, Server};
 use crate::access::Access;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
-use crate::contents::{Contents, Ground, Source};
+use crate::contents::{Contents, Source};
 use crate::cooperate::PeersMemory;
 use crate::counts::Counters;
 use crate::edge::{Edge, Listeners, TlsView};
+use crate::ground::Ground;
 use crate::lifecycle::Lifecycle;
 use crate::machine::{Disk, Disks, Machine, ScratchError, Usage};
 use crate::memory::{Memory, Purged};
@@ -149,7 +150,7 @@ impl Node {
         Ok(Arc::new(node))
     }
 
-    /// By which it is known.
+    /// The node's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -245,12 +246,12 @@ impl Node {
         lines
     }
 
-    /// What the node has done and its levels now. Takes the cache's lock for a moment.
+    /// Returns the node's counts and its levels now. Takes the cache's lock for a moment.
     pub fn stats(&self) -> NodeStats {
         self.reports.stats()
     }
 
-    /// How much the node's processor and disks have worked, and who waits for them.
+    /// Returns how much the node's processor and disks have worked, and how many jobs wait for them.
     pub fn usage(&self) -> Usage {
         self.reports.usage()
     }
@@ -270,7 +271,7 @@ impl Node {
         more.into_iter().flatten().fold(self.stats().metrics_text(), join)
     }
 
-    /// Lets the node tell how reloads of it went.
+    /// Sets the counts of reloads that the node's metrics show.
     pub fn set_reloads(&self, counts: ReloadCounts) {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
@@ -291,7 +292,7 @@ impl Node {
         self.access.reopen();
     }
 
-    /// How it stands with TLS; `None` where there is none.
+    /// The state of TLS; `None` if there is no TLS.
     pub fn tls(&self) -> Option<TlsView> {
         self.ground.terms.load().edge.view(&self.name)
     }
@@ -311,7 +312,7 @@ impl Node {
     }
 }
 
-/// Where the contents of a node come from. Opens the directory, or reads the manifest.
+/// Makes the source of a node's contents. Opens the directory, or reads the manifest.
 fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
     let store = match (&config.store, &ground.machine.disk) {
         (StoreConfig::Origin(origin), _) => {

@@ -37,12 +37,12 @@ impl Node {
         self.peers.cooperation().map_or(Ok(()), |cooperation| cooperation.set_secrets(secrets))
     }
 
-    /// Where it listens to its peers; `None` if there are none.
+    /// The address at which the node listens to its peers; `None` if there are none.
     pub fn peers_address(&self) -> Option<SocketAddr> {
         self.peers.cooperation().map(|cooperation| cooperation.address())
     }
 
-    /// What the cluster looks like from here; `None` if there are no peers.
+    /// Returns the cluster as this node sees it; `None` if there are no peers.
     pub fn peers(&self) -> Option<PeersView> {
         self.peers.cooperation().map(|cooperation| cooperation.view())
     }

@@ -54,7 +54,7 @@ impl Objects {
         }
     }
 
-    /// Goes by another configuration from now on, in what may change. Called from one thread at a time, within the runtime.
+    /// Goes by another configuration from now on, in what may change. To be called from one thread at a time, within the runtime.
     pub(crate) fn change(&self, config: &NodeConfig) {
         self.revalidate_ms.store(millis(config.revalidate), Relaxed);
         self.stats_at_once.set(config.limits.reads_max);
@@ -71,7 +71,7 @@ impl Objects {
         (!is_due && object.meta.size > 0).then_some(object)
     }
 
-    /// What is kept of a name, if it still holds. The flag says whether something was kept that does not hold.
+    /// Returns the object that is kept of a name, if it still holds, and why the request is a miss if it is one.
     pub(crate) async fn cached(
         &self,
         hash: u64,
@@ -100,7 +100,7 @@ impl Objects {
         }
     }
 
-    /// What a name stands for, without its contents and without keeping anything.
+    /// Looks up the object of a name, without its contents and without keeping anything.
     pub(crate) async fn stat(&self, name: &[u8]) -> Result<Object, StoreError> {
         let _permit = self.stats_at_once.permits().try_acquire().map_err(|_| StoreError::Busy)?;
         let meta = self.store.stat(name).await?;

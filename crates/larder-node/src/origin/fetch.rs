@@ -35,7 +35,7 @@ pub(super) struct Want {
     /// Host and target, its hash, and what a switch calls it.
     pub(super) name: Box<[u8]>,
     pub(super) hash: u64,
-    /// What it is noted by if the reply is not kept.
+    /// The hash by which the target is noted if the reply is not kept.
     pub(super) passed: u64,
     pub(super) told: Option<TargetId>,
     pub(super) host: String,
@@ -57,7 +57,7 @@ impl Want {
     }
 }
 
-/// What the one who leads gets.
+/// The outcome for the leading request.
 #[derive(Debug)]
 pub(super) enum Led {
     /// A reply for all; with a reader of its body if that is still on its way.

@@ -21,8 +21,9 @@ pub use stats::NodeStats;
 use crate::access::Access;
 use crate::body::Body;
 use crate::config::{CpuScope, ReportConfig, StoreConfig};
-use crate::contents::{Contents, Ground};
+use crate::contents::Contents;
 use crate::counts::Counters;
+use crate::ground::Ground;
 use crate::http::cache_status::Outcome;
 use crate::lifecycle::Lifecycle;
 use crate::machine::{Machine, Usage};
@@ -90,7 +91,7 @@ impl Reports {
         }
     }
 
-    /// What the node has done and its levels now. Takes the cache's lock for a moment.
+    /// Returns the node's counts and its levels now. Takes the cache's lock for a moment.
     pub(crate) fn stats(&self) -> NodeStats {
         let mut memory = self.memory.stats();
         if let Some(origin) = self.contents.origin() {
@@ -111,7 +112,7 @@ impl Reports {
         )
     }
 
-    /// How much the node's processor and disks have worked, and who waits for them.
+    /// Returns how much the node's processor and disks have worked, and how many jobs wait for them.
     pub(crate) fn usage(&self) -> Usage {
         self.contents.add_to(self.machine.usage())
     }

@@ -10,9 +10,9 @@
 //! | stats, load, events | senders that connect themselves (not over a handed-over connection, not announced by a balancer, not relayed) and that prove `report.secret`; if there is none, from an address in `report.from` or `trusted_relays` |
 
 use crate::connection::Shared;
-use crate::contents::Ground;
 use crate::counts::Counters;
 use crate::edge::Entered;
+use crate::ground::Ground;
 use crate::http::hop::{HOP_BY_HOP, TARGET, is_relayed};
 use crate::origin::Origin;
 use crate::purge::{authorization, permit_purge};
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// How a request stands that has entered.
+/// The standing of a request that has entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admitted {
     /// It asks for contents.

@@ -4,9 +4,9 @@
 //! programs, peers, traces, an access log or a modelled processor. So do requests for a file whose validity must be checked.
 
 use crate::connection::{InFlight, Shared};
-use crate::contents::Ground;
 use crate::counts::Counters;
 use crate::edge::Entered;
+use crate::ground::Ground;
 use crate::http::cache_status::Outcome;
 use crate::object::Object;
 use crate::objects::Objects;

@@ -4,7 +4,7 @@ mod admission;
 mod at_once;
 mod own;
 mod peers;
-mod sending;
+mod tracked_body;
 
 pub(crate) use admission::Admission;
 pub(crate) use peers::PeerService;
@@ -12,8 +12,9 @@ pub(crate) use peers::PeerService;
 use crate::access::Access;
 use crate::body::Body;
 use crate::connection::{InFlight, Shared};
-use crate::contents::{Contents, Ground};
+use crate::contents::Contents;
 use crate::counts::Counters;
+use crate::ground::Ground;
 use crate::http::cache_status::Outcome;
 use crate::http::hop::REQUESTS;
 use crate::origin::tunnel;
@@ -27,9 +28,9 @@ use larder_http::h1::RequestHead;
 use larder_http::relay::{Answer, InterimSender, RequestBody};
 use larder_spans::Tracer;
 pub(crate) use own::OwnPaths;
-use sending::Sending;
 use std::sync::Arc;
 use std::time::Instant;
+use tracked_body::TrackedBody;
 
 /// Answers the requests of clients.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct Service {
     plain_hits: Option<PlainHits>,
     admission: Admission,
     own: OwnPaths,
-    /// Where requests are traced.
+    /// The tracer; `None` if requests are not traced.
     tracer: Option<Arc<Tracer>>,
 }
 
@@ -97,7 +98,7 @@ impl Service {
         shared: Arc<Shared>,
         request: Request<RequestBody>,
         interim: Option<InterimSender>,
-    ) -> Response<Sending> {
+    ) -> Response<TrackedBody> {
         let mut in_flight = InFlight::begin(&shared, Instant::now());
         let (mut parts, body) = request.into_parts();
         in_flight.log(&self.access, &self.terms.load().entry.trusted_relays, &parts);
@@ -120,7 +121,7 @@ impl Service {
         if let Some(location) = location {
             let reply = self.sent_on(location);
             in_flight.answers(&reply);
-            return reply.map(|body| Sending::new(body).with(in_flight));
+            return reply.map(|body| TrackedBody::new(body).with(in_flight));
         }
         let tunnels = websocket && !own && self.opens_tunnels();
         if let Some(interim) = interim {
@@ -135,13 +136,13 @@ impl Service {
         }
         let cooperation = self.peers.cooperation().filter(|_| later.is_none() && !tunnels);
         let reply = match (admitted, cooperation) {
-            (Admitted::Own(own), _) => Box::pin(self.own.answer(own, &parts)).await.map(Sending::new),
-            (Admitted::Denied, _) => self.own.deny().map(Sending::new),
+            (Admitted::Own(own), _) => Box::pin(self.own.answer(own, &parts)).await.map(TrackedBody::new),
+            (Admitted::Denied, _) => self.own.deny().map(TrackedBody::new),
             (Admitted::Contents, Some(cooperation)) => {
                 Box::pin(self.peers.answer_client(cooperation, &shared, &mut parts, body)).await
             }
             (Admitted::Contents, None) => {
-                self.contents.reply(&parts, body, later.as_ref()).await.map(Sending::new)
+                self.contents.reply(&parts, body, later.as_ref()).await.map(TrackedBody::new)
             }
         };
         in_flight.answers(&reply);

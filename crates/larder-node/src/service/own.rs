@@ -1,8 +1,8 @@
 //! The paths that a node answers for itself.
 
 use crate::body::Body;
-use crate::contents::Ground;
 use crate::counts::Counters;
+use crate::ground::Ground;
 use crate::http::cache_status::Outcome;
 use crate::lifecycle::Lifecycle;
 use crate::purge::Purger;

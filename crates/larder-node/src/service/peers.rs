@@ -4,14 +4,15 @@
 //! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
 //! passed on; that there was no place or no connection to it is the node's own.
 
-use super::sending::Sending;
+use super::tracked_body::TrackedBody;
 use crate::body::Body;
 use crate::connection::Shared;
-use crate::contents::{Contents, Ground};
+use crate::contents::Contents;
 use crate::cooperate::{
     CooperateConfig, CooperateError, Cooperation, Counted, Departure, Place, REFUSED, Relayed, Serviced,
     Unserved,
 };
+use crate::ground::Ground;
 use crate::handover::{Bound, Handover};
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::fields;
@@ -87,7 +88,7 @@ impl PeerService {
         shared: &Shared,
         parts: &mut Parts,
         body: B,
-    ) -> Response<Sending>
+    ) -> Response<TrackedBody>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -154,14 +155,14 @@ impl PeerService {
     }
 
     /// Answers what a peer has forwarded.
-    async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<Sending> {
+    async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<TrackedBody> {
         let Some(cooperation) = self.cooperation.get() else { return gone() };
         let (mut parts, body) = request.into_parts();
         if !self.is_shared(&parts) || !body.is_end_stream() {
             // Nobody forwards such: its program or its settings are others than this node's.
             let outcome = Outcome::Local("not-shared");
             let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
-            return refused(reply.map(Sending::new));
+            return refused(reply.map(TrackedBody::new));
         }
         let serviced = cooperation.begin();
         parts.headers.remove(TARGET);
@@ -179,12 +180,12 @@ impl PeerService {
         if own { refused(reply) } else { reply }
     }
 
-    async fn reply<B>(&self, parts: &Parts, body: B) -> Response<Sending>
+    async fn reply<B>(&self, parts: &Parts, body: B) -> Response<TrackedBody>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.contents.reply(parts, body, None).await.map(Sending::new)
+        self.contents.reply(parts, body, None).await.map(TrackedBody::new)
     }
 
     /// Whether peers may serve a request as well as this node: a GET or HEAD for contents.
@@ -213,7 +214,7 @@ impl PeerService {
         reply: Response<Body>,
         mut serviced: Serviced,
         counted: Counted,
-    ) -> Response<Sending> {
+    ) -> Response<TrackedBody> {
         let size = match (&parts.method, reply.status()) {
             (&Method::GET, StatusCode::OK) => Some(reply.body().size_hint().exact()),
             (&Method::GET, StatusCode::PARTIAL_CONTENT) => whole_of_part(reply.headers()).map(Some),
@@ -224,7 +225,7 @@ impl PeerService {
             Some(None) => serviced.counted = Some(counted),
             None => {}
         }
-        reply.map(|body| Sending::new(body).serviced(serviced))
+        reply.map(|body| TrackedBody::new(body).serviced(serviced))
     }
 }
 
@@ -246,14 +247,14 @@ fn name_target(headers: &mut HeaderMap, target: TargetId) {
     }
 }
 
-fn refused(mut reply: Response<Sending>) -> Response<Sending> {
+fn refused(mut reply: Response<TrackedBody>) -> Response<TrackedBody> {
     reply.headers_mut().insert(REFUSED, HeaderValue::from_static("1"));
     reply
 }
 
 /// The node is ending.
-fn gone() -> Response<Sending> {
-    let mut reply = Response::new(Sending::new(Body::empty()));
+fn gone() -> Response<TrackedBody> {
+    let mut reply = Response::new(TrackedBody::new(Body::empty()));
     *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     refused(reply)
 }

@@ -29,14 +29,14 @@ pub(crate) struct Ask<'a> {
 
 /// Answers requests for the objects of a store.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoreService {
     pub(crate) objects: Arc<Objects>,
     pub(super) replies: Arc<Replies>,
     pub(super) counters: Arc<Counters>,
     pub(super) machine: Arc<Machine>,
 }
 
-impl Stored {
+impl StoreService {
     /// The reply to a request.
     pub(super) async fn reply(&self, parts: &Parts, later: Option<&Later>) -> Response<Body> {
         if !matches!(parts.method, Method::GET | Method::HEAD) {

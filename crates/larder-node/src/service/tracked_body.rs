@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 /// The body of a reply with its request, which ends when the body has been taken over, or will never be.
-pub(crate) struct Sending {
+pub(crate) struct TrackedBody {
     body: Body,
     /// `None`: a peer has the client's connection.
     in_flight: Option<InFlight>,
@@ -18,13 +18,13 @@ pub(crate) struct Sending {
     serviced: Option<Box<Serviced>>,
 }
 
-impl Sending {
-    /// A body that nothing hangs on yet.
+impl TrackedBody {
+    /// Wraps a body that no request and no load hangs on yet.
     pub(super) fn new(body: Body) -> Self {
         Self { body, in_flight: None, serviced: None }
     }
 
-    /// Hangs the load that it is on the body.
+    /// Hangs the load that the reply is among peers on the body.
     pub(super) fn serviced(mut self, serviced: Serviced) -> Self {
         self.serviced = Some(Box::new(serviced));
         self
@@ -36,14 +36,14 @@ impl Sending {
         self
     }
 
-    /// Of a reply to HEAD ([`Body::of_head`]).
+    /// Makes it the body of a reply to HEAD ([`Body::of_head`]).
     pub(super) fn of_head(mut self) -> Self {
         self.body.of_head();
         self
     }
 }
 
-impl http_body::Body for Sending {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = StoreError;
 
@@ -87,7 +87,7 @@ impl http_body::Body for Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         // Leaving is how a stream of events ends.
         let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_endless();

@@ -1,0 +1,20 @@
+//! The parts that most other parts of a node are made with.
+
+use crate::counts::Counters;
+use crate::machine::Machine;
+use crate::memory::Memory;
+use crate::reply::Replies;
+use crate::terms::CurrentTerms;
+use crate::uptime::Uptime;
+use std::sync::Arc;
+
+/// The memory, the machine and what else a node has once. Constructors take clones of what they need.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) terms: Arc<CurrentTerms>,
+    pub(crate) replies: Arc<Replies>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) uptime: Uptime,
+}
