@@ -1,9 +1,8 @@
 //! The dispatcher: runs a policy, counts load, admits requests.
 //!
-//! It is a state machine. What happens comes in as a method call with the time `now` (or as an [`Input`], which is
-//! the same written down); what to do comes out. The live switch, the peers and the simulator drive this one
-//! implementation. All methods take `&self` and may be called from several threads; called from one thread, the
-//! same inputs give the same outputs on every machine.
+//! It is a state machine. An input is a method call with the time `now`; the decision is its result. The live switch, the
+//! peers and the simulator drive this one implementation. All methods take `&self` and may be called from several
+//! threads. If one thread calls them, the same inputs give the same outputs on every machine.
 //!
 //! A request's life: [`Dispatcher::arrive`] starts it at a node, makes it wait, or refuses it. A request that waits
 //! is started or refused by some later call, which reports it in `started`. A request that has started ends with
@@ -19,7 +18,6 @@
 //! node, but leaves the admission limit and has a limit of its own.
 
 mod admission;
-mod input;
 mod long_lived;
 mod membership;
 mod request;
@@ -31,7 +29,6 @@ mod wish;
 mod witness;
 
 pub use admission::{Cancel, Refusal};
-pub use input::{Input, Output};
 pub use request::{Exclude, Request, Tie};
 pub use route::RouteSpec;
 pub use settings::{Admission, Settings, SettingsError};

@@ -134,7 +134,7 @@ impl Dispatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Input, Output, Settings};
+    use crate::dispatch::Settings;
     use crate::nodes::{NodeSpec, NodeState, Reported};
 
     fn dispatcher() -> Dispatcher {
@@ -148,8 +148,7 @@ mod tests {
         let busy = LoadReport { cpu_permille: Some(900), processes: Some(12), ..LoadReport::default() };
         assert!(dispatcher.nodes().rows().iter().all(|row| row.report.is_none()), "nobody has said anything");
         for (second, report) in [(1, LoadReport::default()), (2, busy)] {
-            let told = dispatcher.handle(Time::from_secs(second), Input::Report(NodeId(1), report));
-            assert_eq!(told, [Output::Changed(true)]);
+            assert!(dispatcher.report(Time::from_secs(second), NodeId(1), report));
         }
         let rows = dispatcher.nodes().rows();
         let last = Reported { at: Time::from_secs(2), report: busy };
@@ -178,7 +177,6 @@ mod tests {
 
     #[test]
     fn a_policy_without_a_mirror_drops_cache_events() {
-        let event = Input::Cache(NodeId(0), TargetId(7), CacheEvent::Stored);
-        assert_eq!(dispatcher().handle(Time::ZERO, event), [Output::Changed(false)]);
+        assert!(!dispatcher().cache_event(Time::ZERO, NodeId(0), TargetId(7), CacheEvent::Stored));
     }
 }

@@ -9,11 +9,11 @@ use super::table::{Place, RouteTable};
 use super::{BoundedSettings, PolicyKind, Reason};
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, Dispatcher, Exclude, Found, Input, Output, Refusal, Request, Served,
-    Settings, Tie,
+    Admission, Arrival, CacheEvent, Dispatcher, Exclude, Found, Refusal, Request, Served, Settings, Started,
+    Tie,
 };
-use crate::id::{NodeId, RouteId, TargetId};
-use crate::nodes::{LoadReport, NodeSpec, NodeState, mix};
+use crate::id::{NodeId, TargetId, Ticket};
+use crate::nodes::{JoinError, LoadReport, NodeSpec, NodeState, mix};
 use crate::time::Time;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -181,8 +181,18 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u64, u16)>> {
     prop::collection::vec((0_u8..15, 0_u64..30, 0_u16..5), 1..400)
 }
 
+/// The outputs of one step.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outputs {
+    arrival: Option<Arrival>,
+    changed: Option<bool>,
+    joined: Option<Result<NodeId, JoinError>>,
+    expired: Vec<Ticket>,
+    started: Vec<Started>,
+}
+
 /// Plays the steps; gives the decision log.
-fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
+fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
     let settings = Settings {
         policy: kind,
         t_low: 2,
@@ -202,47 +212,55 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
     };
     let specs: Vec<NodeSpec> = (0..4).map(|i| NodeSpec::named(format!("n{i}"))).collect();
     let dispatcher = Dispatcher::new(settings, &specs).expect("the settings are in range");
-    let (mut log, mut held): (Vec<Output>, Vec<NodeId>) = (Vec::new(), Vec::new());
+    let (mut log, mut held): (Vec<Outputs>, Vec<NodeId>) = (Vec::new(), Vec::new());
     let mut now = Time::ZERO;
     for (what, which, node) in steps {
         now += core::time::Duration::from_millis(700 * which);
-        let input = match what {
-            0..=2 => Input::Arrive(target(*which)),
-            3 => Input::Arrive(target(*which).with_origin(NodeId(*node))),
-            4 => Input::Arrive(target(*which).with_tie(Tie::Wish(NodeId(*node)))),
+        let (mut out, node) = (Outputs::default(), NodeId(*node));
+        let started = &mut out.started;
+        match what {
+            0..=2 => out.arrival = Some(dispatcher.arrive(now, target(*which))),
+            3 => out.arrival = Some(dispatcher.arrive(now, target(*which).with_origin(node))),
+            4 => out.arrival = Some(dispatcher.arrive(now, target(*which).with_tie(Tie::Wish(node)))),
             5 | 6 if !held.is_empty() => {
-                Input::Finish(RouteId::DEFAULT, held.remove(*which as usize % held.len()))
+                dispatcher.finish(now, held.remove(*which as usize % held.len()), started);
             }
-            7 => Input::State(NodeId(*node), [NodeState::Down, NodeState::Draining][*which as usize % 2]),
-            8 => Input::State(NodeId(*node), NodeState::Up),
-            9 if *which == 0 => Input::Join(NodeSpec::named(format!("j{}", log.len()))),
-            10 | 11 => Input::Report(NodeId(*node), report(which.wrapping_mul(0x9E37_79B9))),
-            12 => Input::Cache(NodeId(*node), TargetId(mix(*which)), CacheEvent::Stored),
-            13 => Input::Cache(NodeId(*node), TargetId(mix(*which)), CacheEvent::Evicted),
-            _ => Input::Expire,
-        };
+            7 => {
+                let state = [NodeState::Down, NodeState::Draining][*which as usize % 2];
+                out.changed = Some(dispatcher.set_state(now, node, state, started));
+            }
+            8 => out.changed = Some(dispatcher.recover(now, node, started)),
+            9 if *which == 0 => {
+                out.joined = Some(dispatcher.join(now, NodeSpec::named(format!("j{}", log.len())), started));
+            }
+            10 | 11 => {
+                let report = report(which.wrapping_mul(0x9E37_79B9));
+                out.changed = Some(dispatcher.report(now, node, report));
+            }
+            12 | 13 => {
+                let event = [CacheEvent::Stored, CacheEvent::Evicted][usize::from(*what) - 12];
+                out.changed = Some(dispatcher.cache_event(now, node, TargetId(mix(*which)), event));
+            }
+            _ => dispatcher.expire(now, &mut out.expired),
+        }
         if *what == 14 {
             let elapsed = core::time::Duration::from_micros(1 + mix(*which) % 90_000);
             let found = [Found::Hit, Found::Miss][*which as usize % 2];
             let served = Served { elapsed, first_byte: None, found: Some(found) };
-            dispatcher.served(now, &target(*which), NodeId(*node % 4), &served);
+            dispatcher.served(now, &target(*which), NodeId(node.0 % 4), &served);
         }
-        let outputs = dispatcher.handle(now, input);
-        for output in &outputs {
-            let decision = match output {
-                Output::Arrival(Arrival::Start(decision)) => Some(*decision),
-                Output::Started(started) => started.outcome.ok(),
-                _ => None,
-            };
-            if let Some(decision) = decision {
-                let state = dispatcher.nodes().state(decision.node);
-                // One that drains keeps its own.
-                let kept = decision.reason == Reason::Sticky && state == NodeState::Draining;
-                assert!(kept || state == NodeState::Up, "{kind} chose a closed node: {state}");
-                held.push(decision.node);
-            }
+        let arrived = out.arrival.and_then(|arrival| match arrival {
+            Arrival::Start(decision) => Some(decision),
+            _ => None,
+        });
+        for decision in arrived.into_iter().chain(out.started.iter().filter_map(|one| one.outcome.ok())) {
+            let state = dispatcher.nodes().state(decision.node);
+            // One that drains keeps its own.
+            let kept = decision.reason == Reason::Sticky && state == NodeState::Draining;
+            assert!(kept || state == NodeState::Up, "{kind} chose a closed node: {state}");
+            held.push(decision.node);
         }
-        log.extend(outputs);
+        log.push(out);
         assert_eq!(dispatcher.outstanding() as usize, held.len(), "{kind}");
         assert_eq!(dispatcher.nodes().in_flight() as usize, held.len(), "{kind}");
         assert!(dispatcher.targets_known() <= 16, "{kind}");
