@@ -20,25 +20,26 @@
 mod admission;
 mod long_lived;
 mod membership;
-mod request;
 mod route;
-pub(crate) mod settings;
+mod settings;
 mod shared;
 mod signal;
 mod wish;
 mod witness;
 
 pub use admission::{Cancel, Refusal};
-pub use request::{Exclude, Request, Tie};
 pub use route::RouteSpec;
-pub use settings::{Admission, Settings, SettingsError};
-pub use signal::{CacheEvent, Found, Served};
+pub use settings::{Admission, Settings};
 pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
+
+pub use crate::policy::{CacheEvent, Exclude, Found, Request, Served, Tie};
+pub use crate::range::SettingsError;
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::outstanding::Outstanding;
 use crate::nodes::{Elsewhere, GroupId, NodeSpec, Nodes, Sight, lock};
 use crate::policy::{Choice, Known, Memory, PolicyKind, Reason};
+use crate::range::in_range;
 use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
@@ -131,12 +132,7 @@ impl Dispatcher {
         nodes: &[NodeSpec],
     ) -> Result<Self, SettingsError> {
         let more = routes.len();
-        settings::in_range(
-            "routes",
-            more as u64,
-            more < Self::ROUTES_MAX,
-            "at most 4095 beside the default",
-        )?;
+        in_range("routes", more as u64, more < Self::ROUTES_MAX, "at most 4095 beside the default")?;
         let mut specs: Vec<RouteSpec> =
             core::iter::once(RouteSpec { group: GroupId::ALL, settings }).chain(routes).collect();
         specs.iter().try_for_each(|spec| spec.settings.validate())?;

@@ -1,7 +1,7 @@
 //! The dispatcher's settings, with the papers' values as defaults.
 
 use crate::class::ServiceClass;
-use crate::nodes::{JoinError, JoinPace, NODES_LIMIT};
+use crate::nodes::{JoinPace, NODES_LIMIT};
 use crate::policy::BoundedSettings;
 use crate::policy::PolicyKind;
 use crate::policy::UtilBy;
@@ -11,6 +11,7 @@ use crate::policy::lard_cost::CostSettings;
 use crate::policy::maglev::is_prime;
 use crate::policy::table::RouteTable;
 use crate::policy::thresholds::ThresholdSettings;
+use crate::range::{SettingsError, in_range, period};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -151,40 +152,6 @@ impl Default for Settings {
             ewma_decay: Duration::from_secs(10),
         }
     }
-}
-
-/// A setting that makes no sense. The name is that of the field.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
-    /// Out of range.
-    #[error("{name} = {value} is out of range: it must be {range}")]
-    OutOfRange {
-        /// The setting.
-        name: &'static str,
-        /// Its value.
-        value: u64,
-        /// What would be right.
-        range: &'static str,
-    },
-    /// A node that cannot be added.
-    #[error(transparent)]
-    Node(#[from] JoinError),
-}
-
-/// An error unless `ok`.
-pub(crate) fn in_range(
-    name: &'static str,
-    value: u64,
-    ok: bool,
-    range: &'static str,
-) -> Result<(), SettingsError> {
-    if ok { Ok(()) } else { Err(SettingsError::OutOfRange { name, value, range }) }
-}
-
-/// An error, in milliseconds, unless the period is one in which nodes can be asked something.
-pub(crate) fn period(name: &'static str, span: Duration) -> Result<(), SettingsError> {
-    let ok = (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&span);
-    in_range(name, u64::try_from(span.as_millis()).unwrap_or(u64::MAX), ok, "1 ms to 1 h")
 }
 
 impl Settings {

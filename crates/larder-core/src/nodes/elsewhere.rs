@@ -15,8 +15,8 @@
 use super::load::Key;
 use super::view::{Entry, View};
 use super::{GroupId, Nodes, Sight, mix, slot};
+use crate::curve::ln;
 use crate::id::{NodeId, TargetId};
-use crate::policy::curve::ln;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 

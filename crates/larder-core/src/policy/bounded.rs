@@ -24,10 +24,11 @@
 //! few unless c is next to 1 or the target hot; O(p log p) for p points on a change of membership or weights.
 
 use super::members::{Member, PerMembership};
-use super::{Choice, Policy, Reason};
-use crate::dispatch::{Request, Settings, SettingsError, settings::in_range};
+use super::{Choice, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::{Sight, mix};
+use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// Points looked at before the least loaded node takes the request.

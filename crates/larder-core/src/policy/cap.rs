@@ -17,9 +17,8 @@
 //! most nodes are closed.
 
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason, Request};
 use crate::class::ServiceClass;
-use crate::dispatch::Request;
 use crate::nodes::Sight;
 use crate::time::Time;
 

@@ -28,13 +28,13 @@
 
 use super::cap::turns;
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason, Request};
 use crate::class::ServiceClass;
-use crate::dispatch::settings::in_range;
-use crate::dispatch::{Request, Settings, SettingsError};
+use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::nodes::load::Key;
+use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The parameters of `cap-load`.

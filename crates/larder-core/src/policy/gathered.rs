@@ -23,8 +23,8 @@
 //! of membership.
 
 use super::measured::open;
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use super::{Choice, Memory, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::{LoadReport, Sight, lock};
 use crate::tape::Lane;

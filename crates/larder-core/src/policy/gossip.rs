@@ -10,9 +10,6 @@
 //!
 //! Each entry also has the second in which its set was made or heard here: who has missed something asks for what was learned since,
 //! whatever its date.
-//!
-//! A journal holds [`JOURNAL_MAX`] targets a shard, each once while it stands at the end. What does not fit is *missed*:
-//! the others are then told to ask for what has changed since ([`crate::switches`]).
 
 use super::Memory;
 use super::targets::{Shard, Targets};
@@ -21,32 +18,6 @@ use crate::nodes::{Sight, lock};
 use crate::time::Time;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-
-/// Changes that a shard's journal holds.
-const JOURNAL_MAX: usize = 1_024;
-
-/// Targets of a shard whose sets have changed here.
-#[derive(Debug, Default)]
-pub(super) struct Journal {
-    kept: bool,
-    changed: Vec<TargetId>,
-    missed: bool,
-}
-
-impl Journal {
-    /// A target's set has changed.
-    #[inline]
-    pub(super) fn note(&mut self, target: TargetId) {
-        if !self.kept || self.changed.last() == Some(&target) {
-            return;
-        }
-        if self.changed.len() < JOURNAL_MAX {
-            self.changed.push(target);
-        } else {
-            self.missed = true;
-        }
-    }
-}
 
 /// What has changed since it was last asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -246,6 +217,7 @@ mod tests {
 
     #[test]
     fn a_full_journal_says_so_once() {
+        use crate::policy::journal::JOURNAL_MAX;
         let nodes = nodes(&["a"]);
         let sight = Sight::live(&nodes);
         let targets = Targets::new(4_000, 1);

@@ -4,8 +4,7 @@
 //! node's cache. While a node is closed its targets are hashed on to others, and come back to it; one slot more moves half
 //! of all targets, since of n ranges of hashes the i-th keeps (n - i) / (n + 1) of its own. No parameter, no state.
 
-use super::{Choice, Policy, Reason};
-use crate::dispatch::Request;
+use super::{Choice, Policy, Reason, Request};
 use crate::nodes::Sight;
 use crate::time::Time;
 

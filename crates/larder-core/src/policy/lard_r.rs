@@ -25,9 +25,9 @@
 use super::lard::{known, retry};
 use super::targets::{Shard, Targets};
 use super::thresholds::{Levels, Thresholds};
-use super::{Choice, Known, Memory, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason, Request, Served};
 use crate::clock::Slot;
-use crate::dispatch::{Request, Served, Settings};
+use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Placing, Sight};
 use crate::time::Time;

@@ -42,8 +42,8 @@
 use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::targets::Targets;
-use super::{Choice, Known, Memory, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use super::{Choice, Known, Memory, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Sight};
 use crate::time::Time;

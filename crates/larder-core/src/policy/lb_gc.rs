@@ -43,8 +43,8 @@
 use super::lard::retry;
 use super::measured::open;
 use super::mirror::{Copy, Mirror};
-use super::{Choice, Known, Memory, Policy, Reason};
-use crate::dispatch::{CacheEvent, Request, Settings};
+use super::{CacheEvent, Choice, Known, Memory, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::tape::Lane;

@@ -1,7 +1,6 @@
 //! `least-conn`: the node with the least `load / weight`; among equals each in turn. State: one counter.
 
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::Request;
+use super::{Choice, Memory, Policy, Reason, Request};
 use crate::nodes::Sight;
 use crate::tape::Read;
 use crate::time::Time;

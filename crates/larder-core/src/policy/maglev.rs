@@ -20,8 +20,8 @@
 //! on a change of membership or weights.
 
 use super::members::{Member, PerMembership, scale};
-use super::{Choice, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use super::{Choice, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::{Sight, mix};
 use crate::time::Time;

@@ -4,16 +4,19 @@
 //! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
 //! One file is one policy. [`PolicyKind::ALL`] is the one list of them, and the tests run for each.
 
+mod api;
 mod bounded;
 mod cap;
 pub mod cap_load;
-pub(crate) mod curve;
+mod choice;
 mod explain;
+mod feedback;
 mod gathered;
 mod gauge;
 mod gossip;
 pub mod hacc;
 mod hash;
+mod journal;
 mod lard;
 pub mod lard_cost;
 mod lard_r;
@@ -30,6 +33,7 @@ mod p2c;
 mod peak_ewma;
 mod random;
 mod rendezvous;
+mod request;
 mod rr;
 pub(crate) mod set;
 mod static_partition;
@@ -47,21 +51,19 @@ mod learning;
 mod shelf;
 
 pub use bounded::BoundedSettings;
+pub use choice::{Choice, Reason};
 pub use explain::Known;
+pub use feedback::{CacheEvent, Found, Served};
 pub use gossip::{Adopted, Changes, Page};
 pub use lard_util::UtilBy;
 pub use memory::{Memory, ServerSet};
+pub use request::{Exclude, Request, Tie};
 
-use crate::dispatch::{CacheEvent, Request, Served, Settings};
-use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Sight};
-use crate::time::Time;
+pub(crate) use api::Policy;
+
+use crate::dispatch::Settings;
 use core::fmt;
 use core::str::FromStr;
-use core::time::Duration;
-use std::sync::Arc;
-use table::RouteTable;
-use targets::Targets;
 
 /// The policies there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -288,206 +290,4 @@ impl FromStr for PolicyKind {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
         found.ok_or_else(|| UnknownPolicy(name.chars().take(40).collect()))
     }
-}
-
-/// Why a node was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// By lot.
-    Random,
-    /// It was its turn.
-    Turn,
-    /// It had the fewest requests in flight.
-    LeastLoaded,
-    /// The target's hash names it.
-    Hash,
-    /// The target had never been assigned (or was forgotten): the least loaded node gets it.
-    First,
-    /// The target's servers have failed or left: the least loaded node gets it.
-    Lost,
-    /// It has the target.
-    Local,
-    /// It has the target, and another, more loaded server was dropped because the set had not changed for K.
-    Shrink,
-    /// The target's server was overloaded: the target moves to the least loaded node.
-    Migrate,
-    /// The target's servers were overloaded: the least loaded node joins them.
-    Replicate,
-    /// The nodes tried before it failed.
-    Retry,
-    /// The target is in the routing table's core, and the request came to this node.
-    Core,
-    /// The routing table gives the target to it; the request came elsewhere.
-    Owner,
-    /// The routing table does not say where the target goes, and the request came to this node.
-    Origin,
-    /// No cache has the target, and this node holds the one that was not used the longest.
-    Oldest,
-    /// The nodes that the target's hash names before it had more than their share of the load.
-    Overflow,
-    /// Of two nodes drawn by lot it promised the shorter wait.
-    Quickest,
-    /// The forwarding plane has used an earlier decision for the target again.
-    Reuse,
-    /// The client wished it, which keeps something for it (a sticky session).
-    Sticky,
-    /// By the policy: the node that the client wished had T_high or more.
-    StickyFull,
-    /// By the policy: the node that the client wished is down, has left, or is none of the route's.
-    StickyDown,
-    /// By the policy: the node that the client wished drains, and its time for that is over.
-    StickyDrained,
-}
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Self; 22] = [
-        Self::Random,
-        Self::Turn,
-        Self::LeastLoaded,
-        Self::Hash,
-        Self::First,
-        Self::Lost,
-        Self::Local,
-        Self::Shrink,
-        Self::Migrate,
-        Self::Replicate,
-        Self::Retry,
-        Self::Core,
-        Self::Owner,
-        Self::Origin,
-        Self::Oldest,
-        Self::Overflow,
-        Self::Quickest,
-        Self::Reuse,
-        Self::Sticky,
-        Self::StickyFull,
-        Self::StickyDown,
-        Self::StickyDrained,
-    ];
-
-    /// The word used in logs and metric labels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::Turn => "turn",
-            Self::LeastLoaded => "least_loaded",
-            Self::Hash => "hash",
-            Self::First => "first",
-            Self::Lost => "lost",
-            Self::Local => "local",
-            Self::Shrink => "shrink",
-            Self::Migrate => "migrate",
-            Self::Replicate => "replicate",
-            Self::Retry => "retry",
-            Self::Core => "core",
-            Self::Owner => "owner",
-            Self::Origin => "origin",
-            Self::Oldest => "oldest",
-            Self::Overflow => "overflow",
-            Self::Quickest => "quickest",
-            Self::Reuse => "reuse",
-            Self::Sticky => "sticky",
-            Self::StickyFull => "sticky_full",
-            Self::StickyDown => "sticky_down",
-            Self::StickyDrained => "sticky_drained",
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A node and why it was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The node that serves.
-    pub node: NodeId,
-    /// Why.
-    pub reason: Reason,
-}
-
-impl Choice {
-    /// Counts the request at the node chosen.
-    fn counted(self, nodes: Sight<'_>) -> Self {
-        nodes.start(self.node);
-        self
-    }
-}
-
-/// What every policy answers.
-pub(crate) trait Policy: Send + Sync + fmt::Debug {
-    /// Chooses a node, counts the request there ([`Sight::start`]) and remembers the choice where the policy has a
-    /// memory. `None`, and nothing is counted, if no node can be used.
-    ///
-    /// A policy that looks at the load of the node it is about to choose counts first and looks at what was there
-    /// before: the load's cache line then travels between processors once, not twice.
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
-
-    /// What [`Policy::pick`] would answer, counting and remembering nothing.
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
-
-    /// What is known of a target. `None` for a policy without a memory of targets, or a target it does not know.
-    fn known(&self, _target: TargetId, _nodes: Sight<'_>) -> Option<Known> {
-        None
-    }
-
-    /// The cache of a node that takes requests has changed. False if the policy does not mirror caches.
-    fn cache_event(
-        &self,
-        _now: Time,
-        _node: NodeId,
-        _target: TargetId,
-        _event: CacheEvent,
-        _nodes: Sight<'_>,
-    ) -> bool {
-        false
-    }
-
-    /// A request that was sent to `node` has been answered. What is learned from it must be read through
-    /// [`Sight::read`](Sight) as [`Read::Learned`](crate::tape::Read), so that a decision can be made anew.
-    fn served(&self, _now: Time, _request: &Request, _node: NodeId, _served: &Served, _nodes: Sight<'_>) {}
-
-    /// A try at `node` has ended without a whole reply: a reply would have taken longer than `waited`. Learned, as in
-    /// [`Policy::served`].
-    fn unserved(&self, _now: Time, _request: &Request, _node: NodeId, _waited: Duration, _nodes: Sight<'_>) {}
-
-    /// A node that takes requests has reported. Told of every report, in the order of changes, and again where a record is
-    /// played; so what follows from reports alone may be read by decisions as it stands. What follows from loads too is
-    /// learned, as in [`Policy::served`].
-    fn reported(&self, _now: Time, _node: NodeId, _report: &LoadReport, _nodes: Sight<'_>) {}
-
-    /// T_low and T_high in connections, where the policy goes by them; they may change. Not for decisions: the admission
-    /// limit follows them.
-    fn thresholds(&self) -> Option<(u32, u32)> {
-        None
-    }
-
-    /// The map of targets by which it goes, for switches side by side, which tell each other its changes. `None` for a policy
-    /// that places by nothing it remembers, or by what nodes themselves say.
-    fn sets(&self) -> Option<&Targets> {
-        None
-    }
-
-    /// Takes another routing table. False if the policy uses none.
-    fn set_table(&self, _table: Arc<RouteTable>) -> bool {
-        false
-    }
-
-    /// Number of targets remembered.
-    fn targets(&self) -> usize {
-        0
-    }
-
-    /// What it has learned, for another of its kind, which then decides as this one would.
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Memory::default()
-    }
-
-    /// Takes over what another has learned, before the first decision. Numbers may be another version's: what makes no
-    /// sense is left out. The nodes are those of this dispatcher.
-    fn remember(&self, _memory: &Memory, _nodes: Sight<'_>) {}
 }

@@ -16,8 +16,8 @@
 
 use super::lots::{Lots, Urn};
 use super::members::PerMembership;
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use super::{Choice, Memory, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::nodes::Sight;
 use crate::time::Time;
 

@@ -29,11 +29,11 @@
 //! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
 //! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.
 
-use super::curve::exp_minus;
 use super::lots::{Drawn, Lots, Urn};
 use super::members::PerMembership;
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::{Request, Served, Settings};
+use super::{Choice, Memory, Policy, Reason, Request, Served};
+use crate::curve::exp_minus;
+use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::tape::Read;

@@ -4,8 +4,7 @@
 //! like everywhere else where load is not looked at. Parameter: the seed. State: one counter.
 
 use super::lots::Lots;
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::Request;
+use super::{Choice, Memory, Policy, Reason, Request};
 use crate::nodes::Sight;
 use crate::time::Time;
 

@@ -16,7 +16,7 @@
 //! from its name. Walked from the best rank on, each node offers itself to places in the order of its own scores, and
 //! the walk ends when every place has had an offer below the scores still to come: about S ln S steps, whatever n is.
 //! -ln(u) / w is the usual weighted form (the least of exponential variables is an exponential race, won in proportion
-//! to w), computed to the same bits everywhere ([`super::curve`]). Equal scores go to the lower hash of the name.
+//! to w), computed to the same bits everywhere ([`crate::curve`]). Equal scores go to the lower hash of the name.
 //!
 //! The price of places is evenness: at n equal nodes a share varies by sqrt(n / S) of itself, 0.8 % at 16 and 6 % at
 //! 1,000 nodes with the default, about as much as with a ring of 260 points per node. Retries as in [`super::maglev`].
@@ -24,11 +24,11 @@
 //! Parameters: `rendezvous_places` S (262,144; a power of two). State: the table, 2 bytes a place. Cost: O(1);
 //! O(S log S) on a change of membership or weights.
 
-use super::curve::ln;
 use super::maglev::look_up;
 use super::members::{Member, PerMembership};
-use super::{Choice, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use super::{Choice, Policy, Reason, Request};
+use crate::curve::ln;
+use crate::dispatch::Settings;
 use crate::nodes::{Sight, mix};
 use crate::time::Time;
 

@@ -1,7 +1,6 @@
 //! `rr`: each node in turn, whatever its load or weight. State: one counter.
 
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::Request;
+use super::{Choice, Memory, Policy, Reason, Request};
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::tape::{Lane, Read};

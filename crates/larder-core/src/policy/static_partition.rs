@@ -20,9 +20,9 @@
 
 use super::members::PerMembership;
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, cap};
+use super::{Choice, Memory, Policy, Reason, Request, cap};
 use crate::class::ServiceClass;
-use crate::dispatch::{Request, Settings};
+use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::time::Time;

@@ -13,7 +13,7 @@
 //! A node that fails takes its targets with it. They are not hunted down: each entry carries the membership epoch at
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
 
-use super::gossip::Journal;
+use super::journal::Journal;
 use super::set::Small;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, Slot};

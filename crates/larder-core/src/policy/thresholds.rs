@@ -25,11 +25,10 @@
 //! thresholds given nothing is read. A sample that finds another thread taking one is dropped.
 
 use super::{Choice, Reason};
-use crate::dispatch::SettingsError;
-use crate::dispatch::settings::{in_range, period};
 use crate::id::NodeId;
 use crate::nodes::load::Key;
 use crate::nodes::{LoadReport, Sight, lock};
+use crate::range::{SettingsError, in_range, period};
 use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};

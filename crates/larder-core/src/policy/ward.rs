@@ -34,8 +34,8 @@
 
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use super::{Choice, Memory, Policy, Reason, Request};
+use crate::dispatch::Settings;
 use crate::nodes::Sight;
 use crate::time::Time;
 use arc_swap::ArcSwapOption;

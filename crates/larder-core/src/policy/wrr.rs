@@ -6,8 +6,7 @@
 //! always at or below the mean. State: one counter. Cost: O(1) expected, O(n) at worst.
 
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason};
-use crate::dispatch::Request;
+use super::{Choice, Memory, Policy, Reason, Request};
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::nodes::load::Key;

@@ -42,11 +42,11 @@ mod tests;
 #[doc(hidden)]
 pub use message::fuzzing;
 
-use crate::dispatch::settings::in_range;
 use crate::dispatch::{Dispatcher, SettingsError, Started};
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, Elsewhere};
 use crate::policy::{Adopted, Memory};
+use crate::range::in_range;
 use crate::time::Time;
 use crate::wire::WireError;
 use common::Common;

@@ -1,8 +1,7 @@
 //! What `hacc` goes by.
 
-use crate::dispatch::SettingsError;
-use crate::dispatch::settings::{in_range, period};
 use crate::nodes::{LoadReport, Signal, Weight};
+use crate::range::{SettingsError, in_range, period};
 use core::time::Duration;
 
 /// A signal's part in a node's load.

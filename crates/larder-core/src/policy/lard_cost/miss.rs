@@ -1,8 +1,8 @@
 //! What a miss costs: given, or measured from the requests that end.
 
-use crate::dispatch::settings::in_range;
-use crate::dispatch::{Found, SettingsError};
 use crate::nodes::lock;
+use crate::policy::Found;
+use crate::range::{SettingsError, in_range};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
-//! A request as the dispatcher sees it.
+//! A request as dispatcher and policies see it.
 
+use super::choice::Reason;
 use crate::class::ServiceClass;
 use crate::id::{NodeId, RouteId, TargetId};
-use crate::policy::Reason;
 
 /// The nodes a request has been tried on: at most [`Exclude::MAX`], of which the latest are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
