@@ -74,7 +74,7 @@ impl Workload {
     }
 
     /// The shares of nodes that suit the classes asked for: as the classes' requests are to each other, so
-    /// [`Settings::static_shares`](larder_core::dispatch::Settings::static_shares). A class nobody asks for has none; where
+    /// [`StaticSettings::shares`](larder_core::policy::StaticSettings::shares). A class nobody asks for has none; where
     /// all is of one class, that has them all.
     pub fn class_shares(&self) -> [u32; ServiceClass::COUNT] {
         let mut counts = [0_u64; ServiceClass::COUNT];

@@ -14,7 +14,7 @@ use std::time::Duration;
 use larder_core::cache::CacheKind;
 use larder_core::class::ServiceClass;
 use larder_core::dispatch::Settings;
-use larder_core::policy::lard_cost::CostSettings;
+use larder_core::policy::{CostSettings, PolicySettings};
 use larder_core::{Bytes, PolicyKind, TargetId, Weight};
 use larder_sim::cost::Lard98;
 use larder_sim::tables::{Refresh, needs_table, prices, table_of_first};
@@ -63,7 +63,10 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
         t_low: 6,
         t_high: 15,
         // As small as the thresholds, or no load here would cost anything.
-        cost: CostSettings { idle: 6, overload: 26, ..CostSettings::default() },
+        policies: PolicySettings {
+            cost: CostSettings { idle: 6, overload: 26, ..CostSettings::default() },
+            ..PolicySettings::default()
+        },
         replication_decay: Duration::from_secs(2),
         join_targets_per_s: 200,
         join_warm_targets: 300,

@@ -23,6 +23,7 @@ use std::time::Duration;
 use larder_core::class::ServiceClass;
 use larder_core::dispatch::{Admission, Settings};
 use larder_core::policy::PolicyKind;
+use larder_core::policy::{LardUtilSettings, PolicySettings, StaticSettings};
 use larder_core::{Bytes, Time};
 use larder_trace::synth::sessions::{SessionRecipe, Site};
 use serde::Deserialize;
@@ -171,11 +172,17 @@ impl Bench {
             seed,
             admission: Admission::Unlimited,
             t_gat: Duration::from_secs_f64(period_s),
-            // "Proportionally to the percentage arrival of requests for each class": by page, as a user's request is
-            // for a page.
-            static_shares: site.classes().map(u32::from),
-            util_low_permille: low,
-            util_high_permille: high,
+            policies: PolicySettings {
+                // "Proportionally to the percentage arrival of requests for each class": by page, as a user's request
+                // is for a page.
+                static_partition: StaticSettings { shares: site.classes().map(u32::from) },
+                lard_util: LardUtilSettings {
+                    low_permille: low,
+                    high_permille: high,
+                    ..LardUtilSettings::default()
+                },
+                ..PolicySettings::default()
+            },
             ..Settings::default()
         };
         let scenario = Scenario {

@@ -31,7 +31,7 @@ use std::time::Duration;
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::{Admission, Settings};
 use larder_core::policy::PolicyKind;
-use larder_core::policy::hacc::HaccSettings;
+use larder_core::policy::{HaccSettings, PolicySettings, StaticSettings};
 use larder_core::{Bytes, Time};
 use larder_trace::synth::profiles::{ProfileKind, Profiles, profiles};
 use serde::Deserialize;
@@ -245,9 +245,12 @@ impl Trial {
             policy,
             seed,
             admission: Admission::Unlimited,
-            // One node for files (class N), two for scripts (class CB).
-            static_shares: [1, 0, 2, 0],
-            hacc: if is_domino { HaccSettings::DOMINO } else { HaccSettings::STATIC_FILES },
+            policies: PolicySettings {
+                // One node for files (class N), two for scripts (class CB).
+                static_partition: StaticSettings { shares: [1, 0, 2, 0] },
+                hacc: if is_domino { HaccSettings::DOMINO } else { HaccSettings::STATIC_FILES },
+                ..PolicySettings::default()
+            },
             ..Settings::default()
         };
         let left = |mib: u64| Bytes(((mib as f64 - guess.system_mib) * 1_048_576.0) as u64);

@@ -92,7 +92,7 @@ fn settings(name: &str) -> Result<Settings, String> {
         let (PolicyKind::Bounded, Some(factor)) = (policy, permille) else {
             return Err(format!("policies: '{name}': only bounded takes a factor, such as 'bounded 1.25'"));
         };
-        settings.bounded.factor_permille = (factor * 1_000.0).round() as u32;
+        settings.policies.bounded.factor_permille = (factor * 1_000.0).round() as u32;
     }
     settings.validate().map_err(|error| format!("policies: '{name}': {error}"))?;
     Ok(settings)

@@ -27,7 +27,7 @@ pub(super) struct Route {
 
 impl Route {
     pub(super) fn new(spec: RouteSpec) -> Self {
-        let policy = spec.settings.policy.build(&spec.settings);
+        let policy = spec.settings.policy.build(&spec.settings.common(), &spec.settings.policies);
         Self { group: spec.group, settings: spec.settings, policy }
     }
 

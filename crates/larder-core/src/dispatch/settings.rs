@@ -1,16 +1,9 @@
 //! The dispatcher's settings, with the papers' values as defaults.
 
-use crate::class::ServiceClass;
 use crate::nodes::{JoinPace, NODES_LIMIT};
-use crate::policy::BoundedSettings;
-use crate::policy::PolicyKind;
-use crate::policy::UtilBy;
-use crate::policy::cap_load::CapLoadSettings;
-use crate::policy::hacc::HaccSettings;
-use crate::policy::lard_cost::CostSettings;
-use crate::policy::maglev::is_prime;
 use crate::policy::table::RouteTable;
 use crate::policy::thresholds::ThresholdSettings;
+use crate::policy::{Common, PolicyKind, PolicySettings};
 use crate::range::{SettingsError, in_range, period};
 use core::time::Duration;
 use std::sync::Arc;
@@ -83,38 +76,10 @@ pub struct Settings {
     /// (CAP section 5). Where `lard-util` goes by connections not above `report_age_max`, or nodes would count as
     /// missing from that age to the next poll.
     pub t_gat: Duration,
-    /// What `lard-util` takes for a node's load: utilisation between `util_low_permille` and `util_high_permille`, or
-    /// connections between `t_low` and `t_high`. Default: utilisation (CAP section 4.1).
-    pub util_by: UtilBy,
-    /// T_low of `lard-util`, in 1/1000 of a device's time. 1 to 998; default 300 (CAP section 4.1).
-    pub util_low_permille: u16,
-    /// T_high of `lard-util`, in 1/1000 of a device's time. Above `util_low_permille`, to 999; default 700 (CAP section
-    /// 4.1).
-    pub util_high_permille: u16,
-    /// The shares by which `static` divides the nodes among the classes, in the order of [`ServiceClass::ALL`]; only
-    /// their ratios count. A class of share 0 has no nodes of its own and uses all of them. Each 0 to 1,000,000; default
-    /// all 1.
-    pub static_shares: [u32; ServiceClass::COUNT],
-    /// What `cap-load` goes by. Default: 1.25 times the mean load and two connections.
-    pub cap_load: CapLoadSettings,
-    /// What `lard-cost` goes by. Default: what a miss costs is measured, 50 until enough is known; L_idle 30 and L_overload 130
-    /// (USENIX 1999, section 4).
-    pub cost: CostSettings,
     /// The routing table of `ward` and `part`. Without one every target is unknown to it. Default: none.
     pub table: Option<Arc<RouteTable>>,
-    /// What `hacc` goes by. Default: [`HaccSettings::STATIC_FILES`].
-    pub hacc: HaccSettings,
-    /// What `bounded` goes by. Default: [`BoundedSettings::default`].
-    pub bounded: BoundedSettings,
-    /// Places in the table of `maglev`. A prime, 101 to 5,000,011; default 65,537 (Maglev section 5.3). A hundred times
-    /// the nodes keeps shares within 1 % of each other.
-    pub maglev_size: u32,
-    /// Places that the nodes of `rendezvous` compete for. A power of two, 256 to 16,777,216; default 262,144. A share
-    /// varies by sqrt(nodes / places) of itself.
-    pub rendezvous_places: u32,
-    /// How fast `peak-ewma` forgets: after this time a latency counts 1/e. 100 ms to 1 h; default 10 s (Finagle,
-    /// linkerd).
-    pub ewma_decay: Duration,
+    /// The settings that are one policy's own.
+    pub policies: PolicySettings,
 }
 
 impl Default for Settings {
@@ -138,18 +103,8 @@ impl Default for Settings {
             spread_key: 0,
             report_age_max: Duration::from_secs(60),
             t_gat: Duration::from_secs(10),
-            util_by: UtilBy::Utilisation,
-            util_low_permille: 300,
-            util_high_permille: 700,
-            static_shares: [1; ServiceClass::COUNT],
-            cap_load: CapLoadSettings::default(),
-            cost: CostSettings::default(),
             table: None,
-            hacc: HaccSettings::STATIC_FILES,
-            bounded: BoundedSettings::default(),
-            maglev_size: 65_537,
-            rendezvous_places: 1 << 18,
-            ewma_decay: Duration::from_secs(10),
+            policies: PolicySettings::default(),
         }
     }
 }
@@ -182,37 +137,28 @@ impl Settings {
         check(join_ok, "join_targets_per_s", self.join_targets_per_s.into(), "1 to 1000000")?;
         let shards_ok = self.shards.is_power_of_two() && self.shards <= 4096;
         check(shards_ok, "shards", self.shards as u64, "a power of two from 1 to 4096")?;
-        self.validate_hashing()?;
-        self.validate_signals()
-    }
-
-    /// The ranges of what goes by hashes, and by latencies.
-    fn validate_hashing(&self) -> Result<(), SettingsError> {
-        let (size, places) = (self.maglev_size, self.rendezvous_places);
-        let size_ok = (101..=5_000_011).contains(&size) && is_prime(size);
-        in_range("maglev_size", size.into(), size_ok, "a prime from 101 to 5000011")?;
-        let places_ok = places.is_power_of_two() && (1 << 8..=1 << 24).contains(&places);
-        in_range("rendezvous_places", places.into(), places_ok, "a power of two from 256 to 16777216")?;
-        let decay = u64::try_from(self.ewma_decay.as_millis()).unwrap_or(u64::MAX);
-        let decay_ok = (Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&self.ewma_decay);
-        in_range("ewma_decay", decay, decay_ok, "100 ms to 1 h")?;
-        self.bounded.validate()
-    }
-
-    /// The ranges of what goes by the nodes' reports.
-    fn validate_signals(&self) -> Result<(), SettingsError> {
-        let (low, high) = (self.util_low_permille, self.util_high_permille);
         period("report_age_max", self.report_age_max)?;
         period("t_gat", self.t_gat)?;
-        in_range("util_low_permille", low.into(), (1..=998).contains(&low), "1 to 998")?;
-        let high_ok = high > low && high <= 999;
-        in_range("util_high_permille", high.into(), high_ok, "above util_low_permille, at most 999")?;
-        let share = self.static_shares.into_iter().max().unwrap_or(0);
-        in_range("static_shares", share.into(), share <= 1_000_000, "0 to 1000000 each")?;
         self.thresholds.validate()?;
-        self.cap_load.validate()?;
-        self.cost.validate()?;
-        self.hacc.validate()
+        self.policies.validate()
+    }
+
+    /// The settings that several policies share.
+    pub(crate) fn common(&self) -> Common {
+        Common {
+            seed: self.seed,
+            t_low: self.t_low,
+            t_high: self.t_high,
+            thresholds: self.thresholds,
+            replication_decay: self.replication_decay,
+            targets_max: self.targets_max,
+            nodes_max: self.nodes_max,
+            shards: self.shards,
+            spread_key: self.spread_key,
+            report_age_max: self.report_age_max,
+            t_gat: self.t_gat,
+            table: self.table.clone(),
+        }
     }
 
     pub(crate) fn join_pace(&self) -> JoinPace {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::nodes::{JoinError, Weight};
+use crate::policy::PolicySettings;
 use core::time::Duration;
 
 fn cluster(policy: PolicyKind, n: usize, admission: Admission) -> Dispatcher {
@@ -316,9 +317,17 @@ fn settings_out_of_range_are_named() {
     assert_eq!(bad(idle), "t_gat = 0 is out of range: it must be 1 ms to 1 h");
     let old = Duration::from_secs(3_601);
     assert!(bad(Settings { report_age_max: old, ..base() }).starts_with("report_age_max = 3601000"));
-    assert!(bad(Settings { util_low_permille: 700, ..base() }).starts_with("util_high_permille = 700"));
-    assert!(bad(Settings { util_low_permille: 0, ..base() }).starts_with("util_low_permille = 0"));
-    assert!(bad(Settings { static_shares: [0, 1_000_001, 0, 0], ..base() }).starts_with("static_shares"));
+    let own = |change: fn(&mut PolicySettings)| {
+        let mut settings = base();
+        change(&mut settings.policies);
+        bad(settings)
+    };
+    assert!(own(|own| own.lard_util.low_permille = 700).starts_with("util_high_permille = 700"));
+    assert!(own(|own| own.lard_util.low_permille = 0).starts_with("util_low_permille = 0"));
+    assert!(own(|own| own.static_partition.shares[1] = 1_000_001).starts_with("static_shares"));
+    assert!(own(|own| own.maglev.size = 100).starts_with("maglev_size = 100"));
+    assert!(own(|own| own.rendezvous.places = 300).starts_with("rendezvous_places = 300"));
+    assert!(own(|own| own.peak_ewma.decay = Duration::ZERO).starts_with("ewma_decay = 0"));
     let twice = [NodeSpec::named("a"), NodeSpec::named("a")];
     assert!(matches!(Dispatcher::new(base(), &twice), Err(SettingsError::Node(JoinError::NameTaken(_)))));
 }

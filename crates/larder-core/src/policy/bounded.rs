@@ -23,13 +23,19 @@
 //! ketama's). State: the ring, about 20 bytes a point. Cost: O(1) to find the point, then one step for each full node passed:
 //! few unless c is next to 1 or the target hot; O(p log p) for p points on a change of membership or weights.
 
+use super::about::About;
 use super::members::{Member, PerMembership};
 use super::{Choice, Policy, Reason, Request};
-use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::{Sight, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+
+/// The description of `bounded`.
+pub(super) const ABOUT: About = About::by_target(
+    "bounded",
+    "the node that a hash ring names, or the next that is not above its share of the load",
+);
 
 /// Points looked at before the least loaded node takes the request.
 pub(super) const WALK: usize = 256;
@@ -71,8 +77,8 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { settings: settings.bounded, ring: PerMembership::default() }
+    pub(super) fn new(settings: BoundedSettings) -> Self {
+        Self { settings, ring: PerMembership::default() }
     }
 
     /// The choice when `in_flight` requests are there, this one included.
@@ -166,11 +172,11 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Dispatcher};
+    use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, Weight};
-    use crate::policy::PolicyKind;
     use crate::policy::shelf::started;
+    use crate::policy::{PolicyKind, PolicySettings};
     use proptest::prelude::*;
 
     fn members(weights: &[u32]) -> Vec<Member> {
@@ -186,7 +192,10 @@ mod tests {
         let settings = Settings {
             policy: PolicyKind::Bounded,
             admission: Admission::Unlimited,
-            bounded: BoundedSettings { factor_permille, ..BoundedSettings::default() },
+            policies: PolicySettings {
+                bounded: BoundedSettings { factor_permille, ..BoundedSettings::default() },
+                ..PolicySettings::default()
+            },
             ..Settings::default()
         };
         let spec = |(i, weight): (usize, &u32)| NodeSpec {

@@ -16,11 +16,16 @@
 //! Parameters: none but the classification, which is the shell's. State: four counters. Cost: O(1) expected, O(n) if
 //! most nodes are closed.
 
+use super::about::About;
 use super::rr::Turn;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::class::ServiceClass;
 use crate::nodes::Sight;
 use crate::time::Time;
+
+/// The description of `cap`.
+pub(super) const ABOUT: About =
+    About::by_request("cap", "each node in turn, separately for each service class (CAP)");
 
 #[derive(Debug)]
 pub(super) struct Cap {

@@ -26,16 +26,20 @@
 //! Parameters: [`CapLoadSettings`] and the classification. State: four counters. Cost: O(1) expected in the group of all
 //! nodes; O(n) in another group, whose mean is added up.
 
+use super::about::About;
 use super::cap::turns;
 use super::rr::Turn;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::class::ServiceClass;
-use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::nodes::load::Key;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+
+/// The description of `cap-load`.
+pub(super) const ABOUT: About =
+    About::by_request("cap-load", "like cap, passing over nodes above the mean load");
 
 /// The parameters of `cap-load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +72,8 @@ pub(super) struct CapLoad {
 }
 
 impl CapLoad {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { settings: settings.cap_load, turns: turns() }
+    pub(super) fn new(settings: CapLoadSettings) -> Self {
+        Self { settings, turns: turns() }
     }
 
     /// The most load with which a node is given its turn.
@@ -111,18 +115,18 @@ impl Policy for CapLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Dispatcher};
+    use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
-    use crate::policy::PolicyKind;
     use crate::policy::shelf::started;
+    use crate::policy::{PolicyKind, PolicySettings};
     use ServiceClass::{Cb, Db, Dcb, N};
 
     fn dispatcher(cap_load: CapLoadSettings, nodes: usize) -> Dispatcher {
         let settings = Settings {
             policy: PolicyKind::CapLoad,
             admission: Admission::Unlimited,
-            cap_load,
+            policies: PolicySettings { cap_load, ..PolicySettings::default() },
             ..Settings::default()
         };
         let specs: Vec<NodeSpec> = (0..nodes).map(|i| NodeSpec::named(format!("n{i}"))).collect();

@@ -22,9 +22,9 @@
 //! State: two numbers per node and the queue of the due, behind one lock. Cost: O(log n); O(n) at a gather and at a change
 //! of membership.
 
+use super::common::Common;
 use super::measured::open;
 use super::{Choice, Memory, Policy, Reason, Request};
-use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::{LoadReport, Sight, lock};
 use crate::tape::Lane;
@@ -68,8 +68,8 @@ struct State {
 }
 
 impl Gathered {
-    pub(super) fn new(settings: &Settings, quality: Quality) -> Self {
-        Self { quality, t_gat: settings.t_gat, age_max: settings.report_age_max, state: Mutex::default() }
+    pub(super) fn new(common: &Common, quality: Quality) -> Self {
+        Self { quality, t_gat: common.t_gat, age_max: common.report_age_max, state: Mutex::default() }
     }
 
     fn decide(&self, state: &mut State, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
@@ -201,31 +201,13 @@ impl Policy for Gathered {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Dispatcher};
-    use crate::id::TargetId;
-    use crate::nodes::{NodeSpec, Weight};
+    use crate::dispatch::Dispatcher;
+    use crate::nodes::Weight;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::shelf::turns::{dispatcher, send, shares};
     use proptest::prelude::*;
-
-    pub(in crate::policy) fn dispatcher(policy: PolicyKind, names: &[&str]) -> Dispatcher {
-        let settings = Settings { policy, admission: Admission::Unlimited, ..Settings::default() };
-        let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::named(*name)).collect();
-        Dispatcher::new(settings, &specs).expect("the settings are in range")
-    }
-
-    /// The nodes that get the next `count` requests.
-    pub(in crate::policy) fn send(dispatcher: &Dispatcher, now: Time, count: usize) -> Vec<u16> {
-        (0..count).map(|_| started(dispatcher.arrive(now, Request::new(TargetId(7)))).0).collect()
-    }
-
-    /// How many of the next `count` requests each of two nodes gets.
-    pub(in crate::policy) fn shares(dispatcher: &Dispatcher, now: Time, count: usize) -> [usize; 2] {
-        let nodes = send(dispatcher, now, count);
-        [0, 1].map(|node| nodes.iter().filter(|at| **at == node).count())
-    }
 
     fn busy(dispatcher: &Dispatcher, now: Time, node: u16, processes: u32) {
         let report = LoadReport { processes: Some(processes), ..LoadReport::default() };

@@ -4,9 +4,14 @@
 //! node's cache. While a node is closed its targets are hashed on to others, and come back to it; one slot more moves half
 //! of all targets, since of n ranges of hashes the i-th keeps (n - i) / (n + 1) of its own. No parameter, no state.
 
+use super::about::About;
 use super::{Choice, Policy, Reason, Request};
 use crate::nodes::Sight;
 use crate::time::Time;
+
+/// The description of `hash`.
+pub(super) const ABOUT: About =
+    About::by_target("hash", "the node that the target's hash names, whatever its load");
 
 #[derive(Debug)]
 pub(super) struct Hash;

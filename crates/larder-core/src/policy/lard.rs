@@ -18,14 +18,19 @@
 //! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; the size of the target map.
 //! State: the target map.
 
+use super::about::About;
+use super::common::Common;
 use super::targets::Targets;
 use super::thresholds::{Levels, Thresholds};
 use super::{Choice, Known, Memory, Policy, Reason, Request, Served};
 use crate::clock::Slot;
-use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Placing, Sight};
 use crate::time::Time;
+
+/// The description of `lard`.
+pub(super) const ABOUT: About =
+    About::by_target("lard", "the node that has the target, until that node is overloaded (LARD)");
 
 #[derive(Debug)]
 pub(super) struct Lard {
@@ -34,10 +39,10 @@ pub(super) struct Lard {
 }
 
 impl Lard {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(common: &Common) -> Self {
         Self {
-            thresholds: Thresholds::new(settings.t_low, settings.t_high, settings.thresholds),
-            targets: Targets::of(settings),
+            thresholds: Thresholds::new(common.t_low, common.t_high, common.thresholds),
+            targets: Targets::of(common),
         }
     }
 

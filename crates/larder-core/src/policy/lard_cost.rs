@@ -47,12 +47,13 @@ mod miss;
 
 pub use miss::{CostSettings, MissCost};
 
+use super::about::About;
+use super::common::Common;
 use super::lard::{known, retry};
 use super::lard_r::{Verdict, apply, least_of, most_of};
 use super::targets::{Shard, Targets};
 use super::{Choice, Found, Known, Memory, Policy, Reason, Request, Served};
 use crate::clock::Slot;
-use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;
 use crate::nodes::{Placing, Sight};
@@ -60,6 +61,10 @@ use crate::tape::Read;
 use crate::time::Time;
 use core::time::Duration;
 use miss::Misses;
+
+/// The description of `lard-cost`.
+pub(super) const ABOUT: About =
+    About::by_target("lard-cost", "like lard-r, by what queues and misses cost instead of thresholds");
 
 /// Requests in flight, by the node's weight, up to which a node counts as unloaded.
 pub const UNLOADED: u32 = 4;
@@ -82,8 +87,8 @@ pub(super) struct LardCost {
 }
 
 impl LardCost {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let CostSettings { idle, overload, miss } = settings.cost;
+    pub(super) fn new(common: &Common, settings: CostSettings) -> Self {
+        let CostSettings { idle, overload, miss } = settings;
         let (default, measured) = match miss {
             MissCost::Fixed(units) => (units, false),
             MissCost::Measured { default } => (default, true),
@@ -93,8 +98,8 @@ impl LardCost {
             overload: Key::of(overload),
             miss_milli: u64::from(default) * 1000,
             misses: measured.then(Box::default),
-            decay: settings.replication_decay,
-            targets: Targets::of(settings),
+            decay: common.replication_decay,
+            targets: Targets::of(common),
         }
     }
 

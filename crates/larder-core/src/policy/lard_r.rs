@@ -22,16 +22,21 @@
 //! map. State: the target map.
 //! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
 
+use super::about::About;
+use super::common::Common;
 use super::lard::{known, retry};
 use super::targets::{Shard, Targets};
 use super::thresholds::{Levels, Thresholds};
 use super::{Choice, Known, Memory, Policy, Reason, Request, Served};
 use crate::clock::Slot;
-use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Placing, Sight};
 use crate::time::Time;
 use core::time::Duration;
+
+/// The description of `lard-r`.
+pub(super) const ABOUT: About =
+    About::by_target("lard-r", "the nodes that have the target; more of them while it is hot (LARD/R)");
 
 #[derive(Debug)]
 pub(super) struct LardR {
@@ -49,11 +54,11 @@ pub(super) struct Verdict {
 }
 
 impl LardR {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(common: &Common) -> Self {
         Self {
-            thresholds: Thresholds::new(settings.t_low, settings.t_high, settings.thresholds),
-            decay: settings.replication_decay,
-            targets: Targets::of(settings),
+            thresholds: Thresholds::new(common.t_low, common.t_high, common.thresholds),
+            decay: common.replication_decay,
+            targets: Targets::of(common),
         }
     }
 

@@ -39,15 +39,21 @@
 //! `report_age_max` (60 s), the size of the target map. State: the target map and a number per node. Cost: O(1) while the
 //! target's node is not overloaded, else the search for the least loaded: n/64 steps and a few blocks of 64.
 
+use super::about::About;
+use super::common::Common;
 use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::targets::Targets;
 use super::{Choice, Known, Memory, Policy, Reason, Request};
-use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Sight};
+use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::time::Duration;
+
+/// The description of `lard-util`.
+pub(super) const ABOUT: About =
+    About::by_target("lard-util", "like lard, on the utilisation that nodes report");
 
 /// What `lard-util` takes for a node's load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +63,33 @@ pub enum UtilBy {
     Utilisation,
     /// Its connections at the last poll, one every `t_gat`: CAP's prototype.
     Connections,
+}
+
+/// The parameters of `lard-util`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LardUtilSettings {
+    /// The load of a node: utilisation between `low_permille` and `high_permille`, or connections between `t_low` and
+    /// `t_high`. Default: utilisation (CAP section 4.1).
+    pub by: UtilBy,
+    /// T_low, in 1/1000 of a device's time. 1 to 998; default 300 (CAP section 4.1).
+    pub low_permille: u16,
+    /// T_high, in 1/1000 of a device's time. Above `low_permille`, to 999; default 700 (CAP section 4.1).
+    pub high_permille: u16,
+}
+
+impl LardUtilSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let (low, high) = (self.low_permille, self.high_permille);
+        in_range("util_low_permille", low.into(), (1..=998).contains(&low), "1 to 998")?;
+        let high_ok = high > low && high <= 999;
+        in_range("util_high_permille", high.into(), high_ok, "above util_low_permille, at most 999")
+    }
+}
+
+impl Default for LardUtilSettings {
+    fn default() -> Self {
+        Self { by: UtilBy::Utilisation, low_permille: 300, high_permille: 700 }
+    }
 }
 
 #[derive(Debug)]
@@ -71,18 +104,18 @@ pub(super) struct LardUtil {
 }
 
 impl LardUtil {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let (low, high) = match settings.util_by {
-            UtilBy::Utilisation => (settings.util_low_permille.into(), settings.util_high_permille.into()),
-            UtilBy::Connections => (settings.t_low * 1_000, settings.t_high * 1_000),
+    pub(super) fn new(common: &Common, settings: LardUtilSettings) -> Self {
+        let (low, high) = match settings.by {
+            UtilBy::Utilisation => (settings.low_permille.into(), settings.high_permille.into()),
+            UtilBy::Connections => (common.t_low * 1_000, common.t_high * 1_000),
         };
         Self {
             low,
             high,
-            by: settings.util_by,
-            poll: settings.t_gat,
-            gauge: Gauge::new(settings.nodes_max, settings.report_age_max),
-            targets: Targets::of(settings),
+            by: settings.by,
+            poll: common.t_gat,
+            gauge: Gauge::new(common.nodes_max, common.report_age_max),
+            targets: Targets::of(common),
         }
     }
 
@@ -207,12 +240,17 @@ impl Policy for LardUtil {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Arrival, Dispatcher};
+    use crate::dispatch::{Admission, Arrival, Dispatcher, Settings};
     use crate::nodes::{LoadReport, NodeSpec};
-    use crate::policy::PolicyKind;
+    use crate::policy::{PolicyKind, PolicySettings};
 
     /// A target that an idle cluster of three places at node 0.
     const AT_0: TargetId = TargetId(1);
+
+    fn own(lard_util: LardUtilSettings) -> Settings {
+        let policies = PolicySettings { lard_util, ..PolicySettings::default() };
+        Settings { policies, ..Settings::default() }
+    }
 
     fn dispatcher(settings: Settings) -> Dispatcher {
         let settings = Settings { policy: PolicyKind::LardUtil, admission: Admission::Unlimited, ..settings };
@@ -289,8 +327,8 @@ mod tests {
 
     #[test]
     fn by_connections_a_poll_counts_until_the_next() {
-        let settings = Settings { util_by: UtilBy::Connections, ..Settings::default() };
-        let dispatcher = dispatcher(settings);
+        let dispatcher =
+            dispatcher(own(LardUtilSettings { by: UtilBy::Connections, ..LardUtilSettings::default() }));
         let has = |second: u64, node: u16, connections: u32| {
             let report = LoadReport { processes: Some(connections), ..LoadReport::default() };
             assert!(dispatcher.report(Time::from_secs(second), NodeId(node), report));
@@ -319,8 +357,8 @@ mod tests {
 
     #[test]
     fn by_connections_a_report_is_withdrawn_between_polls() {
-        let settings = Settings { util_by: UtilBy::Connections, ..Settings::default() };
-        let dispatcher = dispatcher(settings);
+        let dispatcher =
+            dispatcher(own(LardUtilSettings { by: UtilBy::Connections, ..LardUtilSettings::default() }));
         let report = |second: u64, node: u16, processes: Option<u32>| {
             let report = LoadReport { processes, ..LoadReport::default() };
             assert!(dispatcher.report(Time::from_secs(second), NodeId(node), report));
@@ -335,8 +373,9 @@ mod tests {
 
     #[test]
     fn twice_t_high_relieves_without_an_idle_node() {
-        let settings = Settings { util_low_permille: 100, util_high_permille: 400, ..Settings::default() };
-        let dispatcher = dispatcher(settings);
+        let own_settings =
+            LardUtilSettings { low_permille: 100, high_permille: 400, ..LardUtilSettings::default() };
+        let dispatcher = dispatcher(own(own_settings));
         assert_eq!(send(&dispatcher, Time::ZERO, AT_0), (0, Reason::First));
         for node in [1, 2] {
             report(&dispatcher, Time::ZERO, node, 500 + node, 0);

@@ -40,17 +40,25 @@
 //! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1); O(n) for a
 //! miss that finds the cache that had room full.
 
+use super::about::About;
+use super::common::Common;
 use super::lard::retry;
 use super::measured::open;
 use super::mirror::{Copy, Mirror};
 use super::{CacheEvent, Choice, Known, Memory, Policy, Reason, Request};
-use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::tape::Lane;
 use crate::time::Time;
 use core::cell::Cell;
 use std::sync::Mutex;
+
+/// The description of `lb-gc`.
+pub(super) const ABOUT: About = About::by_target(
+    "lb-gc",
+    "the node that caches the target, else the one with the globally oldest (LB/GC)",
+)
+.mirroring();
 
 #[derive(Debug)]
 pub(super) struct LbGc {
@@ -118,9 +126,9 @@ struct Verdict {
 }
 
 impl LbGc {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(common: &Common) -> Self {
         let state = State {
-            mirror: Mirror::new(settings.targets_max),
+            mirror: Mirror::new(common.targets_max),
             rooms: Vec::new(),
             search: Cell::default(),
             visits: 0,
@@ -313,7 +321,7 @@ impl Policy for LbGc {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Arrival, Dispatcher};
+    use crate::dispatch::{Admission, Arrival, Dispatcher, Settings};
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
     use CacheEvent::{Evicted, Gone, Stored};

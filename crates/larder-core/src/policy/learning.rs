@@ -1,10 +1,10 @@
 //! What policies learn while they serve is no input: a recorded run is made anew by a dispatcher that learns nothing.
 
-use super::PolicyKind;
 use super::UtilBy;
 use super::hacc::{HaccSettings, SignalWeight};
 use super::lard_cost::{CostSettings, MissCost};
 use super::thresholds::{HighRule, LowRule, ThresholdSettings, Training};
+use super::{PolicyKind, PolicySettings};
 use crate::class::ServiceClass;
 use crate::dispatch::{
     Admission, Arrival, Changed, Decided, Dispatcher, Found, Request, Served, Settings, Witness,
@@ -52,19 +52,24 @@ fn runs() -> Vec<Settings> {
             low: LowRule::Learned(Training { length: Duration::from_secs(2), ..Training::default() }),
             high: HighRule::ByDelay { delay: Duration::from_millis(4), service: None },
         },
-        cost: CostSettings { idle: 4, overload: 20, miss: MissCost::Measured { default: 9 } },
-        hacc: HaccSettings {
-            weights: HaccSettings::weigh(&[
-                SignalWeight { signal: Signal::Disk, permille: 600, full: 1000 },
-                SignalWeight { signal: Signal::Queue, permille: 400, full: 8 },
-            ])
-            .expect("two fit"),
-            hot_share_permille: 30,
-            cooldown: Duration::from_millis(400),
-            ..HaccSettings::STATIC_FILES
+        policies: PolicySettings {
+            cost: CostSettings { idle: 4, overload: 20, miss: MissCost::Measured { default: 9 } },
+            hacc: HaccSettings {
+                weights: HaccSettings::weigh(&[
+                    SignalWeight { signal: Signal::Disk, permille: 600, full: 1000 },
+                    SignalWeight { signal: Signal::Queue, permille: 400, full: 8 },
+                ])
+                .expect("two fit"),
+                hot_share_permille: 30,
+                cooldown: Duration::from_millis(400),
+                ..HaccSettings::STATIC_FILES
+            },
+            ..PolicySettings::default()
         },
         ..Settings::default()
     };
+    let mut by_connections = Settings { policy: PolicyKind::LardUtil, ..base.clone() };
+    by_connections.policies.lard_util.by = UtilBy::Connections;
     let of = |policy| Settings { policy, ..base.clone() };
     vec![
         of(PolicyKind::Lard),
@@ -72,7 +77,7 @@ fn runs() -> Vec<Settings> {
         of(PolicyKind::LardCost),
         of(PolicyKind::Hacc),
         of(PolicyKind::LardUtil),
-        Settings { util_by: UtilBy::Connections, ..of(PolicyKind::LardUtil) },
+        by_connections,
         of(PolicyKind::CapLoad),
     ]
 }

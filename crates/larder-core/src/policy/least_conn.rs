@@ -1,10 +1,15 @@
 //! `least-conn`: the node with the least `load / weight`; among equals each in turn. State: one counter.
 
+use super::about::About;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::nodes::Sight;
 use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// The description of `least-conn`.
+pub(super) const ABOUT: About =
+    About::by_request("least-conn", "the node with the fewest requests in flight");
 
 #[derive(Debug, Default)]
 pub(super) struct LeastConnections {

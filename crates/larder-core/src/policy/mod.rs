@@ -2,13 +2,17 @@
 //!
 //! A policy reads the nodes' rows ([`Sight`]), keeps what state it needs behind its own locks, and answers with a
 //! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
-//! One file is one policy. [`PolicyKind::ALL`] is the one list of them, and the tests run for each.
+//! One file is one policy, with its settings. This file lists them: to add one, write its file, and add its module and
+//! its row of the table below. [`PolicyKind::ALL`] follows, and the tests run for each. A policy knows the nodes, what
+//! policies share (the files that are no policy), and nothing of the dispatcher.
 
+mod about;
 mod api;
 mod bounded;
 mod cap;
 pub mod cap_load;
 mod choice;
+mod common;
 mod explain;
 mod feedback;
 mod gathered;
@@ -24,7 +28,7 @@ mod lard_util;
 mod lb_gc;
 mod least_conn;
 mod lots;
-pub(crate) mod maglev;
+mod maglev;
 mod measured;
 mod members;
 mod memory;
@@ -51,224 +55,168 @@ mod learning;
 mod shelf;
 
 pub use bounded::BoundedSettings;
+pub use cap_load::CapLoadSettings;
 pub use choice::{Choice, Reason};
 pub use explain::Known;
 pub use feedback::{CacheEvent, Found, Served};
 pub use gossip::{Adopted, Changes, Page};
-pub use lard_util::UtilBy;
+pub use hacc::HaccSettings;
+pub use lard_cost::CostSettings;
+pub use lard_util::{LardUtilSettings, UtilBy};
+pub use maglev::MaglevSettings;
 pub use memory::{Memory, ServerSet};
+pub use peak_ewma::PeakEwmaSettings;
+pub use rendezvous::RendezvousSettings;
 pub use request::{Exclude, Request, Tie};
+pub use static_partition::StaticSettings;
 
 pub(crate) use api::Policy;
+pub(crate) use common::Common;
 
-use crate::dispatch::Settings;
+use crate::range::SettingsError;
+use about::About;
 use core::fmt;
 use core::str::FromStr;
 
-/// The policies there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PolicyKind {
+/// Makes the kinds and the settings of policies from the table: `Kind = description, builder[, field: settings];`. The
+/// builder is given what policies share and the settings of all.
+macro_rules! policies {
+    ($($(#[$doc:meta])* $kind:ident = $about:path, |$common:pat_param, $own:pat_param| $policy:expr
+        $(, $(#[$field_doc:meta])* $field:ident: $settings:ty)?;)+) => {
+        /// The policies there are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum PolicyKind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        /// The settings that are one policy's own; each policy reads its field.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct PolicySettings {
+            $($($(#[$field_doc])* pub $field: $settings,)?)+
+        }
+
+        impl PolicyKind {
+            /// Every policy.
+            pub const ALL: [Self; [$(stringify!($kind)),+].len()] = [$(Self::$kind),+];
+
+            const fn about(self) -> &'static About {
+                match self {
+                    $(Self::$kind => const { &$about },)+
+                }
+            }
+
+            /// Whether a decision holds for the target's next requests too, so that it may be used again for a moment. Not
+            /// where each request has a turn, a lot or a comparison of its own.
+            pub const fn is_by_target(self) -> bool {
+                // Asked for every request: a constant for each kind.
+                match self {
+                    $(Self::$kind => const { $about.by_target },)+
+                }
+            }
+
+            /// The policy, without anything learned.
+            pub(crate) fn build(self, common: &Common, own: &PolicySettings) -> Box<dyn Policy> {
+                match self {
+                    $(Self::$kind => {
+                        let ($common, $own) = (common, own);
+                        Box::new($policy)
+                    })+
+                }
+            }
+        }
+
+        impl PolicySettings {
+            /// Checks every range.
+            pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+                $($(self.$field.validate()?;)?)+
+                Ok(())
+            }
+        }
+    };
+}
+
+policies! {
     /// Any node, by lot.
-    Random,
+    Random = random::ABOUT, |common, _| random::Random::new(common.seed);
     /// The next node.
-    Rr,
+    Rr = rr::ABOUT, |_, _| rr::RoundRobin::default();
     /// The next node that is not above the mean load: LARD's baseline.
-    Wrr,
+    Wrr = wrr::ABOUT, |_, _| wrr::WeightedRoundRobin::default();
     /// The node with the fewest requests in flight.
-    LeastConn,
+    LeastConn = least_conn::ABOUT, |_, _| least_conn::LeastConnections::default();
     /// The node that the target's hash names: LARD's LB.
-    Hash,
+    Hash = hash::ABOUT, |_, _| hash::Hash;
     /// LARD without replication.
-    Lard,
+    Lard = lard::ABOUT, |common, _| lard::Lard::new(common);
     /// LARD with replication.
-    LardR,
+    LardR = lard_r::ABOUT, |common, _| lard_r::LardR::new(common);
     /// The next node, weighted by the active processes that nodes report: CAP's WRR (num).
-    WrrNum,
+    WrrNum = wrr_num::ABOUT, |common, _| wrr_num::wrr_num(common);
     /// The next node, weighted by the service times that nodes report: CAP's WRR (time).
-    WrrTime,
+    WrrTime = wrr_time::ABOUT, |common, _| wrr_time::wrr_time(common);
     /// The next node of the request's class: CAP.
-    Cap,
+    Cap = cap::ABOUT, |_, _| cap::Cap::new();
     /// The next of the nodes set aside for the request's class: CAP's static partitioning.
-    Static,
+    Static = static_partition::ABOUT, |_, own| static_partition::StaticPartition::new(own.static_partition),
+        /// The nodes of each class. Default: equal shares.
+        static_partition: StaticSettings;
     /// LARD on the utilisation that nodes report: CAP's LARD.
-    LardUtil,
+    LardUtil = lard_util::ABOUT, |common, own| lard_util::LardUtil::new(common, own.lard_util),
+        /// The load of a node, and its bounds. Default: utilisation, 30 % and 70 % (CAP section 4.1).
+        lard_util: LardUtilSettings;
     /// Where a routing table says, or where the request arrived: WARD.
-    Ward,
+    Ward = ward::ABOUT, |common, _| ward::Ward::new(common);
     /// The same without a core: WARD's PART.
-    Part,
+    Part = ward::PART, |common, _| ward::Ward::part(common);
     /// A node per document; measured loads place new ones and move some: HACC.
-    Hacc,
+    Hacc = hacc::ABOUT, |common, own| hacc::Hacc::new(common, own.hacc),
+        /// Signals, rounds and moves. Default: [`HaccSettings::STATIC_FILES`].
+        hacc: HaccSettings;
     /// The node that caches the target, or the one with the globally oldest: LARD's LB/GC.
-    LbGc,
+    LbGc = lb_gc::ABOUT, |common, _| lb_gc::LbGc::new(common);
     /// The node that a ring names, or the next one with room: consistent hashing with bounded loads.
-    Bounded,
+    Bounded = bounded::ABOUT, |_, own| bounded::Bounded::new(own.bounded),
+        /// The bound and the ring. Default: 1.25 times the mean load, 160 points per node.
+        bounded: BoundedSettings;
     /// The node that a permuted table names: Maglev hashing.
-    Maglev,
+    Maglev = maglev::ABOUT, |_, own| maglev::Maglev::new(own.maglev),
+        /// The table. Default: 65,537 places (Maglev section 5.3).
+        maglev: MaglevSettings;
     /// The node with the highest random weight for the target: rendezvous hashing.
-    Rendezvous,
+    Rendezvous = rendezvous::ABOUT, |_, own| rendezvous::Rendezvous::new(own.rendezvous),
+        /// The places. Default: 262,144.
+        rendezvous: RendezvousSettings;
     /// The less loaded of two nodes drawn by lot.
-    P2c,
+    P2c = p2c::ABOUT, |common, _| p2c::TwoChoices::new(common.seed);
     /// Of two nodes drawn by lot the one that promises the shorter wait: peak EWMA.
-    PeakEwma,
+    PeakEwma = peak_ewma::ABOUT, |common, own| peak_ewma::PeakEwma::new(common, own.peak_ewma),
+        /// The decay of latencies. Default: 10 s (Finagle, linkerd).
+        peak_ewma: PeakEwmaSettings;
     /// CAP that passes over nodes above the mean load.
-    CapLoad,
+    CapLoad = cap_load::ABOUT, |_, own| cap_load::CapLoad::new(own.cap_load),
+        /// The load above which a node loses its turn. Default: 1.25 times the mean load and two connections.
+        cap_load: CapLoadSettings;
     /// LARD by costs instead of thresholds.
-    LardCost,
+    LardCost = lard_cost::ABOUT, |common, own| lard_cost::LardCost::new(common, own.cost),
+        /// The costs. Default: the cost of a miss is measured, 50 until enough is known; L_idle 30 and
+        /// L_overload 130 (USENIX 1999, section 4).
+        cost: CostSettings;
 }
 
 impl PolicyKind {
-    /// Every policy.
-    pub const ALL: [Self; 23] = [
-        Self::Random,
-        Self::Rr,
-        Self::Wrr,
-        Self::LeastConn,
-        Self::Hash,
-        Self::Lard,
-        Self::LardR,
-        Self::WrrNum,
-        Self::WrrTime,
-        Self::Cap,
-        Self::Static,
-        Self::LardUtil,
-        Self::Ward,
-        Self::Part,
-        Self::Hacc,
-        Self::LbGc,
-        Self::Bounded,
-        Self::Maglev,
-        Self::Rendezvous,
-        Self::P2c,
-        Self::PeakEwma,
-        Self::CapLoad,
-        Self::LardCost,
-    ];
-
     /// The name used in configuration, tables and logs.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::Rr => "rr",
-            Self::Wrr => "wrr",
-            Self::LeastConn => "least-conn",
-            Self::Hash => "hash",
-            Self::Lard => "lard",
-            Self::LardR => "lard-r",
-            Self::WrrNum => "wrr-num",
-            Self::WrrTime => "wrr-time",
-            Self::Cap => "cap",
-            Self::Static => "static",
-            Self::LardUtil => "lard-util",
-            Self::Ward => "ward",
-            Self::Part => "part",
-            Self::Hacc => "hacc",
-            Self::LbGc => "lb-gc",
-            Self::CapLoad => "cap-load",
-            Self::LardCost => "lard-cost",
-            Self::Bounded => "bounded",
-            Self::Maglev => "maglev",
-            Self::Rendezvous => "rendezvous",
-            Self::P2c => "p2c",
-            Self::PeakEwma => "peak-ewma",
-        }
+        self.about().name
     }
 
-    /// What the policy does, in one line.
+    /// The policy's rule, in one line.
     pub const fn summary(self) -> &'static str {
-        match self {
-            Self::Random => "any node, by lot",
-            Self::Rr => "each node in turn",
-            Self::Wrr => "each node in turn, passing over those above the mean load",
-            Self::LeastConn => "the node with the fewest requests in flight",
-            Self::Hash => "the node that the target's hash names, whatever its load",
-            Self::Lard => "the node that has the target, until that node is overloaded (LARD)",
-            Self::LardR => "the nodes that have the target; more of them while it is hot (LARD/R)",
-            Self::WrrNum => "each node in turn, weighted by the active processes it reports",
-            Self::WrrTime => "each node in turn, weighted by the service time it reports",
-            Self::Cap => "each node in turn, separately for each service class (CAP)",
-            Self::Static => "each node in turn among those set aside for the service class",
-            Self::LardUtil => "like lard, on the utilisation that nodes report",
-            Self::Ward => {
-                "where the routing table says: core where it arrived, partition at its owner (WARD)"
-            }
-            Self::Part => "where the routing table says, without a core (PART)",
-            Self::Hacc => "the node that has the document; the loads that nodes report move some (HACC)",
-            Self::LbGc => "the node that caches the target, else the one with the globally oldest (LB/GC)",
-            Self::Bounded => {
-                "the node that a hash ring names, or the next that is not above its share of the load"
-            }
-            Self::Maglev => "the node that an evenly filled hash table names (Maglev)",
-            Self::Rendezvous => "the node with the highest random weight for the target",
-            Self::P2c => "of two nodes drawn by lot the one with fewer requests in flight",
-            Self::PeakEwma => {
-                "of two nodes drawn by lot the one that promises the shorter wait, by latencies"
-            }
-            Self::CapLoad => "like cap, passing over nodes above the mean load",
-            Self::LardCost => "like lard-r, by what queues and misses cost instead of thresholds",
-        }
+        self.about().summary
     }
 
     /// Whether the policy mirrors the nodes' caches, and so needs to be told of their changes.
     pub const fn mirrors_caches(self) -> bool {
-        matches!(self, Self::LbGc)
-    }
-
-    /// Whether a decision holds for the target's next requests too, so that it may be used again for a moment. Not where
-    /// each request has a turn, a lot or a comparison of its own.
-    pub const fn is_by_target(self) -> bool {
-        match self {
-            Self::Hash
-            | Self::Lard
-            | Self::LardR
-            | Self::LardUtil
-            | Self::LardCost
-            | Self::Ward
-            | Self::Part
-            | Self::Hacc
-            | Self::LbGc
-            | Self::Bounded
-            | Self::Maglev
-            | Self::Rendezvous => true,
-            Self::Random
-            | Self::Rr
-            | Self::Wrr
-            | Self::LeastConn
-            | Self::WrrNum
-            | Self::WrrTime
-            | Self::Cap
-            | Self::Static
-            | Self::P2c
-            | Self::PeakEwma
-            | Self::CapLoad => false,
-        }
-    }
-
-    pub(crate) fn build(self, settings: &Settings) -> Box<dyn Policy> {
-        match self {
-            Self::Random => Box::new(random::Random::new(settings.seed)),
-            Self::Rr => Box::new(rr::RoundRobin::default()),
-            Self::Wrr => Box::new(wrr::WeightedRoundRobin::default()),
-            Self::LeastConn => Box::new(least_conn::LeastConnections::default()),
-            Self::Hash => Box::new(hash::Hash),
-            Self::Lard => Box::new(lard::Lard::new(settings)),
-            Self::LardR => Box::new(lard_r::LardR::new(settings)),
-            Self::WrrNum => Box::new(wrr_num::wrr_num(settings)),
-            Self::WrrTime => Box::new(wrr_time::wrr_time(settings)),
-            Self::Cap => Box::new(cap::Cap::new()),
-            Self::Static => Box::new(static_partition::StaticPartition::new(settings)),
-            Self::LardUtil => Box::new(lard_util::LardUtil::new(settings)),
-            Self::Ward => Box::new(ward::Ward::new(settings)),
-            Self::Part => Box::new(ward::Ward::part(settings)),
-            Self::Hacc => Box::new(hacc::Hacc::new(settings)),
-            Self::LbGc => Box::new(lb_gc::LbGc::new(settings)),
-            Self::CapLoad => Box::new(cap_load::CapLoad::new(settings)),
-            Self::LardCost => Box::new(lard_cost::LardCost::new(settings)),
-            Self::Bounded => Box::new(bounded::Bounded::new(settings)),
-            Self::Maglev => Box::new(maglev::Maglev::new(settings)),
-            Self::Rendezvous => Box::new(rendezvous::Rendezvous::new(settings)),
-            Self::P2c => Box::new(p2c::TwoChoices::new(settings)),
-            Self::PeakEwma => Box::new(peak_ewma::PeakEwma::new(settings)),
-        }
+        self.about().mirrors_caches
     }
 }
 

@@ -14,12 +14,16 @@
 //!
 //! Parameters: `seed`. State: one counter, and the list of nodes. Cost: O(1); O(log n) with unequal weights.
 
+use super::about::About;
 use super::lots::{Lots, Urn};
 use super::members::PerMembership;
 use super::{Choice, Memory, Policy, Reason, Request};
-use crate::dispatch::Settings;
 use crate::nodes::Sight;
 use crate::time::Time;
+
+/// The description of `p2c`.
+pub(super) const ABOUT: About =
+    About::by_request("p2c", "of two nodes drawn by lot the one with fewer requests in flight");
 
 #[derive(Debug)]
 pub(super) struct TwoChoices {
@@ -28,8 +32,8 @@ pub(super) struct TwoChoices {
 }
 
 impl TwoChoices {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { lots: Lots::new(settings.seed), urn: PerMembership::default() }
+    pub(super) fn new(seed: u64) -> Self {
+        Self { lots: Lots::new(seed), urn: PerMembership::default() }
     }
 
     fn choose(&self, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
@@ -65,7 +69,7 @@ impl Policy for TwoChoices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Dispatcher};
+    use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, Weight, mix};
     use crate::policy::PolicyKind;

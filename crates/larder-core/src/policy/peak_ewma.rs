@@ -29,23 +29,51 @@
 //! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
 //! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.
 
+use super::about::About;
+use super::common::Common;
 use super::lots::{Drawn, Lots, Urn};
 use super::members::PerMembership;
 use super::{Choice, Memory, Policy, Reason, Request, Served};
 use crate::curve::exp_minus;
-use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::Sight;
+use crate::range::{SettingsError, in_range};
 use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+
+/// The description of `peak-ewma`.
+pub(super) const ABOUT: About = About::by_request(
+    "peak-ewma",
+    "of two nodes drawn by lot the one that promises the shorter wait, by latencies",
+);
 
 /// What an unknown node that is busy counts as, in nanoseconds: more than any latency, and finite.
 const UNKNOWN_NS: f64 = 1e18;
 
 /// Steps of time are 2^20 ns.
 const STEP_BITS: u32 = 20;
+
+/// The parameters of `peak-ewma`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeakEwmaSettings {
+    /// The time after which a latency counts 1/e. 100 ms to 1 h; default 10 s (Finagle, linkerd).
+    pub decay: Duration,
+}
+
+impl PeakEwmaSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let ok = (Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&self.decay);
+        in_range("ewma_decay", u64::try_from(self.decay.as_millis()).unwrap_or(u64::MAX), ok, "100 ms to 1 h")
+    }
+}
+
+impl Default for PeakEwmaSettings {
+    fn default() -> Self {
+        Self { decay: Duration::from_secs(10) }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct PeakEwma {
@@ -57,12 +85,12 @@ pub(super) struct PeakEwma {
 }
 
 impl PeakEwma {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(common: &Common, settings: PeakEwmaSettings) -> Self {
         Self {
-            lots: Lots::new(settings.seed),
+            lots: Lots::new(common.seed),
             urn: PerMembership::default(),
-            learned: (0..settings.nodes_max).map(|_| Learned::default()).collect(),
-            decay_steps: settings.ewma_decay.as_nanos() as f64 / f64::from(1_u32 << STEP_BITS),
+            learned: (0..common.nodes_max).map(|_| Learned::default()).collect(),
+            decay_steps: settings.decay.as_nanos() as f64 / f64::from(1_u32 << STEP_BITS),
         }
     }
 
@@ -235,7 +263,7 @@ const fn step(now: Time) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Dispatcher};
+    use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, NodeState};
     use crate::policy::PolicyKind;
@@ -299,7 +327,7 @@ mod tests {
         took(&dispatcher, Time::from_secs(24), 1, 20);
         assert_eq!(next(&dispatcher, Time::from_secs(24), 9), [0; 9]);
         // e = f e + (1 - f) l with f = e^(-1): (1 - 1/e) of the way from 200 to 10 in 10 s.
-        let policy = PeakEwma::new(&Settings::default());
+        let policy = PeakEwma::new(&Settings::default().common(), PeakEwmaSettings::default());
         let estimate = Estimate { latency_ns: 200.0, step: 0 };
         let later = Time::from_secs(10);
         let after = estimate.followed_by(Estimate { latency_ns: 10.0, step: 0 }, later, policy.decay_steps);

@@ -3,10 +3,14 @@
 //! The lot is SplitMix64 of the seed and a counter, so a run repeats. Nodes with larger caches are drawn more often,
 //! like everywhere else where load is not looked at. Parameter: the seed. State: one counter.
 
+use super::about::About;
 use super::lots::Lots;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::nodes::Sight;
 use crate::time::Time;
+
+/// The description of `random`.
+pub(super) const ABOUT: About = About::by_request("random", "any node, by lot");
 
 #[derive(Debug)]
 pub(super) struct Random {

@@ -21,16 +21,42 @@
 //! The price of places is evenness: at n equal nodes a share varies by sqrt(n / S) of itself, 0.8 % at 16 and 6 % at
 //! 1,000 nodes with the default, about as much as with a ring of 260 points per node. Retries as in [`super::maglev`].
 //!
-//! Parameters: `rendezvous_places` S (262,144; a power of two). State: the table, 2 bytes a place. Cost: O(1);
+//! Parameters: `places` S (262,144; a power of two). State: the table, 2 bytes a place. Cost: O(1);
 //! O(S log S) on a change of membership or weights.
 
+use super::about::About;
 use super::maglev::look_up;
 use super::members::{Member, PerMembership};
 use super::{Choice, Policy, Reason, Request};
 use crate::curve::ln;
-use crate::dispatch::Settings;
 use crate::nodes::{Sight, mix};
+use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+
+/// The description of `rendezvous`.
+pub(super) const ABOUT: About =
+    About::by_target("rendezvous", "the node with the highest random weight for the target");
+
+/// The parameters of `rendezvous`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RendezvousSettings {
+    /// Places that the nodes compete for. A power of two, 256 to 16,777,216; default 262,144. A share varies by
+    /// sqrt(nodes / places) of itself.
+    pub places: u32,
+}
+
+impl RendezvousSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let ok = self.places.is_power_of_two() && (1 << 8..=1 << 24).contains(&self.places);
+        in_range("rendezvous_places", self.places.into(), ok, "a power of two from 256 to 16777216")
+    }
+}
+
+impl Default for RendezvousSettings {
+    fn default() -> Self {
+        Self { places: 1 << 18 }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Rendezvous {
@@ -39,8 +65,8 @@ pub(super) struct Rendezvous {
 }
 
 impl Rendezvous {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { places: settings.rendezvous_places, table: PerMembership::default() }
+    pub(super) fn new(settings: RendezvousSettings) -> Self {
+        Self { places: settings.places, table: PerMembership::default() }
     }
 }
 

@@ -1,11 +1,15 @@
 //! `rr`: each node in turn, whatever its load or weight. State: one counter.
 
+use super::about::About;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::tape::{Lane, Read};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+/// The description of `rr`.
+pub(super) const ABOUT: About = About::by_request("rr", "each node in turn");
 
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {

@@ -4,9 +4,12 @@ mod backups;
 mod churn;
 mod handover;
 mod shares;
+pub(super) mod turns;
 
 use super::table::{Place, RouteTable};
-use super::{BoundedSettings, PolicyKind, Reason};
+use super::{
+    BoundedSettings, MaglevSettings, PolicyKind, PolicySettings, Reason, RendezvousSettings, StaticSettings,
+};
 use crate::class::ServiceClass;
 use crate::dispatch::{
     Admission, Arrival, CacheEvent, Dispatcher, Exclude, Found, Refusal, Request, Served, Settings, Started,
@@ -203,10 +206,13 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
         join_warm_targets: 3,
         t_gat: core::time::Duration::from_secs(5),
         report_age_max: core::time::Duration::from_secs(30),
-        static_shares: [3, 2, 1, 0],
-        maglev_size: 251,
-        rendezvous_places: 256,
-        bounded: BoundedSettings { points: 20, ..BoundedSettings::default() },
+        policies: PolicySettings {
+            static_partition: StaticSettings { shares: [3, 2, 1, 0] },
+            maglev: MaglevSettings { size: 251 },
+            rendezvous: RendezvousSettings { places: 256 },
+            bounded: BoundedSettings { points: 20, ..BoundedSettings::default() },
+            ..PolicySettings::default()
+        },
         table: Some(table()),
         ..Settings::default()
     };

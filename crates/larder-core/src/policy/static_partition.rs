@@ -18,18 +18,44 @@
 //! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division.
 //! Cost: O(1) expected, O(n) if most nodes are closed.
 
+use super::about::About;
 use super::members::PerMembership;
 use super::rr::Turn;
 use super::{Choice, Memory, Policy, Reason, Request, cap};
 use crate::class::ServiceClass;
-use crate::dispatch::Settings;
 use crate::id::NodeId;
 use crate::nodes::Sight;
+use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::ops::Range;
 
+/// The description of `static`.
+pub(super) const ABOUT: About =
+    About::by_request("static", "each node in turn among those set aside for the service class");
+
 /// The slots of each class, counted within the route's group.
 type Division = [Range<usize>; ServiceClass::COUNT];
+
+/// The parameters of `static`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticSettings {
+    /// The shares by which the nodes are divided among the classes, in the order of [`ServiceClass::ALL`]; only their
+    /// ratios count. A class of share 0 has no nodes of its own and uses all of them. Each 0 to 1,000,000; default all 1.
+    pub shares: [u32; ServiceClass::COUNT],
+}
+
+impl StaticSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let share = self.shares.into_iter().max().unwrap_or(0);
+        in_range("static_shares", share.into(), share <= 1_000_000, "0 to 1000000 each")
+    }
+}
+
+impl Default for StaticSettings {
+    fn default() -> Self {
+        Self { shares: [1; ServiceClass::COUNT] }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct StaticPartition {
@@ -46,8 +72,8 @@ struct Parts {
 }
 
 impl StaticPartition {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { shares: settings.static_shares, turns: cap::turns(), parts: PerMembership::default() }
+    pub(super) fn new(settings: StaticSettings) -> Self {
+        Self { shares: settings.shares, turns: cap::turns(), parts: PerMembership::default() }
     }
 
     fn parts(&self, nodes: Sight<'_>) -> Parts {
@@ -123,11 +149,11 @@ fn divide(shares: [u32; ServiceClass::COUNT], slots: usize) -> Division {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Dispatcher};
+    use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
-    use crate::policy::PolicyKind;
     use crate::policy::shelf::started;
+    use crate::policy::{PolicyKind, PolicySettings};
     use ServiceClass::{Cb, Db, Dcb, N};
 
     fn counts(shares: [u32; 4], slots: usize) -> [usize; 4] {
@@ -167,7 +193,10 @@ mod tests {
         let settings = Settings {
             policy: PolicyKind::Static,
             admission: Admission::Unlimited,
-            static_shares: [2, 1, 1, 0],
+            policies: PolicySettings {
+                static_partition: StaticSettings { shares: [2, 1, 1, 0] },
+                ..PolicySettings::default()
+            },
             ..Settings::default()
         };
         let specs = ["a", "b", "c", "d"].map(NodeSpec::named);

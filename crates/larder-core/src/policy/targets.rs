@@ -13,11 +13,11 @@
 //! A node that fails takes its targets with it. They are not hunted down: each entry carries the membership epoch at
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
 
+use super::common::Common;
 use super::journal::Journal;
 use super::set::Small;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, Slot};
-use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::spread::Spread;
@@ -88,8 +88,8 @@ pub(super) struct Padded(pub(super) Mutex<Shard>);
 
 impl Targets {
     /// The map of these settings.
-    pub(super) fn of(settings: &Settings) -> Self {
-        Self::spread(settings.targets_max, settings.shards, Spread::new(settings.spread_key))
+    pub(super) fn of(common: &Common) -> Self {
+        Self::spread(common.targets_max, common.shards, Spread::new(common.spread_key))
     }
 
     /// A map of at most `targets_max` targets in `shards` shards, both at least 1; `shards` a power of two. Without a key.

@@ -32,14 +32,25 @@
 //! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one
 //! counter, and the table. Cost: O(1), one binary search among a few ids.
 
+use super::about::About;
+use super::common::Common;
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
 use super::{Choice, Memory, Policy, Reason, Request};
-use crate::dispatch::Settings;
 use crate::nodes::Sight;
 use crate::time::Time;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
+
+/// The description of `ward`.
+pub(super) const ABOUT: About = About::by_target(
+    "ward",
+    "where the routing table says: core where it arrived, partition at its owner (WARD)",
+);
+
+/// The description of `part`.
+pub(super) const PART: About =
+    About::by_target("part", "where the routing table says, without a core (PART)");
 
 #[derive(Debug)]
 pub(super) struct Ward {
@@ -49,17 +60,17 @@ pub(super) struct Ward {
 }
 
 impl Ward {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(common: &Common) -> Self {
         Self {
-            table: ArcSwapOption::new(settings.table.clone()),
+            table: ArcSwapOption::new(common.table.clone()),
             has_core: true,
             fallback: LeastConnections::default(),
         }
     }
 
     /// The same without a core.
-    pub(super) fn part(settings: &Settings) -> Self {
-        Self { has_core: false, ..Self::new(settings) }
+    pub(super) fn part(common: &Common) -> Self {
+        Self { has_core: false, ..Self::new(common) }
     }
 
     /// Where the table or the origin sends the request; `None` if neither does.
@@ -118,7 +129,7 @@ impl Policy for Ward {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Arrival, Decision, Dispatcher};
+    use crate::dispatch::{Admission, Arrival, Decision, Dispatcher, Settings};
     use crate::id::{NodeId, TargetId};
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;

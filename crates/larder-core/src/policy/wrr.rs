@@ -5,12 +5,17 @@
 //! That is round robin while loads are even, keeps them even when they are not, and needs no constant; some node is
 //! always at or below the mean. State: one counter. Cost: O(1) expected, O(n) at worst.
 
+use super::about::About;
 use super::rr::Turn;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::nodes::load::Key;
 use crate::time::Time;
+
+/// The description of `wrr`.
+pub(super) const ABOUT: About =
+    About::by_request("wrr", "each node in turn, passing over those above the mean load");
 
 #[derive(Debug, Default)]
 pub(super) struct WeightedRoundRobin {

@@ -11,13 +11,18 @@
 //! Parameters: `t_gat` (1 ms to 1 h, 10 s; the paper finds small ones best and badly chosen ones worse than plain round
 //! robin), `report_age_max`. A node that has not reported counts as the mean of those that have.
 
+use super::about::About;
+use super::common::Common;
 use super::gathered::Gathered;
-use crate::dispatch::Settings;
 use crate::nodes::LoadReport;
 
+/// The description of `wrr-num`.
+pub(super) const ABOUT: About =
+    About::by_request("wrr-num", "each node in turn, weighted by the active processes it reports");
+
 /// The policy.
-pub(super) fn wrr_num(settings: &Settings) -> Gathered {
-    Gathered::new(settings, quality)
+pub(super) fn wrr_num(common: &Common) -> Gathered {
+    Gathered::new(common, quality)
 }
 
 /// 1 / (1 + processes). A report always says it.
@@ -30,7 +35,7 @@ mod tests {
     use super::*;
     use crate::id::NodeId;
     use crate::policy::PolicyKind;
-    use crate::policy::gathered::tests::{dispatcher, shares};
+    use crate::policy::shelf::turns::{dispatcher, shares};
     use crate::time::Time;
 
     #[test]

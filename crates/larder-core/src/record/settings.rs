@@ -76,14 +76,14 @@ macro_rules! signal {
         (
             $name,
             |s: &Settings| {
-                let SignalWeight { signal, permille, .. } = s.hacc.weights[$index]?;
+                let SignalWeight { signal, permille, .. } = s.policies.hacc.weights[$index]?;
                 let place = Signal::ALL.iter().position(|known| *known == signal)?;
                 Some((place as u64) << 16 | u64::from(permille))
             },
             |s: &mut Settings, value: u64| {
                 let signal = *Signal::ALL.get(usize::try_from(value >> 16).ok()?)?;
                 let permille = (value & 0xFFFF) as u16;
-                s.hacc.weights[$index] = Some(SignalWeight { signal, permille, full: 1 });
+                s.policies.hacc.weights[$index] = Some(SignalWeight { signal, permille, full: 1 });
                 Some(())
             },
         )
@@ -95,9 +95,9 @@ macro_rules! full {
     ($name:literal, $index:literal) => {
         (
             $name,
-            |s: &Settings| s.hacc.weights[$index].map(|weight| weight.full),
+            |s: &Settings| s.policies.hacc.weights[$index].map(|weight| weight.full),
             |s: &mut Settings, value: u64| {
-                s.hacc.weights[$index].as_mut()?.full = value;
+                s.policies.hacc.weights[$index].as_mut()?.full = value;
                 Some(())
             },
         )
@@ -190,42 +190,42 @@ const SETTINGS: &[Number] = &[
     span!("t_gat_ns", t_gat),
     (
         "util_by",
-        |s| Some(s.util_by as u64),
+        |s| Some(s.policies.lard_util.by as u64),
         |s, value| {
             let known = [UtilBy::Utilisation, UtilBy::Connections];
-            s.util_by = *known.get(usize::try_from(value).ok()?)?;
+            s.policies.lard_util.by = *known.get(usize::try_from(value).ok()?)?;
             Some(())
         },
     ),
-    whole!("util_low_permille", util_low_permille),
-    whole!("util_high_permille", util_high_permille),
-    whole!("static_share_n", static_shares[ServiceClass::N.index()]),
-    whole!("static_share_db", static_shares[ServiceClass::Db.index()]),
-    whole!("static_share_cb", static_shares[ServiceClass::Cb.index()]),
-    whole!("static_share_dcb", static_shares[ServiceClass::Dcb.index()]),
-    whole!("cap_load.factor_permille", cap_load.factor_permille),
-    whole!("cap_load.slack", cap_load.slack),
-    whole!("cost.idle", cost.idle),
-    whole!("cost.overload", cost.overload),
+    whole!("util_low_permille", policies.lard_util.low_permille),
+    whole!("util_high_permille", policies.lard_util.high_permille),
+    whole!("static_share_n", policies.static_partition.shares[ServiceClass::N.index()]),
+    whole!("static_share_db", policies.static_partition.shares[ServiceClass::Db.index()]),
+    whole!("static_share_cb", policies.static_partition.shares[ServiceClass::Cb.index()]),
+    whole!("static_share_dcb", policies.static_partition.shares[ServiceClass::Dcb.index()]),
+    whole!("cap_load.factor_permille", policies.cap_load.factor_permille),
+    whole!("cap_load.slack", policies.cap_load.slack),
+    whole!("cost.idle", policies.cost.idle),
+    whole!("cost.overload", policies.cost.overload),
     (
         "cost.miss",
-        |s| match s.cost.miss {
+        |s| match s.policies.cost.miss {
             MissCost::Fixed(miss) => Some(miss.into()),
             MissCost::Measured { .. } => None,
         },
         |s, value| {
-            s.cost.miss = MissCost::Fixed(value.try_into().ok()?);
+            s.policies.cost.miss = MissCost::Fixed(value.try_into().ok()?);
             Some(())
         },
     ),
     (
         "cost.miss_until_measured",
-        |s| match s.cost.miss {
+        |s| match s.policies.cost.miss {
             MissCost::Measured { default } => Some(default.into()),
             MissCost::Fixed(_) => None,
         },
         |s, value| {
-            s.cost.miss = MissCost::Measured { default: value.try_into().ok()? };
+            s.policies.cost.miss = MissCost::Measured { default: value.try_into().ok()? };
             Some(())
         },
     ),
@@ -245,31 +245,31 @@ const SETTINGS: &[Number] = &[
     full!("hacc.full7", 6),
     signal!("hacc.signal8", 7),
     full!("hacc.full8", 7),
-    span!("hacc.period_ns", hacc.period),
-    whole!("hacc.margin_permille", hacc.margin_permille),
-    whole!("hacc.amount_permille", hacc.amount_permille),
-    span!("hacc.cooldown_ns", hacc.cooldown),
-    whole!("hacc.hot_share_permille", hacc.hot_share_permille),
-    whole!("hacc.hot_nodes", hacc.hot_nodes),
+    span!("hacc.period_ns", policies.hacc.period),
+    whole!("hacc.margin_permille", policies.hacc.margin_permille),
+    whole!("hacc.amount_permille", policies.hacc.amount_permille),
+    span!("hacc.cooldown_ns", policies.hacc.cooldown),
+    whole!("hacc.hot_share_permille", policies.hacc.hot_share_permille),
+    whole!("hacc.hot_nodes", policies.hacc.hot_nodes),
     (
         "hacc.level",
-        |s| match s.hacc.level {
+        |s| match s.policies.hacc.level {
             Level::Document => Some(0),
             Level::Subtree(depth) => Some(depth.into()),
         },
         |s, value| {
-            s.hacc.level = match value.try_into().ok()? {
+            s.policies.hacc.level = match value.try_into().ok()? {
                 0 => Level::Document,
                 depth => Level::Subtree(depth),
             };
             Some(())
         },
     ),
-    whole!("bounded.factor_permille", bounded.factor_permille),
-    whole!("bounded.points", bounded.points),
-    whole!("maglev_size", maglev_size),
-    whole!("rendezvous_places", rendezvous_places),
-    span!("ewma_decay_ns", ewma_decay),
+    whole!("bounded.factor_permille", policies.bounded.factor_permille),
+    whole!("bounded.points", policies.bounded.points),
+    whole!("maglev_size", policies.maglev.size),
+    whole!("rendezvous_places", policies.rendezvous.places),
+    span!("ewma_decay_ns", policies.peak_ewma.decay),
 ];
 
 fn ns(span: Duration) -> Option<u64> {
@@ -316,8 +316,8 @@ pub(super) fn from_text(text: &str) -> Result<Settings, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::PolicyKind;
     use crate::policy::hacc::HaccSettings;
+    use crate::policy::{PolicyKind, PolicySettings};
 
     /// Every line of the list changes the settings when read back with another number, so none is written in vain; and
     /// no two say the same.
@@ -332,21 +332,19 @@ mod tests {
                     service: Some(Duration::from_millis(5)),
                 },
             },
-            hacc: HaccSettings {
-                weights: core::array::from_fn(|i| {
-                    Some(SignalWeight { signal: Signal::ALL[i], permille: 100, full: 7 })
-                }),
-                ..HaccSettings::DOMINO
+            policies: PolicySettings {
+                hacc: HaccSettings {
+                    weights: core::array::from_fn(|i| {
+                        Some(SignalWeight { signal: Signal::ALL[i], permille: 100, full: 7 })
+                    }),
+                    ..HaccSettings::DOMINO
+                },
+                ..PolicySettings::default()
             },
             ..Settings::default()
         };
-        let measured = Settings {
-            cost: crate::policy::lard_cost::CostSettings {
-                miss: MissCost::Measured { default: 70 },
-                ..learned.cost
-            },
-            ..learned.clone()
-        };
+        let mut measured = learned.clone();
+        measured.policies.cost.miss = MissCost::Measured { default: 70 };
         let mut said = [0_usize; 2];
         for (settings, said) in [learned, measured].iter().zip(&mut said) {
             let text = to_text(settings).expect("it can be said");

@@ -52,9 +52,10 @@ pub(super) fn hastened(settings: &Settings, q: u32) -> Settings {
     let faster = |span: Duration| (span / q.max(1)).max(least.min(span));
     settings.replication_decay /= q.max(1);
     settings.t_gat = faster(settings.t_gat);
-    settings.hacc.period = faster(settings.hacc.period);
-    settings.hacc.cooldown = faster(settings.hacc.cooldown);
-    settings.ewma_decay = faster(settings.ewma_decay).max(Duration::from_millis(100));
+    let own = &mut settings.policies;
+    own.hacc.period = faster(own.hacc.period);
+    own.hacc.cooldown = faster(own.hacc.cooldown);
+    own.peak_ewma.decay = faster(own.peak_ewma.decay).max(Duration::from_millis(100));
     settings
 }
 

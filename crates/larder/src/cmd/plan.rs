@@ -169,7 +169,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     };
     if !sorting.as_ref().is_some_and(Sorting::gives_shares) {
         // Equal shares would set nodes aside for classes that nobody asks for.
-        options.settings.static_shares = workload.class_shares();
+        options.settings.policies.static_partition.shares = workload.class_shares();
     }
     // Names and sizes of every request are not needed any more.
     drop(traces);
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     let unwritten = match config {
         None => None,
-        Some(target) => match config::text(&report, options.settings.static_shares)? {
+        Some(target) => match config::text(&report, options.settings.policies.static_partition.shares)? {
             Some(text) => {
                 target.write(&text)?;
                 None

@@ -4,6 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use larder_core::policy::{
+    BoundedSettings, CapLoadSettings, HaccSettings, LardUtilSettings, MaglevSettings, PeakEwmaSettings,
+    RendezvousSettings, StaticSettings,
+};
 use larder_core::{ServiceClass, Settings};
 use larder_trace::ward::WardCosts;
 use schemars::JsonSchema;
@@ -219,7 +223,7 @@ pub(crate) struct RawWard {
 
 impl RawHacc {
     pub(super) fn standard() -> Self {
-        let hacc = Settings::default().hacc;
+        let hacc = HaccSettings::default();
         Self {
             preset: Some("static-files".to_owned()),
             weights: None,
@@ -236,26 +240,26 @@ impl RawHacc {
 
 impl RawBounded {
     pub(super) fn standard() -> Self {
-        let bounded = Settings::default().bounded;
+        let bounded = BoundedSettings::default();
         Self { factor: Some(f64::from(bounded.factor_permille) / 1000.0), points: Some(bounded.points) }
     }
 }
 
 impl RawMaglev {
     pub(super) fn standard() -> Self {
-        Self { size: Some(Settings::default().maglev_size) }
+        Self { size: Some(MaglevSettings::default().size) }
     }
 }
 
 impl RawRendezvous {
     pub(super) fn standard() -> Self {
-        Self { places: Some(Settings::default().rendezvous_places) }
+        Self { places: Some(RendezvousSettings::default().places) }
     }
 }
 
 impl RawEwma {
     pub(super) fn standard() -> Self {
-        Self { decay: Some(Span(Settings::default().ewma_decay)) }
+        Self { decay: Some(Span(PeakEwmaSettings::default().decay)) }
     }
 }
 
@@ -267,25 +271,25 @@ impl RawWrr {
 
 impl RawStatic {
     pub(super) fn standard() -> Self {
-        let shares = ServiceClass::ALL.into_iter().zip(Settings::default().static_shares);
+        let shares = ServiceClass::ALL.into_iter().zip(StaticSettings::default().shares);
         Self { shares: Some(shares.map(|(class, share)| (class.to_string(), share)).collect()) }
     }
 }
 
 impl RawUtil {
     pub(super) fn standard() -> Self {
-        let settings = Settings::default();
+        let settings = LardUtilSettings::default();
         Self {
             by: Some("utilisation".to_owned()),
-            low: Some(share(settings.util_low_permille)),
-            high: Some(share(settings.util_high_permille)),
+            low: Some(share(settings.low_permille)),
+            high: Some(share(settings.high_permille)),
         }
     }
 }
 
 impl RawCap {
     pub(super) fn standard() -> Self {
-        let cap = Settings::default().cap_load;
+        let cap = CapLoadSettings::default();
         Self { factor: Some(f64::from(cap.factor_permille) / 1000.0), slack: Some(cap.slack) }
     }
 }

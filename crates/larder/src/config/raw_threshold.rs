@@ -1,7 +1,7 @@
 //! Thresholds as written: given, learned, or found by a rule.
 
 use larder_core::Settings;
-use larder_core::policy::lard_cost::MissCost;
+use larder_core::policy::lard_cost::{CostSettings, MissCost};
 use larder_core::policy::thresholds::Training;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,7 @@ impl RawTraining {
 
 impl RawCost {
     pub(super) fn standard() -> Self {
-        let cost = Settings::default().cost;
+        let cost = CostSettings::default();
         let miss = match cost.miss {
             MissCost::Fixed(units) => RawMiss::Fixed(units),
             MissCost::Measured { .. } => RawMiss::Word(MissWord::Measured),

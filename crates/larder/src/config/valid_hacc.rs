@@ -109,5 +109,5 @@ fn signal(key: &str, name: &str, weight: RawWeight) -> Result<SignalWeight, Faul
 
 /// The key that the level asks for, if the policy is hacc and the level is not the document.
 pub(super) fn level_key(settings: &larder_core::Settings) -> Option<String> {
-    (settings.policy == larder_core::PolicyKind::Hacc).then(|| settings.hacc.level.key()).flatten()
+    (settings.policy == larder_core::PolicyKind::Hacc).then(|| settings.policies.hacc.level.key()).flatten()
 }

@@ -33,10 +33,10 @@ pub(super) fn apply(at: &str, given: &Parameters<'_>, settings: &mut Settings) -
 /// The tables of single policies.
 fn tables(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(), Fault> {
     if let Some(raw) = given.hacc {
-        hacc(&format!("{at}.hacc"), raw, &mut settings.hacc)?;
+        hacc(&format!("{at}.hacc"), raw, &mut settings.policies.hacc)?;
     }
     if let Some(raw) = given.bounded {
-        let bounded = &mut settings.bounded;
+        let bounded = &mut settings.policies.bounded;
         if let Some(factor) = raw.factor {
             let key = format!("{at}.bounded.factor");
             bounded.factor_permille = thousandths(&key, factor, (1.01, 100.0))?;
@@ -44,7 +44,7 @@ fn tables(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(
         bounded.points = raw.points.unwrap_or(bounded.points);
     }
     if let Some(raw) = given.cap {
-        let cap = &mut settings.cap_load;
+        let cap = &mut settings.policies.cap_load;
         if let Some(factor) = raw.factor {
             cap.factor_permille = thousandths(&format!("{at}.cap.factor"), factor, (1.0, 100.0))?;
         }
@@ -53,23 +53,23 @@ fn tables(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(
     if let Some(raw) = given.cost {
         cost(&format!("{at}.cost"), raw, settings)?;
     }
-    settings.maglev_size = given.maglev.and_then(|raw| raw.size).unwrap_or(settings.maglev_size);
-    settings.rendezvous_places =
-        given.rendezvous.and_then(|raw| raw.places).unwrap_or(settings.rendezvous_places);
+    let own = &mut settings.policies;
+    own.maglev.size = given.maglev.and_then(|raw| raw.size).unwrap_or(own.maglev.size);
+    own.rendezvous.places = given.rendezvous.and_then(|raw| raw.places).unwrap_or(own.rendezvous.places);
     if let Some(decay) = given.ewma.and_then(|raw| raw.decay) {
-        settings.ewma_decay = within(&format!("{at}.ewma.decay"), decay, 100 * MS, HOUR)?;
+        own.peak_ewma.decay = within(&format!("{at}.ewma.decay"), decay, 100 * MS, HOUR)?;
     }
     if let Some(gather) = given.wrr.and_then(|raw| raw.gather) {
         settings.t_gat = within(&format!("{at}.wrr.gather"), gather, MS, HOUR)?;
     }
     if let Some(shares) = given.fixed.and_then(|raw| raw.shares.as_ref()) {
-        settings.static_shares = static_shares(&format!("{at}.static.shares"), shares)?;
+        own.static_partition.shares = static_shares(&format!("{at}.static.shares"), shares)?;
     }
     if let Some(raw) = given.util {
         util(&format!("{at}.util"), raw, settings)?;
     }
     let (poll, age_max) = (settings.t_gat, settings.report_age_max);
-    if settings.util_by == UtilBy::Connections && poll > age_max {
+    if settings.policies.lard_util.by == UtilBy::Connections && poll > age_max {
         let (poll, age_max) = (Span(poll), Span(age_max));
         let key = if given.wrr.is_some() { "wrr.gather" } else { "util.by" };
         let what = format!("polls every {poll}, and what a node says counts for {age_max}");
@@ -83,22 +83,23 @@ fn tables(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(
 fn util(at: &str, raw: &RawUtil, settings: &mut Settings) -> Result<(), Fault> {
     match raw.by.as_deref() {
         None => {}
-        Some("utilisation") => settings.util_by = UtilBy::Utilisation,
-        Some("connections") => settings.util_by = UtilBy::Connections,
+        Some("utilisation") => settings.policies.lard_util.by = UtilBy::Utilisation,
+        Some("connections") => settings.policies.lard_util.by = UtilBy::Connections,
         Some(other) => {
             let hint = suggest(other, &["utilisation", "connections"]);
             return Err(Fault::new(format!("{at}.by"), format!("unknown value '{other}'")).hint(hint));
         }
     }
     if let Some(low) = raw.low {
-        settings.util_low_permille = share(&format!("{at}.low"), low, (0.001, 0.998))?;
+        settings.policies.lard_util.low_permille = share(&format!("{at}.low"), low, (0.001, 0.998))?;
     }
     if let Some(high) = raw.high {
-        settings.util_high_permille = share(&format!("{at}.high"), high, (0.002, 0.999))?;
+        settings.policies.lard_util.high_permille = share(&format!("{at}.high"), high, (0.002, 0.999))?;
     }
-    if settings.util_low_permille >= settings.util_high_permille {
+    if settings.policies.lard_util.low_permille >= settings.policies.lard_util.high_permille {
         let of = |permille: u16| f64::from(permille) / 1000.0;
-        let (low, high) = (of(settings.util_low_permille), of(settings.util_high_permille));
+        let (low, high) =
+            (of(settings.policies.lard_util.low_permille), of(settings.policies.lard_util.high_permille));
         let key = if raw.low.is_some() { "low" } else { "high" };
         let what = format!("low = {low} is not below high = {high}");
         let hint = "the paper uses low = 0.3, high = 0.7";

@@ -81,7 +81,7 @@ fn by_delay(key: &str, rule: RawDelay) -> Result<HighRule, Fault> {
 
 /// What lard-cost goes by.
 pub(super) fn cost(at: &str, raw: &RawCost, settings: &mut Settings) -> Result<(), Fault> {
-    let cost = &mut settings.cost;
+    let cost = &mut settings.policies.cost;
     cost.idle = raw.idle.unwrap_or(cost.idle);
     cost.overload = raw.overload.unwrap_or(cost.overload);
     if cost.idle >= cost.overload {

@@ -97,14 +97,14 @@ fn needed(settings: &Settings) -> Vec<Signal> {
     match settings.policy {
         PolicyKind::WrrNum => vec![Signal::Processes],
         PolicyKind::WrrTime => vec![Signal::ServiceTime],
-        PolicyKind::LardUtil => match settings.util_by {
+        PolicyKind::LardUtil => match settings.policies.lard_util.by {
             UtilBy::Utilisation => vec![Signal::Cpu],
             UtilBy::Connections => vec![Signal::Processes],
         },
         PolicyKind::Lard | PolicyKind::LardR if settings.thresholds.low != LowRule::Fixed => {
             vec![Signal::Cpu]
         }
-        PolicyKind::Hacc => settings.hacc.signals().map(|weight| weight.signal).collect(),
+        PolicyKind::Hacc => settings.policies.hacc.signals().map(|weight| weight.signal).collect(),
         _ => Vec::new(),
     }
 }

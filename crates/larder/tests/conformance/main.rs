@@ -60,12 +60,13 @@ fn settings(policy: PolicyKind) -> Settings {
         join_targets_per_s: 200,
         join_warm_targets: 20,
         t_gat: Duration::from_millis(20),
-        ewma_decay: Duration::from_millis(100),
         table: None,
         ..Settings::default()
     };
-    settings.hacc.period = Duration::from_millis(10);
-    settings.hacc.cooldown = Duration::from_millis(50);
+    let own = &mut settings.policies;
+    own.peak_ewma.decay = Duration::from_millis(100);
+    own.hacc.period = Duration::from_millis(10);
+    own.hacc.cooldown = Duration::from_millis(50);
     settings
 }
 

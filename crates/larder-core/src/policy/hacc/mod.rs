@@ -63,19 +63,24 @@ mod tests;
 
 pub use settings::{HaccSettings, Level, SignalWeight};
 
+use super::about::About;
+use super::common::Common;
 use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::lard_r::{Verdict, apply, least_of, most_of};
 use super::targets::{Shard, Targets};
-use super::{Choice, Known, Memory, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason, Request};
 use crate::clock::Slot;
-use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Sight};
 use crate::tape::Read;
 use crate::time::Time;
 use hot::{Hot, Spread};
 use monitor::Monitor;
+
+/// The description of `hacc`.
+pub(super) const ABOUT: About =
+    About::by_target("hacc", "the node that has the document; the loads that nodes report move some (HACC)");
 
 #[derive(Debug)]
 pub(super) struct Hacc {
@@ -87,14 +92,14 @@ pub(super) struct Hacc {
 }
 
 impl Hacc {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let HaccSettings { hot_share_permille, hot_nodes, .. } = settings.hacc;
+    pub(super) fn new(common: &Common, settings: HaccSettings) -> Self {
+        let HaccSettings { hot_share_permille, hot_nodes, .. } = settings;
         Self {
-            settings: settings.hacc,
-            gauge: Gauge::new(settings.nodes_max, settings.report_age_max),
+            settings,
+            gauge: Gauge::new(common.nodes_max, common.report_age_max),
             monitor: Monitor::default(),
             hot: (hot_share_permille > 0).then(|| Box::new(Hot::new(hot_share_permille, hot_nodes))),
-            targets: Targets::of(settings),
+            targets: Targets::of(common),
         }
     }
 

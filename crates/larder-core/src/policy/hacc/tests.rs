@@ -1,14 +1,18 @@
 //! `hacc` against the paper and its own statements.
 
 use super::*;
-use crate::dispatch::{Admission, Arrival, Dispatcher};
+use crate::dispatch::{Admission, Arrival, Dispatcher, Settings};
 use crate::nodes::{GroupId, LoadReport, NodeSpec, Signal, Weight, mix};
-use crate::policy::PolicyKind;
+use crate::policy::{PolicyKind, PolicySettings};
 use core::time::Duration;
 
+fn with(hacc: HaccSettings) -> Settings {
+    let policies = PolicySettings { hacc, ..PolicySettings::default() };
+    Settings { policies, ..Settings::default() }
+}
+
 fn dispatcher(hacc: HaccSettings, nodes: usize) -> Dispatcher {
-    let settings =
-        Settings { policy: PolicyKind::Hacc, admission: Admission::Unlimited, hacc, ..Settings::default() };
+    let settings = Settings { policy: PolicyKind::Hacc, admission: Admission::Unlimited, ..with(hacc) };
     let specs: Vec<NodeSpec> = (0..nodes).map(|i| NodeSpec::named(format!("n{i}"))).collect();
     Dispatcher::new(settings, &specs).expect("the settings are in range")
 }
@@ -83,7 +87,7 @@ fn settings_that_make_no_sense_are_refused() {
         (HaccSettings { hot_nodes: 1, ..HaccSettings::DOMINO }, "hacc.hot_nodes = 1"),
         (HaccSettings { level: Level::Subtree(0), ..HaccSettings::DOMINO }, "hacc.level = 0"),
     ] {
-        let error = Dispatcher::new(Settings { hacc, ..Settings::default() }, &[]).expect_err(message);
+        let error = Dispatcher::new(with(hacc), &[]).expect_err(message);
         assert!(error.to_string().starts_with(message), "{error}");
     }
     assert_eq!(HaccSettings::weigh(&[SignalWeight { signal: Cpu, permille: 1, full: 1 }; 9]), None);

@@ -1,16 +1,16 @@
 //! `lard-cost` against the paper's formulas, taken literally over all nodes.
 
 use super::*;
-use crate::dispatch::{Admission, Arrival, Dispatcher};
+use crate::dispatch::{Admission, Arrival, Dispatcher, Settings};
 use crate::nodes::{NodeSpec, Weight, mix};
-use crate::policy::PolicyKind;
+use crate::policy::{PolicyKind, PolicySettings};
 use proptest::prelude::*;
 
 fn dispatcher(cost: CostSettings, specs: &[NodeSpec]) -> Dispatcher {
     let settings = Settings {
         policy: PolicyKind::LardCost,
         admission: Admission::Unlimited,
-        cost,
+        policies: PolicySettings { cost, ..PolicySettings::default() },
         ..Settings::default()
     };
     Dispatcher::new(settings, specs).expect("the settings are in range")

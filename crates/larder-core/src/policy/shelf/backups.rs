@@ -6,7 +6,7 @@ use crate::dispatch::{
 };
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{GroupId, Groups, NodeRow, NodeSpec, NodeState, Weight, mix};
-use crate::policy::PolicyKind;
+use crate::policy::{MaglevSettings, PolicyKind, PolicySettings, RendezvousSettings};
 use crate::time::Time;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -199,8 +199,11 @@ fn dispatcher(kind: PolicyKind, backups: u8, group: u8) -> Dispatcher {
         shards: 2,
         targets_max: 64,
         join_warm_targets: 3,
-        maglev_size: 251,
-        rendezvous_places: 256,
+        policies: PolicySettings {
+            maglev: MaglevSettings { size: 251 },
+            rendezvous: RendezvousSettings { places: 256 },
+            ..PolicySettings::default()
+        },
         table: Some(table()),
         ..Settings::default()
     };

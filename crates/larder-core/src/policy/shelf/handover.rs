@@ -30,7 +30,8 @@ fn dispatcher(policy: PolicyKind, learns: bool) -> Dispatcher {
             low: LowRule::Learned(Training { length: Duration::from_secs(4), ..Training::default() }),
             high: HighRule::ByDelay { delay: Duration::from_millis(4), service: None },
         };
-        settings.cost = CostSettings { idle: 2, overload: 8, miss: MissCost::Measured { default: 9 } };
+        settings.policies.cost =
+            CostSettings { idle: 2, overload: 8, miss: MissCost::Measured { default: 9 } };
     }
     let specs: Vec<NodeSpec> = (0..NODES).map(|i| NodeSpec::named(format!("n{i}"))).collect();
     Dispatcher::new(settings, &specs).expect("the settings are in range")

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::Settings;
+use larder_core::policy::{PolicySettings, StaticSettings};
 use larder_sim::churn::{self, Churn, Event, Options};
 use larder_sim::{Costs, Workload};
 use larder_trace::{LoadOptions, Trace, synth};
@@ -83,7 +84,14 @@ pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
         memory,
         cache: args.cache_kind,
         costs,
-        settings: Settings { seed: args.seed, static_shares: workload.class_shares(), ..Settings::default() },
+        settings: Settings {
+            seed: args.seed,
+            policies: PolicySettings {
+                static_partition: StaticSettings { shares: workload.class_shares() },
+                ..PolicySettings::default()
+            },
+            ..Settings::default()
+        },
         report_every: args.report_every.0,
         refresh_every: args.refresh.0,
     };

@@ -1,0 +1,35 @@
+//! Settings that several policies share. A setting of one policy is in that policy's file.
+
+use super::table::RouteTable;
+use super::thresholds::ThresholdSettings;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// The settings that several policies share. The dispatcher's settings give their ranges and defaults.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    /// The seed of lots.
+    pub(crate) seed: u64,
+    /// T_low, in connections.
+    pub(crate) t_low: u32,
+    /// T_high, in connections.
+    pub(crate) t_high: u32,
+    /// The rules that T_low and T_high follow while the cluster runs.
+    pub(crate) thresholds: ThresholdSettings,
+    /// K: the time after which an unchanged server set shrinks.
+    pub(crate) replication_decay: Duration,
+    /// The largest number of targets remembered.
+    pub(crate) targets_max: usize,
+    /// The largest number of nodes.
+    pub(crate) nodes_max: u16,
+    /// Parts of the target map, each with its lock.
+    pub(crate) shards: usize,
+    /// The secret that spreads targets over shards.
+    pub(crate) spread_key: u64,
+    /// The age from which a load report counts as missing.
+    pub(crate) report_age_max: Duration,
+    /// T_gat: the period in which reports are gathered.
+    pub(crate) t_gat: Duration,
+    /// The routing table of the route, if it has one.
+    pub(crate) table: Option<Arc<RouteTable>>,
+}
