@@ -27,6 +27,7 @@ mod range;
 pub mod record;
 pub mod rules;
 pub mod shadow;
+mod source;
 mod spread;
 pub mod switches;
 pub mod tape;

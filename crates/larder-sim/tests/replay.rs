@@ -2,9 +2,9 @@
 //!
 //! `LARDER_SEED` chooses the inputs; which thread comes first at a lock is the machine's, on every run anew.
 
-use larder_core::dispatch::{Admission, CacheEvent, Changed, Decided, Witness};
+use larder_core::dispatch::{Admission, CacheEvent};
 use larder_core::nodes::LoadReport;
-use larder_core::record::{End, Frame, Header};
+use larder_core::record::{Changed, Decided, End, Frame, Header, Witness};
 use larder_core::tape::{Entry, Fault, Read};
 use larder_core::{
     Arrival, Bytes, Dispatcher, NodeId, NodeSpec, PolicyKind, Request, Settings, TargetId, Time, Weight,

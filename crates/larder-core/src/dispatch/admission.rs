@@ -7,7 +7,6 @@ use super::Request;
 use crate::id::Ticket;
 use crate::nodes::outstanding::Outstanding;
 use crate::nodes::{GroupId, Sight, lock};
-use crate::tape::Read;
 use crate::time::Time;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -72,15 +71,15 @@ pub(super) enum Entered {
 }
 
 impl Entered {
-    /// What the gate answers, live or from the tape.
+    /// The gate's answer, live or as it was recorded.
     #[inline]
     pub(super) fn read(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
-        if sight.is_live() { live() } else { Self::read_taped(sight, live) }
+        if sight.is_live() { live() } else { Self::read_recorded(sight, live) }
     }
 
     #[cold]
-    fn read_taped(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
-        let word = sight.read(Read::Gate, || match live() {
+    fn read_recorded(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
+        let word = sight.gate(|| match live() {
             Self::Now => 0,
             Self::Full => 1,
             Self::Waits(ticket) => ticket.0.saturating_add(2),

@@ -1,6 +1,9 @@
 //! Requests that last: they leave the admission limit and stay load of their node.
 
-use crate::dispatch::{Change, Dispatcher, NodeId, RouteId, Started, Tape, Time};
+use super::{Change, Dispatcher, Started};
+use crate::id::{NodeId, RouteId};
+use crate::source::Source;
+use crate::time::Time;
 
 impl Dispatcher {
     /// A request at `node` has turned out to be long-lived (an upgraded connection, a stream, a slow download): it gives its
@@ -33,14 +36,14 @@ impl Dispatcher {
 
     /// A long-lived request ends at its node.
     pub fn end_long_lived(&self, now: Time, node: NodeId) {
-        let act = |_: Option<&Tape>| self.nodes.uncount_long_lived(node).then_some(node).ok_or(());
+        let act = |_: Source<'_>| self.nodes.uncount_long_lived(node).then_some(node).ok_or(());
         let ended = self.change(now, || self.long_lived_at(node), act).is_ok();
         debug_assert!(ended, "a long-lived request ended at {node} that was not there");
     }
 
     fn shift(&self, now: Time, node: NodeId, long_lived: bool) -> bool {
         let most = self.settings().long_lived_max;
-        let act = |_: Option<&Tape>| self.nodes.shift(node, long_lived, most).then_some(node).ok_or(());
+        let act = |_: Source<'_>| self.nodes.shift(node, long_lived, most).then_some(node).ok_or(());
         self.change(now, || self.long_lived_at(node), act).is_ok()
     }
 

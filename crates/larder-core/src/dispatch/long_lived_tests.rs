@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::nodes::JoinError;
+use crate::policy::PolicyKind;
+use crate::record::{Changed, Decided, Witness};
 use std::sync::Mutex;
 
 fn settings(policy: PolicyKind) -> Settings {

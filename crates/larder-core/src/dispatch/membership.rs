@@ -3,7 +3,7 @@
 use super::{Change, Dispatcher, Started};
 use crate::id::NodeId;
 use crate::nodes::{JoinError, NodeSpec, NodeState, Weight};
-use crate::tape::Tape;
+use crate::source::Source;
 use crate::time::Time;
 
 impl Dispatcher {
@@ -29,7 +29,7 @@ impl Dispatcher {
         started: &mut Vec<Started>,
     ) -> Result<NodeId, JoinError> {
         let told = spec.clone();
-        let act = |tape: Option<&Tape>| self.nodes.join(now, spec, false, tape, claim);
+        let act = |source: Source<'_>| self.nodes.join(now, spec, false, source, claim);
         let node = self.change(now, || Change::Join(told), act)?;
         self.refit(now, started);
         Ok(node)
@@ -39,7 +39,7 @@ impl Dispatcher {
     /// taking requests loses its targets: they count as never assigned. Requests in flight there go on; when no node
     /// is left, waiting requests are refused. False if there is no such node, it was removed, or is in that state.
     pub fn set_state(&self, now: Time, node: NodeId, state: NodeState, started: &mut Vec<Started>) -> bool {
-        let act = |_: Option<&Tape>| self.nodes.set_state(node, state).then_some(node).ok_or(());
+        let act = |_: Source<'_>| self.nodes.set_state(node, state).then_some(node).ok_or(());
         let changed = self.change(now, || Change::State(node, state), act).is_ok();
         if changed {
             self.refit(now, started);
@@ -69,7 +69,7 @@ impl Dispatcher {
 
     /// A node gets another weight. False if there is no such node.
     pub fn reweigh(&self, now: Time, node: NodeId, weight: Weight, started: &mut Vec<Started>) -> bool {
-        let act = |_: Option<&Tape>| self.nodes.set_weight(node, weight).then_some(node).ok_or(());
+        let act = |_: Source<'_>| self.nodes.set_weight(node, weight).then_some(node).ok_or(());
         let known = self.change(now, || Change::Reweigh(node, weight), act).is_ok();
         if known {
             self.refit(now, started);
@@ -79,7 +79,7 @@ impl Dispatcher {
 
     /// A node becomes a backup, or an ordinary node. Requests in flight there go on. False if there is no such node.
     pub fn set_backup(&self, now: Time, node: NodeId, backup: bool, started: &mut Vec<Started>) -> bool {
-        let act = |_: Option<&Tape>| self.nodes.set_backup(node, backup).then_some(node).ok_or(());
+        let act = |_: Source<'_>| self.nodes.set_backup(node, backup).then_some(node).ok_or(());
         let known = self.change(now, || Change::Backup(node, backup), act).is_ok();
         if known {
             self.refit(now, started);

@@ -18,6 +18,10 @@
 //! node, but leaves the admission limit and has a limit of its own.
 
 mod admission;
+mod apply;
+mod arrival;
+mod change;
+mod intercept;
 mod long_lived;
 mod membership;
 mod route;
@@ -25,12 +29,14 @@ mod settings;
 mod shared;
 mod signal;
 mod wish;
-mod witness;
 
 pub use admission::{Cancel, Refusal};
+pub use arrival::{Arrival, Decision, Explanation, Started};
+pub use change::{Cause, Change};
 pub use route::RouteSpec;
 pub use settings::{Admission, Settings};
-pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
+
+pub(crate) use intercept::Interceptor;
 
 pub use crate::policy::{CacheEvent, Exclude, Found, Request, Served, Tie};
 pub use crate::range::SettingsError;
@@ -38,64 +44,16 @@ pub use crate::range::SettingsError;
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::outstanding::Outstanding;
 use crate::nodes::{Elsewhere, GroupId, NodeSpec, Nodes, Sight, lock};
-use crate::policy::{Choice, Known, Memory, PolicyKind, Reason};
+use crate::policy::{Memory, Reason};
 use crate::range::in_range;
-use crate::tape::Tape;
+use crate::source::Source;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
 use arc_swap::ArcSwapOption;
 use core::sync::atomic::{AtomicU64, Ordering};
 use route::Route;
 use std::sync::Mutex;
-use wish::Wished;
-use witness::Recorder;
-
-/// A decision: the node and the reason.
-pub type Decision = Choice;
-
-/// What becomes of a request that arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// It starts now.
-    Start(Decision),
-    /// It waits; it will be reported in `started`, or by [`Dispatcher::expire`].
-    Wait(Ticket),
-    /// It is not served.
-    Refused(Refusal),
-}
-
-impl Arrival {
-    /// What becomes of a request that does not wait.
-    fn settled(self) -> Result<Decision, Refusal> {
-        match self {
-            Self::Start(decision) => Ok(decision),
-            Self::Refused(refusal) => Err(refusal),
-            Self::Wait(_) => Err(Refusal::NoNode),
-        }
-    }
-}
-
-/// A request that waited, and what becomes of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Started {
-    /// The ticket it was given.
-    pub ticket: Ticket,
-    /// The node it starts at, or why it is not served.
-    pub outcome: Result<Decision, Refusal>,
-}
-
-/// Why a target goes where it goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
-    /// The target.
-    pub target: TargetId,
-    /// The policy that decides.
-    pub policy: PolicyKind,
-    /// What the policy remembers of the target; `None` if nothing.
-    pub known: Option<Known>,
-    /// What would be decided now; `None` if no node can be used.
-    pub decision: Option<Decision>,
-}
+use wish::{Wished, wished};
 
 /// The dispatcher.
 #[derive(Debug)]
@@ -110,7 +68,7 @@ pub struct Dispatcher {
     refitting: Mutex<()>,
     /// What other switches have; `None` where there never were any.
     elsewhere: ArcSwapOption<Elsewhere>,
-    recorder: Option<Box<Recorder>>,
+    interceptor: Option<Box<dyn Interceptor>>,
 }
 
 impl Dispatcher {
@@ -143,7 +101,7 @@ impl Dispatcher {
         let first = &specs[0].settings;
         let table = Nodes::with_groups(first.nodes_max, first.join_pace(), last);
         for spec in nodes {
-            table.join(Time::ZERO, spec.clone(), true, None, |_| {})?;
+            table.join(Time::ZERO, spec.clone(), true, Source::LIVE, |_| {})?;
         }
         let groups = last.index() + 1;
         let gate = |group| Gate::new(group, groups, first.queue_max, first.queue_timeout);
@@ -152,7 +110,7 @@ impl Dispatcher {
         let (limits_from, refitting) = (AtomicU64::new(0), Mutex::new(()));
         let elsewhere = ArcSwapOption::empty();
         let dispatcher =
-            Self { nodes: table, routes, gates, limits_from, refitting, elsewhere, recorder: None };
+            Self { nodes: table, routes, gates, limits_from, refitting, elsewhere, interceptor: None };
         dispatcher.set_limits();
         Ok(dispatcher)
     }
@@ -162,9 +120,9 @@ impl Dispatcher {
 
     /// A request arrives.
     pub fn arrive(&self, now: Time, request: Request) -> Arrival {
-        match &self.recorder {
-            None => self.enter(now, &request, self.sight_for(&request, None)),
-            Some(recorder) => recorder.decide(self, now, Cause::Arrive, request),
+        match &self.interceptor {
+            None => self.enter(now, &request, self.sight_for(&request, Source::LIVE)),
+            Some(interceptor) => self.intercepted(&**interceptor, now, Cause::Arrive, &request),
         }
     }
 
@@ -302,13 +260,13 @@ impl Dispatcher {
 
     /// What a route's policy has learned.
     pub fn memory(&self, route: RouteId) -> Memory {
-        self.route(route).policy.memory(self.sight(route, None))
+        self.route(route).policy.memory(self.sight(route, Source::LIVE))
     }
 
     /// Lets a route's policy go on from what another has learned; before the first decision. Not while a run is recorded:
     /// the record would not have it.
     pub fn remember(&self, route: RouteId, memory: &Memory) {
-        self.route(route).policy.remember(memory, self.sight(route, None));
+        self.route(route).policy.remember(memory, self.sight(route, Source::LIVE));
         self.follow_thresholds();
     }
 
@@ -324,12 +282,12 @@ impl Dispatcher {
 
     /// Like [`Dispatcher::explain`], for a request of some class, route, origin or history.
     pub fn explain_request(&self, now: Time, request: &Request) -> Explanation {
-        let (route, sight) = (self.route(request.route), self.sight_for(request, None));
+        let (route, sight) = (self.route(request.route), self.sight_for(request, Source::LIVE));
         Explanation {
             target: request.target,
             policy: route.kind(),
             known: route.policy.known(request.target, sight),
-            decision: match self.wished(request, sight) {
+            decision: match self.wish_of(request, sight) {
                 Wished::Granted(decision) => Some(decision),
                 wished => wished.instead(route.policy.peek(now, request, sight)),
             },
@@ -342,17 +300,17 @@ impl Dispatcher {
 
     /// The nodes as a route's decisions see them.
     #[inline]
-    fn sight<'a>(&'a self, route: RouteId, tape: Option<&'a Tape>) -> Sight<'a> {
-        Sight::of(&self.nodes, tape, route, self.route(route).group)
+    fn sight<'a>(&'a self, route: RouteId, source: Source<'a>) -> Sight<'a> {
+        Sight::of(&self.nodes, source, route, self.route(route).group)
     }
 
     /// The nodes as the decision about a request sees them. Long-lived requests count for a request that is itself likely to
     /// last, and for policies that only spread load. They do not count where a policy places by content: most are idle, and
     /// thresholds meant for requests that come and go would send every target from node to node.
     #[inline]
-    fn sight_for<'a>(&'a self, request: &Request, tape: Option<&'a Tape>) -> Sight<'a> {
+    fn sight_for<'a>(&'a self, request: &Request, source: Source<'a>) -> Sight<'a> {
         let counts = request.lasting || !self.route(request.route).kind().is_by_target();
-        self.sight(request.route, tape).counting(counts)
+        self.sight(request.route, source).counting(counts)
     }
 
     fn gate_of(&self, ticket: Ticket) -> &Gate {
@@ -363,8 +321,53 @@ impl Dispatcher {
         self.nodes.outstanding(gate.group())
     }
 
-    /// Decides: all that a decision reads passes `sight`, so that it can be made anew from a tape.
-    fn decision(&self, now: Time, cause: Cause, request: &Request, sight: Sight<'_>) -> Arrival {
+    /// Puts something around every decision and every change from now on.
+    pub(crate) fn intercept(self, interceptor: Box<dyn Interceptor>) -> Self {
+        Self { interceptor: Some(interceptor), ..self }
+    }
+
+    /// Makes a decision.
+    fn decide(&self, now: Time, cause: Cause, request: Request) -> Arrival {
+        match &self.interceptor {
+            None => self.decision(now, cause, &request, Source::LIVE),
+            Some(interceptor) => self.intercepted(&**interceptor, now, cause, &request),
+        }
+    }
+
+    #[cold]
+    fn intercepted(
+        &self,
+        interceptor: &dyn Interceptor,
+        now: Time,
+        cause: Cause,
+        request: &Request,
+    ) -> Arrival {
+        interceptor.decide(now, cause, request, &|source| self.decision(now, cause, request, source))
+    }
+
+    /// Makes a change that `change` describes once it has taken effect.
+    #[inline]
+    fn change<E>(
+        &self,
+        now: Time,
+        change: impl FnOnce() -> Change,
+        act: impl FnOnce(Source<'_>) -> Result<NodeId, E>,
+    ) -> Result<NodeId, E> {
+        let Some(interceptor) = &self.interceptor else { return act(Source::LIVE) };
+        let (mut parts, mut result) = (Some((change, act)), None);
+        interceptor.change(now, &mut |source| {
+            let (change, act) = parts.take()?;
+            let acted = act(source);
+            let told = acted.as_ref().ok().map(|node| (change(), *node));
+            result = Some(acted);
+            told
+        });
+        result.expect("an interceptor makes the change that it stands around")
+    }
+
+    /// Decides: all that a decision reads passes `source`, so that it can be made anew.
+    pub(crate) fn decision(&self, now: Time, cause: Cause, request: &Request, source: Source<'_>) -> Arrival {
+        let sight = self.sight_for(request, source);
         match cause {
             Cause::Arrive => self.enter(now, request, sight),
             Cause::Admit(_, deadline) if deadline <= now => Arrival::Refused(Refusal::Deadline),
@@ -403,7 +406,7 @@ impl Dispatcher {
 
     #[inline(always)]
     fn start(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
-        let wished = self.wished(request, sight);
+        let wished = self.wish_of(request, sight);
         if let Wished::Granted(decision) = wished {
             sight.start(decision.node);
             return Arrival::Start(decision);
@@ -412,6 +415,12 @@ impl Dispatcher {
             Some(decision) => Arrival::Start(decision),
             None => Arrival::Refused(Refusal::NoNode),
         }
+    }
+
+    /// The outcome of a request's wish. Nothing is counted.
+    #[inline]
+    fn wish_of(&self, request: &Request, sight: Sight<'_>) -> Wished {
+        wished(request, sight, || self.thresholds_of(request.route))
     }
 
     /// The policy's decision, or the least loaded node. A policy looks at one node after another, or at a list that it has made

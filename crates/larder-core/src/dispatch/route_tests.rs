@@ -3,8 +3,8 @@
 use super::*;
 use crate::class::ServiceClass;
 use crate::nodes::{Groups, LoadReport, NodeState};
-use crate::policy::Reason;
 use crate::policy::table::{Place, RouteTable};
+use crate::policy::{PolicyKind, Reason};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -96,10 +96,10 @@ fn a_groups_sight_is_a_scan_of_its_members() {
             let up = if dispatcher.nodes().is_open(at) { NodeState::Down } else { NodeState::Up };
             dispatcher.set_state(Time::ZERO, at, up, &mut Vec::new());
         }
-        let all = dispatcher.sight(RouteId::DEFAULT, None);
+        let all = dispatcher.sight(RouteId::DEFAULT, Source::LIVE);
         assert_eq!(all.outstanding_count(), dispatcher.outstanding());
         for route in [STATIC, DYNAMIC] {
-            let (sight, start) = (dispatcher.sight(route, None), (lot >> 40) as usize % 100);
+            let (sight, start) = (dispatcher.sight(route, Source::LIVE), (lot >> 40) as usize % 100);
             let open: Vec<NodeId> = (0..90).map(NodeId).filter(|at| sight.is_open(*at)).collect();
             let loads: u32 = open.iter().map(|at| dispatcher.nodes().load(*at)).sum();
             assert_eq!(sight.outstanding_count(), loads);

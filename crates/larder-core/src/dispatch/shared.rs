@@ -1,10 +1,10 @@
 //! A dispatcher among others: switches side by side in front of the same nodes ([`crate::switches`]).
 
-use super::{Change, Changed, Dispatcher, Started};
+use super::{Change, Dispatcher, Started};
 use crate::id::RouteId;
 use crate::nodes::{Demand, Elsewhere, GroupId, fair_share};
 use crate::policy::{Adopted, Changes, Memory, Page};
-use crate::tape::Tape;
+use crate::source::Source;
 use crate::time::Time;
 use std::sync::Arc;
 
@@ -24,23 +24,24 @@ impl Dispatcher {
     /// A route's server sets that have changed here since they were last asked for, dated by the clock of changes, about `most` of them.
     pub fn changed_sets(&self, route: RouteId, most: usize) -> Changes {
         let sets = self.route(route).policy.sets();
-        sets.map(|sets| sets.changes(most, self.sight(route, None))).unwrap_or_default()
+        sets.map(|sets| sets.changes(most, self.sight(route, Source::LIVE))).unwrap_or_default()
     }
 
     /// About `most` of a route's server sets that were made or heard here between `since` and `now`, and some others, from the place `at` on: 0, or the
     /// last page's `next`.
     pub fn sets_page(&self, (now, since): (Time, Time), route: RouteId, at: u64, most: usize) -> Page {
         let sets = self.route(route).policy.sets();
-        sets.map(|sets| sets.page((now, since), at, most, self.sight(route, None))).unwrap_or_default()
+        sets.map(|sets| sets.page((now, since), at, most, self.sight(route, Source::LIVE)))
+            .unwrap_or_default()
     }
 
     /// Takes over those of another's server sets that are later than a route's own; what became of them.
     pub fn adopt_sets(&self, now: Time, route: RouteId, sets: &Arc<Memory>) -> Adopted {
         let mut adopted = Adopted::default();
-        let act = |_: Option<&Tape>| {
+        let act = |_: Source<'_>| {
             adopted = self.adopt(now, route, sets);
             // Where nothing is taken nothing has changed.
-            if adopted.taken > 0 { Ok(Changed::NO_NODE) } else { Err(()) }
+            if adopted.taken > 0 { Ok(Change::NO_NODE) } else { Err(()) }
         };
         let _ = self.change(now, || Change::Sets(route, sets.clone()), act);
         adopted
@@ -48,15 +49,15 @@ impl Dispatcher {
 
     pub(super) fn adopt(&self, now: Time, route: RouteId, sets: &Memory) -> Adopted {
         let mine = self.routes.get(route.index()).and_then(|route| route.policy.sets());
-        mine.map(|mine| mine.adopt(now, sets, self.sight(route, None))).unwrap_or_default()
+        mine.map(|mine| mine.adopt(now, sets, self.sight(route, Source::LIVE))).unwrap_or_default()
     }
 
     /// Lets decisions go by what other switches have, and the admission limits leave them their part of S. Requests that
     /// waited and find room are appended to `started`.
     pub fn set_elsewhere(&self, now: Time, elsewhere: &Arc<Elsewhere>, started: &mut Vec<Started>) {
-        let act = |_: Option<&Tape>| {
+        let act = |_: Source<'_>| {
             self.hear_elsewhere(elsewhere);
-            Ok::<_, ()>(Changed::NO_NODE)
+            Ok::<_, ()>(Change::NO_NODE)
         };
         let _ = self.change(now, || Change::Elsewhere(elsewhere.clone()), act);
         let before = self.elsewhere.swap(Some(elsewhere.clone()));

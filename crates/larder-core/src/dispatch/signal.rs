@@ -3,11 +3,11 @@
 //!
 //! All are hints. A policy that does not use them is not touched; one that does says what it does without them.
 
-use super::{CacheEvent, Change, Changed, Dispatcher, Request, Served};
+use super::{CacheEvent, Change, Dispatcher, Request, Served};
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::LoadReport;
 use crate::policy::table::RouteTable;
-use crate::tape::Tape;
+use crate::source::Source;
 use crate::time::Time;
 use core::time::Duration;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Dispatcher {
     /// A node says how loaded it is; the report takes the place of the one before. False, and nothing is kept, if
     /// there is no such node or it does not take requests.
     pub fn report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
-        let act = |_: Option<&Tape>| self.take_report(now, node, report).then_some(node).ok_or(());
+        let act = |_: Source<'_>| self.take_report(now, node, report).then_some(node).ok_or(());
         self.change(now, || Change::Report(node, report), act).is_ok()
     }
 
@@ -26,7 +26,7 @@ impl Dispatcher {
             return false;
         }
         for (index, route) in self.routes.iter().enumerate() {
-            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), None);
+            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), Source::LIVE);
             if sight.is_open(node) {
                 route.policy.reported(now, node, &report, sight);
             }
@@ -37,7 +37,8 @@ impl Dispatcher {
     /// A node's cache has changed. False, and nothing is kept, if there is no such node, it does not take requests,
     /// or the policy does not mirror caches.
     pub fn cache_event(&self, now: Time, node: NodeId, target: TargetId, event: CacheEvent) -> bool {
-        let act = |tape: Option<&Tape>| self.mirror(now, node, target, event, tape).then_some(node).ok_or(());
+        let act =
+            |source: Source<'_>| self.mirror(now, node, target, event, source).then_some(node).ok_or(());
         self.change(now, || Change::Cache(node, target, event), act).is_ok()
     }
 
@@ -49,11 +50,11 @@ impl Dispatcher {
         node: NodeId,
         target: TargetId,
         event: CacheEvent,
-        tape: Option<&Tape>,
+        source: Source<'_>,
     ) -> bool {
         let mut kept = false;
         for (index, route) in self.routes.iter().enumerate() {
-            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), tape);
+            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), source);
             kept |= sight.is_open(node) && route.policy.cache_event(now, node, target, event, sight);
         }
         kept
@@ -62,7 +63,7 @@ impl Dispatcher {
     /// A request that was started at `node` has been answered; to be told before [`Dispatcher::finish`]. For policies that
     /// learn from it. What they learn is not recorded here, but with the decisions that go by it.
     pub fn served(&self, now: Time, request: &Request, node: NodeId, served: &Served) {
-        let sight = self.sight(request.route, None);
+        let sight = self.sight(request.route, Source::LIVE);
         self.route(request.route).policy.served(now, request, node, served, sight);
         self.follow_thresholds();
     }
@@ -72,14 +73,14 @@ impl Dispatcher {
     /// reply would have taken is not known, but that it took longer; policies that learn latencies take it for that. Never
     /// recorded, as [`Dispatcher::served`].
     pub fn unserved(&self, now: Time, request: &Request, node: NodeId, waited: Duration) {
-        let sight = self.sight(request.route, None);
+        let sight = self.sight(request.route, Source::LIVE);
         self.route(request.route).policy.unserved(now, request, node, waited, sight);
     }
 
     /// A route gets another routing table. Decisions made from here on go by it. False if its policy uses none or there
     /// is no such route.
     pub fn set_table(&self, now: Time, route: RouteId, table: &Arc<RouteTable>) -> bool {
-        let act = |_: Option<&Tape>| self.place_table(route, table).then_some(Changed::NO_NODE).ok_or(());
+        let act = |_: Source<'_>| self.place_table(route, table).then_some(Change::NO_NODE).ok_or(());
         self.change(now, || Change::Table(route, table.clone()), act).is_ok()
     }
 

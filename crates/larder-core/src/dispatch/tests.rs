@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::nodes::{JoinError, Weight};
-use crate::policy::PolicySettings;
+use crate::policy::{PolicyKind, PolicySettings};
 use core::time::Duration;
 
 fn cluster(policy: PolicyKind, n: usize, admission: Admission) -> Dispatcher {

@@ -7,12 +7,11 @@
 //! persistence cookies hold for backups. Whether a draining node still keeps its clients is the shell's to say, which knows since when it
 //! drains: it asks by [`Tie::Past`] when that is over.
 
-use super::{Decision, Dispatcher, Request, Tie};
-use crate::nodes::{NodeState, Sight};
-use crate::policy::Reason;
-use crate::tape::Read;
+use super::arrival::Decision;
+use crate::nodes::Sight;
+use crate::policy::{Reason, Request, Tie};
 
-/// What becomes of a wish.
+/// The outcome of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wished {
     /// There is none, or the node has failed the request already.
@@ -33,47 +32,41 @@ impl Wished {
     }
 }
 
-impl Dispatcher {
-    /// What becomes of a request's wish. Nothing is counted.
-    #[inline]
-    pub(super) fn wished(&self, request: &Request, sight: Sight<'_>) -> Wished {
-        match self.answer(request, sight) {
-            // That it is tried again says more.
-            Wished::Denied(_) if !request.exclude.is_empty() => Wished::No,
-            wished => wished,
-        }
+/// The outcome of a request's wish. `thresholds` gives T_low and T_high of its route. Nothing is counted.
+#[inline]
+pub(super) fn wished(request: &Request, sight: Sight<'_>, thresholds: impl Fn() -> (u32, u32)) -> Wished {
+    match answer(request, sight, thresholds) {
+        // That it is tried again says more.
+        Wished::Denied(_) if !request.exclude.is_empty() => Wished::No,
+        wished => wished,
     }
+}
 
-    #[inline]
-    fn answer(&self, request: &Request, sight: Sight<'_>) -> Wished {
-        match request.tie {
-            Tie::None | Tie::Origin(_) => Wished::No,
-            Tie::Past(_) => Wished::Denied(Reason::StickyDrained),
-            Tie::Wish(node) if request.exclude.contains(node) => Wished::No,
-            Tie::Wish(node) => {
-                // Looked at only where the node takes no new clients: it drains, or stands by.
-                let keeps = || {
-                    self.nodes.is_in(node, self.group_of(request.route))
-                        && matches!(self.nodes.state(node), NodeState::Draining | NodeState::Up)
-                };
-                if !sight.is_open(node) && !keeps() {
-                    return Wished::Denied(Reason::StickyDown);
-                }
-                let high = sight.read(Read::Learned, || self.thresholds_of(request.route).1.into());
-                let most = high.saturating_mul(u64::from(sight.weight(node).milli()));
-                // Long-lived requests do not count: a client of a node's fellow connections would lose its session to them.
-                if u64::from(sight.counting(false).load(node)) * 1000 >= most {
-                    return Wished::Denied(Reason::StickyFull);
-                }
-                Wished::Granted(Decision { node, reason: request.reason_or(Reason::Sticky) })
+#[inline]
+fn answer(request: &Request, sight: Sight<'_>, thresholds: impl Fn() -> (u32, u32)) -> Wished {
+    match request.tie {
+        Tie::None | Tie::Origin(_) => Wished::No,
+        Tie::Past(_) => Wished::Denied(Reason::StickyDrained),
+        Tie::Wish(node) if request.exclude.contains(node) => Wished::No,
+        Tie::Wish(node) => {
+            // Looked at only where the node takes no new clients: it drains, or stands by.
+            if !sight.is_open(node) && !sight.keeps_clients(node) {
+                return Wished::Denied(Reason::StickyDown);
             }
+            let high = sight.learned(|| thresholds().1.into());
+            let most = high.saturating_mul(u64::from(sight.weight(node).milli()));
+            // Long-lived requests do not count: a client of a node's fellow connections would lose its session to them.
+            if u64::from(sight.counting(false).load(node)) * 1000 >= most {
+                return Wished::Denied(Reason::StickyFull);
+            }
+            Wished::Granted(Decision { node, reason: request.reason_or(Reason::Sticky) })
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Admission, Arrival, RouteSpec, Settings};
+    use super::super::{Admission, Arrival, Dispatcher, RouteSpec, Settings};
     use super::*;
     use crate::id::{NodeId, RouteId, TargetId};
     use crate::nodes::{GroupId, Groups, NodeSpec, Weight};

@@ -154,13 +154,14 @@ fn score(identity: u64, target: TargetId) -> f64 {
 mod tests {
     use super::super::{JoinPace, NodeSpec, Placing, Weight};
     use super::*;
+    use crate::source::Source;
     use crate::time::Time;
     use proptest::prelude::*;
 
     fn table(names: &[&str], elsewhere: &Elsewhere) -> Nodes {
         let nodes = Nodes::new(16, JoinPace { targets_per_s: 1, warm_targets: 0 });
         for name in names {
-            nodes.join(Time::ZERO, NodeSpec::named(*name), true, None, |_| {}).expect("room");
+            nodes.join(Time::ZERO, NodeSpec::named(*name), true, Source::LIVE, |_| {}).expect("room");
         }
         nodes.set_elsewhere(elsewhere);
         nodes
@@ -211,7 +212,7 @@ mod tests {
         let nodes = table(&["x"], &Elsewhere { switches: 1, apart: 4, ..Elsewhere::default() });
         let spec =
             NodeSpec { weight: Weight::from_milli(3_000).expect("in range"), ..NodeSpec::named("big") };
-        nodes.join(Time::ZERO, spec, true, None, |_| {}).expect("room");
+        nodes.join(Time::ZERO, spec, true, Source::LIVE, |_| {}).expect("room");
         let big = (0..4_000).filter(|target| placed(&nodes, *target) == "big").count();
         // Three in four, five standard deviations.
         assert!((2_863..=3_137).contains(&big), "{big}");

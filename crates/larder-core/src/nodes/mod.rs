@@ -12,15 +12,17 @@ mod report;
 mod search;
 mod sight;
 mod view;
+mod visits;
 
 pub use elsewhere::{Demand, Elsewhere, fair_share};
 pub use group::{GroupId, Groups};
 pub use report::{LoadReport, Reported, Signal, UnknownSignal};
 pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
+pub(crate) use visits::Visits;
 
 use crate::id::{NodeId, RouteId};
-use crate::tape::Tape;
+use crate::source::Source;
 use crate::time::Time;
 use crate::unit::Bytes;
 use arc_swap::ArcSwap;
@@ -119,11 +121,16 @@ pub struct Nodes {
 }
 
 /// The joining nodes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Joiners {
     each: Vec<Joiner>,
-    /// Recorded visits; see [`Sight::visit`].
-    visits: u64,
+    visits: Visits,
+}
+
+impl Default for Joiners {
+    fn default() -> Self {
+        Self { each: Vec::new(), visits: Visits::to_joiners() }
+    }
 }
 
 impl Joiners {
@@ -432,13 +439,13 @@ impl Nodes {
     }
 
     /// Adds a node. One that joins a running cluster (`warm` false) is given new targets at the join pace.
-    /// Whether a removed node's slot is free yet passes the tape.
+    /// Whether a removed node's slot is free yet passes the source.
     pub(crate) fn join(
         &self,
         now: Time,
         spec: NodeSpec,
         warm: bool,
-        tape: Option<&Tape>,
+        source: Source<'_>,
         claim: impl FnOnce(NodeId),
     ) -> Result<NodeId, JoinError> {
         let mut joiners = lock(&self.joiners);
@@ -449,7 +456,7 @@ impl Nodes {
         if view.id_of(&spec.name).is_some() {
             return Err(JoinError::NameTaken(spec.name));
         }
-        let sight = Sight::of(self, tape, RouteId::DEFAULT, GroupId::ALL);
+        let sight = Sight::of(self, source, RouteId::DEFAULT, GroupId::ALL);
         let load = |index: usize| sight.own_load(slot(index));
         let free = |index: &usize| {
             view.rows.get(*index).is_none_or(|e| {

@@ -1,13 +1,16 @@
-//! What a policy sees of the nodes, and through what: every value that other threads change passes the tape, if one
-//! runs.
+//! The nodes as a policy sees them: every value that other threads change passes the decision's [`Source`].
 //!
 //! Membership (states, weights, cache sizes, losses) and what nodes report is the same for all decisions between two
-//! changes, and is read as it stands. Loads, counts and turns change at any moment; they are read through the [`Tape`].
+//! changes, and is read as it stands. Loads, counts and turns change at any moment; they are read through the source. So
+//! is what policies keep: they read turns and what was learned by [`Sight::turn`] and [`Sight::learned`], and name each
+//! visit to their state.
 
 use super::load::Key;
 use super::search::{Taped, Words};
-use super::{GroupId, LoadReport, Nodes, Placing, Reported, Weight, lock, mix, slot};
+use super::visits::Visits;
+use super::{GroupId, LoadReport, NodeState, Nodes, Placing, Reported, Weight, lock, mix, slot};
 use crate::id::{NodeId, RouteId, TargetId};
+use crate::source::Source;
 use crate::tape::{Lane, Read, Tape, Track};
 use crate::time::Time;
 use core::sync::atomic::Ordering;
@@ -20,20 +23,20 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
     pub(super) nodes: &'a Nodes,
-    tape: Option<&'a Tape>,
+    source: Source<'a>,
     route: RouteId,
     pub(super) group: GroupId,
     long_lived: bool,
 }
 
 impl<'a> Sight<'a> {
-    /// The nodes of a route's group, read through a tape if there is one.
-    pub(crate) fn of(nodes: &'a Nodes, tape: Option<&'a Tape>, route: RouteId, group: GroupId) -> Self {
-        Self { nodes, tape, route, group, long_lived: false }
+    /// The nodes of a route's group, read through a source.
+    pub(crate) fn of(nodes: &'a Nodes, source: Source<'a>, route: RouteId, group: GroupId) -> Self {
+        Self { nodes, source, route, group, long_lived: false }
     }
 
     /// The same, where loads count long-lived requests too. The number of long-lived requests is a part of the membership:
-    /// while a tape runs it is the same for all decisions between two changes.
+    /// while a run is recorded it is the same for all decisions between two changes.
     #[inline]
     pub(crate) fn counting(self, long_lived: bool) -> Self {
         // Where there are none, the faster searches give the same.
@@ -43,7 +46,7 @@ impl<'a> Sight<'a> {
     /// All nodes, read live.
     #[cfg(test)]
     pub(crate) fn live(nodes: &'a Nodes) -> Self {
-        Self::of(nodes, None, RouteId::DEFAULT, GroupId::ALL)
+        Self::of(nodes, Source::LIVE, RouteId::DEFAULT, GroupId::ALL)
     }
 
     /// Whether the group is that of all nodes.
@@ -52,10 +55,10 @@ impl<'a> Sight<'a> {
         self.group == GroupId::ALL
     }
 
-    /// Whether no tape runs.
+    /// Whether nothing is recorded or played.
     #[inline]
     pub(crate) fn is_live(self) -> bool {
-        self.tape.is_none()
+        self.source.is_live()
     }
 
     fn taped(self, tape: &'a Tape) -> Taped<'a> {
@@ -65,7 +68,7 @@ impl<'a> Sight<'a> {
     /// `load / weight` of `node`, comparable between nodes.
     #[inline]
     pub fn key(self, node: NodeId) -> Key {
-        let key = match self.tape {
+        let key = match self.source.tape() {
             None => self.key_of(&self.nodes.loads, node),
             Some(tape) => self.key_of(&self.taped(tape), node),
         };
@@ -111,7 +114,7 @@ impl<'a> Sight<'a> {
 
     /// Requests in flight at `node` that this dispatcher has sent there and that are not long-lived.
     pub(super) fn own_load(self, node: NodeId) -> u32 {
-        match self.tape {
+        match self.source.tape() {
             None => self.nodes.loads.load(node),
             Some(tape) => self.taped(tape).word(node.index()).load(),
         }
@@ -121,6 +124,12 @@ impl<'a> Sight<'a> {
     #[inline]
     pub fn is_open(self, node: NodeId) -> bool {
         self.nodes.takes(node, self.group)
+    }
+
+    /// Whether `node` is of the group and is up or drains, so that it may keep the clients it has.
+    pub(crate) fn keeps_clients(self, node: NodeId) -> bool {
+        self.nodes.is_in(node, self.group)
+            && matches!(self.nodes.state(node), NodeState::Draining | NodeState::Up)
     }
 
     /// Number of slots in use, removed nodes included: an upper bound of the slot numbers.
@@ -174,7 +183,7 @@ impl<'a> Sight<'a> {
             return open.map(|node| self.load(node)).sum();
         }
         let live = || self.nodes.outstanding_total();
-        let own = match self.tape {
+        let own = match self.source.tape() {
             None => live(),
             Some(tape) => u32::try_from(tape.read(Read::Outstanding, || live().into())).unwrap_or(u32::MAX),
         };
@@ -192,7 +201,7 @@ impl<'a> Sight<'a> {
             let view = self.nodes.view.load();
             return view.pool(self.group).from(0).any(|index| self.key(slot(index)) < bound);
         }
-        match self.tape {
+        match self.source.tape() {
             None => self.nodes.loads.any_below(bound),
             Some(tape) => self.taped(tape).any_below(bound),
         }
@@ -205,7 +214,7 @@ impl<'a> Sight<'a> {
         if !self.sees_all() || self.long_lived {
             return self.least_without(start, |_| false);
         }
-        match self.tape {
+        match self.source.tape() {
             None => self.nodes.loads.least(start),
             Some(tape) => self.taped(tape).least(start),
         }
@@ -220,12 +229,12 @@ impl<'a> Sight<'a> {
         if !self.sees_all() {
             let view = self.nodes.view.load();
             let members = view.pool(self.group).from(start);
-            return match self.tape {
+            return match self.source.tape() {
                 None => self.nodes.loads.least_of(members, Words::key_in_a_group, skip),
                 Some(tape) => self.taped(tape).least_of(members, Words::key_in_a_group, skip),
             };
         }
-        match self.tape {
+        match self.source.tape() {
             None => self.nodes.loads.least_without(start, skip),
             Some(tape) => self.taped(tape).least_without(start, skip),
         }
@@ -286,7 +295,7 @@ impl<'a> Sight<'a> {
         }
         let mut joiners = lock(&self.nodes.joiners);
         // All routes share the joining nodes.
-        Self { route: RouteId::DEFAULT, ..self }.visit(Lane::Joiners, &mut joiners.visits);
+        Self { route: RouteId::DEFAULT, ..self }.visit(&mut joiners.visits);
         let resting = joiners.resting(now);
         let chosen = if resting.contains(&first) {
             let other = self.least_without(start, |node| skip(node) || resting.contains(&node));
@@ -301,7 +310,7 @@ impl<'a> Sight<'a> {
     }
 
     fn is_joining(self, node: NodeId) -> bool {
-        match self.tape {
+        match self.source.tape() {
             None => self.nodes.loads.is_joining(node),
             Some(tape) => self.taped(tape).word(node.index()).is_joining(),
         }
@@ -346,7 +355,7 @@ impl<'a> Sight<'a> {
     /// Counts a request at `node`; gives the node's key before.
     #[inline]
     pub(crate) fn start(self, node: NodeId) -> Key {
-        let word = match self.tape {
+        let word = match self.source.tape() {
             None => self.nodes.loads.count(node),
             Some(tape) => self.taped(tape).count(node),
         };
@@ -358,7 +367,7 @@ impl<'a> Sight<'a> {
     /// Takes back what [`Sight::start`] has counted. False if nothing was.
     #[must_use]
     pub(crate) fn end(self, node: NodeId) -> bool {
-        match self.tape {
+        match self.source.tape() {
             None => self.nodes.loads.sub(node),
             Some(tape) => self.taped(tape).sub(node),
         }
@@ -366,40 +375,68 @@ impl<'a> Sight<'a> {
 
     /// Counts a request among the admitted that nobody has asked about; not where a record is played, which counts none.
     pub(crate) fn enter_anyway(self) {
-        if self.tape.is_none_or(|tape| !tape.is_playing()) {
+        if !self.source.is_played() {
             self.nodes.outstanding(self.group).enter_anyway();
         }
     }
 
-    /// An admitted request has found no node: gives its place back, unless a tape is played.
+    /// An admitted request has found no node: gives its place back, unless a record is played.
     pub(crate) fn leave(self) {
-        if self.tape.is_none_or(|tape| !tape.is_playing()) {
+        if !self.source.is_played() {
             self.nodes.outstanding(self.group).leave();
         }
     }
 
-    /// Any other value that other threads change without a lock: all of a policy's own go through here.
+    /// A value that requests or reports have taught a policy, as it is at the time of this decision.
     #[inline]
-    pub(crate) fn read(self, kind: Read, live: impl FnOnce() -> u64) -> u64 {
-        match self.tape {
+    pub(crate) fn learned(self, live: impl FnOnce() -> u64) -> u64 {
+        self.read(Read::Learned, live)
+    }
+
+    /// A turn counter before it is passed on.
+    #[inline]
+    pub(crate) fn turn(self, live: impl FnOnce() -> u64) -> u64 {
+        self.read(Read::Turn, live)
+    }
+
+    /// The answer of the admission gate: 0 enters, 1 full, 2 + ticket waits.
+    #[inline]
+    pub(crate) fn gate(self, live: impl FnOnce() -> u64) -> u64 {
+        self.read(Read::Gate, live)
+    }
+
+    #[inline]
+    fn read(self, kind: Read, live: impl FnOnce() -> u64) -> u64 {
+        match self.source.tape() {
             None => live(),
             Some(tape) => tape.read(kind, live),
         }
     }
 
-    /// Notes a visit to state behind a lock, which is held; `visits` lies behind the same lock and is for this alone.
+    /// Names a visit to state behind a lock, which is held; `visits` lies behind the same lock and is for this alone.
     #[inline]
-    pub(crate) fn visit(self, lane: Lane, visits: &mut u64) {
-        if let Some(tape) = self.tape {
-            tape.visit(Track { route: self.route, lane }, *visits, *visits + 1);
-            *visits += 1;
+    pub(crate) fn visit(self, visits: &mut Visits) {
+        if let Some(tape) = self.source.tape() {
+            tape.visit(Track { route: self.route, lane: visits.lane }, visits.count, visits.count + 1);
+            visits.count += 1;
         }
     }
 
-    /// Notes that an atomic counter went from `before` to `after` in one step.
+    /// Notes that lot number `number` was drawn.
     #[inline]
-    pub(crate) fn counted(self, lane: Lane, before: u64, after: u64) {
-        if let Some(tape) = self.tape {
+    pub(crate) fn drawn(self, number: u64) {
+        self.counted(Lane::Lots, number, number + 1);
+    }
+
+    /// Notes that a policy's turn went from `before` to `after` in one step: its only turn, or the one of this number.
+    #[inline]
+    pub(crate) fn turned(self, turn: Option<u16>, before: u64, after: u64) {
+        self.counted(turn.map_or(Lane::Turn, Lane::Own), before, after);
+    }
+
+    #[inline]
+    fn counted(self, lane: Lane, before: u64, after: u64) {
+        if let Some(tape) = self.source.tape() {
             tape.visit(Track { route: self.route, lane }, before, after);
         }
     }

@@ -44,7 +44,7 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     }
 
     /// A request that was sent to `node` has been answered. What is learned from it must be read through
-    /// [`Sight::read`](Sight) as [`Read::Learned`](crate::tape::Read), so that a decision can be made anew.
+    /// [`Sight::learned`], so that a decision can be made anew.
     fn served(&self, _now: Time, _request: &Request, _node: NodeId, _served: &Served, _nodes: Sight<'_>) {}
 
     /// A try at `node` has ended without a whole reply: a reply would have taken longer than `waited`. Learned, as in

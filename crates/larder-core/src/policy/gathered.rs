@@ -26,8 +26,7 @@ use super::common::Common;
 use super::measured::open;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::{LoadReport, Sight, lock};
-use crate::tape::Lane;
+use crate::nodes::{LoadReport, Sight, Visits, lock};
 use crate::time::Time;
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -64,7 +63,7 @@ struct State {
     clock: u64,
     /// The membership for which the weights hold.
     members: Option<u64>,
-    visits: u64,
+    visits: Visits,
 }
 
 impl Gathered {
@@ -158,7 +157,7 @@ const fn gap(weight: u64) -> u64 {
 impl Policy for Gathered {
     fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let mut state = lock(&self.state);
-        nodes.visit(Lane::Own(0), &mut state.visits);
+        nodes.visit(&mut state.visits);
         let choice = self.decide(&mut state, now, request, nodes);
         drop(state);
         choice.map(|choice| choice.counted(nodes))

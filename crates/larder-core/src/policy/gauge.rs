@@ -2,7 +2,7 @@
 //!
 //! A policy makes a load of each report as it comes ([`Policy::reported`](super::Policy::reported)) and puts it here. It
 //! counts until the node reports again, loses its targets (fails, drains, leaves), or the report is too old; it is *missing*
-//! then. Loads change with reports only, and so are the same for all decisions between two changes; they need no tape.
+//! then. Loads change with reports only, and so are the same for all decisions between two changes; they are read as they stand.
 //!
 //! A node that reports only what requests show of it, as in the headers of its replies, says nothing until it gets one. So
 //! that it is not passed over for good, a search may count it as the least of all while it is idle ([`Unknown::Probe`]).
@@ -13,7 +13,6 @@
 
 use crate::id::NodeId;
 use crate::nodes::{Sight, lock};
-use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -218,7 +217,7 @@ impl Gauge {
         let missing = missing.filter(move |node| usable(*node) && self.get(now, *node, nodes).is_none());
         missing.filter(move |node| {
             let rests = || self.slots[node.index()].rests.load(Ordering::Relaxed) > now.as_nanos();
-            nodes.load(*node) == 0 && nodes.read(Read::Learned, || rests().into()) == 0
+            nodes.load(*node) == 0 && nodes.learned(|| rests().into()) == 0
         })
     }
 
@@ -271,6 +270,7 @@ mod tests {
     use super::*;
     use crate::id::RouteId;
     use crate::nodes::{GroupId, JoinPace, NodeSpec, NodeState, Nodes};
+    use crate::source::Source;
     use proptest::prelude::*;
 
     const AGE_MAX: Duration = Duration::from_secs(10);
@@ -279,14 +279,14 @@ mod tests {
         let nodes = Nodes::new(300, JoinPace { targets_per_s: 1, warm_targets: 0 });
         for i in 0..n {
             nodes
-                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, None, |_| {})
+                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, Source::LIVE, |_| {})
                 .expect("there is room");
         }
         nodes
     }
 
     fn sight(nodes: &Nodes) -> Sight<'_> {
-        Sight::of(nodes, None, RouteId::DEFAULT, GroupId::ALL)
+        Sight::of(nodes, Source::LIVE, RouteId::DEFAULT, GroupId::ALL)
     }
 
     proptest! {

@@ -173,12 +173,13 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::nodes::{JoinPace, NodeSpec, Nodes, mix};
+    use crate::source::Source;
     use proptest::prelude::*;
 
     fn nodes(names: &[&str]) -> Nodes {
         let nodes = Nodes::new(8, JoinPace { targets_per_s: 1, warm_targets: 0 });
         for name in names {
-            nodes.join(Time::ZERO, NodeSpec::named(*name), true, None, |_| {}).expect("room");
+            nodes.join(Time::ZERO, NodeSpec::named(*name), true, Source::LIVE, |_| {}).expect("room");
         }
         nodes
     }

@@ -24,7 +24,7 @@
 //! and targets of all sizes make the times' tails. They are counted in classes of an eighth of a doubling (an error of 9 % at
 //! most), each half forgotten after 4,096 samples. M is the ratio, cut to 1 to 1,000; until there are 64 samples of each, or
 //! where nodes do not say what was a hit, it is the value to start from, the paper's 50. Decisions read it as
-//! [`Read::Learned`].
+//! [`Sight::learned`].
 //!
 //! *What stays a constant.* L_idle and L_overload, the paper's 30 and 130 connections: no time of a single request tells them.
 //! By the formula a node with `load` in flight delays what comes by load - L_idle units, so with hits of r ms L_overload
@@ -57,7 +57,6 @@ use crate::clock::Slot;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;
 use crate::nodes::{Placing, Sight};
-use crate::tape::Read;
 use crate::time::Time;
 use core::time::Duration;
 use miss::Misses;
@@ -107,7 +106,7 @@ impl LardCost {
     fn miss(&self, nodes: Sight<'_>) -> u64 {
         let milli = match &self.misses {
             None => self.miss_milli,
-            Some(misses) => match nodes.read(Read::Learned, || misses.milli()) {
+            Some(misses) => match nodes.learned(|| misses.milli()) {
                 0 => self.miss_milli,
                 milli => milli,
             },

@@ -47,8 +47,7 @@ use super::measured::open;
 use super::mirror::{Copy, Mirror};
 use super::{CacheEvent, Choice, Known, Memory, Policy, Reason, Request};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, lock};
-use crate::tape::Lane;
+use crate::nodes::{Sight, Visits, lock};
 use crate::time::Time;
 use core::cell::Cell;
 use std::sync::Mutex;
@@ -71,7 +70,7 @@ struct State {
     /// By slot: what is known of the room in the node's cache.
     rooms: Vec<Room>,
     search: Cell<Search>,
-    visits: u64,
+    visits: Visits,
 }
 
 /// How the last search for a cache with room ended, so that not every miss looks at all nodes.
@@ -131,7 +130,7 @@ impl LbGc {
             mirror: Mirror::new(common.targets_max),
             rooms: Vec::new(),
             search: Cell::default(),
-            visits: 0,
+            visits: Visits::default(),
         };
         Self { state: Mutex::new(state) }
     }
@@ -195,7 +194,7 @@ impl Policy for LbGc {
             return retry(now, request, nodes).map(|choice| choice.counted(nodes));
         }
         let mut state = lock(&self.state);
-        nodes.visit(Lane::Own(0), &mut state.visits);
+        nodes.visit(&mut state.visits);
         let epoch = nodes.epoch();
         state.bury(nodes);
         let verdict = state.decide(request.target, nodes)?;
@@ -236,7 +235,7 @@ impl Policy for LbGc {
         nodes: Sight<'_>,
     ) -> bool {
         let mut state = lock(&self.state);
-        nodes.visit(Lane::Own(0), &mut state.visits);
+        nodes.visit(&mut state.visits);
         let epoch = nodes.epoch();
         if state.rooms.len() <= node.index() {
             state.rooms.resize(node.index() + 1, Room::default());

@@ -6,11 +6,10 @@ use super::lard_cost::{CostSettings, MissCost};
 use super::thresholds::{HighRule, LowRule, ThresholdSettings, Training};
 use super::{PolicyKind, PolicySettings};
 use crate::class::ServiceClass;
-use crate::dispatch::{
-    Admission, Arrival, Changed, Decided, Dispatcher, Found, Request, Served, Settings, Witness,
-};
+use crate::dispatch::{Admission, Arrival, Dispatcher, Found, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, Signal, Weight, mix};
+use crate::record::{Changed, Decided, Witness};
 use crate::time::Time;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};

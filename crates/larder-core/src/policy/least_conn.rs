@@ -3,7 +3,6 @@
 use super::about::About;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::nodes::Sight;
-use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,7 +23,7 @@ impl Policy for LeastConnections {
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let start = nodes.read(Read::Turn, || self.next.load(Ordering::Relaxed) as u64) as usize;
+        let start = nodes.turn(|| self.next.load(Ordering::Relaxed) as u64) as usize;
         let node = if request.exclude.is_empty() {
             nodes.least(start)
         } else {

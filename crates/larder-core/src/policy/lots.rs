@@ -5,7 +5,6 @@
 use super::members::{Member, scale};
 use crate::id::NodeId;
 use crate::nodes::{Sight, mix};
-use crate::tape::Lane;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a pair is drawn anew because one of it cannot be used.
@@ -26,7 +25,7 @@ impl Lots {
     /// The next lot.
     pub(super) fn take(&self, nodes: Sight<'_>) -> u64 {
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
-        nodes.counted(Lane::Lots, number, number + 1);
+        nodes.drawn(number);
         self.lot(number)
     }
 

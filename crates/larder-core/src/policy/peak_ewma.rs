@@ -24,7 +24,7 @@
 //! Where we differ: time goes in steps of 2^20 ns, about a millisecond; observations within one step count as peaks
 //! only. As in [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.
 //!
-//! What is learned is not recorded; a decision reads it through its tape, so that it can be made anew.
+//! What is learned is not recorded; a decision reads it by [`Sight::learned`], so that it can be made anew.
 //!
 //! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
 //! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.
@@ -38,7 +38,6 @@ use crate::curve::exp_minus;
 use crate::id::NodeId;
 use crate::nodes::Sight;
 use crate::range::{SettingsError, in_range};
-use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -108,7 +107,7 @@ impl PeakEwma {
     fn cost(&self, now: Time, drawn: Drawn, nodes: Sight<'_>) -> f64 {
         let Drawn { node, weight_milli } = drawn;
         let load = nodes.load(node);
-        let word = nodes.read(Read::Learned, || self.estimate(now, node, nodes).map_or(0, f64::to_bits));
+        let word = nodes.learned(|| self.estimate(now, node, nodes).map_or(0, f64::to_bits));
         let latency = match word {
             0 if load == 0 => 0.0,
             0 => UNKNOWN_NS,

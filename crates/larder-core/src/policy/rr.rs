@@ -4,7 +4,6 @@ use super::about::About;
 use super::{Choice, Memory, Policy, Reason, Request};
 use crate::id::NodeId;
 use crate::nodes::Sight;
-use crate::tape::{Lane, Read};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,16 +36,11 @@ impl Policy for RoundRobin {
 }
 
 /// Whose turn it is: the slot after the one that had it last.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Turn {
     next: AtomicU64,
-    lane: Lane,
-}
-
-impl Default for Turn {
-    fn default() -> Self {
-        Self { next: AtomicU64::new(0), lane: Lane::Turn }
-    }
+    /// The turn's number; `None` for a policy's only one.
+    number: Option<u16>,
 }
 
 impl Turn {
@@ -65,13 +59,13 @@ impl Turn {
 
     /// One of several turns of a policy.
     pub(super) fn numbered(number: u16) -> Self {
-        Self { next: AtomicU64::new(0), lane: Lane::Own(number) }
+        Self { next: AtomicU64::new(0), number: Some(number) }
     }
 
     /// The open node whose turn it is among those for which `fits` is true, and the slots passed over, it included.
     pub(super) fn next(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
         let slots = nodes.slots() as u64;
-        let from = nodes.read(Read::Turn, || self.next.load(Ordering::Relaxed));
+        let from = nodes.turn(|| self.next.load(Ordering::Relaxed));
         (0..slots).find_map(|step| {
             let node = NodeId(u16::try_from(from.wrapping_add(step) % slots).ok()?);
             (nodes.is_open(node) && fits(node)).then_some((node, step + 1))
@@ -93,7 +87,7 @@ impl Turn {
         fits: impl Fn(NodeId) -> bool,
     ) -> Option<(NodeId, u64)> {
         let count = those.len() as u64;
-        let from = nodes.read(Read::Turn, || self.next.load(Ordering::Relaxed)).checked_rem(count)? as usize;
+        let from = nodes.turn(|| self.next.load(Ordering::Relaxed)).checked_rem(count)? as usize;
         let order = those[from..].iter().chain(&those[..from]);
         let (node, step) = order.zip(0..count).find(|(node, _)| nodes.is_open(**node) && fits(**node))?;
         Some((*node, step + 1))
@@ -102,6 +96,6 @@ impl Turn {
     /// Passes the turn on by what [`Turn::next_of`] says was passed over.
     pub(super) fn pass(&self, nodes: Sight<'_>, passed: u64) {
         let before = self.next.fetch_add(passed, Ordering::Relaxed);
-        nodes.counted(self.lane, before, before.wrapping_add(passed));
+        nodes.turned(self.number, before, before.wrapping_add(passed));
     }
 }

@@ -19,9 +19,8 @@ use super::set::Small;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, Slot};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, lock};
+use crate::nodes::{Sight, Visits, lock};
 use crate::spread::Spread;
-use crate::tape::Lane;
 use crate::time::Time;
 use core::sync::atomic::AtomicUsize;
 use core::time::Duration;
@@ -100,18 +99,15 @@ impl Targets {
 
     fn spread(targets_max: usize, shards: usize, spread: Spread) -> Self {
         let share = targets_max.div_ceil(shards).max(1);
-        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(share, spread)))).collect();
+        let shards = (0..shards).map(|index| Padded(Mutex::new(Shard::new(index, share, spread)))).collect();
         Self { shards, next: AtomicUsize::new(0), spread }
     }
 
     /// The shard of a target, locked for a decision.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 4,096 shards")]
     pub(super) fn visit(&self, target: TargetId, nodes: Sight<'_>) -> MutexGuard<'_, Shard> {
         let mut shard = self.shard(target);
-        if !nodes.is_live() {
-            nodes.visit(Lane::Shard(self.index(target) as u16), &mut shard.visits);
-        }
+        nodes.visit(&mut shard.visits);
         shard
     }
 
@@ -153,19 +149,18 @@ pub(super) struct Shard {
     pub(super) table: ClockTable<Entry>,
     /// Sets with more than four members.
     large: BTreeMap<TargetId, Box<[NodeId]>>,
-    /// Recorded visits; see [`Sight::visit`].
-    visits: u64,
+    visits: Visits,
     pub(super) journal: Journal,
     /// How far the clock of changes runs ahead of this dispatcher's own; see [`super::gossip`].
     pub(super) ahead: Duration,
 }
 
 impl Shard {
-    fn new(targets_max: usize, spread: Spread) -> Self {
+    fn new(index: usize, targets_max: usize, spread: Spread) -> Self {
         Self {
             table: ClockTable::spread(targets_max, spread),
             large: BTreeMap::new(),
-            visits: 0,
+            visits: Visits::to_shard(index),
             journal: Journal::default(),
             ahead: Duration::ZERO,
         }

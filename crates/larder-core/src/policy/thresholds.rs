@@ -21,7 +21,7 @@
 //! eighth. If there are fewer than 32 samples of either kind when the phase is over, it goes on until there are; the value
 //! given stays in force. What comes out is cut to [`Training::min`] and [`Training::max`]. It is learned once.
 //!
-//! What is learned is no input: decisions read it as [`Read::Learned`], one value, so that they can be made anew. With both
+//! What is learned is no input: decisions read it as [`Sight::learned`], one value, so that they can be made anew. With both
 //! thresholds given nothing is read. A sample that finds another thread taking one is dropped.
 
 use super::{Choice, Reason};
@@ -29,7 +29,6 @@ use crate::id::NodeId;
 use crate::nodes::load::Key;
 use crate::nodes::{LoadReport, Sight, lock};
 use crate::range::{SettingsError, in_range, period};
-use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -267,7 +266,7 @@ impl Learner {
     }
 
     fn levels(&self, nodes: Sight<'_>) -> Levels {
-        let (low, high) = unpack(nodes.read(Read::Learned, || self.in_force.load(Ordering::Relaxed)));
+        let (low, high) = unpack(nodes.learned(|| self.in_force.load(Ordering::Relaxed)));
         Levels::new(low, high)
     }
 

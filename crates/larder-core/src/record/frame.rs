@@ -1,10 +1,9 @@
 //! Decisions, changes and the end of a record as bytes.
 
 use super::FRAME_BYTES_MAX;
+use super::witness::{Changed, Decided};
 use crate::class::ServiceClass;
-use crate::dispatch::{
-    Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request, Tie,
-};
+use crate::dispatch::{Arrival, CacheEvent, Cause, Change, Decision, Exclude, Refusal, Request, Tie};
 use crate::handover::{memory, put_memory};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{Elsewhere, Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};

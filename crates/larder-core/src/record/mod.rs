@@ -11,7 +11,7 @@
 //! ```
 //! Numbers are varints (LEB128, at most ten bytes) unless said otherwise; targets are eight bytes, the lowest first;
 //! times are nanoseconds. Frames are in the order in which they were told, which is one in which every change comes
-//! after all decisions of the generations before it ([`Witness`](crate::dispatch::Witness)).
+//! after all decisions of the generations before it ([`Witness`]).
 //!
 //! A version is never read by another: a record is evidence about one release. Bytes that do not say what they should
 //! end in a [`RecordError`]; no length is believed beyond [`FRAME_BYTES_MAX`].
@@ -19,11 +19,16 @@
 mod frame;
 mod header;
 mod line;
+mod recorder;
+mod redo;
 mod settings;
+mod witness;
 
 pub use frame::{End, Frame};
 pub use header::Header;
 pub use line::{changed_line, decided_line, first_visit};
+pub use redo::RedoError;
+pub use witness::{Changed, Decided, Witness};
 
 use crate::wire::WireError;
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
-    RouteSpec, Settings, Tie,
+    Admission, Arrival, CacheEvent, Cause, Change, Decision, Exclude, Refusal, Request, RouteSpec, Settings,
+    Tie,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{Elsewhere, GroupId, Groups, LoadReport, NodeSpec, NodeState, Weight};

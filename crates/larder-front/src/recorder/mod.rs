@@ -11,8 +11,9 @@
 
 mod writer;
 
-use larder_core::dispatch::{Changed, Decided, Witness};
-use larder_core::record::{End, Frame, Header, RecordError, changed_line, decided_line, first_visit};
+use larder_core::record::{
+    Changed, Decided, End, Frame, Header, RecordError, Witness, changed_line, decided_line, first_visit,
+};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufWriter};

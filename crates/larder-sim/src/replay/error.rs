@@ -1,8 +1,8 @@
 //! Why a record cannot be replayed.
 
 use larder_core::WireError;
-use larder_core::dispatch::{RedoError, SettingsError};
-use larder_core::record::RecordError;
+use larder_core::dispatch::SettingsError;
+use larder_core::record::{RecordError, RedoError};
 use larder_core::tape::Track;
 use std::io;
 

@@ -25,8 +25,7 @@ mod order;
 pub use error::{ReplayError, Trouble};
 
 use frames::Frames;
-use larder_core::dispatch::{Changed, Decided};
-use larder_core::record::{End, Frame, changed_line, decided_line, first_visit};
+use larder_core::record::{Changed, Decided, End, Frame, changed_line, decided_line, first_visit};
 use larder_core::{Dispatcher, Settings};
 use order::Order;
 use serde::Serialize;

@@ -11,8 +11,8 @@
 //! by its rate, the stated share of them, and at least [`REQUESTS_MIN`]. With r times that share it goes to 1 + floor(r) nodes,
 //! within the limit. It leaves one again only when its requests have fallen to half of what gave it the node.
 //!
-//! Which requests end up in which window depends on how threads interleave, so what a decision reads of all this passes the
-//! tape as one value; nothing is counted where a tape is played.
+//! Which requests end up in which window depends on how threads interleave, so what a decision reads of all this is
+//! one value, by [`Sight::learned`](crate::nodes::Sight::learned); nothing is counted where a record is played.
 
 use crate::id::TargetId;
 use crate::nodes::lock;

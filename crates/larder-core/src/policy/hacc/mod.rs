@@ -73,7 +73,6 @@ use super::{Choice, Known, Memory, Policy, Reason, Request};
 use crate::clock::Slot;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Sight};
-use crate::tape::Read;
 use crate::time::Time;
 use hot::{Hot, Spread};
 use monitor::Monitor;
@@ -193,7 +192,7 @@ impl Policy for Hacc {
         let spread = match &self.hot {
             None => Spread::ONE,
             Some(hot) => {
-                let counted = nodes.read(Read::Learned, || hot.count(now, request.target).to_bits());
+                let counted = nodes.learned(|| hot.count(now, request.target).to_bits());
                 Spread::from_bits(counted)
             }
         };
