@@ -4,6 +4,7 @@
 //! a node that restarts or moves keeps its slot, and so its targets. What changes with every request (the load) is
 //! atomic; what changes with membership is a snapshot that is replaced as a whole.
 
+mod agreed;
 mod elsewhere;
 mod group;
 pub mod load;
@@ -21,16 +22,16 @@ pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
 pub(crate) use visits::Visits;
 
-use crate::id::{NodeId, RouteId};
+use crate::id::NodeId;
 use crate::source::Source;
 use crate::time::Time;
-use crate::unit::Bytes;
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elsewhere::Shared;
-use load::{Key, Loads, Standing};
+use load::{Key, Loads, Standing, node_at as slot};
 use outstanding::{Outstanding, Total};
 use report::Reports;
+use search::{Taped, Words};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use view::{Entry, View};
 
@@ -456,8 +457,10 @@ impl Nodes {
         if view.id_of(&spec.name).is_some() {
             return Err(JoinError::NameTaken(spec.name));
         }
-        let sight = Sight::of(self, source, RouteId::DEFAULT, GroupId::ALL);
-        let load = |index: usize| sight.own_load(slot(index));
+        let load = |index: usize| match source.tape() {
+            None => self.loads.load(slot(index)),
+            Some(tape) => Taped { loads: &self.loads, tape }.word(index).load(),
+        };
         let free = |index: &usize| {
             view.rows.get(*index).is_none_or(|e| {
                 e.state == NodeState::Removed && load(*index) == 0 && self.long_lived(slot(*index)) == 0
@@ -576,14 +579,4 @@ pub(crate) const fn mix(value: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "there are at most 65,534 slots")]
-const fn slot(index: usize) -> NodeId {
-    NodeId(index as u16)
-}
-
-/// Whether `cache` sizes can be used as widths: all known.
-pub(crate) fn all_known(caches: &[Bytes]) -> bool {
-    caches.iter().all(|cache| cache.get() > 0)
 }

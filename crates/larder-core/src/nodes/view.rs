@@ -1,7 +1,7 @@
 //! What is known of the nodes beside their load: a snapshot, replaced as a whole when membership changes.
 
-use super::all_known;
 use super::group::{GroupId, Groups};
+use super::load::node_at;
 use super::report::Reported;
 use crate::id::NodeId;
 use crate::unit::Bytes;
@@ -208,7 +208,7 @@ impl Pool {
                 end
             }));
         }
-        let slots = || inside().map(|(index, _)| super::slot(index).0);
+        let slots = || inside().map(|(index, _)| node_at(index).0);
         Self {
             members: if caches.len() == rows.len() && group == GroupId::ALL {
                 Vec::new()
@@ -267,7 +267,7 @@ impl Pool {
 impl View {
     pub(super) fn id_of(&self, name: &str) -> Option<NodeId> {
         let alive = |entry: &Entry| entry.state != NodeState::Removed && &*entry.name == name;
-        self.rows.iter().position(alive).map(super::slot)
+        self.rows.iter().position(alive).map(node_at)
     }
 
     pub(super) fn put(&mut self, index: usize, spec: &NodeSpec) {
@@ -309,6 +309,11 @@ impl View {
     pub(super) fn pool(&self, group: GroupId) -> &Pool {
         self.pools.get(group.index()).unwrap_or(&NOBODY)
     }
+}
+
+/// Whether `cache` sizes can be used as widths: all known.
+fn all_known(caches: &[Bytes]) -> bool {
+    caches.iter().all(|cache| cache.get() > 0)
 }
 
 /// Maps a hash evenly to 0..n without a division (Lemire, TOMACS 2019).
