@@ -35,148 +35,29 @@ use super::card::NameKey;
 use super::trust::Trust;
 use crate::census::Taken;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::mix;
 use crate::policy::table::{Place, RouteTable};
 use crate::time::Time;
 use crate::unit::Bytes;
-use core::time::Duration;
 use counts::Counts;
 use round::Round;
+use serving::rank;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tables::{Coming, Held};
 
 mod counts;
+mod fetch;
+mod output;
 mod round;
 mod serving;
+mod settings;
 mod tables;
 mod wire;
 
-pub use serving::{Rest, Serving};
-pub use wire::{COUNTS_MAX, Count, PART_MAX, TableId, WardMessage};
-
-/// Most owners that a table has; further nodes serve the core, and what goes by hash. As ward-analysis.
-pub const OWNERS_MAX: usize = 1_024;
-
-/// How nodes work with a routing table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WardSettings {
-    /// Time between two tables, 1 s to 31 days; None: tables are only given ([`Ward::load`]). Default 15 min (the paper,
-    /// section 3.4).
-    pub refresh: Option<Duration>,
-    /// Requests counted at one node after which the first table is made; none is made of fewer. 1 to 1,000,000,000; default
-    /// 10,000.
-    pub first_requests: u64,
-    /// After the last change of who is there, another table is made. 100 ms to 1 h; default 5 s.
-    pub settle: Duration,
-    /// So often the lowest name says which table it has. 100 ms to 10 min; default 5 s.
-    pub beat: Duration,
-    /// What is not answered is asked for again. 10 ms to 1 min; default 1 s.
-    pub retry: Duration,
-    /// A node that gives no counts for so long is left out. At least `retry`, to 10 min; default 10 s.
-    pub patience: Duration,
-    /// Targets counted, and in a table, at most; more are left out. 64 to 100,000,000; default 1,048,576.
-    pub targets_max: usize,
-    /// Memory of this node's cache; a table is made for the least that there is. Not 0.
-    pub memory: Bytes,
-    /// Where targets go that the table does not have.
-    pub rest: Rest,
-}
-
-impl Default for WardSettings {
-    fn default() -> Self {
-        Self {
-            refresh: Some(Duration::from_secs(900)),
-            first_requests: 10_000,
-            settle: Duration::from_secs(5),
-            beat: Duration::from_secs(5),
-            retry: Duration::from_secs(1),
-            patience: Duration::from_secs(10),
-            targets_max: 1 << 20,
-            memory: Bytes::mib(64),
-            rest: Rest::Hashed,
-        }
-    }
-}
-
-/// Why a request is served where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WardWhy {
-    /// It is of the core.
-    Core,
-    /// It is this node's.
-    Own,
-    /// It is another's.
-    Owner,
-    /// Its owner is not there, or does not answer: by hash.
-    Heir,
-    /// The table does not have it.
-    Rest,
-    /// There is no table yet: by hash.
-    Early,
-}
-
-impl WardWhy {
-    /// All, in order.
-    pub const ALL: [Self; 6] = [Self::Core, Self::Own, Self::Owner, Self::Heir, Self::Rest, Self::Early];
-
-    /// Its name in logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Core => "core",
-            Self::Own => "own",
-            Self::Owner => "owner",
-            Self::Heir => "heir",
-            Self::Rest => "rest",
-            Self::Early => "early",
-        }
-    }
-}
-
-/// Where a request is to be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WardVerdict {
-    /// This node, or another.
-    pub node: NodeId,
-    /// Why.
-    pub why: WardWhy,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WardOutput {
-    /// A message is to be sent to a node.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        message: WardMessage,
-    },
-    /// A message is to be sent to all others.
-    Tell(WardMessage),
-    /// The census of this node is to be taken, and given to [`Ward::counted`].
-    Count {
-        /// What it has counted is to count whole the next time too: it has led to no table yet.
-        whole: bool,
-    },
-    /// A table is to be made, and given to [`Ward::made`], or [`Ward::unmade`].
-    Analyse(Analyse),
-}
-
-/// What a table is to be made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Analyse {
-    /// To be given back.
-    pub round: u64,
-    /// All nodes' counts together, in order of their targets.
-    pub counts: Vec<Count>,
-    /// The nodes that it is for. An owner is given as the place in this list.
-    pub nodes: Vec<NodeId>,
-    /// The least memory that one of them has.
-    pub memory: Bytes,
-    /// Where targets are served until then: the nodes that have them in memory.
-    pub now: Serving,
-}
+pub use output::{Analyse, WardOutput, WardVerdict, WardWhy};
+pub use serving::Serving;
+pub use settings::{Rest, WardSettings};
+pub use wire::{COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, TableId, WardMessage};
 
 /// The table in force, and what has become of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -232,6 +113,11 @@ pub struct Ward {
 }
 
 impl Ward {
+    /// This node's memory has another size now: it is told with the counts from then on, so that the next table is made for it.
+    pub fn resize(&mut self, memory: Bytes) {
+        self.settings.memory = memory;
+    }
+
     /// The node of slot `me` with this name, in its `epoch`, which is higher at each start.
     pub fn new(me: NodeId, name: &str, epoch: u64, settings: WardSettings) -> Self {
         let name: Arc<str> = name.into();
@@ -582,11 +468,6 @@ impl Ward {
         }
         Some(self.counts.part(now, round, (snapshot, row), self.settings.memory))
     }
-}
-
-/// What the nodes' hashes are for a target; the highest has it (Thaler and Ravishankar 1998).
-fn rank(target: TargetId, name: NameKey) -> u64 {
-    mix(target.0 ^ mix(name.0))
 }
 
 #[cfg(test)]

@@ -1,9 +1,17 @@
 //! A distributor's account with one dispatcher: what is under way, and what is to be told.
 
-use super::{BATCH_MAX, Batch, Ends, Waiting};
+use super::message::{BATCH_MAX, Batch, Ends};
+use crate::id::TargetId;
 use crate::time::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) ticket: u64,
+    pub(super) target: TargetId,
+    pub(super) since: Time,
+}
 
 /// A batch that is not answered yet.
 #[derive(Debug)]

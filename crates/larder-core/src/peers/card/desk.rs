@@ -1,6 +1,6 @@
 //! The dispatcher of a node. It works where somebody asks it.
 
-use super::{Batch, CardMessage, NameKey, Seat};
+use super::message::{Batch, CardMessage, NameKey, Seat};
 use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Settings, SettingsError, Tie};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeSpec;

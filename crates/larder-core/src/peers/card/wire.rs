@@ -1,6 +1,6 @@
 //! Messages of CARD as bytes: a kind, then numbers and lives as varints, targets and names as 8 bytes each.
 
-use super::{BATCH_MAX, Batch, CardMessage, Ends, NameKey, Seat};
+use super::message::{BATCH_MAX, Batch, CardMessage, Ends, NameKey, Seat};
 use crate::id::TargetId;
 use crate::wire::{Wire, WireError, put};
 

@@ -23,9 +23,13 @@
 //! `K` is how a connection is known, `W` who waits for a move, `H` what a dispatcher counts a connection by: dropped as soon as it
 //! is to count no more.
 
+mod event;
 mod members;
+mod membership;
 mod moves;
 mod table;
+
+pub use event::{FromPeer, Heard, Output, Owner, Place, Slot, Soon};
 
 use crate::time::Time;
 use core::time::Duration;
@@ -35,13 +39,6 @@ use std::collections::{BTreeMap, VecDeque};
 use table::Table;
 
 pub use table::Handed;
-
-/// The number by which the forwarding plane knows a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(pub u16);
-
-/// Whose a number is: the peer's public key; zeros: nobody's.
-pub type Owner = [u8; 32];
 
 /// How long is waited for what, and how much there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,108 +74,6 @@ impl Default for HandingSettings {
             lost_max: 1_024,
         }
     }
-}
-
-/// What a peer says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FromPeer<K> {
-    /// Of which of this node's service addresses it takes connections, by their numbers.
-    Accepted(Vec<u16>),
-    /// It has the connections of these moves.
-    Restored(Vec<u64>),
-    /// It does not take a connection.
-    Refused {
-        /// Number of the move.
-        id: u64,
-        /// It has no place left.
-        full: bool,
-        /// Why, for people.
-        why: String,
-    },
-    /// These have ended: with the number that each goes by, 0 where it is not known.
-    Closed(Vec<(K, u32)>),
-    /// A piece of all that it has. It comes unasked after each time that the channel has come up.
-    Has {
-        /// Connections, with the number that each goes by, 0 where it is not known.
-        connections: Vec<(K, u32)>,
-        /// This is the last piece.
-        last: bool,
-    },
-    /// It takes nothing new from here on.
-    Ending,
-}
-
-/// What became of a move.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// The peer has the connection: the frozen socket is closed without a word.
-    Restored,
-    /// It does not; why is for people. Its packets come here again, and the socket goes on.
-    Refused(String),
-    /// Nothing was heard, and nothing more is waited for. Two hosts must not answer: the client is told that its connection is
-    /// gone, by the socket, and then [`Handing::told`] is called.
-    Nothing,
-}
-
-/// What is to be done at once.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Output<K, W> {
-    /// Who waits for a move is told what became of it.
-    Answer {
-        /// As given to [`Handing::begin`].
-        waits: W,
-        /// What.
-        heard: Heard,
-    },
-    /// A connection has ended at its node: it is marked as ended, and its late packets still go there.
-    Ended(K),
-    /// No packets go to a peer any more, whose clients are told.
-    Close {
-        /// Its number.
-        slot: Slot,
-        /// How many connections it had.
-        connections: usize,
-    },
-    /// A peer is none any more: its channel is given up.
-    Part(Slot),
-    /// A peer is told that its end was noted.
-    Noted(Slot),
-}
-
-/// What is to be done for one of many connections, once others have had their turn ([`Handing::soon`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Soon<K> {
-    /// It is gone with its node: its client is told by a reset, and its packets are answered by resets.
-    Reset {
-        /// The connection.
-        key: K,
-        /// Number of the first byte that the client had not acknowledged, if it is known.
-        first_ack: Option<u32>,
-    },
-    /// A node does not have a connection that an earlier process has handed over, or was about to; or not any more. If the plane
-    /// has seen no end of it, it was lost with that process or that node, and its client is told as for [`Self::Reset`]; else it
-    /// is marked as ended.
-    Unknown {
-        /// The connection.
-        key: K,
-    },
-    /// A node has a connection whose client has been told that it is gone. If packets are answered by resets, they go to that node
-    /// again, and it is marked as ended: what the node sends the client's host answers with a reset, which ends it there.
-    StillHas {
-        /// The node.
-        slot: Slot,
-        /// The connection.
-        key: K,
-    },
-}
-
-/// A peer that takes a connection now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its number.
-    pub slot: Slot,
-    /// Which coming up of a channel it was: what is handed over goes by this connection of it only ([`Handing::session`]).
-    pub epoch: u64,
 }
 
 /// The initial node's side.

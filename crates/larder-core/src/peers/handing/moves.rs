@@ -1,6 +1,6 @@
 //! Sockets on their way to peers, and those that were given up.
 
-use super::{Heard, Output, Slot};
+use super::event::{Heard, Output, Slot};
 use std::collections::BTreeMap;
 
 /// A socket on its way.

@@ -1,7 +1,7 @@
 //! Connections that have been handed over. The plane forwards them; this says whose each is, and which one it is: addresses
 //! come again.
 
-use super::Slot;
+use super::event::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A connection.

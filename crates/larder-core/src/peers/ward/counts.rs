@@ -1,6 +1,5 @@
 //! What this node's clients have asked for, and how much memory it has, as it is told to table makers.
 
-use super::Ward;
 use super::wire::{COUNTS_MAX, Count, WardMessage};
 use crate::census::Taken;
 use crate::id::NodeId;
@@ -28,13 +27,6 @@ pub(super) struct Counts {
     pending: bool,
     /// Who waits for them, and for which round.
     askers: BTreeMap<NodeId, u64>,
-}
-
-impl Ward {
-    /// This node's memory has another size now: it is told with the counts from then on, so that the next table is made for it.
-    pub fn resize(&mut self, memory: Bytes) {
-        self.settings.memory = memory;
-    }
 }
 
 impl Counts {

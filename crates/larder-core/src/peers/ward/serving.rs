@@ -1,23 +1,13 @@
 //! Where targets are served while another table is made.
 
 use super::super::card::NameKey;
+use super::settings::{Rest, WardSettings};
 use super::tables::Held;
-use super::{WardSettings, rank};
 use crate::id::TargetId;
 use crate::nodes::mix;
 use crate::policy::table::{Place, RouteTable, RouteTableError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Where targets go that the table does not have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rest {
-    /// To the live node of the highest hash of target and name.
-    #[default]
-    Hashed,
-    /// Nowhere: they are served where they are asked for. The paper.
-    Here,
-}
 
 /// Of the targets that a table leaves out of the one before, so many of a thousand stay in it: 7/8.
 const REMEMBERED_PERMILLE: u64 = 875;
@@ -87,4 +77,9 @@ impl Serving {
         let ranked = self.nodes.iter().zip(0..);
         ranked.max_by_key(|(name, _)| rank(target, **name)).map(|(_, place)| Place::Node(place))
     }
+}
+
+/// What the nodes' hashes are for a target; the highest has it (Thaler and Ravishankar 1998).
+pub(super) fn rank(target: TargetId, name: NameKey) -> u64 {
+    mix(target.0 ^ mix(name.0))
 }

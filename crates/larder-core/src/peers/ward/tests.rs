@@ -1,5 +1,6 @@
 use super::*;
 use crate::census::Census;
+use core::time::Duration;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 

@@ -3,13 +3,15 @@
 //! Bytes: a kind (1 byte), then numbers as varints, targets and names' keys as 8 bytes each, names as length and bytes.
 
 use super::super::card::NameKey;
-use super::OWNERS_MAX;
 use crate::id::TargetId;
 use crate::policy::table::{Place, ROUTE_NODES_MAX};
 use crate::unit::Bytes;
 use crate::wire::{Wire, WireError, put, put_bytes};
 use core::cmp::{Ordering, Reverse};
 use std::sync::Arc;
+
+/// Most owners that a table has; further nodes serve the core, and what goes by hash. As ward-analysis.
+pub const OWNERS_MAX: usize = 1_024;
 
 /// Kinds. Those of other policies are others, so that nothing is taken for what it is not.
 const NONE: u8 = 32;
