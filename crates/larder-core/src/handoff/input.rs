@@ -1,8 +1,7 @@
 //! Inputs of the machine.
 
-use super::{Account, Flow, Parts, Pointing};
-#[cfg(doc)]
-use super::{EdgeMachine, Output};
+use super::output::Pointing;
+use super::parts::{Account, Flow, Parts};
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use crate::time::Time;
@@ -46,7 +45,7 @@ pub enum Input<T: Parts> {
         /// When.
         at: Time,
     },
-    /// A packet has come on a connection that is marked as idle ([`Output::MarkIdle`]), and that is answered by this node.
+    /// A packet has come on a connection that is marked as idle ([`Output::MarkIdle`](super::Output::MarkIdle)), and that is answered by this node.
     Woke {
         /// The connection.
         key: T::Key,
@@ -65,7 +64,7 @@ pub enum Input<T: Parts> {
         at: Time,
     },
 
-    // -- decisions about what [`EdgeMachine::next_undecided`] has given
+    // -- decisions about what [`EdgeMachine::next_undecided`](super::EdgeMachine::next_undecided) has given
     /// Its request header is not complete.
     Incomplete {
         /// The connection.
@@ -127,7 +126,7 @@ pub enum Input<T: Parts> {
         decision: Decision,
         /// Its load.
         load: T::Load,
-        /// The receiver of [`Output::Answer`].
+        /// The receiver of [`Output::Answer`](super::Output::Answer).
         waiter: T::Waiter,
     },
     /// The socket of a move is frozen and read.
@@ -152,7 +151,7 @@ pub enum Input<T: Parts> {
     },
 
     // -- results of outputs
-    /// An [`Output::Point`] has been carried out, or could not be.
+    /// An [`Output::Point`](super::Output::Point) has been carried out, or could not be.
     Pointed {
         /// The connection.
         key: T::Key,
@@ -161,12 +160,12 @@ pub enum Input<T: Parts> {
         /// It has been carried out.
         done: bool,
     },
-    /// The [`Output::Send`] of a move could not be carried out: the channel is down, or too much waits to be sent.
+    /// The [`Output::Send`](super::Output::Send) of a move could not be carried out: the channel is down, or too much waits to be sent.
     NotSent {
         /// Number of the move.
         id: u64,
     },
-    /// The answer to [`Output::Choose`]: the next node, and the connection's load there. `None`: it stays where it is.
+    /// The answer to [`Output::Choose`](super::Output::Choose): the next node, and the connection's load there. `None`: it stays where it is.
     Chosen {
         /// The connection.
         key: T::Key,
@@ -250,14 +249,14 @@ pub enum Input<T: Parts> {
     // -- time, and what the driver has found out
     /// Time has passed: about every 50 ms.
     Tick,
-    /// Looks at a connection that counts at its node ([`EdgeMachine::active`]).
+    /// Looks at a connection that counts at its node ([`EdgeMachine::active`](super::EdgeMachine::active)).
     Review {
         /// The connection.
         key: T::Key,
     },
     /// The driver begins to go through all that the plane knows.
     SweepBegins,
-    /// The plane knows this connection, about which there is something to do ([`EdgeMachine::note_seen`]).
+    /// The plane knows this connection, about which there is something to do ([`EdgeMachine::note_seen`](super::EdgeMachine::note_seen)).
     Seen {
         /// The connection.
         key: T::Key,
@@ -267,7 +266,7 @@ pub enum Input<T: Parts> {
     /// The driver has gone through all.
     SweepEnds,
     /// Compares a part of what is known of a node's connections with what the node has named. While there is more to do,
-    /// [`EdgeMachine::has_lists`] holds.
+    /// [`EdgeMachine::has_lists`](super::EdgeMachine::has_lists) holds.
     Judge,
     /// A connection that an earlier process has handed over, or that goes on after its end, counts from here on.
     Adopt {
@@ -293,7 +292,7 @@ pub enum Input<T: Parts> {
         /// The connection.
         key: T::Key,
     },
-    /// The result of [`Output::GiveBack`].
+    /// The result of [`Output::GiveBack`](super::Output::GiveBack).
     GiveBack {
         /// The connection.
         key: T::Key,

@@ -53,216 +53,41 @@
 //! The mechanisms are in `docs/handoff.md`.
 
 mod connections;
+mod context;
 mod held;
+mod holding;
 mod input;
+mod lifecycle;
+mod listing;
 mod moves;
+mod moving;
 mod nodes;
 mod output;
+mod parts;
+mod settings;
 #[cfg(test)]
 mod tests;
+mod transferring;
 mod transfers;
 
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use crate::time::Time;
 use core::fmt::{self, Debug};
-use core::time::Duration;
 
 use connections::Connections;
+use context::Context;
 use held::HeldTable;
 use moves::{MoveResult, Moves};
 use nodes::Nodes;
+use parts::may_be_same;
 use transfers::{Resumptions, Transfers};
 
 pub use connections::Connection;
 pub use input::{ClientEnd, Input};
 pub use output::{AcceptReason, Answer, End, EndedConnection, Note, Output, Pointing, Say};
-
-/// Whether two numbers may be those of one connection. 0 is none.
-const fn may_be_same(a: u32, b: u32) -> bool {
-    a == 0 || b == 0 || a == b
-}
-
-/// The types of a driver.
-pub trait Parts {
-    /// The name of a connection: the client's address, and the listen address.
-    type Key: Copy + Ord + Debug;
-    /// A held packet.
-    type Packet: Packet;
-    /// The load of a connection at the dispatcher, with the driver's notes about its request.
-    type Load: Load;
-    /// The decision about a connection, for this host's accept loop.
-    type Verdict;
-    /// The state of a connection, with which a node goes on.
-    type State;
-    /// The receiver of the outcome of a frozen socket's handoff.
-    type Waiter;
-}
-
-/// A packet that the plane has handed over.
-pub trait Packet: Clone {
-    /// Its length. Bytes.
-    fn length(&self) -> usize;
-    /// The sequence number of its first byte; `None` if it has no payload.
-    fn first_seq(&self) -> Option<u32>;
-    /// The sequence number that it acknowledges.
-    fn acknowledges(&self) -> Option<u32>;
-}
-
-/// The load of a connection at the dispatcher. Dropping it gives it back.
-pub trait Load {
-    /// Gives it back; nothing the second time.
-    fn release(&mut self, now: Time);
-    /// Takes it again at `node`. False if the dispatcher does not know the node.
-    fn take_again(&mut self, now: Time, node: NodeId) -> bool;
-    /// Gives back what it holds, and holds from now on what `other` holds.
-    fn take_over(&mut self, now: Time, other: Self);
-}
-
-/// The receiver of a connection's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// It hands them over, for a decision.
-    Held,
-    /// To a node.
-    Node(NodeId),
-    /// To this host's own TCP.
-    Here,
-    /// Nowhere: they are answered by resets, for the connection is gone.
-    Reset,
-}
-
-/// A connection as the plane knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// The receiver of its packets.
-    pub to: To,
-    /// The client has ended its side.
-    pub fin: bool,
-    /// The client has reset it.
-    pub reset: bool,
-    /// The client has acknowledged something of a reply.
-    pub answered: bool,
-    /// The client's host has answered that it has no such connection.
-    pub denied: bool,
-    /// When the plane began to know it, by [`View::now`].
-    pub opened: Time,
-    /// When its last packet came, by [`View::now`].
-    pub seen: Time,
-    /// Sequence number of the client's first byte; 0 if the plane has not seen it.
-    pub first_seq: u32,
-    /// The client's acknowledgement number at the start.
-    pub first_ack: u32,
-    /// Its latest acknowledgement number.
-    pub last_ack: u32,
-    /// The acknowledgement number of its latest packet with payload.
-    pub asked_ack: u32,
-    /// Packets that were forwarded.
-    pub packets: u32,
-    /// Packets with payload.
-    pub requests: u32,
-}
-
-impl Flow {
-    /// Whether the client's side has ended.
-    pub const fn has_ended(&self) -> bool {
-        self.fin || self.reset
-    }
-
-    /// For how long no packet has come.
-    pub fn silence(&self, now: Time) -> Duration {
-        now.since(self.seen)
-    }
-
-    /// The account of the connection; `None` while nothing was forwarded.
-    pub fn account(&self) -> Option<Account> {
-        let acknowledged = self.last_ack.wrapping_sub(self.first_ack);
-        (self.packets > 0).then_some(Account { acknowledged, requests: self.requests })
-    }
-}
-
-/// The plane's account of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Bytes that the client has acknowledged, modulo 2^32, the server's FIN included.
-    pub acknowledged: u32,
-    /// The client's packets with payload.
-    pub requests: u32,
-}
-
-/// The forwarding plane, to look at.
-pub trait View<K> {
-    /// The flow of a connection, if the plane knows it.
-    fn flow(&self, key: K) -> Option<Flow>;
-    /// The time of the clock that flows are stamped with.
-    fn now(&self) -> Time;
-}
-
-/// Timeouts and limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EdgeSettings {
-    /// Time that the rest of a request header may take.
-    pub header_wait: Duration,
-    /// Connections that are held at most. While so many moves are under way, no held connection moves.
-    pub held_max: usize,
-    /// Bytes of all held packets at most.
-    pub held_bytes_max: usize,
-    /// A connection without a packet for so long is idle, and gives its load back.
-    pub idle_after: Duration,
-    /// A connection whose client waits for the first byte of a reply is idle after so long.
-    pub unanswered_for: Duration,
-    /// A client that has ended its side, and acknowledges nothing for so long, has ended.
-    pub ends_after: Duration,
-    /// A client has ended its side, and its node has said nothing of it for so long: the connection has ended.
-    pub closing_for: Duration,
-    /// Time in which a node may not know a connection of which the client has seen nothing: its first packet may have been lost.
-    pub unproven_for: Duration,
-    /// Time in which a node's list may not have a connection, because the list is older.
-    pub listed_after: Duration,
-    /// Nodes tell ends together; what they tell is at most so old.
-    pub ends_told_within: Duration,
-    /// Time that a node's answer to a handoff may take. After it, the connection is reset.
-    pub doubt: Duration,
-    /// The channel of a node may be down for so long until nothing more is awaited of moves to it.
-    pub unheard_for: Duration,
-    /// Time that a node has to send the state of a connection that it gives up.
-    pub state_wait: Duration,
-    /// Handoffs from one node to another that are under way at most.
-    pub transfers_max: usize,
-    /// Connections that go on after their end, and wait for the list of their node, at most.
-    pub resumed_max: usize,
-    /// Time in which such connections are gathered before their node is asked.
-    pub gather: Duration,
-    /// A node is asked for its connections at most so often.
-    pub ask_every: Duration,
-    /// The plane forwards a connection's packets before its socket is frozen. `false` only to show the race that this mends.
-    pub forward_first: bool,
-}
-
-impl Default for EdgeSettings {
-    fn default() -> Self {
-        Self {
-            header_wait: Duration::from_millis(2),
-            held_max: 4_096,
-            held_bytes_max: 64 << 20,
-            idle_after: Duration::from_secs(1),
-            unanswered_for: Duration::from_secs(60),
-            ends_after: Duration::from_secs(1),
-            closing_for: Duration::from_secs(10),
-            unproven_for: Duration::from_secs(4),
-            listed_after: Duration::from_secs(1),
-            ends_told_within: Duration::from_millis(500),
-            doubt: Duration::from_secs(30),
-            unheard_for: Duration::from_secs(2),
-            state_wait: Duration::from_secs(2),
-            transfers_max: 16_384,
-            resumed_max: 4_096,
-            gather: Duration::from_millis(300),
-            ask_every: Duration::from_secs(1),
-            forward_first: true,
-        }
-    }
-}
+pub use parts::{Account, Flow, Load, Packet, Parts, To, View};
+pub use settings::EdgeSettings;
 
 /// The switch's side of handoff. `T` has the driver's types.
 pub struct EdgeMachine<T: Parts> {
@@ -433,18 +258,5 @@ impl<T: Parts> EdgeMachine<T> {
     /// Whether a list that a node has named is still to be compared ([`Input::Judge`]).
     pub fn has_lists(&self) -> bool {
         self.nodes.has_lists()
-    }
-}
-
-/// The circumstances of an input.
-struct Context<'c, T: Parts> {
-    now: Time,
-    view: &'c dyn View<T::Key>,
-    out: &'c mut Vec<Output<T>>,
-}
-
-impl<T: Parts> Context<'_, T> {
-    fn say(&mut self, note: Note<T::Key>) {
-        self.out.push(Output::Note(note));
     }
 }

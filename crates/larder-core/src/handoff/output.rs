@@ -1,8 +1,6 @@
 //! Actions that the driver carries out.
 
-#[cfg(doc)]
-use super::Input;
-use super::{Parts, To};
+use super::parts::{Parts, To};
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use core::time::Duration;
@@ -131,7 +129,7 @@ pub enum Note<K> {
 
 /// An action that the driver carries out.
 pub enum Output<T: Parts> {
-    /// The plane sends a connection's packets there from now on. The result is [`Input::Pointed`].
+    /// The plane sends a connection's packets there from now on. The result is [`Input::Pointed`](super::Input::Pointed).
     Point {
         /// The connection.
         key: T::Key,
@@ -161,9 +159,9 @@ pub enum Output<T: Parts> {
     },
     /// The plane forgets a connection: its client's next packet opens it anew.
     Forget(T::Key),
-    /// The plane tells when a packet comes on this connection ([`Input::Woke`]).
+    /// The plane tells when a packet comes on this connection ([`Input::Woke`](super::Input::Woke)).
     MarkIdle(T::Key),
-    /// The load of a connection is given back, after [`Self::MarkIdle`]: [`Input::GiveBack`]. A request that comes in between is
+    /// The load of a connection is given back, after [`Self::MarkIdle`]: [`Input::GiveBack`](super::Input::GiveBack). A request that comes in between is
     /// reported by the plane.
     GiveBack(T::Key),
     /// The plane marks a connection as ended.
@@ -184,7 +182,7 @@ pub enum Output<T: Parts> {
         /// The node.
         node: NodeId,
     },
-    /// An accepted socket is to be frozen: [`Input::Frozen`] or [`Input::NotFrozen`] says how that went.
+    /// An accepted socket is to be frozen: [`Input::Frozen`](super::Input::Frozen) or [`Input::NotFrozen`](super::Input::NotFrozen) says how that went.
     Freeze {
         /// Number of the move.
         id: u64,
@@ -194,7 +192,7 @@ pub enum Output<T: Parts> {
         /// Its load; `None` if the connection has ended meanwhile.
         load: Option<(Decision, T::Load)>,
     },
-    /// The state of a connection is sent to a node. If that is not possible, [`Input::NotSent`].
+    /// The state of a connection is sent to a node. If that is not possible, [`Input::NotSent`](super::Input::NotSent).
     Send {
         /// The node.
         node: NodeId,
@@ -211,12 +209,12 @@ pub enum Output<T: Parts> {
     },
     /// The outcome of a socket's handoff.
     Answer {
-        /// As given to [`Input::Move`].
+        /// As given to [`Input::Move`](super::Input::Move).
         waiter: T::Waiter,
         /// The outcome.
         answer: Answer<T::Load>,
     },
-    /// The dispatcher chooses a node for a connection that another one gives up: [`Input::Chosen`].
+    /// The dispatcher chooses a node for a connection that another one gives up: [`Input::Chosen`](super::Input::Chosen).
     Choose {
         /// The connection.
         key: T::Key,
@@ -239,14 +237,14 @@ pub enum Output<T: Parts> {
         /// See above.
         first: bool,
     },
-    /// A node has a connection that goes on after it had been counted as ended. If the driver counts it, [`Input::Adopt`].
+    /// A node has a connection that goes on after it had been counted as ended. If the driver counts it, [`Input::Adopt`](super::Input::Adopt).
     Resumed {
         /// The connection.
         key: T::Key,
         /// Its node.
         node: NodeId,
     },
-    /// The plane forwards a connection that the machine does not know, as after a restart. If the driver counts it, [`Input::Adopt`].
+    /// The plane forwards a connection that the machine does not know, as after a restart. If the driver counts it, [`Input::Adopt`](super::Input::Adopt).
     Stranger {
         /// The connection.
         key: T::Key,
@@ -264,7 +262,7 @@ pub enum Output<T: Parts> {
     LoadChanged(NodeId),
     /// A connection has ended.
     Ended(EndedConnection<T::Key, T::Load>),
-    /// A first packet was read too late: see [`Input::Packet`].
+    /// A first packet was read too late: see [`Input::Packet`](super::Input::Packet).
     Late,
     /// For the log and the counters.
     Note(Note<T::Key>),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::policy::Reason;
 use core::cell::Cell;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
