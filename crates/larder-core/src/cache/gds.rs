@@ -17,10 +17,29 @@
 //! O(log n). H is a 64-bit float; when L passes 2^20 all values are lowered by L, which is exact there (the values
 //! lie within a factor of two of L) and keeps size differences visible up to 4 GB objects however long a run is.
 
-use super::GdsCost;
 use super::slab::Slab;
 use core::cmp::Ordering;
 use core::hash::Hash;
+/// What fetching an object again costs, in Greedy-Dual-Size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GdsCost {
+    /// 1 for every object: the best hit ratio.
+    #[default]
+    One,
+    /// 2 + size/536, the packets a fetch sends and receives: fewest bytes fetched.
+    Packets,
+}
+
+impl GdsCost {
+    /// `cost / size` in 1/bytes; a size of 0 counts as 1.
+    pub fn per_byte(self, size: u64) -> f64 {
+        let size = size.max(1) as f64;
+        match self {
+            Self::One => 1.0 / size,
+            Self::Packets => (2.0 + size / 536.0) / size,
+        }
+    }
+}
 
 /// L above which all values are lowered.
 const LOWER_AT: f64 = 1_048_576.0;

@@ -11,6 +11,8 @@ mod gds;
 mod lru;
 mod slab;
 
+pub use gds::GdsCost;
+
 use crate::unit::Bytes;
 use core::fmt;
 use core::hash::Hash;
@@ -29,27 +31,6 @@ pub enum CacheKind {
     Gds,
     /// Greedy-Dual-Size with the network packets an object takes as its cost. Name: `gds-packets`.
     GdsPackets,
-}
-
-/// What fetching an object again costs, in Greedy-Dual-Size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GdsCost {
-    /// 1 for every object: the best hit ratio.
-    #[default]
-    One,
-    /// 2 + size/536, the packets a fetch sends and receives: fewest bytes fetched.
-    Packets,
-}
-
-impl GdsCost {
-    /// `cost / size` in 1/bytes; a size of 0 counts as 1.
-    pub fn per_byte(self, size: u64) -> f64 {
-        let size = size.max(1) as f64;
-        match self {
-            Self::One => 1.0 / size,
-            Self::Packets => (2.0 + size / 536.0) / size,
-        }
-    }
 }
 
 impl CacheKind {

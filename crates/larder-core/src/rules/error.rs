@@ -235,3 +235,11 @@ pub(super) fn check_length(part: Part, text: &str) -> Result<(), RuleError> {
     }
     Ok(())
 }
+
+/// Refuses what a request line cannot hold.
+pub(super) fn check_sent(part: Part, text: &str) -> Result<(), RuleError> {
+    match text.char_indices().find(|(_, c)| *c == ' ' || c.is_control()) {
+        Some((at, c)) => Err(fault(part, text, at, Fault::NeverSent(c))),
+        None => Ok(()),
+    }
+}

@@ -26,30 +26,11 @@
 use super::CAPTURE_BYTES_MAX;
 use super::error::RuleError;
 use super::head::Head;
+use super::key_text::Piece;
 use crate::id::TargetId;
 use core::fmt;
 use core::str::FromStr;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
-
-/// A part of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    Literal(Box<[u8]>),
-    Method,
-    Host,
-    Path,
-    Segments {
-        from: u16,
-        to: Option<u16>,
-    },
-    Extension,
-    Query,
-    Parameters(Box<[Box<[u8]>]>),
-    /// Counted from 0.
-    Item(usize),
-    Header(Box<str>),
-    Cookie(Box<[u8]>),
-}
 
 /// A template of a target's key; see [the module](self) for what it may hold.
 ///

@@ -1,8 +1,27 @@
 //! Reading a key template.
 
 use super::error::{Fault, Part, RuleError, check_length, fault, shortened};
-use super::key::Piece;
 use super::{ITEMS_MAX, PARAMETERS_MAX};
+
+/// A part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Literal(Box<[u8]>),
+    Method,
+    Host,
+    Path,
+    Segments {
+        from: u16,
+        to: Option<u16>,
+    },
+    Extension,
+    Query,
+    Parameters(Box<[Box<[u8]>]>),
+    /// Counted from 0.
+    Item(usize),
+    Header(Box<str>),
+    Cookie(Box<[u8]>),
+}
 
 /// The pieces of a template.
 pub(super) fn read(text: &str) -> Result<Vec<Piece>, RuleError> {

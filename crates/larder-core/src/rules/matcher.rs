@@ -1,6 +1,6 @@
 //! One rule: which requests it is for.
 
-use super::error::{Everything, Fault, Part, RuleError, check_length, fault};
+use super::error::{Everything, Fault, Part, RuleError, check_length, check_sent, fault};
 use super::glob::Glob;
 use super::head::{Head, split_port};
 use super::path::PathPattern;
@@ -254,14 +254,6 @@ fn check_token(part: Part, text: &str) -> Result<(), RuleError> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     match text.char_indices().find(|(_, c)| !token(*c)) {
         Some((at, c)) => Err(fault(part, text, at, Fault::NoToken(c))),
-        None => Ok(()),
-    }
-}
-
-/// Refuses what a request line cannot hold.
-pub(super) fn check_sent(part: Part, text: &str) -> Result<(), RuleError> {
-    match text.char_indices().find(|(_, c)| *c == ' ' || c.is_control()) {
-        Some((at, c)) => Err(fault(part, text, at, Fault::NeverSent(c))),
         None => Ok(()),
     }
 }

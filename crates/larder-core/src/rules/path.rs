@@ -23,7 +23,7 @@ impl PathPattern {
         if let Some(expression) = text.strip_prefix('~') {
             return Self::regex(text, expression);
         }
-        super::matcher::check_sent(Part::Path, text)?;
+        super::error::check_sent(Part::Path, text)?;
         if let Some(at) = text.find('?') {
             return Err(fault(Part::Path, text, at, Fault::PathQuery));
         }

@@ -8,8 +8,9 @@
 //! Of one in `q` requests, each lasts `q` times as long, so that as many are in flight as live and the policies' thresholds
 //! mean what they mean.
 
+use super::seen::{LiveNode, Seen};
+use super::settings::ShadowSettings;
 use super::tally::{Figures, Tallies};
-use super::{LiveNode, Seen, ShadowSettings};
 use crate::cache::{ByteCache, Inserted};
 use crate::dispatch::{
     Arrival, CacheEvent, Dispatcher, Found, Request, RouteSpec, Served, Settings, SettingsError, Started,

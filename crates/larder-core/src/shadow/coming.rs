@@ -1,6 +1,6 @@
 //! Requests that have ended, put back into the order in which they came.
 
-use super::{HELD, Seen};
+use super::seen::{HELD, Seen};
 use crate::time::Time;
 use core::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;

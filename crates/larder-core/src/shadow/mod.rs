@@ -17,16 +17,19 @@
 mod cluster;
 mod coming;
 mod sampler;
+mod seen;
+mod settings;
 mod tally;
 
 pub use sampler::Sampler;
+pub use seen::{HELD, LiveNode, Seen};
+pub use settings::ShadowSettings;
 pub use tally::Figures;
 
-use crate::cache::CacheKind;
-use crate::dispatch::{Admission, Found, Request, RouteSpec, Settings, SettingsError};
+use crate::dispatch::{Admission, Found, RouteSpec, Settings, SettingsError};
 use crate::hottest::Hottest;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Groups, NodeState, Weight};
+use crate::nodes::NodeState;
 use crate::policy::PolicyKind;
 use crate::policy::thresholds::ThresholdSettings;
 use crate::time::Time;
@@ -52,85 +55,8 @@ const LARGE: u64 = 8;
 const LOOK_EVERY: u64 = 256;
 /// Time from one part of "lately" to the next; lately is 30 of them.
 const PART: Duration = Duration::from_secs(10);
-/// How long a request is held back, so that those that came before it and lasted longer can be taken before it.
-pub const HELD: Duration = Duration::from_secs(1);
 /// What one more request counts in the mean times of hits and misses.
 const PACE: f64 = 1.0 / 64.0;
-
-/// What a shadow goes by.
-#[derive(Clone, Debug)]
-pub struct ShadowSettings {
-    /// The policies; the one that runs live is added.
-    pub policies: Vec<PolicyKind>,
-    /// How nodes choose what leaves their memory.
-    pub cache: CacheKind,
-    /// Objects above that are not kept. Default: no limit.
-    pub object_max: Bytes,
-    /// What an object takes at the least. Default 512, as at a node of larder.
-    pub charge_min: Bytes,
-    /// Objects that one policy's nodes hold together at most; beyond it half the targets are looked at. 1,024 to
-    /// 100,000,000; default 65,536.
-    pub objects_max: usize,
-}
-
-impl Default for ShadowSettings {
-    fn default() -> Self {
-        Self {
-            policies: Vec::new(),
-            cache: CacheKind::default(),
-            object_max: Bytes(u64::MAX),
-            charge_min: Bytes(512),
-            objects_max: 1 << 16,
-        }
-    }
-}
-
-/// A request that has ended live.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// When.
-    pub at: Time,
-    /// What was asked.
-    pub request: Request,
-    /// The live node.
-    pub node: NodeId,
-    /// From the decision to the last byte.
-    pub elapsed: Duration,
-    /// From the decision to the first byte of the reply.
-    pub first_byte: Option<Duration>,
-    /// The object's size; `None` if the reply does not show it, as one to HEAD or to a condition.
-    pub bytes: Option<Bytes>,
-    /// Whether the live node had it; `None` if it does not say.
-    pub found: Option<Found>,
-    /// A node keeps such a reply.
-    pub keeps: bool,
-}
-
-impl Seen {
-    /// Whether the request says anything about memories.
-    const fn tells(&self) -> bool {
-        self.found.is_some() || self.keeps
-    }
-}
-
-/// A node of the live cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveNode {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its slot.
-    pub id: NodeId,
-    /// Its relative capacity.
-    pub weight: Weight,
-    /// The groups it is in.
-    pub groups: Groups,
-    /// Whether it is a backup.
-    pub backup: bool,
-    /// Whether it takes requests.
-    pub state: NodeState,
-    /// The size of its memory; zero if it is not known, and then nothing is kept there.
-    pub memory: Bytes,
-}
 
 /// What a policy would have made of the requests.
 #[derive(Clone, Debug, PartialEq)]

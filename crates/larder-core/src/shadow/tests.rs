@@ -1,4 +1,6 @@
 use super::*;
+use crate::dispatch::Request;
+use crate::nodes::{Groups, Weight};
 
 const NODES: u16 = 4;
 

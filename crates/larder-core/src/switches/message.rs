@@ -323,18 +323,6 @@ pub(super) fn packed(sets: &Memory) -> (Vec<Memory>, usize) {
     (packs, too_large)
 }
 
-#[doc(hidden)]
-pub mod fuzzing {
-    use super::Message;
-
-    /// Reads a message from another switch: what is read is written the same way.
-    pub fn fuzz_message(bytes: &[u8]) {
-        if let Ok((head, message)) = Message::decode(bytes) {
-            assert_eq!(Message::decode(&message.encode(&head)), Ok((head, message)));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,7 +388,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
-            fuzzing::fuzz_message(&bytes);
+            crate::switches::fuzzing::fuzz_message(&bytes);
         }
     }
 }

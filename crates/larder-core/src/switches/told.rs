@@ -1,8 +1,8 @@
 //! What a switch tells of itself, and what it has told.
 
-use super::SwitchesSettings;
 use super::ends::Ends;
 use super::message::{Gate, Message, PACK_BYTES};
+use super::settings::SwitchesSettings;
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, GroupId};

@@ -1,0 +1,33 @@
+//! The settings of shadow mode.
+
+use crate::cache::CacheKind;
+use crate::policy::PolicyKind;
+use crate::unit::Bytes;
+
+/// What a shadow goes by.
+#[derive(Clone, Debug)]
+pub struct ShadowSettings {
+    /// The policies; the one that runs live is added.
+    pub policies: Vec<PolicyKind>,
+    /// How nodes choose what leaves their memory.
+    pub cache: CacheKind,
+    /// Objects above that are not kept. Default: no limit.
+    pub object_max: Bytes,
+    /// What an object takes at the least. Default 512, as at a node of larder.
+    pub charge_min: Bytes,
+    /// Objects that one policy's nodes hold together at most; beyond it half the targets are looked at. 1,024 to
+    /// 100,000,000; default 65,536.
+    pub objects_max: usize,
+}
+
+impl Default for ShadowSettings {
+    fn default() -> Self {
+        Self {
+            policies: Vec::new(),
+            cache: CacheKind::default(),
+            object_max: Bytes(u64::MAX),
+            charge_min: Bytes(512),
+            objects_max: 1 << 16,
+        }
+    }
+}
