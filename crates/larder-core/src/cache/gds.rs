@@ -20,7 +20,7 @@
 use super::slab::Slab;
 use core::cmp::Ordering;
 use core::hash::Hash;
-/// What fetching an object again costs, in Greedy-Dual-Size.
+/// The cost of fetching an object again, in Greedy-Dual-Size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GdsCost {
     /// 1 for every object: the best hit ratio.

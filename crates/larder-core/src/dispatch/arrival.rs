@@ -45,8 +45,8 @@ pub struct Explanation {
     pub target: TargetId,
     /// The policy that decides.
     pub policy: PolicyKind,
-    /// What the policy remembers of the target; `None` if nothing.
+    /// The policy's memory of the target; `None` if it has none.
     pub known: Option<Known>,
-    /// What would be decided now; `None` if no node can be used.
+    /// The decision that would be made now; `None` if no node can be used.
     pub decision: Option<Decision>,
 }

@@ -1,4 +1,4 @@
-//! Switches side by side: where a target goes so that all of them agree.
+//! Switches side by side: the rule by which all of them place a target at the same node.
 //!
 //! Loads of other switches are as old as their last word ([`crate::switches`]). Nodes whose loads lie closer together than
 //! that makes certain count as equal, and the target's own hash decides among them: weighted rendezvous over the nodes'
@@ -36,14 +36,14 @@ impl Nodes {
         self.shared.requests()
     }
 
-    /// What stands for a node at every switch: the hash of its name.
+    /// The number that stands for a node at every switch: the hash of its name.
     pub(crate) fn identity(&self, node: NodeId) -> u64 {
         self.view.load().rows.get(node.index()).map_or(0, |entry| entry.identity)
     }
 }
 
 impl Sight<'_> {
-    /// Where a target goes that all switches are to place alike: by rendezvous among the open nodes with a key below
+    /// The node of a target that all switches are to place alike: by rendezvous among the open nodes with a key below
     /// `bound`. O(n).
     pub(super) fn agreed(
         self,

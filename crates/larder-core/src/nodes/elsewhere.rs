@@ -1,11 +1,11 @@
-//! Switches side by side: what the others have at the nodes, as they last told ([`crate::switches`]).
+//! Switches side by side: the others' requests at the nodes, as they last told ([`crate::switches`]).
 
 use super::group::GroupId;
 use super::load::Key;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-/// What the other switches have, as they last told.
+/// The requests of the other switches, as they last told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     /// Other switches that live.
@@ -15,13 +15,13 @@ pub struct Elsewhere {
     /// Nodes whose loads differ by no more than this count as equal when a target is placed. Connections at a node of
     /// weight 1.
     pub apart: u32,
-    /// How far the clock by which changes of server sets are dated runs ahead of the dispatcher's own.
+    /// The time by which the clock that dates changes of server sets runs ahead of the dispatcher's own.
     pub ahead: Duration,
-    /// What they have admitted, by group of nodes; see [`fair_share`].
+    /// Requests that they have admitted, by group of nodes; see [`fair_share`].
     pub admitted: Vec<(GroupId, Vec<Option<Demand>>)>,
 }
 
-/// What a switch has admitted, and what waits there.
+/// Requests that a switch has admitted, and requests that wait there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Requests admitted and not ended.
@@ -53,7 +53,7 @@ pub fn fair_share(total: u32, others: &[Option<Demand>]) -> u32 {
     u32::try_from(left / sharers).unwrap_or(u32::MAX).max(1)
 }
 
-/// What the table keeps of it, for decisions.
+/// The part of it that the table keeps for decisions.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// [`Elsewhere::apart`] as a key and 1; 0 where there are no other switches.

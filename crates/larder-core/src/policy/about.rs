@@ -24,7 +24,7 @@ impl About {
         Self { name, summary, by_target: true, mirrors_caches: false }
     }
 
-    /// The same for a policy that mirrors the nodes' caches.
+    /// This policy, which mirrors the nodes' caches.
     pub(super) const fn mirroring(self) -> Self {
         Self { mirrors_caches: true, ..self }
     }

@@ -23,10 +23,10 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     /// before: the load's cache line then travels between processors once, not twice.
     fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
 
-    /// What [`Policy::pick`] would answer, counting and remembering nothing.
+    /// The answer that [`Policy::pick`] would give; counts and remembers nothing.
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
 
-    /// What is known of a target. `None` for a policy without a memory of targets, or a target it does not know.
+    /// The policy's knowledge of a target. `None` for a policy without a memory of targets, or a target it does not know.
     fn known(&self, _target: TargetId, _nodes: Sight<'_>) -> Option<Known> {
         None
     }
@@ -78,7 +78,7 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
         0
     }
 
-    /// What it has learned, for another of its kind, which then decides as this one would.
+    /// The things it has learned, for another of its kind, which then decides as this one would.
     fn memory(&self, _nodes: Sight<'_>) -> Memory {
         Memory::default()
     }

@@ -39,7 +39,7 @@ pub enum Reason {
     Oldest,
     /// The nodes that the target's hash names before it had more than their share of the load.
     Overflow,
-    /// Of two nodes drawn by lot it promised the shorter wait.
+    /// It promised the shorter wait of two nodes drawn by lot.
     Quickest,
     /// The forwarding plane has used an earlier decision for the target again.
     Reuse,

@@ -55,7 +55,7 @@ use core::time::Duration;
 pub(super) const ABOUT: About =
     About::by_target("lard-util", "like lard, on the utilisation that nodes report");
 
-/// What `lard-util` takes for a node's load.
+/// The measure that `lard-util` takes for a node's load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UtilBy {
     /// The utilisation of its busiest device: CAP's simulator.

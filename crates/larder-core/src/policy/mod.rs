@@ -1,6 +1,6 @@
 //! Policies: which node serves a request.
 //!
-//! A policy reads the nodes' rows ([`Sight`]), keeps what state it needs behind its own locks, and answers with a
+//! A policy reads the nodes' rows ([`Sight`](crate::nodes::Sight)), keeps what state it needs behind its own locks, and answers with a
 //! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
 //! One file is one policy, with its settings. This file lists them: to add one, write its file, and add its module and
 //! its row of the table below. [`PolicyKind::ALL`] follows, and the tests run for each. A policy knows the nodes, what
@@ -164,9 +164,9 @@ policies! {
     LardUtil = lard_util::ABOUT, |common, own| lard_util::LardUtil::new(common, own.lard_util),
         /// The load of a node, and its bounds. Default: utilisation, 30 % and 70 % (CAP section 4.1).
         lard_util: LardUtilSettings;
-    /// Where a routing table says, or where the request arrived: WARD.
+    /// The node that a routing table names, or the one where the request arrived: WARD.
     Ward = ward::ABOUT, |common, _| ward::Ward::new(common);
-    /// The same without a core: WARD's PART.
+    /// WARD without a core: its PART.
     Part = ward::PART, |common, _| ward::Ward::part(common);
     /// A node per document; measured loads place new ones and move some: HACC.
     Hacc = hacc::ABOUT, |common, own| hacc::Hacc::new(common, own.hacc),
@@ -188,7 +188,7 @@ policies! {
         rendezvous: RendezvousSettings;
     /// The less loaded of two nodes drawn by lot.
     P2c = p2c::ABOUT, |common, _| p2c::TwoChoices::new(common.seed);
-    /// Of two nodes drawn by lot the one that promises the shorter wait: peak EWMA.
+    /// The one of two nodes drawn by lot that promises the shorter wait: peak EWMA.
     PeakEwma = peak_ewma::ABOUT, |common, own| peak_ewma::PeakEwma::new(common, own.peak_ewma),
         /// The decay of latencies. Default: 10 s (Finagle, linkerd).
         peak_ewma: PeakEwmaSettings;

@@ -24,7 +24,7 @@
 //! Where we differ: time goes in steps of 2^20 ns, about a millisecond; observations within one step count as peaks
 //! only. As in [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.
 //!
-//! What is learned is not recorded; a decision reads it by [`Sight::learned`], so that it can be made anew.
+//! The estimates are not recorded; a decision reads it by [`Sight::learned`], so that it can be made anew.
 //!
 //! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
 //! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.

@@ -9,7 +9,7 @@ use crate::id::{NodeId, RouteId, TargetId};
 pub struct Exclude([u16; Self::MAX]);
 
 impl Exclude {
-    /// How many nodes are remembered.
+    /// The number of nodes that are remembered.
     pub const MAX: usize = 8;
     /// None.
     pub const NONE: Self = Self([u16::MAX; Self::MAX]);
@@ -61,7 +61,7 @@ pub enum Tie {
     Past(NodeId),
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The target.
@@ -70,7 +70,7 @@ pub struct Request {
     pub exclude: Exclude,
     /// The node that the request has to do with, if it has to do with one.
     pub tie: Tie,
-    /// What the request costs beside sending bytes. Source: the shell, from the URL; only `cap`, `cap-load` and
+    /// The request's costs beside sending bytes. Source: the shell, from the URL; only `cap`, `cap-load` and
     /// `static` look at it.
     pub class: ServiceClass,
     /// The route it takes, and so whose policy decides. Source: the shell, from host and path.
@@ -93,19 +93,19 @@ impl Request {
         }
     }
 
-    /// The same, of this class.
+    /// This request, of this class.
     #[must_use]
     pub const fn with_class(self, class: ServiceClass) -> Self {
         Self { class, ..self }
     }
 
-    /// The same, accepted by this node.
+    /// This request, accepted by this node.
     #[must_use]
     pub const fn with_origin(self, node: NodeId) -> Self {
         Self { tie: Tie::Origin(node), ..self }
     }
 
-    /// The same, with this tie.
+    /// This request, with this tie.
     #[must_use]
     pub const fn with_tie(self, tie: Tie) -> Self {
         Self { tie, ..self }
@@ -120,13 +120,13 @@ impl Request {
         }
     }
 
-    /// The same, on this route.
+    /// This request, on this route.
     #[must_use]
     pub const fn with_route(self, route: RouteId) -> Self {
         Self { route, ..self }
     }
 
-    /// The same, likely to last or not.
+    /// This request, likely to last or not.
     #[must_use]
     pub const fn with_lasting(self, lasting: bool) -> Self {
         Self { lasting, ..self }

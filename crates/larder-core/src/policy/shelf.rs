@@ -194,6 +194,50 @@ struct Outputs {
     started: Vec<Started>,
 }
 
+/// Takes one step, the `number`th; requests that end are taken out of `held`.
+fn step(
+    dispatcher: &Dispatcher,
+    now: Time,
+    (what, which, node): (u8, u64, u16),
+    number: usize,
+    held: &mut Vec<NodeId>,
+) -> Outputs {
+    let (mut out, node) = (Outputs::default(), NodeId(node));
+    let started = &mut out.started;
+    match what {
+        0..=2 => out.arrival = Some(dispatcher.arrive(now, target(which))),
+        3 => out.arrival = Some(dispatcher.arrive(now, target(which).with_origin(node))),
+        4 => out.arrival = Some(dispatcher.arrive(now, target(which).with_tie(Tie::Wish(node)))),
+        5 | 6 if !held.is_empty() => {
+            dispatcher.finish(now, held.remove(which as usize % held.len()), started);
+        }
+        7 => {
+            let state = [NodeState::Down, NodeState::Draining][which as usize % 2];
+            out.changed = Some(dispatcher.set_state(now, node, state, started));
+        }
+        8 => out.changed = Some(dispatcher.recover(now, node, started)),
+        9 if which == 0 => {
+            out.joined = Some(dispatcher.join(now, NodeSpec::named(format!("j{number}")), started));
+        }
+        10 | 11 => {
+            let report = report(which.wrapping_mul(0x9E37_79B9));
+            out.changed = Some(dispatcher.report(now, node, report));
+        }
+        12 | 13 => {
+            let event = [CacheEvent::Stored, CacheEvent::Evicted][usize::from(what) - 12];
+            out.changed = Some(dispatcher.cache_event(now, node, TargetId(mix(which)), event));
+        }
+        _ => dispatcher.expire(now, &mut out.expired),
+    }
+    if what == 14 {
+        let elapsed = core::time::Duration::from_micros(1 + mix(which) % 90_000);
+        let found = [Found::Hit, Found::Miss][which as usize % 2];
+        let served = Served { elapsed, first_byte: None, found: Some(found) };
+        dispatcher.served(now, &target(which), NodeId(node.0 % 4), &served);
+    }
+    out
+}
+
 /// Plays the steps; gives the decision log.
 fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
     let settings = Settings {
@@ -222,39 +266,7 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
     let mut now = Time::ZERO;
     for (what, which, node) in steps {
         now += core::time::Duration::from_millis(700 * which);
-        let (mut out, node) = (Outputs::default(), NodeId(*node));
-        let started = &mut out.started;
-        match what {
-            0..=2 => out.arrival = Some(dispatcher.arrive(now, target(*which))),
-            3 => out.arrival = Some(dispatcher.arrive(now, target(*which).with_origin(node))),
-            4 => out.arrival = Some(dispatcher.arrive(now, target(*which).with_tie(Tie::Wish(node)))),
-            5 | 6 if !held.is_empty() => {
-                dispatcher.finish(now, held.remove(*which as usize % held.len()), started);
-            }
-            7 => {
-                let state = [NodeState::Down, NodeState::Draining][*which as usize % 2];
-                out.changed = Some(dispatcher.set_state(now, node, state, started));
-            }
-            8 => out.changed = Some(dispatcher.recover(now, node, started)),
-            9 if *which == 0 => {
-                out.joined = Some(dispatcher.join(now, NodeSpec::named(format!("j{}", log.len())), started));
-            }
-            10 | 11 => {
-                let report = report(which.wrapping_mul(0x9E37_79B9));
-                out.changed = Some(dispatcher.report(now, node, report));
-            }
-            12 | 13 => {
-                let event = [CacheEvent::Stored, CacheEvent::Evicted][usize::from(*what) - 12];
-                out.changed = Some(dispatcher.cache_event(now, node, TargetId(mix(*which)), event));
-            }
-            _ => dispatcher.expire(now, &mut out.expired),
-        }
-        if *what == 14 {
-            let elapsed = core::time::Duration::from_micros(1 + mix(*which) % 90_000);
-            let found = [Found::Hit, Found::Miss][*which as usize % 2];
-            let served = Served { elapsed, first_byte: None, found: Some(found) };
-            dispatcher.served(now, &target(*which), NodeId(node.0 % 4), &served);
-        }
+        let out = step(&dispatcher, now, (*what, *which, *node), log.len(), &mut held);
         let arrived = out.arrival.and_then(|arrival| match arrival {
             Arrival::Start(decision) => Some(decision),
             _ => None,

@@ -33,11 +33,11 @@ pub struct Decided {
     pub generation: u64,
     /// The time it was given.
     pub at: Time,
-    /// What led to it.
+    /// The event that led to it.
     pub cause: Cause,
     /// The request it is about.
     pub request: Request,
-    /// What it read.
+    /// The values that it read and the locks that it visited.
     pub tape: Vec<Entry>,
     /// The decision.
     pub outcome: Arrival,
@@ -50,9 +50,9 @@ pub struct Changed {
     pub generation: u64,
     /// The time it was given.
     pub at: Time,
-    /// What changed.
+    /// The change.
     pub change: Change,
-    /// What it read.
+    /// The values that it read and the locks that it visited.
     pub tape: Vec<Entry>,
     /// The node that changed; for one that joined, the slot it got; [`Change::NO_NODE`] for what concerns no single one.
     pub node: NodeId,

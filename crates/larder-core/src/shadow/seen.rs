@@ -8,7 +8,7 @@ use crate::unit::Bytes;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// How long a request is held back, so that those that came before it and lasted longer can be taken before it.
+/// The time that a request is held back, so that those that came before it and lasted longer can be taken before it.
 pub const HELD: Duration = Duration::from_secs(1);
 
 /// A request that has ended live.
@@ -16,7 +16,7 @@ pub const HELD: Duration = Duration::from_secs(1);
 pub struct Seen {
     /// When.
     pub at: Time,
-    /// What was asked.
+    /// The request.
     pub request: Request,
     /// The live node.
     pub node: NodeId,

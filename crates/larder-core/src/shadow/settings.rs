@@ -4,16 +4,16 @@ use crate::cache::CacheKind;
 use crate::policy::PolicyKind;
 use crate::unit::Bytes;
 
-/// What a shadow goes by.
+/// The settings of a shadow.
 #[derive(Clone, Debug)]
 pub struct ShadowSettings {
     /// The policies; the one that runs live is added.
     pub policies: Vec<PolicyKind>,
-    /// How nodes choose what leaves their memory.
+    /// The replacement policy of the nodes' memories.
     pub cache: CacheKind,
     /// Objects above that are not kept. Default: no limit.
     pub object_max: Bytes,
-    /// What an object takes at the least. Default 512, as at a node of larder.
+    /// The least room that an object takes. Default 512, as at a node of larder.
     pub charge_min: Bytes,
     /// Objects that one policy's nodes hold together at most; beyond it half the targets are looked at. 1,024 to
     /// 100,000,000; default 65,536.

@@ -4,10 +4,10 @@ use crate::dispatch::SettingsError;
 use crate::range::in_range;
 use core::time::Duration;
 
-/// How switches work together.
+/// The settings of switches that work together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchesSettings {
-    /// Between two words to the others at least; how often [`Switches::tick`] is to be called. 1 ms to 1 s; default 20 ms.
+    /// Between two words to the others at least; how often [`Switches::tick`](super::Switches::tick) is to be called. 1 ms to 1 s; default 20 ms.
     pub period: Duration,
     /// A node's load is told when it differs by so many requests from what was told last. 1 to 10,000; default 2.
     pub step: u32,

@@ -19,7 +19,7 @@ impl NameKey {
     }
 }
 
-/// Where a dispatcher places a request.
+/// The place that a dispatcher gives a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seat {
     /// The node.
@@ -38,11 +38,11 @@ impl Seat {
 pub struct Ends {
     /// In which life of their node.
     pub life: u64,
-    /// How many.
+    /// Their number.
     pub count: u32,
 }
 
-/// What a distributor asks and tells.
+/// The questions and news of a distributor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Which life of the distributor.
@@ -55,16 +55,16 @@ pub struct Batch {
     pub heard: u64,
     /// Which lot of ends this is, from 1; 0 for none yet.
     pub lot: u64,
-    /// What has ended, at most [`BATCH_MAX`].
+    /// Requests that have ended, at most [`BATCH_MAX`].
     pub ends: Vec<Ends>,
-    /// What is asked for, at most [`BATCH_MAX`].
+    /// Targets that are asked for, at most [`BATCH_MAX`].
     pub asks: Vec<TargetId>,
 }
 
 /// A message between a distributor and a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardMessage {
-    /// Where are these to be served? Those have ended.
+    /// Asks where targets are to be served, and tells which requests have ended.
     Batch(Batch),
     /// There.
     Answers {

@@ -4,13 +4,13 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u16);
 
-/// Whose a number is: the peer's public key; zeros: nobody's.
+/// The owner of a number: the peer's public key; zeros: nobody.
 pub type Owner = [u8; 32];
 
-/// What a peer says.
+/// News from a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromPeer<K> {
-    /// Of which of this node's service addresses it takes connections, by their numbers.
+    /// The numbers of this node's service addresses of which it takes connections.
     Accepted(Vec<u16>),
     /// It has the connections of these moves.
     Restored(Vec<u64>),
@@ -20,7 +20,7 @@ pub enum FromPeer<K> {
         id: u64,
         /// It has no place left.
         full: bool,
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
     /// These have ended: with the number that each goes by, 0 where it is not known.
@@ -36,7 +36,7 @@ pub enum FromPeer<K> {
     Ending,
 }
 
-/// What became of a move.
+/// The outcome of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// The peer has the connection: the frozen socket is closed without a word.
@@ -44,18 +44,18 @@ pub enum Heard {
     /// It does not; why is for people. Its packets come here again, and the socket goes on.
     Refused(String),
     /// Nothing was heard, and nothing more is waited for. Two hosts must not answer: the client is told that its connection is
-    /// gone, by the socket, and then [`Handing::told`] is called.
+    /// gone, by the socket, and then [`Handing::told`](super::Handing::told) is called.
     Nothing,
 }
 
-/// What is to be done at once.
+/// Something to be done at once.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<K, W> {
-    /// Who waits for a move is told what became of it.
+    /// The waiter of a move is told its outcome.
     Answer {
-        /// As given to [`Handing::begin`].
+        /// As given to [`Handing::begin`](super::Handing::begin).
         waits: W,
-        /// What.
+        /// The outcome.
         heard: Heard,
     },
     /// A connection has ended at its node: it is marked as ended, and its late packets still go there.
@@ -64,7 +64,7 @@ pub enum Output<K, W> {
     Close {
         /// Its number.
         slot: Slot,
-        /// How many connections it had.
+        /// The number of connections that it had.
         connections: usize,
     },
     /// A peer is none any more: its channel is given up.
@@ -73,7 +73,7 @@ pub enum Output<K, W> {
     Noted(Slot),
 }
 
-/// What is to be done for one of many connections, once others have had their turn ([`Handing::soon`]).
+/// Something to be done for one of many connections, once others have had their turn ([`Handing::soon`](super::Handing::soon)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Soon<K> {
     /// It is gone with its node: its client is told by a reset, and its packets are answered by resets.
@@ -105,6 +105,6 @@ pub enum Soon<K> {
 pub struct Place {
     /// Its number.
     pub slot: Slot,
-    /// Which coming up of a channel it was: what is handed over goes by this connection of it only ([`Handing::session`]).
+    /// The number of the channel's coming up: what is handed over goes by this connection of it only ([`Handing::session`](super::Handing::session)).
     pub epoch: u64,
 }

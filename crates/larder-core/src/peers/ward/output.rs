@@ -39,7 +39,7 @@ impl WardWhy {
     }
 }
 
-/// Where a request is to be served.
+/// The node that is to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WardVerdict {
     /// This node, or another.
@@ -48,28 +48,28 @@ pub struct WardVerdict {
     pub why: WardWhy,
 }
 
-/// What is to be done.
+/// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WardOutput {
     /// A message is to be sent to a node.
     Send {
         /// To whom.
         to: NodeId,
-        /// What.
+        /// The message.
         message: WardMessage,
     },
     /// A message is to be sent to all others.
     Tell(WardMessage),
-    /// The census of this node is to be taken, and given to [`Ward::counted`].
+    /// The census of this node is to be taken, and given to [`Ward::counted`](super::Ward::counted).
     Count {
-        /// What it has counted is to count whole the next time too: it has led to no table yet.
+        /// Its counts are to count whole the next time too: it has led to no table yet.
         whole: bool,
     },
-    /// A table is to be made, and given to [`Ward::made`], or [`Ward::unmade`].
+    /// A table is to be made, and given to [`Ward::made`](super::Ward::made), or [`Ward::unmade`](super::Ward::unmade).
     Analyse(Analyse),
 }
 
-/// What a table is to be made of.
+/// The material of a routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analyse {
     /// To be given back.
@@ -80,6 +80,6 @@ pub struct Analyse {
     pub nodes: Vec<NodeId>,
     /// The least memory that one of them has.
     pub memory: Bytes,
-    /// Where targets are served until then: the nodes that have them in memory.
+    /// The servers of targets until then: the nodes that have them in memory.
     pub now: Serving,
 }

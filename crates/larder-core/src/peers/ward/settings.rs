@@ -3,10 +3,10 @@
 use crate::unit::Bytes;
 use core::time::Duration;
 
-/// How nodes work with a routing table.
+/// The settings of nodes that work with a routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WardSettings {
-    /// Time between two tables, 1 s to 31 days; None: tables are only given ([`Ward::load`]). Default 15 min (the paper,
+    /// Time between two tables, 1 s to 31 days; None: tables are only given ([`Ward::load`](super::Ward::load)). Default 15 min (the paper,
     /// section 3.4).
     pub refresh: Option<Duration>,
     /// Requests counted at one node after which the first table is made; none is made of fewer. 1 to 1,000,000,000; default
@@ -16,7 +16,7 @@ pub struct WardSettings {
     pub settle: Duration,
     /// So often the lowest name says which table it has. 100 ms to 10 min; default 5 s.
     pub beat: Duration,
-    /// What is not answered is asked for again. 10 ms to 1 min; default 1 s.
+    /// Time after which a question without an answer is repeated. 10 ms to 1 min; default 1 s.
     pub retry: Duration,
     /// A node that gives no counts for so long is left out. At least `retry`, to 10 min; default 10 s.
     pub patience: Duration,
@@ -24,7 +24,7 @@ pub struct WardSettings {
     pub targets_max: usize,
     /// Memory of this node's cache; a table is made for the least that there is. Not 0.
     pub memory: Bytes,
-    /// Where targets go that the table does not have.
+    /// The rule for targets that the table does not have.
     pub rest: Rest,
 }
 
@@ -44,7 +44,7 @@ impl Default for WardSettings {
     }
 }
 
-/// Where targets go that the table does not have.
+/// The rule for targets that the table does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rest {
     /// To the live node of the highest hash of target and name.

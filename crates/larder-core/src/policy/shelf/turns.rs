@@ -18,7 +18,7 @@ pub(in crate::policy) fn send(dispatcher: &Dispatcher, now: Time, count: usize) 
     (0..count).map(|_| started(dispatcher.arrive(now, Request::new(TargetId(7)))).0).collect()
 }
 
-/// How many of the next `count` requests each of two nodes gets.
+/// The number of the next `count` requests that each of two nodes gets.
 pub(in crate::policy) fn shares(dispatcher: &Dispatcher, now: Time, count: usize) -> [usize; 2] {
     let nodes = send(dispatcher, now, count);
     [0, 1].map(|node| nodes.iter().filter(|at| **at == node).count())
