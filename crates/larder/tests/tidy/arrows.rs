@@ -72,6 +72,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-spans", &["larder-http"]),
     ("larder-testkit", &[]),
     ("larder-trace", &["larder-core"]),
+    ("xtask", &[]),
 ];
 
 /// Crates of the laboratory that tests may use, and product code may not.
