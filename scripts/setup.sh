@@ -71,7 +71,7 @@ install_system_packages() {
     apt_install "${lacking[@]}"
 }
 
-# Programs that make the packages of a release and open them again (scripts/release.sh).
+# Programs that make the packages of a release and open them again (`cargo xtask release`).
 install_release_tools() {
     local lacking=()
     command -v strip >/dev/null 2>&1 || lacking+=(binutils)
@@ -235,7 +235,7 @@ install_rust_by_apt() {
     return 1
 }
 
-# rustfmt and clippy for a toolchain that came without; what cannot be had is left to the test script to name.
+# rustfmt and clippy for a toolchain that came without; what cannot be had is left to the gate to name.
 install_components() {
     local component
     for component in fmt clippy; do

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Chooses the Rust toolchain the other scripts use. Sourced, never run; installs nothing.
+# Chooses the Rust toolchain that the Makefile and setup.sh use. Sourced, never run; installs nothing.
 #
 # The pinned toolchain (rust-toolchain.toml) is the one whose lints and formatting are enforced. Any other at least
 # as new as the MSRV (rust-version in Cargo.toml) builds and tests larder too: select_toolchain falls back on it

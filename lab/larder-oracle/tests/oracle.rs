@@ -1,4 +1,4 @@
-//! A part of `make oracle` for every run of the tests: 5,000 cases against the built binary.
+//! A part of `cargo xtask acceptance oracle` for every run of the tests: 5,000 cases against the built binary.
 //!
 //! The binary is the one that cargo has built beside this test: `cargo test --workspace` builds it, and
 //! `cargo build -p larder` does.

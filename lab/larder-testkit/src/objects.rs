@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Asserts that every program below the directory `bpf` has an object, and that no source has changed since
-/// `scripts/bpf.sh` made the objects.
+/// `cargo xtask bpf` made the objects.
 ///
 /// # Panics
 /// If an object or a digest is missing or old, or if a file cannot be read.
@@ -16,11 +16,11 @@ pub fn assert_objects_are_current(bpf: &Path) {
         if name.ends_with(".c") || name.ends_with(".h") {
             assert!(
                 noted.lines().any(|line| line.ends_with(&format!("./{name}"))),
-                "{name}: run scripts/bpf.sh"
+                "{name}: run cargo xtask bpf"
             );
         }
         if let Some(program) = name.strip_suffix(".c") {
-            assert!(bpf.join(format!("prebuilt/{program}.o")).exists(), "{name}: run scripts/bpf.sh");
+            assert!(bpf.join(format!("prebuilt/{program}.o")).exists(), "{name}: run cargo xtask bpf");
         }
     }
     let same = Command::new("sha256sum")
@@ -28,5 +28,5 @@ pub fn assert_objects_are_current(bpf: &Path) {
         .current_dir(bpf)
         .status()
         .expect("sha256sum of coreutils");
-    assert!(same.success(), "sources changed since the objects were made: run scripts/bpf.sh");
+    assert!(same.success(), "sources changed since the objects were made: run cargo xtask bpf");
 }

@@ -1,7 +1,7 @@
 //! Skips: a test that cannot run on this machine says so, and is counted.
 //!
 //! libtest has no skip at run time: a test that returns early counts as passed. Therefore a skip appends a line to the file that
-//! `LARDER_SKIPS` names. `scripts/test.sh` sets the variable, lists the lines, and adds them to the sum of skipped tests.
+//! `LARDER_SKIPS` names. `cargo xtask test` sets the variable, lists the lines, and adds them to the sum of skipped tests.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -31,7 +31,7 @@ pub fn root_or_skip(of: &str) -> bool {
     root
 }
 
-/// The variable that names a file: each skipped test appends a line to it, so that `scripts/test.sh` can count and show them.
+/// The variable that names a file: each skipped test appends a line to it, so that `cargo xtask test` can count and show them.
 /// The test harness shows nothing that a passing test prints.
 const SKIPS: &str = "LARDER_SKIPS";
 

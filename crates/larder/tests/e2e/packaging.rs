@@ -1,13 +1,15 @@
 //! What is delivered: the package, the units in it, the root of a container.
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::process::LARDER;
 use larder_testkit::{needs_root, needs_tool};
 
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package.sh")
+/// `cargo xtask package KIND` with the binary under test.
+fn package(kind: &str) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["xtask", "package", kind, LARDER]);
+    command
 }
 
 /// What a command says; it has to succeed.
@@ -25,7 +27,7 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (deb, root) = (folder.path().join("larder.deb"), folder.path().join("root"));
-    said(Command::new(script()).args(["deb", LARDER]).arg(&deb).env("LARDER_DEB", "-Znone"));
+    said(package("deb").arg(&deb).env("LARDER_DEB", "-Znone"));
     let control = said(Command::new("dpkg-deb").arg("-I").arg(&deb));
     for line in ["Package: larder", &format!("Version: {}", env!("CARGO_PKG_VERSION")), "Depends: libc6 (>= "]
     {
@@ -66,7 +68,7 @@ fn the_root_of_a_container_runs_by_itself() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    said(Command::new(script()).args(["root", LARDER]).arg(folder.path()));
+    said(package("root").arg(folder.path()));
     let inside = |arguments: &[&str]| {
         said(Command::new("chroot").arg(folder.path()).arg("/usr/bin/larder").args(arguments))
     };

@@ -1,5 +1,5 @@
 //! What fuzzing has found worth keeping is gone through again: every input of every corpus under `fuzz/corpus`, by the code of
-//! the fuzz targets themselves, without their engine. `make fuzz` adds to a corpus, with `KEEP=1`.
+//! the fuzz targets themselves, without their engine. `cargo xtask fuzz --keep` adds to a corpus.
 
 // The targets ask for the engine by its name.
 extern crate self as libfuzzer_sys;

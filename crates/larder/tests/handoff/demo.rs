@@ -48,7 +48,7 @@ fn pinned(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn handoff_costs_the_front_end_less_and_nothing_is_left() {
     if or_skip(available()).is_none() {
         return;

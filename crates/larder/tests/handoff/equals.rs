@@ -327,7 +327,7 @@ impl Equals {
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
     let Some(mut cluster) = Equals::start(PRESS) else { return };
     cluster.serves_quietly();
@@ -340,7 +340,7 @@ fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
 
 /// Node 0 decides for all while it is there.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn nor_under_card_is_what_happens_to_the_dispatcher() {
     let Some(mut cluster) = Equals::start(CARD) else { return };
     cluster.serves_quietly();
@@ -353,7 +353,7 @@ fn nor_under_card_is_what_happens_to_the_dispatcher() {
 
 /// Node 0 makes the tables while it is there, and each is an owner.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn nor_under_ward_is_what_happens_to_who_makes_tables() {
     let Some(mut cluster) = Equals::start(WARD) else { return };
     cluster.serves_quietly();

@@ -13,7 +13,7 @@ const HANDOFF: &str = "mechanism = \"cookie\"\nkey_life = \"10s\"";
 /// A cookie is believed for one and a half of `key_life` at most. Whoever asks for the first time after that is told at
 /// once, rather than left to wait.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn who_asks_after_the_cookie_has_expired_is_reset() {
     let Some(cluster) = Cluster::new(&Spec { handoff: HANDOFF, ..Spec::default() }, Content::new(&[100], 1))
     else {

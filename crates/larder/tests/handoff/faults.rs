@@ -47,7 +47,7 @@ fn a_bad_network_makes_no_fault_by_cookie() {
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn a_bad_network_makes_no_fault_by_repair() {
     a_bad_network_makes_no_fault(Server::Larder, REPAIR, "repair");
 }

@@ -206,20 +206,20 @@ fn stopped(nodes: usize, lines: &str) {
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn a_service_node_that_stands_still_is_given_up() {
     stopped(3, "");
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn an_owner_that_stands_still_is_given_up() {
     stopped(3, WARD);
 }
 
 /// The node that clients connected to stands still: its kernel goes on forwarding their packets to the nodes that have them.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn an_initial_node_that_stands_still_is_not_missed() {
     let Some(lab) = Lab::new(3, "") else { return };
     let (slow, took, soon) = lab.during(&[1, 2], |cluster| {
@@ -239,14 +239,14 @@ fn an_initial_node_that_stands_still_is_not_missed() {
 
 /// Node 0 decides, and counts what it has handed over.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn a_dispatcher_counts_nothing_for_a_node_that_stood_still() {
     stopped(3, CARD);
 }
 
 /// One that stands still for less is waited for.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn a_service_node_that_stands_still_for_a_moment_loses_nothing() {
     let Some(lab) = Lab::new(3, "") else { return };
     let (slow, _, soon) = lab.during(&[0, 2], |cluster| {
@@ -263,7 +263,7 @@ fn a_service_node_that_stands_still_for_a_moment_loses_nothing() {
 
 /// Two nodes do not hear each other, and a third hears both.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn what_goes_over_a_cut_waits_for_its_end() {
     let Some(lab) = Lab::new(3, "") else { return };
     let (slow, took, soon) = lab.during(&[0, 1, 2], |cluster| {
@@ -304,13 +304,13 @@ fn halved(lines: &str) {
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn halves_go_on_and_join() {
     halved("");
 }
 
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn halves_with_a_dispatcher_each_go_on_and_join() {
     halved(CARD);
 }
@@ -318,7 +318,7 @@ fn halves_with_a_dispatcher_each_go_on_and_join() {
 /// Clients that take the same port for each connection, also for that which follows one that was lost on its way to a peer: every
 /// new one is made. In each cut a client may lose the one that it has then, and waits for the word that it is gone: no second one.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn ports_are_used_again_at_once_whatever_became_of_what_had_them() {
     let Some(lab) = Lab::new(4, "") else { return };
     let mut plans = lab.mixed(&[0, 1, 2, 3]);
@@ -357,7 +357,7 @@ fn lost_by(log: &str) -> usize {
 /// A peer has taken a connection, and its word of it is lost; it serves it to its end. The client then uses the same port, whose
 /// old socket is still in doubt at the node that it connects to.
 #[test]
-#[ignore = "long: make handoff-trouble"]
+#[ignore = "long: cargo xtask acceptance handoff-trouble"]
 fn a_client_that_begins_anew_finds_nothing_in_doubt() {
     let Some(lab) = Lab::new(2, "") else { return };
     let cluster = &lab.cluster;

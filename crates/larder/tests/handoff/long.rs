@@ -56,38 +56,38 @@ fn all_are_right(server: Server, mechanism: &str, settings: &str) {
 }
 
 #[test]
-#[ignore = "long: make handoff-long"]
+#[ignore = "long: cargo xtask acceptance handoff-long"]
 fn nginx_is_right_every_time() {
     all_are_right(Server::Nginx, "cookie", "");
 }
 
 #[test]
-#[ignore = "long: make handoff-long"]
+#[ignore = "long: cargo xtask acceptance handoff-long"]
 fn apache_is_right_every_time() {
     all_are_right(Server::Apache, "cookie", "");
 }
 
 #[test]
-#[ignore = "long: make handoff-long"]
+#[ignore = "long: cargo xtask acceptance handoff-long"]
 fn larder_is_right_every_time() {
     all_are_right(Server::Larder, "cookie", "");
 }
 
 #[test]
-#[ignore = "long: make handoff-long"]
+#[ignore = "long: cargo xtask acceptance handoff-long"]
 fn larder_is_right_by_repair_every_time() {
     all_are_right(Server::Larder, "repair", "repair_min = \"0B\"");
 }
 
 #[test]
-#[ignore = "long: make handoff-long"]
+#[ignore = "long: cargo xtask acceptance handoff-long"]
 fn larder_is_right_by_repair_of_sockets_every_time() {
     all_are_right(Server::Larder, "repair", "repair_min = \"0B\"\nhandshake = \"stack\"");
 }
 
 /// Not one of 100,000 connections is cut by forged RSTs, FINs and numbers, and what the dispatcher counts is what nodes have.
 #[test]
-#[ignore = "long: make handoff-long"]
+#[ignore = "long: cargo xtask acceptance handoff-long"]
 fn the_account_is_right_after_100_000_attacked_connections() {
     crate::adversary::the_account_is_right_after(100_000);
 }
