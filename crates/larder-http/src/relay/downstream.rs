@@ -1,7 +1,7 @@
 //! The client's side of an exchange: a connection of HTTP/1, or a stream of HTTP/2.
 
 use super::client::Client;
-use super::proxy::Limits;
+use super::limits::Limits;
 use super::wire::Wire;
 use crate::h1::{Body, ReplyHead, RequestHead};
 use bytes::Bytes;

@@ -4,8 +4,10 @@ mod ways;
 
 use super::client::Client;
 use super::downstream::Downstream;
+use super::fault::ClientFault;
 use super::fields::{delimit, remove_hop, were_offered, write_trailers};
-use super::proxy::{ClientFault, Limits, Passage, Proxy};
+use super::limits::Limits;
+use super::proxy::{Passage, Proxy};
 use super::splice::{Pipe, Transport};
 use super::transfer::{Broken, Coding, Transfer};
 use super::upstream::Upstream;

@@ -19,10 +19,12 @@ mod clock;
 mod deadline;
 mod downstream;
 mod exchange;
+mod fault;
 mod fields;
 mod handle;
 mod http1;
 mod http2;
+mod limits;
 mod pool;
 mod proxy;
 mod race;
@@ -40,12 +42,12 @@ mod worker;
 
 pub use answer::{Answer, Contents, Then};
 pub use clock::{Clock, runtime};
+pub use fault::{ClientFault, Failure, Http2Fault, Refusal, Stage, Unfit};
 pub use handle::{BodyFault, ClientHandle, InterimSender, RequestBody};
-pub use http2::{Http2Fault, StreamMemory, serve_http2};
+pub use http2::{StreamMemory, serve_http2};
+pub use limits::Limits;
 pub use pool::PoolLimits;
-pub use proxy::{
-    ClientFault, Failure, Limits, Next, Passage, Proxy, RaceEvent, Refusal, Report, Stage, Unfit,
-};
+pub use proxy::{Next, Passage, Proxy, RaceEvent, Report};
 pub use serve::{End, Start, serve};
 pub use splice::Transport;
 pub use threads::{Begun, Threads};

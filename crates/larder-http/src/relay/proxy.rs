@@ -1,10 +1,11 @@
 //! The interface to the program that decides where requests go.
 
 use super::answer::Answer;
+use super::fault::{ClientFault, Failure, Http2Fault, Refusal, Unfit};
 use super::handle::ClientHandle;
-use super::http2::Http2Fault;
+use super::limits::Limits;
 use super::splice::Transport;
-use crate::h1::{Fault, ReplyHead, RequestHead};
+use crate::h1::{ReplyHead, RequestHead};
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -38,41 +39,6 @@ pub enum Passage {
     Rest,
 }
 
-/// A message must not pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfit;
-
-/// The progress of a request when a server failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// No connection to the server came about. The client has perhaps a part of the reply of another server.
-    Connect,
-    /// The server took the request, or a part of it, and sent nothing.
-    Request {
-        /// The connection had served other requests.
-        reused: bool,
-    },
-    /// The server's reply was no reply, or broke off.
-    Reply {
-        /// The client has got a part of it. No answer is possible, but perhaps another server has the rest ([`Passage::Rest`]).
-        begun: bool,
-    },
-}
-
-/// A failure of a server.
-#[derive(Debug)]
-pub struct Failure {
-    /// The progress of the request.
-    pub stage: Stage,
-    /// The error; [`io::ErrorKind::TimedOut`] for a server that took too long, [`io::ErrorKind::InvalidData`] for one that did not
-    /// speak HTTP.
-    pub error: io::Error,
-    /// All that was read of the request is still there, so that another server can get it.
-    pub replayable: bool,
-    /// Bytes of the reply's body that the client has got, if [`Passage::Rest`] is possible.
-    pub resumable: Option<u64>,
-}
-
 /// An event while two servers are asked at the same time.
 #[derive(Clone, Copy, Debug)]
 pub enum RaceEvent<'a> {
@@ -97,42 +63,6 @@ pub enum RaceEvent<'a> {
     },
 }
 
-/// The fault of a client whose request was decided about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientFault {
-    /// It has left.
-    Gone,
-    /// It takes nothing of its reply.
-    Stalled,
-    /// The body of its request does not come.
-    TimedOut,
-    /// The body of its request is not one of HTTP.
-    Malformed(Fault),
-    /// The proxy has refused the body of its request.
-    Refused,
-}
-
-/// The reason to refuse what a client has sent before there is a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The head did not come in time.
-    TimedOut,
-    /// The head is too large.
-    TooLarge {
-        /// The end of its first line has not come.
-        in_target: bool,
-    },
-    /// It is no head.
-    Malformed {
-        /// The reason.
-        fault: Fault,
-        /// The client has sent no request before, and this does not begin like one.
-        is_other_protocol: bool,
-    },
-    /// The method is CONNECT, and no tunnel is opened.
-    Connect,
-}
-
 /// The end of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -144,47 +74,6 @@ pub struct Report {
     pub complete: bool,
     /// The fault of the client that ended the request, if one did.
     pub fault: Option<ClientFault>,
-}
-
-/// Limits and deadlines. A deadline runs from the last byte that came or went, unless it says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of the largest head of a request.
-    pub head_bytes: usize,
-    /// From the first byte of a head to its last.
-    pub head: Duration,
-    /// Between two requests.
-    pub keepalive: Duration,
-    /// For a client that is to send bytes.
-    pub client_read: Duration,
-    /// For a client that is to take bytes.
-    pub client_write: Duration,
-    /// For a connection to a server.
-    pub connect: Duration,
-    /// For a server that is to send bytes.
-    pub server_read: Duration,
-    /// For a server that is to take bytes.
-    pub server_write: Duration,
-    /// A client that ends its side after a request without a body still gets its reply. Otherwise it counts as gone.
-    pub half_close: bool,
-}
-
-impl Default for Limits {
-    /// 64 KiB, and a minute for all that takes time.
-    fn default() -> Self {
-        let minute = Duration::from_secs(60);
-        Self {
-            head_bytes: 64 << 10,
-            head: minute,
-            keepalive: minute,
-            client_read: minute,
-            client_write: minute,
-            connect: minute,
-            server_read: minute,
-            server_write: minute,
-            half_close: false,
-        }
-    }
 }
 
 /// Decides where requests go, and watches how they fare. The relay calls it inline: no method may block.

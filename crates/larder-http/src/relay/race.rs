@@ -2,7 +2,9 @@
 //!
 //! After Dean and Barroso, *The Tail at Scale* (Communications of the ACM 56(2), 2013). Only requests without a body are hedged.
 
-use super::proxy::{Failure, Limits, Proxy, RaceEvent, Stage};
+use super::fault::{Failure, Stage};
+use super::limits::Limits;
+use super::proxy::{Proxy, RaceEvent};
 use super::wire::Wire;
 use super::worker::Worker;
 use crate::h1::{HeadEnd, ReplyHead};

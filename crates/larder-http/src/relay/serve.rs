@@ -1,8 +1,9 @@
 //! A client's connection of HTTP/1 from its first request to its last.
 
 use super::downstream::Downstream;
+use super::fault::Refusal;
 use super::http1::{Arrival, Http1};
-use super::proxy::{Proxy, Refusal};
+use super::proxy::Proxy;
 use super::request::{After, Connection};
 use super::splice::Transport;
 use super::worker::Worker;

@@ -1,6 +1,6 @@
 //! The body of a message on its way.
 
-use super::proxy::Unfit;
+use super::fault::Unfit;
 use crate::h1::{Body, Decoder, Fault, Piece};
 use std::io::Write;
 

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::http1::Http1;
-use super::proxy::Limits;
+use super::limits::Limits;
 use super::wire::Wire;
 use std::future::poll_fn;
 use std::io;

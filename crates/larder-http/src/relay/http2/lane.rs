@@ -3,9 +3,10 @@
 
 use super::memory::{HEAD_BYTES, Reserved};
 use super::stream::Stream;
-use super::{Arrived, Http2Fault, Shared};
+use super::{Arrived, Shared};
 use crate::h1::Fault;
-use crate::relay::proxy::{Proxy, Refusal};
+use crate::relay::fault::{Http2Fault, Refusal};
+use crate::relay::proxy::Proxy;
 use crate::relay::request::{After, Connection};
 use crate::relay::worker::Worker;
 use futures_util::FutureExt;

@@ -25,11 +25,13 @@ pub use memory::StreamMemory;
 
 use super::clock::Clock;
 use super::deadline::Deadline;
-use super::proxy::{Limits, Proxy, Refusal};
+use super::fault::{Http2Fault, Refusal};
+use super::limits::Limits;
+use super::proxy::Proxy;
 use super::splice::Transport;
 use super::wire::Wire;
 use super::worker::{Place, Worker};
-use crate::http2::{Blocked, Flood};
+use crate::http2::Blocked;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::server::{Builder, SendResponse};
@@ -66,23 +68,6 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 /// A request as h2 gives it, and the way to reply.
 type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
 type Session<T> = h2::server::Connection<Socket<T>, Bytes>;
-
-/// A fault on a connection of HTTP/2, in most cases of its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Http2Fault {
-    /// A stream was refused: the requests under way hold too much memory, and their client takes nothing.
-    StreamsFull,
-    /// The connection was ended, because of its frames.
-    Flood(Flood),
-    /// h2 has ended the connection, because of frames that it limits itself.
-    OtherFlood,
-    /// The connection was ended, because of its malformed requests.
-    Malformed,
-    /// The connection was ended, because its client took nothing.
-    Stalled,
-    /// A request was lost to a fault of the proxy; no fault of the client.
-    Panicked,
-}
 
 /// The part of a connection that its lanes share.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::h1::{Body, Fault, ReplyHead, RequestHead};
 use crate::relay::client::Client;
 use crate::relay::downstream::Downstream;
 use crate::relay::fields::write_trailers;
-use crate::relay::proxy::Limits;
+use crate::relay::limits::Limits;
 use crate::relay::wire::Wire;
 use bytes::{Buf, Bytes};
 use futures_util::task::AtomicWaker;
