@@ -1,7 +1,6 @@
 //! The client's side of an exchange: a connection of HTTP/1, or a stream of HTTP/2.
 
-use super::client::Client;
-use super::limits::Limits;
+use super::deadline::Deadline;
 use super::wire::Wire;
 use crate::h1::{Body, ReplyHead, RequestHead};
 use bytes::Bytes;
@@ -33,7 +32,7 @@ pub(super) trait Downstream: Sized {
     fn goes_on(&self, request: &RequestHead, unread: &[u8]) -> bool;
 
     /// Takes the body of a request that is not passed on, if all of it has come. Whether the next request can follow.
-    fn skip_body(client: &mut Client<Self>) -> bool;
+    fn skip_body(request: &RequestHead, unread: &mut Vec<u8>) -> bool;
 
     /// Sends an interim reply. `out` is memory to write in.
     fn send_interim(&mut self, cx: &mut Context<'_>, head: &ReplyHead, out: &mut Vec<u8>) -> io::Result<()>;
@@ -75,12 +74,14 @@ pub(super) trait Downstream: Sized {
         None
     }
 
-    /// Carries another protocol. Returns the number of bytes that the client was sent, and the error of a server that broke off or was
-    /// silent for too long.
+    /// Carries another protocol, of which the client has sent `early`. Returns the number of bytes that the client was sent, and the
+    /// error of a server that broke off or was silent for longer than `patience`.
     fn carry<S>(
-        client: &mut Client<Self>,
+        &mut self,
+        early: Vec<u8>,
         server: Wire<S>,
-        limits: &Limits,
+        deadline: &mut Deadline,
+        patience: Duration,
     ) -> impl Future<Output = (u64, Option<io::Error>)>
     where
         S: AsyncRead + AsyncWrite + Unpin;

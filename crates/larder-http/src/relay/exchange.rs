@@ -59,28 +59,6 @@ fn no_http() -> Outcome {
     Outcome::Server(io::ErrorKind::InvalidData.into())
 }
 
-/// The parts of a reply that the client was sent, perhaps of several servers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sent {
-    /// The status, once the client was sent a head.
-    pub(super) status: Option<u16>,
-    /// Bytes of the body.
-    pub(super) body_bytes: u64,
-    /// The length that the head states, if the body has one.
-    pub(super) length: Option<u64>,
-    /// The end of the connection is that of the body.
-    pub(super) ends_by_close: bool,
-    /// The connection can serve another request.
-    pub(super) goes_on: bool,
-}
-
-impl Sent {
-    /// Bytes of the body that the client was sent, if another server can send the rest.
-    pub(super) fn resumable(&self) -> Option<u64> {
-        self.length.filter(|length| self.body_bytes < *length).map(|_| self.body_bytes)
-    }
-}
-
 /// An exchange under way.
 #[derive(Debug)]
 pub(super) struct Exchange<'a, D, S, P: Proxy> {

@@ -7,18 +7,13 @@
 //! client <-- Intake <--heads-- InterimSender   up to INTERIM_MAX for a request; further ones are dropped
 //! ```
 
-use super::client::Client;
-use super::downstream::Downstream;
-use super::scratch;
-use crate::h1::{Decoder, Fault, Piece, ReplyHead};
-use bytes::{Bytes, BytesMut};
+use crate::h1::{Fault, ReplyHead};
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use std::cell::OnceCell;
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use tokio::io::ReadBuf;
 
 /// Interim replies that a proxy may send for one request. Further ones are dropped.
 const INTERIM_MAX: usize = 32;
@@ -36,6 +31,15 @@ pub struct ClientHandle {
 }
 
 impl ClientHandle {
+    /// A connection whose client has asked for `protocols`. The request's body has this `length`, if it has one and states that.
+    pub(super) const fn new(
+        protocols: Option<Vec<u8>>,
+        (has_body, length): (bool, Option<u64>),
+        takes_interim: bool,
+    ) -> Self {
+        Self { channel: OnceCell::new(), protocols, has_body, length, takes_interim }
+    }
+
     /// The protocols that the request asks for in place of HTTP (RFC 9110 section 7.8), if it may have one.
     pub fn protocols(&self) -> Option<&[u8]> {
         self.protocols.as_deref()
@@ -49,6 +53,11 @@ impl ClientHandle {
         let channel = self.channel.get_or_init(Arc::default);
         let is_first = !std::mem::replace(&mut channel.lock().is_read, true);
         RequestBody { channel: is_first.then(|| channel.clone()), left: self.length.filter(|_| is_first) }
+    }
+
+    /// The state that the ends share, if the proxy has taken one.
+    pub(super) fn channel(&self) -> Option<&Channel> {
+        self.channel.get().map(|channel| &**channel)
     }
 
     /// The way of interim replies to the client; `None` if it knows none (HTTP/1.0).
@@ -81,7 +90,7 @@ pub enum BodyFault {
 
 /// The state that the ends share.
 #[derive(Debug, Default)]
-struct Channel(Mutex<State>);
+pub(super) struct Channel(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -126,6 +135,43 @@ impl State {
 }
 
 impl Channel {
+    /// Whether the proxy has taken the body.
+    pub(super) fn is_taken(&self) -> bool {
+        self.lock().is_read
+    }
+
+    /// Whether the reader of the body, if there was one, has left.
+    pub(super) fn is_left(&self) -> bool {
+        self.lock().is_left
+    }
+
+    /// Whether the reader waits for a piece. The task of the connection is woken once it does.
+    pub(super) fn is_wanted(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        state.engine = Some(cx.waker().clone());
+        state.is_wanted
+    }
+
+    /// Gives the reader a piece of the body.
+    pub(super) fn give(&self, piece: Bytes, is_last: bool) {
+        let mut state = self.lock();
+        state.piece = piece;
+        if is_last {
+            state.end.get_or_insert(Ok(()));
+        }
+        state.wake_reader();
+    }
+
+    /// Ends the body before its end.
+    pub(super) fn fail(&self, fault: BodyFault) {
+        self.lock().end_with(Err(fault));
+    }
+
+    /// The interim replies that wait.
+    pub(super) fn take_interim(&self) -> Vec<ReplyHead> {
+        std::mem::take(&mut self.lock().interim)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,192 +258,4 @@ impl Drop for RequestBody {
             state.is_left = true;
         }
     }
-}
-
-/// A [`ClientHandle`] and the connection's side of it.
-#[derive(Debug)]
-pub(super) struct Intake {
-    pub(super) handle: ClientHandle,
-    pub(super) reading: Reading,
-}
-
-/// The connection's side of a [`ClientHandle`].
-#[derive(Debug)]
-pub(super) struct Reading {
-    decoder: Decoder,
-    /// The client waits for 100 before it sends the body (RFC 9110 section 10.1.1).
-    expects_continue: bool,
-}
-
-impl Intake {
-    /// The intake of the client's current request.
-    pub(super) fn new<D: Downstream>(client: &Client<D>) -> Self {
-        let Client { down, request, protocols, .. } = client;
-        let decoder = Decoder::new(down.body(request));
-        let handle = ClientHandle {
-            channel: OnceCell::new(),
-            protocols: protocols.clone(),
-            has_body: !decoder.is_ended(),
-            length: decoder.left(),
-            takes_interim: !request.is_http10(),
-        };
-        Self { handle, reading: Reading { decoder, expects_continue: request.expects_continue() } }
-    }
-
-    /// Whether the proxy has taken the body.
-    pub(super) fn is_taken(&self) -> bool {
-        self.handle.channel.get().is_some_and(|channel| channel.lock().is_read)
-    }
-
-    /// Takes what has come of a body that nobody reads any more, so that the next request can follow.
-    pub(super) fn skip<D: Downstream>(&mut self, client: &mut Client<D>) {
-        let has_reader = self.handle.channel.get().is_some_and(|channel| !channel.lock().is_left);
-        if !has_reader {
-            self.reading.skip(client);
-        }
-    }
-
-    /// Whether the body has come to its end.
-    pub(super) const fn is_ended(&self) -> bool {
-        self.reading.decoder.is_ended()
-    }
-}
-
-impl Reading {
-    /// Sends the interim replies that wait.
-    ///
-    /// # Errors
-    /// The client has left.
-    pub(super) fn send_interim<D: Downstream>(
-        &self,
-        cx: &mut Context<'_>,
-        client: &mut Client<D>,
-        handle: &ClientHandle,
-    ) -> io::Result<()> {
-        let Some(channel) = handle.channel.get() else { return Ok(()) };
-        if !client.down.is_drained()
-            && let Poll::Ready(drained) = client.down.poll_drain(cx)
-        {
-            drained?;
-        }
-        if !client.down.is_drained() {
-            // The client takes nothing: they wait within their limit.
-            return Ok(());
-        }
-        let waiting = std::mem::take(&mut channel.lock().interim);
-        for head in waiting {
-            client.down.send_interim(cx, &head, &mut client.out)?;
-        }
-        match client.down.poll_drain(cx) {
-            Poll::Ready(drained) => drained,
-            Poll::Pending => Ok(()),
-        }
-    }
-
-    fn skip<D: Downstream>(&mut self, client: &mut Client<D>) {
-        if !client.unread.is_empty()
-            && !self.decoder.is_ended()
-            && let Ok((taken, _)) = decode(&mut self.decoder, &client.unread)
-        {
-            client.take_unread(taken);
-        }
-    }
-
-    /// Reads a piece of the request's body if the proxy waits for one. Returns whether it does, so that the departure of the client is
-    /// noticed here. `asks`: a client that waits for 100 is sent it.
-    ///
-    /// # Errors
-    /// The client has left.
-    pub(super) fn advance<D: Downstream>(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &mut Client<D>,
-        handle: &ClientHandle,
-        asks: bool,
-    ) -> io::Result<bool> {
-        let Some(channel) = handle.channel.get() else { return Ok(false) };
-        let is_wanted = {
-            let mut state = channel.lock();
-            state.engine = Some(cx.waker().clone());
-            state.is_wanted
-        };
-        if !is_wanted || self.decoder.is_ended() {
-            return Ok(false);
-        }
-        if std::mem::take(&mut self.expects_continue) && asks && client.unread.is_empty() {
-            client.down.send_interim(cx, &ReplyHead::with_status(100), &mut client.out)?;
-        }
-        match self.read(cx, client) {
-            Poll::Ready(Ok(piece)) => {
-                let mut state = channel.lock();
-                state.piece = piece;
-                if self.decoder.is_ended() {
-                    state.end.get_or_insert(Ok(()));
-                }
-                state.wake_reader();
-            }
-            Poll::Ready(Err(BodyFault::Gone)) => {
-                channel.lock().end_with(Err(BodyFault::Gone));
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            Poll::Ready(Err(fault)) => channel.lock().end_with(Err(fault)),
-            Poll::Pending => {}
-        }
-        Ok(true)
-    }
-
-    /// Reads until there are contents, or the body has ended.
-    fn read<D: Downstream>(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &mut Client<D>,
-    ) -> Poll<Result<Bytes, BodyFault>> {
-        let decoder = &mut self.decoder;
-        loop {
-            if !client.unread.is_empty() {
-                let bytes = std::mem::take(&mut client.unread);
-                let decoded = decode(decoder, &bytes);
-                client.unread = bytes;
-                let (taken, piece) = decoded?;
-                client.take_unread(taken);
-                if !piece.is_empty() || decoder.is_ended() {
-                    return Poll::Ready(Ok(piece));
-                }
-            }
-            let Client { down, unread, .. } = &mut *client;
-            let read = scratch::with(|buffer| {
-                let mut buffer = ReadBuf::new(buffer);
-                match down.poll_fill(cx, &mut buffer) {
-                    Poll::Pending => Poll::Pending,
-                    Poll::Ready(Ok(())) if buffer.filled().is_empty() && decoder.ends_by_close() => {
-                        *decoder = Decoder::new(crate::h1::Body::None);
-                        Poll::Ready(Ok(Bytes::new()))
-                    }
-                    Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                        let (taken, piece) = decode(decoder, buffer.filled())?;
-                        unread.extend_from_slice(&buffer.filled()[taken..]);
-                        Poll::Ready(Ok(piece))
-                    }
-                    Poll::Ready(_) => Poll::Ready(Err(BodyFault::Gone)),
-                }
-            });
-            match read {
-                Poll::Ready(Ok(piece)) if piece.is_empty() && !decoder.is_ended() => {}
-                read => return read,
-            }
-        }
-    }
-}
-
-/// The contents in `bytes`, and how many of these belong to the body.
-fn decode(decoder: &mut Decoder, bytes: &[u8]) -> Result<(usize, Bytes), BodyFault> {
-    let (mut taken, mut contents) = (0, BytesMut::new());
-    while taken < bytes.len() && !decoder.is_ended() {
-        let step = decoder.step(&bytes[taken..]).map_err(BodyFault::Malformed)?;
-        if step.piece == Piece::Data {
-            contents.extend_from_slice(&bytes[taken..taken + step.taken]);
-        }
-        taken += step.taken;
-    }
-    Ok((taken, contents.freeze()))
 }

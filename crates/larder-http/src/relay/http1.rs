@@ -1,14 +1,14 @@
 //! The connection of a client of HTTP/1.
 
-use super::client::Client;
+use super::client::{self, Client, Sent};
 use super::clock::Clock;
+use super::deadline::Deadline;
 use super::downstream::Downstream;
-use super::exchange::Sent;
 use super::fault::Refusal;
 use super::limits::Limits;
 use super::proxy::Proxy;
 use super::splice::Transport;
-use super::tunnel;
+use super::tunnel::{self, Direction};
 use super::wire::Wire;
 use super::worker::Place;
 use crate::h1::{Body, Decoder, Fault, HeadEnd, ReplyHead, RequestHead};
@@ -77,8 +77,17 @@ impl<T: Transport> Downstream for Http1<T> {
         request.is_persistent() && is_clear && !self.is_half_closed
     }
 
-    fn skip_body(client: &mut Client<Self>) -> bool {
-        client.take_body()
+    fn skip_body(request: &RequestHead, unread: &mut Vec<u8>) -> bool {
+        let mut decoder = Decoder::new(request.body());
+        let mut taken = 0;
+        while !decoder.is_ended() {
+            match decoder.step(&unread[taken..]) {
+                Ok(step) if step.taken > 0 => taken += step.taken,
+                _ => return false,
+            }
+        }
+        client::take(unread, taken);
+        true
     }
 
     fn send_interim(&mut self, cx: &mut Context<'_>, head: &ReplyHead, out: &mut Vec<u8>) -> io::Result<()> {
@@ -130,11 +139,18 @@ impl<T: Transport> Downstream for Http1<T> {
         self.wire.io().socket()
     }
 
-    async fn carry<S>(client: &mut Client<Self>, server: Wire<S>, limits: &Limits) -> (u64, Option<io::Error>)
+    async fn carry<S>(
+        &mut self,
+        early: Vec<u8>,
+        server: Wire<S>,
+        deadline: &mut Deadline,
+        patience: Duration,
+    ) -> (u64, Option<io::Error>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        tunnel::carry(client, server, limits).await
+        let up = Direction::new(early, self.is_half_closed);
+        tunnel::carry((&mut self.wire, server), up, deadline, patience).await
     }
 }
 
@@ -263,20 +279,6 @@ impl<T: Transport> Client<Http1<T>> {
         let arrival = read_head(&mut self.request, &self.unread[..length], &mut self.down.is_new);
         self.take_unread(length);
         Some(arrival)
-    }
-
-    /// Takes the body of a request that is not passed on, if all of it has come. Whether it has.
-    pub(super) fn take_body(&mut self) -> bool {
-        let mut decoder = Decoder::new(self.request.body());
-        let mut taken = 0;
-        while !decoder.is_ended() {
-            match decoder.step(&self.unread[taken..]) {
-                Ok(step) if step.taken > 0 => taken += step.taken,
-                _ => return false,
-            }
-        }
-        self.take_unread(taken);
-        true
     }
 
     /// Ends the connection after a complete reply.

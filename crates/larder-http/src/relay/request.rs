@@ -8,7 +8,7 @@ use super::downstream::Downstream;
 use super::exchange::{Exchange, Outcome};
 use super::fault::{ClientFault, Failure, Refusal, Stage};
 use super::fields::{delimit, offered_protocols, remove_hop_of_request};
-use super::handle::Intake;
+use super::intake::Intake;
 use super::limits::Limits;
 use super::proxy::{Next, Proxy, Report};
 use super::race::{Race, Replied};
@@ -223,7 +223,7 @@ where
             && then == Then::GoesOn
             && !self.worker.is_ending()
             && down.goes_on(request, unread)
-            && is_read.unwrap_or_else(|| D::skip_body(&mut self.client));
+            && is_read.unwrap_or_else(|| D::skip_body(&self.client.request, &mut self.client.unread));
         match self.client.answer(answer, goes_on, &self.limits, intake).await {
             Ok(()) if then == Then::Leaves => (After::Leave, None),
             Ok(()) if self.client.sent.goes_on => (After::Request, None),
@@ -440,7 +440,9 @@ where
             Outcome::Tunnel => {
                 // No stream of HTTP/2 becomes a tunnel: its replies of 101 are malformed.
                 let Upstream::Http1(wire) = connection else { return Attempt::Ended(After::Cut) };
-                let (bytes, error) = Box::pin(D::carry(&mut self.client, wire, &limits)).await;
+                let Client { down, unread, deadline, .. } = &mut self.client;
+                let early = std::mem::take(unread);
+                let (bytes, error) = Box::pin(down.carry(early, wire, deadline, limits.server_read)).await;
                 self.client.sent.body_bytes += bytes;
                 let stage = Stage::Reply { begun: true };
                 match error {

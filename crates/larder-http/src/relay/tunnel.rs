@@ -1,42 +1,41 @@
 //! Another protocol, once both sides speak it (RFC 9110 section 7.8): bytes both ways.
 
-use super::client::Client;
-use super::http1::Http1;
-use super::limits::Limits;
+use super::deadline::Deadline;
 use super::wire::Wire;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Carries bytes both ways until both sides have ended, one has broken off, or neither has sent anything for `limits.server_read`. Returns the number of
-/// bytes that the client was sent, and the error of a server that broke off or was silent for too long.
+/// Carries bytes both ways until both sides have ended, one has broken off, or neither has sent anything for `patience`. `up` is the
+/// direction from the client. Returns the number of bytes that the client was sent, and the error of a server that broke off or was
+/// silent for too long.
 pub(super) async fn carry<T, S>(
-    client: &mut Client<Http1<T>>,
-    mut server: Wire<S>,
-    limits: &Limits,
+    (client, mut server): (&mut Wire<T>, Wire<S>),
+    mut up: Direction,
+    deadline: &mut Deadline,
+    patience: Duration,
 ) -> (u64, Option<io::Error>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    client.deadline.set(limits.server_read);
-    let early = std::mem::take(&mut client.unread);
-    let mut up = Direction { early, ended: client.down.is_half_closed, ..Direction::default() };
+    deadline.set(patience);
     let mut down = Direction::default();
     let timed_out = poll_fn(|cx| {
         loop {
-            let sent = up.advance(cx, &mut client.down.wire, &mut server);
-            let got = down.advance(cx, &mut server, &mut client.down.wire);
+            let sent = up.advance(cx, client, &mut server);
+            let got = down.advance(cx, &mut server, client);
             // A side that has broken off takes nothing more.
             let client_is_gone = up.over && up.broken.is_some();
             if client_is_gone || down.over && (up.over || down.broken.is_some()) {
                 return Poll::Ready(false);
             }
             if !sent && !got {
-                return client.deadline.poll(cx).map(|()| true);
+                return deadline.poll(cx).map(|()| true);
             }
-            client.deadline.set(limits.server_read);
+            deadline.set(patience);
         }
     })
     .await;
@@ -46,7 +45,7 @@ where
 
 /// One of the two directions.
 #[derive(Debug, Default)]
-struct Direction {
+pub(super) struct Direction {
     /// Bytes that were read before.
     early: Vec<u8>,
     /// The side that sends has ended.
@@ -59,6 +58,11 @@ struct Direction {
 }
 
 impl Direction {
+    /// The direction from a side that has sent `early`, and perhaps `ended`.
+    pub(super) fn new(early: Vec<u8>, ended: bool) -> Self {
+        Self { early, ended, ..Self::default() }
+    }
+
     /// Whether something moved.
     fn advance<A, B>(&mut self, cx: &mut Context<'_>, from: &mut Wire<A>, to: &mut Wire<B>) -> bool
     where

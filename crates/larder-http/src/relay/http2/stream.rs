@@ -6,10 +6,9 @@
 use super::{Arrived, Shared, head};
 use crate::convert;
 use crate::h1::{Body, Fault, ReplyHead, RequestHead};
-use crate::relay::client::Client;
+use crate::relay::deadline::Deadline;
 use crate::relay::downstream::Downstream;
 use crate::relay::fields::write_trailers;
-use crate::relay::limits::Limits;
 use crate::relay::wire::Wire;
 use bytes::{Buf, Bytes};
 use futures_util::task::AtomicWaker;
@@ -235,7 +234,7 @@ impl Downstream for Stream {
         true
     }
 
-    fn skip_body(_: &mut Client<Self>) -> bool {
+    fn skip_body(_: &RequestHead, _: &mut Vec<u8>) -> bool {
         true
     }
 
@@ -342,7 +341,13 @@ impl Downstream for Stream {
         (self.turns <= self.shared.busy.get() / TURN_STREAMS).then_some(patience)
     }
 
-    async fn carry<S>(_: &mut Client<Self>, _: Wire<S>, _: &Limits) -> (u64, Option<io::Error>)
+    async fn carry<S>(
+        &mut self,
+        _: Vec<u8>,
+        _: Wire<S>,
+        _: &mut Deadline,
+        _: Duration,
+    ) -> (u64, Option<io::Error>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
