@@ -2,8 +2,8 @@
 //! and keeps its memory from one to the next.
 
 use super::memory::{HEAD_BYTES, Reserved};
+use super::shared::{Arrived, Seat, Shared};
 use super::stream::Stream;
-use super::{Arrived, Shared};
 use crate::h1::Fault;
 use crate::relay::fault::{Http2Fault, Refusal};
 use crate::relay::proxy::Proxy;
@@ -11,36 +11,10 @@ use crate::relay::request::{After, Connection};
 use crate::relay::worker::Worker;
 use futures_util::FutureExt;
 use h2::Reason;
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
-
-/// Lanes of a connection that wait for a request. Further ones end.
-const WAITING_MAX: usize = 8;
-
-/// The place at which a lane gets its next request.
-#[derive(Debug)]
-pub(super) struct Seat {
-    arrived: RefCell<Option<Arrived>>,
-    waker: RefCell<Waker>,
-}
-
-/// The lanes that wait for a request.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(RefCell<Vec<Rc<Seat>>>);
-
-impl Waiting {
-    /// Gives a request to a lane that waits. Returns it if there is none.
-    pub(super) fn give(&self, arrived: Arrived) -> Option<Arrived> {
-        let Some(seat) = self.0.borrow_mut().pop() else { return Some(arrived) };
-        *seat.arrived.borrow_mut() = Some(arrived);
-        seat.waker.borrow().wake_by_ref();
-        None
-    }
-}
 
 /// Serves a request, and further ones that the lane is given.
 pub(super) async fn serve<P: Proxy>(
@@ -49,7 +23,7 @@ pub(super) async fn serve<P: Proxy>(
     shared: Rc<Shared>,
     first: Arrived,
 ) {
-    let seat = Rc::new(Seat { arrived: RefCell::default(), waker: RefCell::new(Waker::noop().clone()) });
+    let seat = Rc::new(Seat::new());
     let mut connection = Connection::new(Stream::new(shared.clone(), Arc::default()), info, worker);
     let mut arrived = first;
     loop {
@@ -62,18 +36,10 @@ pub(super) async fn serve<P: Proxy>(
             worker.proxy.on_http2_fault(info, Http2Fault::Panicked);
             return;
         }
-        if shared.waiting.0.borrow().len() >= WAITING_MAX {
+        if !shared.waiting.enter(&seat) {
             return;
         }
-        shared.waiting.0.borrow_mut().push(seat.clone());
-        arrived = poll_fn(|cx| {
-            if let Some(arrived) = seat.arrived.take() {
-                return Poll::Ready(arrived);
-            }
-            seat.waker.borrow_mut().clone_from(cx.waker());
-            Poll::Pending
-        })
-        .await;
+        arrived = poll_fn(|cx| seat.poll(cx)).await;
     }
 }
 

@@ -17,6 +17,7 @@
 mod head;
 mod lane;
 mod memory;
+mod shared;
 mod socket;
 mod stream;
 mod waker;
@@ -34,10 +35,10 @@ use super::worker::{Place, Worker};
 use crate::http2::Blocked;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use h2::server::{Builder, SendResponse};
-use h2::{Reason, RecvStream};
-use http::Request;
+use h2::Reason;
+use h2::server::Builder;
 use memory::Account;
+use shared::{Arrived, Shared, Waiting};
 use socket::{Link, Socket};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -65,24 +66,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Time that the requests of a connection which has ended have to write their records.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A request as h2 gives it, and the way to reply.
-type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
+/// A connection as h2 drives it.
 type Session<T> = h2::server::Connection<Socket<T>, Bytes>;
-
-/// The part of a connection that its lanes share.
-#[derive(Debug)]
-struct Shared {
-    waiting: lane::Waiting,
-    /// Requests under way.
-    busy: Cell<usize>,
-    /// Bytes of their heads.
-    head_bytes: Cell<usize>,
-    /// Requests that were malformed.
-    malformed: Cell<u32>,
-    /// The record of when the socket had no room.
-    blocked: Arc<Blocked>,
-    memory: Account,
-}
 
 /// Serves a client's connection of HTTP/2 from its preface to its end.
 ///
@@ -96,7 +81,7 @@ where
     let address = worker.proxy.address(info);
     let blocked = Arc::<Blocked>::default();
     let shared = Rc::new(Shared {
-        waiting: lane::Waiting::default(),
+        waiting: Waiting::default(),
         busy: Cell::new(0),
         head_bytes: Cell::new(0),
         malformed: Cell::new(0),

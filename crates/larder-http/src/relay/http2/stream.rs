@@ -3,7 +3,8 @@
 //! A piece of a reply is given to h2 as far as the client's window goes. The exchange reads no more from the server, and the request does
 //! not end, until h2 has written all of the piece.
 
-use super::{Arrived, Shared, head};
+use super::head;
+use super::shared::{Arrived, Shared};
 use crate::convert;
 use crate::h1::{Body, Fault, ReplyHead, RequestHead};
 use crate::relay::deadline::Deadline;
