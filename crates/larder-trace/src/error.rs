@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::read::ReadReport;
+use crate::report::ReadReport;
 
 /// Whose fault a [`TraceError`] is, for exit codes and advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@
 //! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
 //! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
 
+mod compression;
 mod days;
 mod error;
 mod format;
@@ -18,6 +19,7 @@ mod intern;
 mod line;
 mod read;
 mod record;
+mod report;
 mod source;
 pub mod stats;
 pub mod synth;
@@ -25,15 +27,14 @@ mod trace;
 pub mod ward;
 mod write;
 
+pub use compression::Compression;
 pub use days::Day;
 pub use error::{Fault, TraceError};
 pub use format::Format;
 pub use format::json_fields::JsonFields;
-pub use read::{
-    Ended, Limits, MalformedLine, Progress, ReadOptions, ReadReport, Reason, TokenSums, read, read_from,
-};
-pub use record::{Client, Key, Method, Record};
-pub use source::Compression;
+pub use read::{Limits, Progress, ReadOptions, read, read_from};
+pub use record::{Client, Key, Method, Reason, Record};
+pub use report::{Ended, MalformedLine, ReadReport, TokenSums};
 pub use stats::Stats;
 pub use trace::{LoadOptions, Request, SizeUnit, Target, Trace};
 pub use write::{save_clf, write_clf};

@@ -1,77 +1,21 @@
 //! One pass over a trace file: each request is handed over, each bad line is counted.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use serde::Serialize;
-
+use crate::compression::Compression;
 use crate::error::TraceError;
 use crate::format::json_fields::JsonFields;
 use crate::format::parser::Parser;
 use crate::format::{DETECT_BYTES, Format};
 use crate::line::{Piece, next_line, next_record};
-use crate::record::Record;
-use crate::source::{Compression, Source, cannot_start};
-
-/// How many malformed lines are named; the rest is only counted.
-const MALFORMED_NAMED_MAX: usize = 5;
+use crate::record::{Reason, Record};
+use crate::report::{Ended, ReadReport};
+use crate::source::{Source, cannot_start};
 
 /// How many lines or records pass between two progress reports.
 const PROGRESS_EVERY: u64 = 1 << 15;
-
-/// Why a line or record is malformed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reason {
-    /// No time where the format has one, or an impossible one.
-    NoTime,
-    /// No request after the time.
-    NoRequest,
-    /// No end of the request with a status code behind it.
-    NoStatus,
-    /// A reply size that is no number.
-    BadSize,
-    /// Not a JSON object with the format's fields.
-    NotJson,
-    /// No line before it names the columns.
-    NoFields,
-    /// Longer than [`Limits::line_bytes_max`].
-    TooLong,
-    /// The file ends inside a record.
-    Partial,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoTime => "no valid time",
-            Self::NoRequest => "no request",
-            Self::NoStatus => "no status code",
-            Self::BadSize => "the size is no number",
-            Self::NotJson => "not a JSON object with the expected fields",
-            Self::NoFields => "no '#Fields:' line before it",
-            Self::TooLong => "too long",
-            Self::Partial => "the file ends inside the record",
-        })
-    }
-}
-
-/// A line or record that could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct MalformedLine {
-    /// Number of the line or record, from 1.
-    pub line: u64,
-    /// What is wrong with it.
-    pub reason: Reason,
-}
-
-impl fmt::Display for MalformedLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.reason)
-    }
-}
 
 /// What a reader may use at most. What happens beyond is named in the [`ReadReport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,79 +69,6 @@ impl ReadOptions {
                 "the format '{other}' has its own: leave one of the two out"
             ))),
             (format, None) => Ok(format),
-        }
-    }
-}
-
-/// How reading ended, when it did not end in an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ended {
-    /// At the end of the file.
-    EndOfFile,
-    /// The receiver of the records wanted no more.
-    Stopped,
-    /// [`Limits::requests_max`] requests were kept; the rest of the file was not read.
-    RequestsMax,
-}
-
-/// Token sums of an LLM trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TokenSums {
-    /// Input tokens of all requests.
-    pub input: u64,
-    /// Output tokens of all requests.
-    pub output: u64,
-}
-
-/// What was read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReadReport {
-    /// The format, as given or told.
-    pub format: Format,
-    /// How the file is packed.
-    pub compression: Compression,
-    /// Unpacked bytes read.
-    pub bytes_unpacked: u64,
-    /// Lines (or binary records) seen, blank and malformed ones included.
-    pub lines: u64,
-    /// Requests handed over. In Mooncake traces a line holds many.
-    pub records: u64,
-    /// Requests that are replayable: GET, status 200, a body. Counted by [`Trace`](crate::Trace) and statistics.
-    pub replayable: u64,
-    /// Replayable requests dropped because their target came after [`Limits::targets_max`] others.
-    pub over_targets_max: u64,
-    /// Malformed lines (or records).
-    pub malformed: u64,
-    /// The first few of them.
-    pub first_malformed: Vec<MalformedLine>,
-    /// Token sums, in formats that have them.
-    pub tokens: Option<TokenSums>,
-    /// How reading ended.
-    pub ended: Ended,
-}
-
-impl ReadReport {
-    const fn new(format: Format, compression: Compression) -> Self {
-        Self {
-            format,
-            compression,
-            bytes_unpacked: 0,
-            lines: 0,
-            records: 0,
-            replayable: 0,
-            over_targets_max: 0,
-            malformed: 0,
-            first_malformed: Vec::new(),
-            tokens: None,
-            ended: Ended::EndOfFile,
-        }
-    }
-
-    fn note_malformed(&mut self, reason: Reason) {
-        self.malformed += 1;
-        if self.first_malformed.len() < MALFORMED_NAMED_MAX {
-            self.first_malformed.push(MalformedLine { line: self.lines, reason });
         }
     }
 }

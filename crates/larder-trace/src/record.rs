@@ -1,4 +1,8 @@
-//! One request as a trace file states it, borrowed from the read buffer.
+//! One request as a trace file states it, borrowed from the read buffer, or the reason why there is none.
+
+use std::fmt;
+
+use serde::Serialize;
 
 /// The request method, as far as replay cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,5 +73,42 @@ impl Record<'_> {
     /// [`Trace`](crate::Trace) keep only these.
     pub fn is_replayable(&self) -> bool {
         self.method == Method::Get && self.status == 200 && self.body != Some(0)
+    }
+}
+
+/// Why a line or record is malformed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// No time where the format has one, or an impossible one.
+    NoTime,
+    /// No request after the time.
+    NoRequest,
+    /// No end of the request with a status code behind it.
+    NoStatus,
+    /// A reply size that is no number.
+    BadSize,
+    /// Not a JSON object with the format's fields.
+    NotJson,
+    /// No line before it names the columns.
+    NoFields,
+    /// Longer than [`Limits::line_bytes_max`](crate::Limits::line_bytes_max).
+    TooLong,
+    /// The file ends inside a record.
+    Partial,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTime => "no valid time",
+            Self::NoRequest => "no request",
+            Self::NoStatus => "no status code",
+            Self::BadSize => "the size is no number",
+            Self::NotJson => "not a JSON object with the expected fields",
+            Self::NoFields => "no '#Fields:' line before it",
+            Self::TooLong => "too long",
+            Self::Partial => "the file ends inside the record",
+        })
     }
 }

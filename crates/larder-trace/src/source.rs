@@ -2,14 +2,12 @@
 //! size.
 
 use std::cell::Cell;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::rc::Rc;
 
-use serde::Serialize;
-
+use crate::compression::Compression;
 use crate::error::TraceError;
 
 /// Bytes asked from the file at a time. Large enough that the system call does not show, small enough to stay in L2.
@@ -17,34 +15,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Most memory of an xz decoder, in KiB: the dictionary of `xz -9` is 64 MiB. A file that needs more is an error.
 const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;
-
-/// How a file is packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// Not at all.
-    None,
-    /// RFC 1952, any number of members.
-    Gzip,
-    /// RFC 8878, any number of frames.
-    Zstd,
-    /// The .xz format, any number of streams.
-    Xz,
-    /// bzip2, any number of streams.
-    Bzip2,
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "uncompressed",
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-            Self::Xz => "xz",
-            Self::Bzip2 => "bzip2",
-        })
-    }
-}
 
 /// Counts what is taken from the packed file, for progress.
 struct Counted<R> {

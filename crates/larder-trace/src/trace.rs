@@ -13,8 +13,9 @@ use crate::error::TraceError;
 use crate::format::Format;
 use crate::format::json_fields::JsonFields;
 use crate::intern::Interner;
-use crate::read::{Ended, Limits, Progress, ReadOptions, ReadReport, read};
+use crate::read::{Limits, Progress, ReadOptions, read};
 use crate::record::{Client, Record};
+use crate::report::{Ended, ReadReport};
 
 /// A thing that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

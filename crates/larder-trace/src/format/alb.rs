@@ -5,8 +5,7 @@
 
 use super::timestamp;
 use super::words::{Fields, body, client, record, status, without_port};
-use crate::read::Reason;
-use crate::record::Record;
+use crate::record::{Reason, Record};
 
 /// Reads one line (without its line end).
 pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {

@@ -16,8 +16,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::timestamp::{self, CommonClock};
 use super::words::{body, client, decimal, is_escaped, request_line};
-use crate::read::Reason;
-use crate::record::{Key, Record};
+use crate::record::{Key, Reason, Record};
 
 /// Reads one line (without its line end). `clock` is kept from line to line.
 pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {

@@ -12,8 +12,7 @@ use memchr::{memchr, memchr_iter, memrchr};
 
 use super::timestamp::{CommonClock, fraction_ns};
 use super::words::{body, client, record, status, without_port};
-use crate::read::Reason;
-use crate::record::Record;
+use crate::record::{Reason, Record};
 
 /// Bytes of `06/Feb/2009:12:14:14.655`.
 const TIME_BYTES: usize = 24;

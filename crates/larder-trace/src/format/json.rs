@@ -16,8 +16,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::json_fields::{Field, JsonFields, KEYS_MAX, Keys, Table};
 use super::timestamp::{self, CommonClock};
 use super::words::{self, client, join, origin_form, request_line, without_any_port};
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Reads the lines of one table.
 pub(crate) struct Parser {

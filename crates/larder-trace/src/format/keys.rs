@@ -1,7 +1,6 @@
 //! Bare 64-bit keys, big-endian, one after another: no times, no sizes.
 
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = 8;

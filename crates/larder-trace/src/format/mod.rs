@@ -1,7 +1,8 @@
-//! The known formats: their names, how a file's first bytes tell them apart, one parser a file.
+//! The known formats: their names, how a file shows which one it has, one parser a file.
 
 mod alb;
 mod clf;
+mod detect;
 mod haproxy;
 mod json;
 pub(crate) mod json_fields;
@@ -17,19 +18,10 @@ mod words;
 mod worldcup;
 
 use std::fmt;
-use std::ops::ControlFlow;
-use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::error::TraceError;
-use parser::Parser;
-
-/// How many unpacked bytes the format is told from.
-pub(crate) const DETECT_BYTES: usize = 64 << 10;
-
-/// How much of a line that fits no format is shown.
-const SAMPLE_BYTES: usize = 80;
+pub(crate) use detect::DETECT_BYTES;
 
 /// A trace file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,33 +114,6 @@ impl Format {
     pub(crate) fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
     }
-
-    /// The format a file name claims: only [`Format::Keys64`], which the bytes cannot claim.
-    pub(crate) fn of_file_name(name: &str) -> Option<Self> {
-        let name =
-            [".gz", ".zst", ".xz", ".bz2"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        name.ends_with(".u64be").then_some(Self::Keys64)
-    }
-
-    /// The format the first bytes of a file show. `whole` says that there are no more bytes.
-    pub(crate) fn detect(head: &[u8], whole: bool) -> Result<Self, TraceError> {
-        if head.is_empty() {
-            return Err(TraceError::Empty);
-        }
-        if looks_like_text(head) {
-            return detect_text(head, whole).ok_or_else(|| unknown(head, "text"));
-        }
-        if oracle::fits(head) {
-            Ok(Self::OracleGeneral)
-        } else if worldcup::fits(head) {
-            Ok(Self::WorldCup98)
-        } else if let Some(format) = detect_text(head, whole) {
-            // A log with some binary garbage in its first lines is still a log.
-            Ok(format)
-        } else {
-            Err(unknown(head, "binary"))
-        }
-    }
 }
 
 impl fmt::Display for Format {
@@ -157,96 +122,8 @@ impl fmt::Display for Format {
     }
 }
 
-impl FromStr for Format {
-    type Err = TraceError;
-
-    fn from_str(name: &str) -> Result<Self, TraceError> {
-        let known = Self::ALL.into_iter().find(|format| format.name() == name);
-        known.ok_or_else(|| TraceError::NoSuchFormat(name.chars().take(40).collect()))
-    }
-}
-
 impl Serialize for Format {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
-    }
-}
-
-fn looks_like_text(head: &[u8]) -> bool {
-    let odd = head.iter().filter(|&&b| b < b' ' && !matches!(b, b'\n' | b'\r' | b'\t')).count();
-    odd * 100 <= head.len()
-}
-
-/// The text format of most lines that fit any; of equals the first. The last line may be cut off by the sample, so it
-/// counts only if it is the file's last.
-fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
-    let mut lines: Vec<&[u8]> = head.split(|&b| b == b'\n').collect();
-    if !whole && lines.len() > 1 {
-        lines.pop();
-    }
-    let count = |format: &Format| {
-        let mut parser = Parser::new(*format, None);
-        let fits = |line: &&&[u8]| {
-            let mut fits = false;
-            // Only the first request of a line is looked at.
-            let _ = parser.parse(line.strip_suffix(b"\r").unwrap_or(line), |parsed| {
-                fits = parsed.is_ok();
-                ControlFlow::Break(())
-            });
-            fits
-        };
-        lines.iter().filter(fits).count()
-    };
-    let texts = Format::ALL.into_iter().filter(|format| Parser::new(*format, None).record_bytes().is_none());
-    let counted = texts.rev().map(|format| (count(&format), format));
-    counted.filter(|(n, _)| *n > 0).max_by_key(|(n, _)| *n).map(|(_, format)| format)
-}
-
-fn unknown(head: &[u8], what: &'static str) -> TraceError {
-    let lines = (1_u64..).zip(head.split(|&b| b == b'\n'));
-    let (number, line) = lines.clone().find(|(_, line)| !line.trim_ascii().is_empty()).unwrap_or((1, head));
-    let what = if line.first() == Some(&b'{') { "JSON" } else { what };
-    let sample = line[..line.len().min(SAMPLE_BYTES)].escape_ascii().to_string();
-    TraceError::UnknownFormat { what, line: number, sample }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_round_trip() {
-        for format in Format::ALL {
-            assert_eq!(format.name().parse::<Format>().expect("its own name"), format);
-        }
-        assert!(matches!("csv".parse::<Format>(), Err(TraceError::NoSuchFormat(_))));
-    }
-
-    #[test]
-    fn rubbish_is_named_and_shown() {
-        let rubbish: Vec<u8> =
-            (0..10_000_u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-        let error = Format::detect(&rubbish, true).expect_err("no format");
-        assert!(matches!(error, TraceError::UnknownFormat { what: "binary", .. }), "{error}");
-        let error = Format::detect(b"hello\nworld\n", true).expect_err("no format");
-        assert!(error.to_string().contains("\"hello\""), "{error}");
-        let error = Format::detect(b"\n{\"level\": 1}\n", true).expect_err("no format");
-        let TraceError::UnknownFormat { what: "JSON", line: 2, sample } = error else { panic!("{error}") };
-        assert_eq!(sample, r#"{\"level\": 1}"#);
-        assert!(matches!(Format::detect(b"", true), Err(TraceError::Empty)));
-    }
-
-    #[test]
-    fn only_the_name_claims_bare_keys() {
-        assert_eq!(Format::of_file_name("a.u64be.zst"), Some(Format::Keys64));
-        assert_eq!(Format::of_file_name("a.u64be.xz"), Some(Format::Keys64));
-        assert_eq!(Format::of_file_name("a.u64be"), Some(Format::Keys64));
-        assert_eq!(Format::of_file_name("a.clf.zst"), None);
-    }
-
-    #[test]
-    fn a_log_with_a_bad_start_is_a_log() {
-        let log = b"# comment\n\x00\x01\nh - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.1\" 200 1\n";
-        assert_eq!(Format::detect(log, true).expect("one good line"), Format::Clf);
     }
 }

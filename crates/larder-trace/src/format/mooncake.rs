@@ -6,8 +6,7 @@
 
 use serde::Deserialize;
 
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Tokens of a block.
 pub(crate) const BLOCK_TOKENS: u64 = 512;

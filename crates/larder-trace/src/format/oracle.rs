@@ -3,8 +3,7 @@
 //! time (u32, seconds), object (u64), bytes (u32), next access (i64: the number of the record that asks for the object
 //! next, or -1 for never). Only reads are recorded; they count as GETs answered 200.
 
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = 24;

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use super::json_fields::{CADDY, ENVOY, JsonFields, LARDER, NGINX, TRAEFIK, Table};
 use super::timestamp::CommonClock;
 use super::{Format, alb, clf, haproxy, json, keys, mooncake, oracle, s3, sdsc, w3c, worldcup};
-use crate::read::{Reason, TokenSums};
-use crate::record::Record;
+use crate::record::{Reason, Record};
+use crate::report::TokenSums;
 
 /// Reads the lines (or binary records) of one format.
 pub(crate) struct Parser {

@@ -5,8 +5,7 @@
 
 use super::timestamp::CommonClock;
 use super::words::{Fields, body, client, record, status};
-use crate::read::Reason;
-use crate::record::Record;
+use crate::record::{Reason, Record};
 
 /// Reads one line (without its line end). `clock` is kept from line to line.
 pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {

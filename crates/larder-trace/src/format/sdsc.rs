@@ -7,8 +7,7 @@
 use memchr::memchr;
 
 use super::timestamp;
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Reads one line (without its line end).
 pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {

@@ -11,8 +11,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::timestamp;
 use super::words::{Fields, body, client, join, origin_form, status};
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// A column that a record needs.
 #[derive(Clone, Copy)]

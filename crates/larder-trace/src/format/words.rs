@@ -2,8 +2,7 @@
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// The fields of a line: words between spaces, `"..."` or `[...]`, the last two without their quotes and brackets. A
 /// field in quotes or brackets ends where the closing one has a space or nothing behind it and is not escaped.

@@ -4,8 +4,7 @@
 //! HTTP version, six bits an index into the codes below), type (u8), server (u8). The files are packed one after
 //! another, so times may step back a little between servers.
 
-use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = 20;

@@ -6,8 +6,9 @@
 use std::ops::ControlFlow;
 
 use crate::intern::{self, Interner};
-use crate::read::{Limits, ReadReport};
+use crate::read::Limits;
 use crate::record::{Key, Record};
+use crate::report::ReadReport;
 use crate::stats::Span;
 use crate::stats::core90::Days;
 use crate::trace::{SizeUnit, Trace};

@@ -16,8 +16,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::TraceError;
-use crate::read::{Progress, ReadOptions, ReadReport, read, read_from};
+use crate::read::{Progress, ReadOptions, read, read_from};
 use crate::record::Record;
+use crate::report::ReadReport;
 use crate::trace::{SizeUnit, Trace};
 
 pub use core90::{Core90, DayChange};
