@@ -24,7 +24,7 @@
 use larder_core::class::ServiceClass;
 use serde::{Deserialize, Serialize};
 
-use super::{About, CostModel, Found, FrontCost, Progress, Stations, Step, us, within};
+use super::model::{About, CostModel, Found, FrontCost, Progress, Stations, Step, us, within};
 use crate::SimError;
 use crate::source::Link;
 use crate::workload::Item;

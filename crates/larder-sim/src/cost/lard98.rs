@@ -20,7 +20,7 @@
 use larder_core::cost::{DiskTimes, ProcessorTimes};
 use serde::{Deserialize, Serialize};
 
-use super::{About, CostModel, Found, Progress, Stations, Step, us, within};
+use super::model::{About, CostModel, Found, Progress, Stations, Step, us, within};
 use crate::SimError;
 
 /// The least block.

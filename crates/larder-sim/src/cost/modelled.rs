@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use larder_core::cost::{DiskTimes, ProcessorTimes};
 
-use super::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
+use super::model::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
 use crate::SimError;
 use crate::source::Link;
 use crate::workload::Item;

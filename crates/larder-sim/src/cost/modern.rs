@@ -20,7 +20,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
+use super::model::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
 use crate::SimError;
 use crate::source::Link;
 use crate::workload::Item;

@@ -14,7 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, CostModel, Found, Progress, Stations, Step, us, within};
+use super::model::{About, CostModel, Found, Progress, Stations, Step, us, within};
 use crate::SimError;
 
 /// The parameters.
