@@ -25,7 +25,8 @@ mod switch;
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, World};
-use super::{Broken, Protocol, Violation};
+use super::outcome::Violation;
+use super::protocol::{Broken, Protocol};
 use clients::Conn;
 use core::cell::RefCell;
 use core::time::Duration;

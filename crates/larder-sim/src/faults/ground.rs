@@ -7,7 +7,8 @@
 mod troubles;
 
 use super::chance::Chance;
-use super::{Broken, Survived, Violation};
+use super::outcome::{Survived, Violation};
+use super::protocol::Broken;
 use core::fmt::Debug;
 use core::time::Duration;
 use larder_core::{NodeId, Time};

@@ -28,7 +28,8 @@ mod initial;
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, World};
-use super::{Broken, Protocol, Violation};
+use super::outcome::Violation;
+use super::protocol::{Broken, Protocol};
 use agent::Agent;
 use channel::{Channel, Inbox, Session, Side};
 use clients::Conn;

@@ -2,7 +2,8 @@
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, PATIENCE, Stage, World, peer};
-use super::{Broken, Protocol, Violation};
+use super::outcome::Violation;
+use super::protocol::{Broken, Protocol};
 use core::time::Duration;
 use larder_core::cache::{ByteCache, CacheKind};
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, SharingSettings, To, Verdict};

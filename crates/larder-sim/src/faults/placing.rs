@@ -6,7 +6,8 @@ mod machine;
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, PATIENCE, Stage, World, peer};
-use super::{Broken, Protocol, Violation};
+use super::outcome::Violation;
+use super::protocol::{Broken, Protocol};
 use core::time::Duration;
 use larder_core::Time;
 use larder_core::peers::{Miscount, WardStatus};

@@ -6,7 +6,8 @@
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, Stage, World};
-use super::{Broken, Protocol, Violation};
+use super::outcome::Violation;
+use super::protocol::{Broken, Protocol};
 use core::time::Duration;
 use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
 use larder_core::switches::{Out, Outgoing, Switches, SwitchesSettings};

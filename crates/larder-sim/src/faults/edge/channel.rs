@@ -3,8 +3,8 @@
 //! On one session all comes in order, or not at all from some point on. The two sides notice its end each for itself: what was
 //! sent before may still be read by the one while the other has a new session already.
 
-use super::super::Violation;
 use super::super::ground::{Ground, Id};
+use super::super::outcome::Violation;
 use super::nodes::Said;
 use super::switch::Word;
 use super::{Edge, Event, Key, SWITCH};

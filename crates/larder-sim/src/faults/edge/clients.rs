@@ -1,7 +1,7 @@
 //! Clients, and what serves them at the switch.
 
-use super::super::Violation;
 use super::super::ground::{Ground, Id, Stage};
+use super::super::outcome::Violation;
 use super::plane::Sent;
 use super::{Edge, Event, Key, Mode, SWITCH};
 use larder_core::Time;

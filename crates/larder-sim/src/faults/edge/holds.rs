@@ -1,7 +1,7 @@
 //! The invariants. No two hosts ever serve one connection; the others hold some time after the last fault.
 
-use super::super::Violation;
 use super::super::ground::{Ground, Id};
+use super::super::outcome::Violation;
 use super::clients::{Client, Here};
 use super::{Edge, Machine, SETTINGS, SWITCH, id_of, place_of};
 use larder_core::NodeId;

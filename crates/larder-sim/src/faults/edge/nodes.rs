@@ -1,7 +1,8 @@
 //! Nodes: their sockets, and their agents.
 
 use super::super::ground::{Ground, Id};
-use super::super::{Broken, Violation};
+use super::super::outcome::Violation;
+use super::super::protocol::Broken;
 use super::channel::Message;
 use super::clients::Client;
 use super::plane::Sent;

@@ -1,7 +1,8 @@
 //! Carries out the machine's outputs in the model.
 
 use super::super::ground::{Ground, Id};
-use super::super::{Broken, Violation};
+use super::super::outcome::Violation;
+use super::super::protocol::Broken;
 use super::channel::Message;
 use super::clients::{Client, Here};
 use super::plane::{Sent, Sight};

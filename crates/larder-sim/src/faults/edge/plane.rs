@@ -1,7 +1,7 @@
 //! The forwarding plane in the switch's kernel.
 
-use super::super::Violation;
 use super::super::ground::{Ground, Id};
+use super::super::outcome::Violation;
 use super::clients::Client;
 use super::{Edge, Event, Key, Mode, SWITCH, place_of};
 use larder_core::handoff::{Account, ClientEnd, Flow, To, View};

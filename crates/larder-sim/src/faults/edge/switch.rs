@@ -1,7 +1,8 @@
 //! The switch's process: it drives the machine as `larder_front::handoff` does.
 
 use super::super::ground::{Ground, Id};
-use super::super::{Broken, Violation};
+use super::super::outcome::Violation;
+use super::super::protocol::Broken;
 use super::clients::{Client, Here};
 use super::nodes::Said;
 use super::plane::Told;

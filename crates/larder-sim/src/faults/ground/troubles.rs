@@ -1,7 +1,7 @@
 //! What goes wrong.
 
 use super::{Ground, Happening, Id, PATIENCE, Stage, Standing, TROUBLE, World};
-use crate::faults::Violation;
+use crate::faults::outcome::Violation;
 
 impl<W: World> Ground<'_, W> {
     /// Up to three of each.

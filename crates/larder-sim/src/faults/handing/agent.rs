@@ -1,7 +1,8 @@
 //! The service node, as `larder_handoff::agent` is one: a small model of what it does in which order.
 
 use super::super::ground::{Ground, Id};
-use super::super::{Broken, Violation};
+use super::super::outcome::Violation;
+use super::super::protocol::Broken;
 use super::channel::{Message, Side};
 use super::clients::{Conn, Here};
 use super::hosts::Key;

@@ -4,7 +4,8 @@
 //! was sent before may still be read by the one while the other has a new connection already.
 
 use super::super::ground::{Ground, Id};
-use super::super::{Broken, Violation};
+use super::super::outcome::Violation;
+use super::super::protocol::Broken;
 use super::hosts::Key;
 use super::initial::SERVICE;
 use super::{Death, Event, Handing};

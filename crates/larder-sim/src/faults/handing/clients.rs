@@ -1,7 +1,7 @@
 //! Clients, and what serves them.
 
-use super::super::Violation;
 use super::super::ground::{Ground, Id, Stage};
+use super::super::outcome::Violation;
 use super::hosts::{Key, To};
 use super::{Event, Handing};
 

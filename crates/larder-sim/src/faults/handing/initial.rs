@@ -1,7 +1,8 @@
 //! The initial node: what [`larder_core::peers::handing`] says is done, as in `larder_node::handover`.
 
 use super::super::ground::{Ground, Id};
-use super::super::{Broken, Violation};
+use super::super::outcome::Violation;
+use super::super::protocol::Broken;
 use super::channel::{Message, Side};
 use super::clients::{Client, Conn, Here};
 use super::hosts::{Flow, Key, To, owner_of};

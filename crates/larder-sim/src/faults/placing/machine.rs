@@ -1,6 +1,6 @@
 //! A node of either protocol, in one shape.
 
-use crate::faults::Protocol;
+use crate::faults::protocol::Protocol;
 use core::time::Duration;
 use larder_core::census::{Counted, Taken};
 use larder_core::peers::{
