@@ -7,7 +7,7 @@
 use larder_trace::ward::WardCosts;
 use serde::{Deserialize, Serialize};
 
-use super::Moving;
+use super::servers::Moving;
 use crate::SimError;
 use crate::cost::Ward01;
 use crate::press::Network;

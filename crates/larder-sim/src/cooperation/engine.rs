@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use larder_core::cache::{ByteCache, CacheKind};
 use larder_core::{Bytes, Time};
 
+use super::cluster::{Cooperation, Spread};
+use super::draw::draw;
 use super::minds::{self, Minds, State, Wish};
 use super::outcome::{Busy, Outcome, Tally};
+use super::servers::Server;
 use super::tell::Note;
-use super::{Cooperation, Server, Spread, draw};
 use crate::calendar::{Calendar, Key};
 use crate::station::Station;
 use crate::{SimError, Workload};

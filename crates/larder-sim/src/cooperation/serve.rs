@@ -5,7 +5,7 @@ use larder_core::Bytes;
 use super::costs::{Rate, nanos};
 use super::engine::{At, Body, Engine, Job, Step};
 use super::minds::{Asked, Decision, Place};
-use super::{Moving, Server};
+use super::servers::{Moving, Server};
 
 impl Engine<'_> {
     /// A request has done a step; `job` is its state then. Whether it has ended.

@@ -1,10 +1,14 @@
 use larder_core::peers::SharingSettings;
 use larder_trace::synth::{Recipe, generate};
 
+use super::draw::draw;
 use super::*;
 use crate::press::{self, Network, Press, Reading};
 use crate::workload::Item;
-use larder_core::TargetId;
+use core::time::Duration;
+use larder_core::policy::table::RouteTable;
+use larder_core::{Bytes, TargetId};
+use std::sync::Arc;
 
 fn workload(targets: u32, requests: u64) -> Workload {
     Workload::from_trace(&generate(&Recipe::zipf(targets, requests, 0.8), 3, 1.0).expect("possible"))

@@ -3,7 +3,7 @@
 use larder_core::peers::Why;
 use larder_core::{Bytes, Time};
 
-use super::{Asked, Decision, Minds, Place, Wish};
+use super::mind::{Asked, Decision, Minds, Place, Wish};
 
 /// Nodes that know nothing of each other.
 #[derive(Debug)]

@@ -3,9 +3,10 @@
 use larder_core::peers::{Card, CardOutput, CardSettings, CardWhy, Claim, Placed, To};
 use larder_core::{NodeId, Time};
 
-use super::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, Words, name_of};
+use super::mind::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, Words, name_of, put, take};
 use crate::SimError;
-use crate::cooperation::{Cooperation, Counted};
+use crate::cooperation::cluster::Cooperation;
+use crate::cooperation::servers::Counted;
 
 /// A peer: every node keeps the dispatcher's books ready, with the node's slot, name and load.
 const PEER_BYTES: usize = 575;
@@ -42,7 +43,7 @@ impl Cards {
                 CardOutput::Placed(Placed { ticket, node, why, claim }) => {
                     let task = ticket as u32;
                     if let Some(claim) = claim {
-                        super::put(&mut self.claims, task, claim);
+                        put(&mut self.claims, task, claim);
                     }
                     Wish::Placed { task, place: Place { node: node.0, why: why as usize, keep: true } }
                 }
@@ -51,7 +52,7 @@ impl Cards {
     }
 
     fn release(&mut self, now: Time, node: u16, task: u32) -> bool {
-        let claim = super::take(&mut self.claims, task);
+        let claim = take(&mut self.claims, task);
         if let Some(claim) = claim {
             self.cards[usize::from(node)].ended(now, claim);
         }

@@ -3,8 +3,9 @@
 use larder_core::peers::{PressSettings, Why};
 use larder_core::{Bytes, Time};
 
-use super::{Asked, Decision, Minds, Place, State, Wish};
-use crate::cooperation::{Cooperation, draw};
+use super::mind::{Asked, Decision, Minds, Place, State, Wish};
+use crate::cooperation::cluster::Cooperation;
+use crate::cooperation::draw::draw;
 
 /// What the dispatcher knows, which is how it is: who has each item in memory or is about to, and each node's load.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use larder_core::peers::{Outgoing, Press, PressSettings, Why};
 use larder_core::{Bytes, NodeId, Time};
 
-use super::{Asked, Decision, Minds, Place, State, Wish, Words};
-use crate::cooperation::Cooperation;
+use super::mind::{Asked, Decision, Minds, Place, State, Wish, Words};
+use crate::cooperation::cluster::Cooperation;
 
 /// The nodes' machines.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
 use larder_core::nodes::NodeSpec;
 use larder_core::{NodeId, Time};
 
-use super::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, name_of};
+use super::mind::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, name_of, put, take};
 use crate::SimError;
-use crate::cooperation::Cooperation;
+use crate::cooperation::cluster::Cooperation;
 
 /// The switch.
 #[derive(Debug)]
@@ -38,12 +38,12 @@ impl Minds for Switch {
             Arrival::Start(decision) => decision.node,
             other => unreachable!("admission is unlimited, and no node is away: {other:?}"),
         };
-        super::put(&mut self.at, task, node);
+        put(&mut self.at, task, node);
         Decision::Place(Place { node: node.0, why: 0, keep: true })
     }
 
     fn over(&mut self, now: Time, _node: u16, task: u32) -> bool {
-        if let Some(node) = super::take(&mut self.at, task) {
+        if let Some(node) = take(&mut self.at, task) {
             self.dispatcher.finish(now, node, &mut Vec::new());
         }
         false

@@ -9,9 +9,11 @@ use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, Time};
 use larder_trace::ward::{CoreChoice, WardCosts};
 
-use super::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Tables, Wish, Words, name_of};
+use super::mind::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, Words, name_of};
 use crate::Workload;
-use crate::cooperation::{Cooperation, Given, Server, WardSetup};
+use crate::cooperation::cluster::{Cooperation, Given, WardSetup};
+use crate::cooperation::outcome::Tables;
+use crate::cooperation::servers::Server;
 use crate::tables::routing_table;
 
 /// A target of a routing table.
