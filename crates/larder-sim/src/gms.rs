@@ -23,7 +23,13 @@ use std::collections::BTreeSet;
 use larder_core::NodeId;
 use larder_core::cache::{CacheKind, GdsCost};
 
-use crate::memory::Looked;
+/// Where a lookup found an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    Here,
+    At(NodeId),
+    Nowhere,
+}
 
 /// An item's value, least first: H in the order of its bits (it is never negative), then when it was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

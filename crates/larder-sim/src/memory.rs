@@ -1,9 +1,9 @@
 //! The nodes' memories.
 
+use larder_core::Bytes;
 use larder_core::cache::ByteCache;
-use larder_core::{Bytes, NodeId};
 
-use crate::gms::GlobalMemory;
+use crate::gms::{GlobalMemory, Looked};
 use crate::scenario::{CacheChoice, Scenario};
 
 /// All memories.
@@ -20,14 +20,6 @@ pub(crate) enum Memories {
         nodes: usize,
     },
     Global(GlobalMemory),
-}
-
-/// Where a lookup found an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    Here,
-    At(NodeId),
-    Nowhere,
 }
 
 impl Memories {

@@ -6,12 +6,12 @@ use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::{RouteSpec, Settings};
 use larder_core::nodes::{Groups, NODES_LIMIT, Weight};
+use larder_core::switches::SwitchesSettings;
+use larder_trace::ward::WardCosts;
 
 use crate::SimError;
 use crate::cost::Costs;
-use crate::engine::SideBySide;
 use crate::source::Arrivals;
-use crate::tables::Refresh;
 
 /// A node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,6 +78,51 @@ pub struct Planned {
     pub node: u16,
     /// What happens to it.
     pub what: Happening,
+}
+
+/// Switches side by side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SideBySide {
+    /// How many, 1 to 64. One alone places as several would, and hears of nobody.
+    pub count: u16,
+    /// How long a message between two of them takes; at most 10 s.
+    pub delay: Duration,
+    /// How they work together.
+    pub settings: SwitchesSettings,
+}
+
+impl SideBySide {
+    fn check(&self) -> Result<(), SimError> {
+        let out = |key, range| Err(SimError::OutOfRange { key, range });
+        if !(1..=64).contains(&self.count) {
+            return out("switches", "1 to 64");
+        }
+        if self.delay > Duration::from_secs(10) {
+            return out("switch_delay_ms", "at most 10,000");
+        }
+        self.settings.validate()?;
+        Ok(())
+    }
+}
+
+/// When the table of `ward` and `part` is made anew from the requests since the last time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refresh {
+    /// How often, in simulated time; above 0. The paper's is a day; it mentions 15 minutes.
+    pub every: Duration,
+    /// Most targets counted.
+    pub targets_max: usize,
+    /// Thousandths of a count that are carried over into the next period.
+    pub carry_permille: u16,
+    /// The prices.
+    pub prices: WardCosts,
+}
+
+impl Refresh {
+    /// So often, at most 1,048,576 targets (2^20) counted, half of each count carried over.
+    pub const fn new(every: Duration, prices: WardCosts) -> Self {
+        Self { every, targets_max: 1 << 20, carry_permille: 500, prices }
+    }
 }
 
 /// Everything of a run but the workload.

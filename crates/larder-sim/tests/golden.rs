@@ -17,11 +17,12 @@ use larder_core::dispatch::Settings;
 use larder_core::policy::{CostSettings, PolicySettings};
 use larder_core::{Bytes, PolicyKind, TargetId, Weight};
 use larder_sim::cost::Lard98;
-use larder_sim::tables::{Refresh, needs_table, prices, table_of_first};
+use larder_sim::tables::{needs_table, table_of_first};
 use larder_sim::{
     Arrivals, CacheChoice, Costs, Happening, Outcome, Planned, Scenario, SimNode, Watched, Workload,
     simulate_watched,
 };
+use larder_sim::{Refresh, prices};
 use larder_trace::synth::{Recipe, generate};
 
 const REQUESTS: u64 = 24_000;

@@ -21,7 +21,8 @@ use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
 use super::ward::Asked;
-use larder_sim::tables::{needs_table, prices, table_of_first};
+use larder_sim::prices;
+use larder_sim::tables::{needs_table, table_of_first};
 use larder_sim::{Arrivals, Outcome, Scenario, SimNode, Workload, simulate};
 
 /// The builtin.

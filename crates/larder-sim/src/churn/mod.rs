@@ -26,9 +26,10 @@ use larder_core::{Bytes, PolicyKind};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Costs;
-use crate::scenario::{Happening, Planned};
+use crate::prices::prices;
+use crate::scenario::{Happening, Planned, Refresh};
 use crate::sweep::sweep;
-use crate::tables::{Refresh, needs_table, prices, table_of_first};
+use crate::tables::{needs_table, table_of_first};
 use crate::{Arrivals, CacheChoice, Scenario, SimError, SimNode, Watched, Workload, simulate_watched};
 
 pub use text::{markdown, table};

@@ -9,9 +9,9 @@ use larder_core::{Bytes, Groups, RouteId, TargetId};
 use larder_trace::ward::WardCosts;
 
 use super::*;
+use crate::scenario::Refresh;
 use crate::scenario::{Happening, Planned, SimNode};
 use crate::source::Arrivals;
-use crate::tables::Refresh;
 use crate::workload::Item;
 
 /// `count` requests for 50 items of 4 KiB in turn.

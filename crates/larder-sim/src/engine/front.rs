@@ -3,45 +3,19 @@
 //! Switches run the live protocol ([`larder_core::switches`]). The balancer deals requests out by lot, as one that hashes
 //! connections does. A message between two switches takes [`SideBySide::delay`] and is never lost: links are TCP.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use larder_core::dispatch::{CacheEvent, Dispatcher, Settings, Started};
 use larder_core::nodes::NodeSpec;
-use larder_core::switches::{Out, Outgoing, Switches, SwitchesSettings};
+use larder_core::switches::{Out, Outgoing, Switches};
 use larder_core::{NodeId, RouteId, TargetId, Time};
 
 use super::Engine;
 use super::alarms::Alarm;
 use crate::SimError;
 use crate::cost::CostModel;
-use crate::scenario::Scenario;
-
-/// Switches side by side.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SideBySide {
-    /// How many, 1 to 64. One alone places as several would, and hears of nobody.
-    pub count: u16,
-    /// How long a message between two of them takes; at most 10 s.
-    pub delay: Duration,
-    /// How they work together.
-    pub settings: SwitchesSettings,
-}
-
-impl SideBySide {
-    pub(crate) fn check(&self) -> Result<(), SimError> {
-        let out = |key, range| Err(SimError::OutOfRange { key, range });
-        if !(1..=64).contains(&self.count) {
-            return out("switches", "1 to 64");
-        }
-        if self.delay > Duration::from_secs(10) {
-            return out("switch_delay_ms", "at most 10,000");
-        }
-        self.settings.validate()?;
-        Ok(())
-    }
-}
+use crate::scenario::{Scenario, SideBySide};
 
 /// The dispatchers, and what they say to each other.
 pub(super) struct Front {

@@ -21,7 +21,6 @@ use larder_core::{NodeId, Ticket, Time};
 use alarms::Alarms;
 pub use changes::{Seen, Watched};
 use front::Front;
-pub use front::SideBySide;
 use tasks::Tasks;
 
 use crate::SimError;

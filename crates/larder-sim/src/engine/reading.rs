@@ -9,7 +9,7 @@ use larder_core::{NodeId, Time};
 
 use super::{Engine, NOBODY};
 use crate::cost::{CostModel, Found};
-use crate::memory::Looked;
+use crate::gms::Looked;
 
 impl<M: CostModel> Engine<'_, M> {
     /// Looks for a request's item in its node's memory.

@@ -13,7 +13,7 @@ use larder_core::Time;
 
 use super::{Engine, Job, NOBODY};
 use crate::cost::{CostModel, Found, Progress};
-use crate::memory::Looked;
+use crate::gms::Looked;
 use crate::workload::Workload;
 
 /// Chunks asked for ahead of the one to be sent next.

@@ -13,8 +13,9 @@ use super::policies::hastened;
 use super::result::{AtLoad, Cell, Estimate};
 use super::sample::Sample;
 use crate::cost::Costs;
+use crate::prices::prices;
 use crate::source::{Ask, Source};
-use crate::tables::{needs_table, prices, table_of_first};
+use crate::tables::{needs_table, table_of_first};
 use crate::{Outcome, Scenario, SimError, SimNode, Workload, simulate, simulate_with};
 
 /// A place of the grid.
