@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use larder_core::NodeId;
 use larder_core::cache::{CacheKind, GdsCost};
 
-/// Where a lookup found an item.
+/// The place where a lookup found an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looked {
     Here,

@@ -83,11 +83,11 @@ pub struct Planned {
 /// Switches side by side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SideBySide {
-    /// How many, 1 to 64. One alone places as several would, and hears of nobody.
+    /// The number of switches, 1 to 64. One alone places as several would, and hears of nobody.
     pub count: u16,
-    /// How long a message between two of them takes; at most 10 s.
+    /// The time that a message between two of them takes; at most 10 s.
     pub delay: Duration,
-    /// How they work together.
+    /// The settings of their protocol.
     pub settings: SwitchesSettings,
 }
 
@@ -105,10 +105,10 @@ impl SideBySide {
     }
 }
 
-/// When the table of `ward` and `part` is made anew from the requests since the last time.
+/// The times at which the table of `ward` and `part` is made anew from the requests since the last time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refresh {
-    /// How often, in simulated time; above 0. The paper's is a day; it mentions 15 minutes.
+    /// The period, in simulated time; above 0. The paper's is a day; it mentions 15 minutes.
     pub every: Duration,
     /// Most targets counted.
     pub targets_max: usize,

@@ -2,7 +2,7 @@
 //!
 //! A table is computed by ward-analysis (`larder_trace::ward`) from a census of targets: of the first part of a workload, which
 //! stands for yesterday's log, or again and again of what has been asked for since the last time, as in a live switch
-//! ([`Refresh`]).
+//! ([`Refresh`](crate::Refresh)).
 
 use larder_core::census::{Census, Counted};
 use larder_core::policy::table::{Place, RouteTable};

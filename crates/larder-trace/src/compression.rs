@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// How a file is packed.
+/// The way in which a file is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {

@@ -76,7 +76,7 @@ impl Record<'_> {
     }
 }
 
-/// Why a line or record is malformed.
+/// The reason why a line or record is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {

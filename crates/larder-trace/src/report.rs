@@ -8,7 +8,7 @@ use crate::compression::Compression;
 use crate::format::Format;
 use crate::record::Reason;
 
-/// How many malformed lines are named; the rest is only counted.
+/// Malformed lines that are named; further ones are only counted.
 const MALFORMED_NAMED_MAX: usize = 5;
 
 /// A line or record that could not be read.
@@ -16,7 +16,7 @@ const MALFORMED_NAMED_MAX: usize = 5;
 pub struct MalformedLine {
     /// Number of the line or record, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for MalformedLine {
     }
 }
 
-/// How reading ended, when it did not end in an error.
+/// The end of reading, where that is no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
@@ -47,12 +47,12 @@ pub struct TokenSums {
     pub output: u64,
 }
 
-/// What was read.
+/// The account of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReadReport {
     /// The format, as given or told.
     pub format: Format,
-    /// How the file is packed.
+    /// The packing of the file.
     pub compression: Compression,
     /// Unpacked bytes read.
     pub bytes_unpacked: u64,
@@ -70,7 +70,7 @@ pub struct ReadReport {
     pub first_malformed: Vec<MalformedLine>,
     /// Token sums, in formats that have them.
     pub tokens: Option<TokenSums>,
-    /// How reading ended.
+    /// The end of reading.
     pub ended: Ended,
 }
 

@@ -13,7 +13,7 @@ use super::costs::Costs;
 use super::servers::{Counted, Moving, Server};
 use crate::{SimError, Workload};
 
-/// Which node a client's request comes to.
+/// The rule by which clients' requests come to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
@@ -27,12 +27,12 @@ pub enum Spread {
     Dealt,
 }
 
-/// How nodes work with routing tables.
+/// The settings of nodes that work with routing tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WardSetup {
     /// The protocol's settings; the memory is the cluster's.
     pub settings: WardSettings,
-    /// How much of a target's count goes over into the next period, in thousandths, at most 1,000.
+    /// Thousandths of a target's count that go over into the next period, at most 1,000.
     pub carry_permille: u16,
     /// A table that the first node is given.
     pub given: Option<Given>,
@@ -60,7 +60,7 @@ impl Default for WardSetup {
 /// A cluster and how it is run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cooperation {
-    /// How it serves.
+    /// Its kind of server.
     pub server: Server,
     /// Nodes, 1 to 10,000; a dispatcher comes on top.
     pub nodes: u16,
@@ -68,15 +68,15 @@ pub struct Cooperation {
     pub memory: Bytes,
     /// Connections of clients for each node, 1 to 10,000. Default 40.
     pub connections: u32,
-    /// Where requests come to.
+    /// The nodes to which requests come.
     pub spread: Spread,
     /// Requests that come first and are not measured; None: a third.
     pub warmup: Option<usize>,
     /// For the draw of nodes.
     pub seed: u64,
-    /// What things take.
+    /// The costs of all steps.
     pub costs: Costs,
-    /// How requests move; PRESS's relay, all others' handoff.
+    /// The way in which requests move; PRESS's relay, all others' handoff.
     pub moving: Moving,
     /// The protocol's settings: PRESS. Default: those of the live nodes, but that reads are not told, as in the paper, and that one
     /// window decides on going back.

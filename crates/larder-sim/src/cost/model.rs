@@ -1,4 +1,4 @@
-//! What every cost model answers: the steps of a request, the stations it needs, and values that several models have.
+//! The interface of cost models: the steps of a request, the stations it needs, and values that several models have.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::SimError;
 use crate::source::Link;
 use crate::workload::Item;
 
-/// How far a request is at its node.
+/// The progress of a request at its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The model's own number of the stage; 0 when the request reaches its node.
@@ -15,7 +15,7 @@ pub struct Progress {
     pub done: u64,
 }
 
-/// Where a node found an item.
+/// The place where a node found an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Found {
     /// It has not looked yet.
@@ -33,12 +33,12 @@ pub enum Found {
     Never,
 }
 
-/// What is known of a request at its node.
+/// The facts about a request at its node.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
-    /// What is asked for.
+    /// The item that is asked for.
     pub item: &'a Item,
-    /// Where the node found it.
+    /// The place where the node found it.
     pub found: Found,
     /// The client had reached another node than the one that serves.
     pub forwarded: bool,
@@ -46,7 +46,7 @@ pub struct About<'a> {
     pub link: Link,
 }
 
-/// What a request needs next. Times in ns at speed 1.
+/// The next need of a request. Times in ns at speed 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The node looks into its memory. Takes no time; [`About::found`] is known afterwards.
@@ -82,7 +82,7 @@ pub enum Step {
     Done,
 }
 
-/// Which stations a model uses beside processor and disks.
+/// The stations that a model uses beside processor and disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stations {
     /// Network interfaces.
@@ -106,7 +106,7 @@ impl Stations {
         Self { nic: false, back: false, pools: false, front_pool: false, tasks: false, timer: false };
 }
 
-/// What a request takes of the front-end, before it goes to its node. All zero: the front-end costs nothing.
+/// The time that a request takes of the front-end, before it goes to its node. All zero: the front-end costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrontCost {
     /// Time of the front-end's one processor for each request, in ns.
@@ -117,7 +117,7 @@ pub struct FrontCost {
     pub delay_ns: u64,
 }
 
-/// What a request takes of a node.
+/// A model of the time that a request takes of a node.
 pub trait CostModel {
     /// The stations it uses.
     const STATIONS: Stations;
@@ -150,13 +150,13 @@ pub trait CostModel {
         0
     }
 
-    /// When somebody notices that his wait for processor or disk has ended at `end_ns`, where the model has
+    /// The time at which a job notices that its wait for processor or disk has ended at `end_ns`, where the model has
     /// [`Stations::timer`]. Not before `end_ns`.
     fn wake_ns(&self, end_ns: u64) -> u64 {
         end_ns
     }
 
-    /// What it takes of the front-end, by what is asked for and the connection it comes on.
+    /// The time that a request takes of the front-end, by its item and the connection it comes on.
     fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
         FrontCost::default()
     }
@@ -166,7 +166,7 @@ pub trait CostModel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerRequest {
-    /// Of a request, in us, 0 to 1,000,000.
+    /// Time of a request, in us, 0 to 1,000,000.
     pub request_us: f64,
     /// And for each KiB of its reply, in us, 0 to 1,000,000.
     pub kib_us: f64,

@@ -4,14 +4,14 @@ use core::fmt;
 
 use serde::Serialize;
 
-/// What a world went through.
+/// The events that a world went through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Survived {
     /// Nodes.
     pub nodes: u64,
     /// Requests accepted.
     pub requests: u64,
-    /// Of them forwarded.
+    /// Requests forwarded.
     pub forwarded: u64,
     /// Answered by the initial node itself because the service node did not answer.
     pub taken_back: u64,
@@ -53,14 +53,14 @@ impl Survived {
     }
 }
 
-/// What did not hold.
+/// A rule that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The world's seed: the same again shows the same.
     pub seed: u64,
-    /// When, in milliseconds of the simulation.
+    /// The time, in milliseconds of the simulation.
     pub at_ms: u64,
-    /// What.
+    /// The breach.
     pub what: String,
 }
 

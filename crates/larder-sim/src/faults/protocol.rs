@@ -5,7 +5,7 @@ use core::time::Duration;
 /// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
 
-/// What the nodes of a world speak.
+/// The protocol that the nodes of a world speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Every node knows of the others' loads and memories.

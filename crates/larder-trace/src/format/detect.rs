@@ -7,10 +7,10 @@ use super::parser::Parser;
 use super::{Format, oracle, worldcup};
 use crate::error::TraceError;
 
-/// How many unpacked bytes the format is told from.
+/// Unpacked bytes by which the format is told.
 pub(crate) const DETECT_BYTES: usize = 64 << 10;
 
-/// How much of a line that fits no format is shown.
+/// Bytes of a line that fits no format which are shown.
 const SAMPLE_BYTES: usize = 80;
 
 impl Format {

@@ -1,4 +1,4 @@
-//! What the engine and a cluster's state machines say to each other.
+//! The interface between the engine and the state machines of a cluster.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::cooperation::outcome::Tables;
 /// A target of a map or of a census: 33 bytes a bucket, of which half to seven eighths are in use.
 pub(super) const TARGET_BYTES: usize = 48;
 
-/// What one node says to another.
+/// A message from one node to another.
 #[derive(Clone, Debug)]
 pub(in crate::cooperation) enum Words {
     Press(Message),
@@ -25,7 +25,7 @@ pub(in crate::cooperation) enum Words {
 }
 
 impl Words {
-    /// How many bytes it is as a message.
+    /// Its bytes as a message.
     pub(in crate::cooperation) fn bytes(&self) -> u64 {
         let bytes = match self {
             Self::Press(message) => message.encode().len(),
@@ -45,7 +45,7 @@ impl Words {
     }
 }
 
-/// What a node wants done.
+/// An action that a node wants.
 #[derive(Debug)]
 pub(in crate::cooperation) enum Wish {
     /// A message is to be sent.
@@ -70,7 +70,7 @@ pub(in crate::cooperation) struct Asked {
     pub(in crate::cooperation) size: Bytes,
 }
 
-/// Where a request is served.
+/// The place at which a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cooperation) struct Place {
     pub(in crate::cooperation) node: u16,
@@ -80,7 +80,7 @@ pub(in crate::cooperation) struct Place {
     pub(in crate::cooperation) keep: bool,
 }
 
-/// What a node answers at once when it has parsed a request.
+/// The answer of a node that has just parsed a request.
 #[derive(Debug)]
 pub(in crate::cooperation) enum Decision {
     Place(Place),
@@ -98,12 +98,12 @@ pub(in crate::cooperation) struct State {
     pub(in crate::cooperation) targets: usize,
 }
 
-/// What the nodes of a cluster decide by. Wishes are those of the node that the call is about.
+/// The state machines by which the nodes of a cluster decide. Wishes are those of the node that the call is about.
 pub(in crate::cooperation) trait Minds {
     /// The names of the reasons, by their numbers.
     fn reasons(&self) -> Vec<&'static str>;
 
-    /// How many nodes, from the first on, speak with one another.
+    /// The number of nodes, from the first on, that speak with one another.
     fn speakers(&self) -> u16 {
         0
     }
@@ -163,17 +163,17 @@ pub(in crate::cooperation) trait Minds {
     /// A node's timer strikes.
     fn tick(&mut self, _now: Time, _node: u16, _out: &mut Vec<Wish>) {}
 
-    /// When that is.
+    /// The time of the node's next timer.
     fn due(&self, _node: u16) -> Time {
         Time::MAX
     }
 
-    /// How many nodes take part.
+    /// The number of nodes that take part.
     fn sharing(&self) -> u64 {
         0
     }
 
-    /// Of each that has any.
+    /// The protocol state of each node that has any.
     fn states(&self) -> Vec<State> {
         Vec::new()
     }
