@@ -1,10 +1,10 @@
-//! Accepting connections and carrying each from its first byte to its last.
+//! Accepting connections and serving each until it ends.
 //!
-//! The loop counts connections, knows every socket before a byte is read, and drains by its own deadline.
+//! The accept loop counts connections and drains until its own deadline.
 
 use crate::clients::Connected;
 use crate::failure::Failure;
-use crate::handoff::{Delivery, Entered, Why};
+use crate::handoff::{Delivery, DeliveryReason, Entered};
 use crate::metrics::Metrics;
 use crate::preface::begins_http2;
 use crate::request::{Client, Requests, Security};
@@ -24,81 +24,81 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
-/// Connections the kernel may hold before they are accepted.
+/// Backlog: connections that the kernel may hold before they are accepted.
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// How long a refused client may take to read its answer, and how much it may still send.
+/// Time that a refused client has to read its reply, and bytes that it may still send.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 256 << 10;
-/// Bytes that the kernel may hold of replies to a client of HTTP/2 and has not sent, so that a reply which is written is nearly at its
-/// client.
+/// Unsent bytes that the kernel may hold for an HTTP/2 client. The limit is small, so that a written reply is nearly
+/// at its client.
 const HTTP2_UNSENT_MAX: u32 = 128 << 10;
 
-/// Refused clients that are answered at the same time; beyond that they are only closed.
+/// Number of refused clients that get a reply at the same time. Others are closed without a reply.
 const LINGERING_MAX: usize = 256;
 
-/// A pause after the machine has refused to accept, so as not to spin while it is out of descriptors.
+/// Pause after `accept` has failed, so that the loop does not spin while the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// What connections begin with.
+/// Protocol that clients of a listener begin with.
 #[derive(Clone, Debug)]
-pub(crate) enum Entry {
+pub(crate) enum ListenerProtocol {
     /// HTTP.
     Clear,
     /// TLS.
     Secure(Arc<Tls>),
 }
 
-/// What every connection needs.
+/// State that the accept loop passes to every connection.
 #[derive(Clone)]
-pub(crate) struct Front {
+pub(crate) struct Acceptor {
     pub(crate) shared: Arc<Shared>,
-    /// What connections to its address begin with.
-    pub(crate) entry: Entry,
-    /// Turns true when the switch stops.
+    /// Protocol of the listener.
+    pub(crate) protocol: ListenerProtocol,
+    /// Becomes true when the switch stops.
     pub(crate) stopping: watch::Receiver<bool>,
-    pub(crate) lingering: Arc<Semaphore>,
+    pub(crate) closing: Arc<Semaphore>,
     worker: Rc<Worker<Requests>>,
 }
 
-/// A connection whose first request can be read.
-struct Begun {
+/// A connection that is ready for its first request.
+struct ReadyConnection {
     io: ClientIo,
     client: Client,
     is_http2: bool,
-    /// Its place among those of its client.
+    /// Count among the connections of its client.
     _connected: Option<Connected>,
 }
 
-impl Front {
+impl Acceptor {
     pub(crate) fn new(
         shared: Arc<Shared>,
         stopping: watch::Receiver<bool>,
         worker: Rc<Worker<Requests>>,
     ) -> Self {
-        let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
-        Self { shared, entry: Entry::Clear, stopping, lingering, worker }
+        let closing = Arc::new(Semaphore::new(LINGERING_MAX));
+        Self { shared, protocol: ListenerProtocol::Clear, stopping, closing, worker }
     }
 
-    /// The same for an address whose connections begin otherwise.
-    pub(crate) fn at(&self, entry: Entry) -> Self {
-        Self { entry, ..self.clone() }
+    /// Returns a copy for a listener with another protocol.
+    pub(crate) fn at(&self, protocol: ListenerProtocol) -> Self {
+        Self { protocol, ..self.clone() }
     }
 
-    /// Accepts until the switch stops, then waits for the connections, the longest until the drain deadline.
+    /// Accepts until the switch stops, then waits for open connections until the drain deadline.
     pub(crate) async fn accept(self, listener: TcpListener) {
         let mut stopping = self.stopping.clone();
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 biased;
-                // A change is the stop, and so is the end of whoever could make one.
+                // Either the value changes or its sender is dropped; both mean stop.
                 _ = stopping.changed() => break,
-                Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(&self.shared.decider.metrics, &ended),
+                Some(ended) = connections.join_next(), if !connections.is_empty() => log_panic(&self.shared.decider.metrics, &ended),
                 accepted = listener.accept() => match accepted {
                     Ok((tcp, client)) => self.admit(&mut connections, tcp, client),
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -110,19 +110,19 @@ impl Front {
         drop(listener);
         let all_ended = async {
             while let Some(ended) = connections.join_next().await {
-                note_end(&self.shared.decider.metrics, &ended);
+                log_panic(&self.shared.decider.metrics, &ended);
             }
         };
         if tokio::time::timeout(self.shared.timeouts.drain, all_ended).await.is_err() {
             tracing::warn!(
                 connections = connections.len(),
-                "the drain deadline has passed: connections are cut"
+                "drain deadline passed: open connections are closed"
             );
             connections.shutdown().await;
         }
     }
 
-    /// Accepts what waits already: nobody else has a listener that the next process does without.
+    /// Accepts the connections that wait in the backlog, because the next process may not have this listener.
     async fn accept_rest(&self, connections: &mut JoinSet<()>, listener: &TcpListener) {
         let next = || {
             tokio::task::unconstrained(poll_fn(|cx| match listener.poll_accept(cx) {
@@ -130,7 +130,7 @@ impl Front {
                 Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
             }))
         };
-        // The kernel holds no more.
+        // The backlog holds no more connections.
         for _ in 0..BACKLOG {
             let Some((tcp, client)) = next().await else { break };
             self.admit(connections, tcp, client);
@@ -139,34 +139,34 @@ impl Front {
 
     fn admit(&self, connections: &mut JoinSet<()>, tcp: TcpStream, client: SocketAddr) {
         self.shared.decider.metrics.client_connected();
-        // A delayed reply is worse than a small segment; if it cannot be set the socket is already gone.
+        // Small segments are better than delayed replies. The call fails only if the socket is gone.
         let _ = tcp.set_nodelay(true);
-        let Some(counted) = Counted::new(&self.shared) else {
+        let Some(counted) = ConnectionCount::new(&self.shared) else {
             self.shared.decider.metrics.failed(Failure::ConnectionsFull);
-            if let Entry::Secure(_) = self.entry {
-                // An answer would take the handshake, which is what there is no room for.
+            if let ListenerProtocol::Secure(_) = self.protocol {
+                // A reply would need a TLS handshake, which costs more than the connection limit allows.
                 return;
             }
-            if let Ok(permit) = self.lingering.clone().try_acquire_owned() {
+            if let Ok(permit) = self.closing.clone().try_acquire_owned() {
                 connections.spawn_local(async move {
-                    bid_farewell(ClientIo::Clear(tcp), Failure::ConnectionsFull).await;
+                    reply_and_close(ClientIo::Clear(tcp), Failure::ConnectionsFull).await;
                     drop(permit);
                 });
             }
             return;
         };
-        let front = self.clone();
+        let acceptor = self.clone();
         connections.spawn_local(async move {
-            front.serve(tcp, client).await;
+            acceptor.serve(tcp, client).await;
             drop(counted);
         });
     }
 
     /// Serves a connection.
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
-        // Boxed, so that a connection holds no memory for its beginning.
-        let Some(begun) = Box::pin(self.begin(tcp, client)).await else { return };
-        let Begun { io, client, is_http2, _connected } = begun;
+        // The future is boxed, so that an open connection holds no memory for these steps.
+        let Some(ready) = Box::pin(self.prepare(tcp, client)).await else { return };
+        let ReadyConnection { io, client, is_http2, _connected } = ready;
         if is_http2 {
             Box::pin(self.serve_http2(io, client)).await;
         } else {
@@ -174,20 +174,20 @@ impl Front {
         }
     }
 
-    /// Does the steps before the first request. `None` if nothing is left to be served.
-    async fn begin(&self, tcp: TcpStream, client: SocketAddr) -> Option<Begun> {
+    /// Does the steps before the first request. Returns `None` if nothing is left to serve.
+    async fn prepare(&self, tcp: TcpStream, client: SocketAddr) -> Option<ReadyConnection> {
         let shared = &self.shared;
-        let (tcp, client, server) = self.announced(tcp, client).await?;
-        let (tcp, connected) = self.among_its_own(tcp, client).await?;
-        if let Entry::Secure(tls) = &self.entry {
+        let (tcp, client, server) = self.read_proxy_header(tcp, client).await?;
+        let (tcp, connected) = self.count_for_client(tcp, client).await?;
+        if let ListenerProtocol::Secure(tls) = &self.protocol {
             let secured = tls.accept(tcp, shared.timeouts.header).await?;
-            let client = Client::new(client, server, Delivery::relay(Why::Tls), None);
-            let client = client.secured(Security::of(secured.client.as_deref(), secured.version));
+            let client = Client::new(client, server, Delivery::relay(DeliveryReason::Tls), None);
+            let client = client.secured(Security::new(secured.client.as_deref(), secured.version));
             let io = ClientIo::Secure(secured.stream);
-            return Some(Begun { io, client, is_http2: secured.http2, _connected: connected });
+            return Some(ReadyConnection { io, client, is_http2: secured.http2, _connected: connected });
         }
         let (tcp, delivery, outcome) = match &shared.handoff {
-            None => (tcp, Delivery::relay(Why::Configured), None),
+            None => (tcp, Delivery::relay(DeliveryReason::Configured), None),
             Some(edge) => match edge.enter(tcp, client).await {
                 Entered::Relay(tcp, delivery, outcome) => (tcp, delivery, outcome),
                 Entered::Done => return None,
@@ -195,11 +195,11 @@ impl Front {
         };
         let client = Client::new(client, server, delivery, outcome);
         let is_http2 = shared.h2c && begins_http2(&tcp, shared.timeouts.header).await;
-        Some(Begun { io: ClientIo::Clear(tcp), client, is_http2, _connected: connected })
+        Some(ReadyConnection { io: ClientIo::Clear(tcp), client, is_http2, _connected: connected })
     }
 
-    /// Counts the connection among its client's, where that is limited. `None` if the client has as many as it may.
-    async fn among_its_own(
+    /// Counts the connection against the limit of its client. Returns `None` if the client has reached the limit.
+    async fn count_for_client(
         &self,
         tcp: TcpStream,
         client: SocketAddr,
@@ -211,19 +211,18 @@ impl Front {
             return Some((tcp, connected));
         }
         shared.decider.metrics.failed(Failure::ClientConnectionsFull);
-        // With TLS an answer would take the handshake, which is what the client is to have no more of.
-        if matches!(self.entry, Entry::Clear)
-            && let Ok(_permit) = self.lingering.clone().try_acquire_owned()
+        // A reply over TLS would need a handshake, which the client's limit forbids.
+        if matches!(self.protocol, ListenerProtocol::Clear)
+            && let Ok(_permit) = self.closing.clone().try_acquire_owned()
         {
-            bid_farewell(ClientIo::Clear(tcp), Failure::ClientConnectionsFull).await;
+            reply_and_close(ClientIo::Clear(tcp), Failure::ClientConnectionsFull).await;
         }
         None
     }
 
-    /// The connection as the balancer before us has announced it, where one is trusted, and where it says that the client
-    /// connected. `None` if what came is no
-    /// announcement.
-    async fn announced(
+    /// Reads the PROXY protocol header if the sender is trusted to send one. Returns the connection, the client and
+    /// the address that the client connected to. Returns `None` if the header is missing or malformed.
+    async fn read_proxy_header(
         &self,
         mut tcp: TcpStream,
         client: SocketAddr,
@@ -249,7 +248,7 @@ impl Front {
     /// Serves the requests of an HTTP/2 connection.
     async fn serve_http2(self, io: ClientIo, client: Client) {
         self.shared.decider.metrics.http2_connected();
-        // It fails only for a connection that is gone.
+        // Fails only for a connection that is gone.
         let _ = SockRef::from(io.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
         relay::serve_http2(io, None, &client, &self.worker).await;
     }
@@ -264,7 +263,7 @@ impl Front {
 }
 
 /// Counts and logs a panic of the task that served a connection.
-fn note_end<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
+fn log_panic<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -273,9 +272,9 @@ fn note_end<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
     }
 }
 
-/// Answers on a bare connection, and closes it so that the client can read the answer: closing with unread bytes would reset the
-/// connection and take the answer back.
-async fn bid_farewell(mut io: ClientIo, failure: Failure) {
+/// Sends a failure reply and closes the connection so that the client can read the reply. Closing with unread bytes
+/// would reset the connection and discard the reply.
+async fn reply_and_close(mut io: ClientIo, failure: Failure) {
     let exchange = async {
         io.write_all(failure.raw_reply().as_bytes()).await?;
         shut_and_drain(io).await
@@ -283,7 +282,7 @@ async fn bid_farewell(mut io: ClientIo, failure: Failure) {
     let _ = tokio::time::timeout(LINGER, exchange).await;
 }
 
-/// Ends the write side, and throws away what the client still sends until it ends its side.
+/// Shuts down the write side, and discards what the client sends until it closes its side.
 async fn shut_and_drain(mut io: ClientIo) -> std::io::Result<()> {
     io.shutdown().await?;
     let mut rest = [0; 4096];
@@ -297,12 +296,12 @@ async fn shut_and_drain(mut io: ClientIo) -> std::io::Result<()> {
     Ok(())
 }
 
-/// One of the connections allowed, counted until dropped.
-struct Counted {
+/// A connection counted against the connection limit until it is dropped.
+struct ConnectionCount {
     shared: Arc<Shared>,
 }
 
-impl Counted {
+impl ConnectionCount {
     fn new(shared: &Arc<Shared>) -> Option<Self> {
         let max = shared.guards.limits.connections_max;
         let clients: &AtomicUsize = &shared.guards.clients;
@@ -311,7 +310,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.shared.guards.clients.fetch_sub(1, Relaxed);
     }
@@ -329,7 +328,7 @@ mod tests {
         tasks.spawn(async { true });
         tasks.spawn(std::future::pending()).abort();
         while let Some(ended) = tasks.join_next().await {
-            note_end(&metrics, &ended);
+            log_panic(&metrics, &ended);
         }
         assert_eq!(metrics.panics(), 1);
     }

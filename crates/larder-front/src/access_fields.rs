@@ -1,9 +1,9 @@
-//! The fields that the switch adds to a line of the access log.
+//! Fields that the switch adds to a line of the access log.
 
 use larder_edge::access::Value;
 use std::time::Duration;
 
-/// The names of the fields, in their order.
+/// Names of the fields in order.
 pub const ACCESS_FIELDS: [&str; 14] = [
     "node",
     "reason",
@@ -21,13 +21,13 @@ pub const ACCESS_FIELDS: [&str; 14] = [
     "request_id",
 ];
 
-/// The values of the fields for a request that has ended.
+/// Values of the fields for a finished request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessFields<'a> {
     pub(crate) node: Option<&'a str>,
     pub(crate) reason: Option<&'a str>,
     pub(crate) error: Option<&'a str>,
-    pub(crate) tries: u8,
+    pub(crate) attempts: u8,
     pub(crate) cache: Option<&'a str>,
     pub(crate) queue: Option<Duration>,
     pub(crate) connect: Option<Duration>,
@@ -35,21 +35,21 @@ pub(crate) struct AccessFields<'a> {
     pub(crate) total: Duration,
     pub(crate) route: &'a str,
     pub(crate) class: &'a str,
-    /// How it was delivered, and why so.
+    /// Delivery mechanism and its reason.
     pub(crate) mechanism: &'a str,
-    pub(crate) why: &'a str,
-    /// `None` where requests have none.
+    pub(crate) delivery_reason: &'a str,
+    /// Request id, if requests have ids.
     pub(crate) request_id: Option<&'a [u8]>,
 }
 
 impl<'a> AccessFields<'a> {
-    /// Each value with its name.
-    pub(crate) fn named(&self) -> [(&'static str, Value<'a>); ACCESS_FIELDS.len()] {
-        let values = [
+    /// Returns each value with its name.
+    pub(crate) fn values(&self) -> [(&'static str, Value<'a>); ACCESS_FIELDS.len()] {
+        let all = [
             Value::word(self.node),
             Value::word(self.reason),
             Value::word(self.error),
-            Value::Number(self.tries.into()),
+            Value::Number(self.attempts.into()),
             Value::word(self.cache),
             Value::Micros(self.queue),
             Value::Micros(self.connect),
@@ -58,10 +58,10 @@ impl<'a> AccessFields<'a> {
             Value::word(Some(self.route)),
             Value::word(Some(self.class)),
             Value::word(Some(self.mechanism)),
-            Value::word(Some(self.why)),
+            Value::word(Some(self.delivery_reason)),
             Value::Optional(self.request_id),
         ];
-        std::array::from_fn(|nth| (ACCESS_FIELDS[nth], values[nth]))
+        std::array::from_fn(|nth| (ACCESS_FIELDS[nth], all[nth]))
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
             node: Some("n1"),
             reason: Some("first"),
             error: None,
-            tries: 1,
+            attempts: 1,
             cache: Some("hit"),
             queue: None,
             connect: Some(Duration::from_micros(2)),
@@ -84,11 +84,11 @@ mod tests {
             route: "default",
             class: "n",
             mechanism: "relay",
-            why: "configured",
+            delivery_reason: "configured",
             request_id: None,
         };
         let text: Vec<String> =
-            fields.named().iter().map(|(name, value)| format!("{name} {value:?}")).collect();
+            fields.values().iter().map(|(name, value)| format!("{name} {value:?}")).collect();
         for (at, expected) in [
             (0, format!("node {:?}", Value::word(Some("n1")))),
             (3, format!("tries {:?}", Value::Number(1))),

@@ -1,10 +1,10 @@
-//! Warnings when a limit of admission is reached, with the limit and the key that sets it.
+//! Warnings about reached admission limits. Each names the limit and the config key that sets it.
 
 use crate::routing::Routing;
 use larder_core::{Dispatcher, NodeId, Refusal, RouteId};
 use larder_edge::Seldom;
 
-/// The lines, each at most once every 10 s.
+/// Warnings, each at most once every 10 s.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionLog {
     waits: Seldom,
@@ -14,21 +14,21 @@ pub(crate) struct AdmissionLog {
 }
 
 impl AdmissionLog {
-    /// A request of this route has to wait for admission.
+    /// Logs that a request of this route waits for admission.
     pub(crate) fn waits(&self, dispatcher: &Dispatcher, routing: &Routing, route: RouteId) {
         let Some(times) = self.waits.due() else { return };
         let (limit, waiting) = (limit(dispatcher, route), waiting(dispatcher, route));
         tracing::warn!(
-            route = &*routing.of(route).name,
+            route = &*routing.route(route).name,
             limit,
             waiting,
             times,
             key = "switch.admission",
-            "admission: the limit is reached, requests wait"
+            "admission: limit reached, requests wait"
         );
     }
 
-    /// A request of this route is not admitted.
+    /// Logs that a request of this route was refused.
     pub(crate) fn refused(
         &self,
         dispatcher: &Dispatcher,
@@ -36,7 +36,7 @@ impl AdmissionLog {
         route: RouteId,
         refusal: Refusal,
     ) {
-        let name = &*routing.of(route).name;
+        let name = &*routing.route(route).name;
         let settings = dispatcher.settings();
         match refusal {
             Refusal::QueueFull => {
@@ -47,7 +47,7 @@ impl AdmissionLog {
                     queue_max = settings.queue_max,
                     times,
                     keys = "switch.admission, switch.queue_max",
-                    "admission: the queue is full, requests are answered with 503"
+                    "admission: queue full, requests are answered with 503"
                 );
             }
             Refusal::Deadline => {
@@ -58,15 +58,16 @@ impl AdmissionLog {
                     queue_timeout = ?settings.queue_timeout,
                     times,
                     keys = "switch.admission, switch.queue_timeout",
-                    "admission: requests waited too long and are answered with 503"
+                    "admission: queue timeout, requests are answered with 503"
                 );
             }
-            // Changes of a node's state are logged.
+            // Changes of the nodes' states are logged elsewhere.
             Refusal::NoNode => {}
         }
     }
 
-    /// A long-lived request stays among the admitted, since its node has as many of them as it may.
+    /// Logs that a long-lived request still counts against the admission limit, because its node has as many as it
+    /// may.
     pub(crate) fn long_lived_full(&self, dispatcher: &Dispatcher, node: NodeId) {
         let Some(times) = self.long_lived_full.due() else { return };
         tracing::warn!(
@@ -74,7 +75,7 @@ impl AdmissionLog {
             limit = dispatcher.settings().long_lived_max,
             times,
             key = "switch.long_lived.max_per_node",
-            "admission: the limit of long-lived requests is reached, further ones count against switch.admission"
+            "admission: limit of long-lived requests reached, further ones count against switch.admission"
         );
     }
 }

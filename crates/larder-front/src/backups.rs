@@ -1,30 +1,31 @@
-//! The log lines about groups of nodes that begin or cease to use their backups.
+//! Log lines about groups of nodes that start or stop using their backups.
 
 use crate::routing::Routing;
 use larder_core::Dispatcher;
 use larder_edge::Seldom;
 use std::sync::{Mutex, PoisonError};
 
-/// The log lines. A node that flaps causes each at most every 10 s for a group.
+/// Logs when a group starts or stops using its backups. A flapping node causes each line at most every 10 s per
+/// group.
 #[derive(Debug, Default)]
-pub(crate) struct BackupLog(Mutex<Vec<Group>>);
+pub(crate) struct BackupLog(Mutex<Vec<GroupLog>>);
 
-/// A group as it was last seen.
+/// State of a group at the last call.
 #[derive(Debug, Default)]
-struct Group {
+struct GroupLog {
     on_backups: bool,
     begins: Seldom,
     ends: Seldom,
 }
 
 impl BackupLog {
-    /// Logs what has changed since the last call; to be called after every change of the nodes.
+    /// Logs the changes since the last call. Must be called after every change of the nodes.
     pub(crate) fn follow(&self, dispatcher: &Dispatcher, routing: &Routing) {
         let nodes = dispatcher.nodes();
         let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (group, name) in routing.all_groups() {
             if groups.len() <= group.index() {
-                groups.resize_with(group.index() + 1, Group::default);
+                groups.resize_with(group.index() + 1, GroupLog::default);
             }
             let seen = &mut groups[group.index()];
             let on_backups = nodes.on_backups(group);

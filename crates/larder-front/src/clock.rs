@@ -1,9 +1,9 @@
-//! The one clock of a switch: monotonic, counted from its start, as the dispatcher wants it.
+//! The clock of a switch: monotonic time since its start, as the dispatcher expects it.
 
 use larder_core::Time;
 use std::time::Instant;
 
-/// Turns the machine's monotonic clock into [`Time`].
+/// Converts the monotonic clock to [`Time`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
@@ -15,7 +15,8 @@ impl Clock {
         Self::since(Instant::now())
     }
 
-    /// Counted from an earlier moment: that of a predecessor's, whose times are to hold on.
+    /// Returns a clock that counts from `start`. After a reload, this is the start of the first process, so that
+    /// recorded times stay valid.
     pub(crate) fn since(start: Instant) -> Self {
         Self { start }
     }
@@ -24,7 +25,7 @@ impl Clock {
         Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The instant of `time`; `None` if it is past what the machine's clock can express.
+    /// Returns the instant of `time`; `None` if the system clock cannot represent it.
     pub(crate) fn instant(self, time: Time) -> Option<Instant> {
         self.start.checked_add(time.since(Time::ZERO))
     }

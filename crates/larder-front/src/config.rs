@@ -1,18 +1,18 @@
-//! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
+//! The configuration of a switch: a plain struct with documented ranges, validated once before anything is opened.
 
-use crate::beside::config::SwitchesConfig;
 use crate::budget::RetryConfig;
 use crate::clients::config::ClientLimits;
 use crate::config_error::{ConfigError, range, span};
-use crate::dial::reach::Reach;
+use crate::dial::transport::NodeTransport;
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::guard::Guard;
 use crate::handoff::config::HandoffConfig;
 use crate::health::config::OutlierConfig;
-use crate::hedge::Hedge;
+use crate::hedge::HedgeConfig;
 use crate::limits::{HealthConfig, Limits, Timeouts};
 use crate::long_lived::LongLivedConfig;
 use crate::node_entry::NodeEntry;
+use crate::peer_switches::config::SwitchesConfig;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::shadow::config::ShadowConfig;
@@ -25,92 +25,93 @@ use larder_edge::{AddressRange, EntryRules, RELOAD_MAX, RELOAD_MIN, TlsConfig, T
 use larder_spans::TracerConfig;
 use std::net::SocketAddr;
 
-/// Everything a switch needs. Only `listen` and `nodes` have no default.
+/// Configuration of a switch. Only `listen` and `nodes` have no default.
 #[derive(Clone, Debug)]
 pub struct SwitchConfig {
-    /// Address to which clients connect. At least one; port 0 takes any free port.
+    /// Addresses to which clients connect. At least one; port 0 takes any free port.
     pub listen: Vec<SocketAddr>,
-    /// TLS, at addresses of its own; none by default.
+    /// TLS listeners, with addresses of their own; none by default.
     pub tls: Option<TlsConfig>,
-    /// Whether clients may speak HTTP/2 without TLS, knowing that it is spoken here (RFC 9113 section 3.3). Default false.
+    /// Whether clients may speak HTTP/2 without TLS, by prior knowledge (RFC 9113 section 3.3). Default false.
     pub h2c: bool,
-    /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
+    /// Addresses of balancers that announce the client of each connection by the PROXY protocol; none by default. At
+    /// most 1,024.
     pub announcers: Vec<AddressRange>,
-    /// Rules for the header fields of requests that enter. Default: no relay is trusted. At most 1,024 trusted relays.
+    /// Rules for the header fields of incoming requests. Default: no relay is trusted. At most 1,024 trusted relays.
     pub entry: EntryRules,
-    /// The nodes. At least one, unless the cluster `grows`; names are unique.
+    /// Nodes. At least one, unless `grows` is set; names are unique.
     pub nodes: Vec<NodeEntry>,
-    /// How nodes are reached that say nothing else.
-    pub reach: Reach,
-    /// Nodes join later ([`crate::SwitchHandle::join`]), so that there may be none yet, neither here nor in a group that a
-    /// route uses. Default false.
+    /// Transport to nodes that have no settings of their own.
+    pub reach: NodeTransport,
+    /// Whether nodes may join later ([`crate::SwitchHandle::join`]), so that the list of nodes and the groups of
+    /// routes may be empty. Default false.
     pub grows: bool,
-    /// The default route's policy, and the dispatcher's settings.
+    /// Policy of the default route, and settings of the dispatcher.
     pub settings: Settings,
-    /// What counts as the same target, where a route says nothing else. Default `{host}{path}{query}`.
+    /// Template of target keys, for routes without their own. Default `{host}{path}{query}`.
     pub key: KeyTemplate,
-    /// The service classes, where a route says nothing else. By default all requests are of class N.
+    /// Rules for service classes, for routes without their own. By default all requests have class N.
     pub classes: ClassRules,
-    /// Routes beside the default one, the first that matches a request first. At most 255; none by default.
+    /// Routes besides the default route. The first one that matches a request serves it. At most 255; none by
+    /// default.
     pub routes: Vec<Route>,
     /// Rules for the header of requests to nodes, on all routes; none by default.
     pub request_fields: FieldRules,
     /// Rules for the header of replies to clients, on all routes, the switch's own replies among them; none by default.
     pub reply_fields: FieldRules,
-    /// By what requests of the default route are split, where others take shares of them.
+    /// Key that assigns clients to shares of the default route.
     pub split_by: SplitBy,
-    /// What the default route compresses; nothing by default.
+    /// Compression on the default route; off by default.
     pub compress: Option<Compression>,
-    /// Which of the default route's requests are refused; none by default.
+    /// Guard of the default route, which refuses requests; none by default.
     pub guard: Option<Guard>,
-    /// When the default route's requests are hedged; never by default.
-    pub hedge: Option<Hedge>,
-    /// Sticky sessions of the default route; none by default.
+    /// Hedging on the default route; off by default.
+    pub hedge: Option<HedgeConfig>,
+    /// Sticky sessions on the default route; none by default.
     pub sticky: Option<Sticky>,
-    /// Ids of requests; none by default.
+    /// Request ids; none by default.
     pub request_id: Option<RequestId>,
-    /// Targets that are counted for each route whose policy goes by a routing table (`ward`, `part`); beyond it, rare
-    /// ones are forgotten. 1 to 100,000,000; default 1,000,000, which takes up to 76 MB where it is used.
+    /// Number of targets counted for each route whose policy uses a routing table (`ward`, `part`). If there are
+    /// more, rare targets are forgotten. 1 to 100,000,000; default 1,000,000, which takes up to 76 MB.
     pub census_targets_max: usize,
-    /// How nodes are watched.
+    /// Health checks of nodes.
     pub health: HealthConfig,
-    /// How long things may take.
+    /// Deadlines.
     pub timeouts: Timeouts,
-    /// How large things may be.
+    /// Limits on sizes and numbers.
     pub limits: Limits,
     /// The access log; none by default.
     pub access_log: Option<AccessLogConfig>,
-    /// Tokens of those that may purge, of which nodes are shown the first. None by default: nobody may.
+    /// Tokens that authorize purges; nodes receive the first. None by default, which allows no purge.
     pub purge: Option<Tokens>,
-    /// Which requests are long-lived, and so leave the admission limit.
+    /// Rules that classify requests as long-lived. Such requests do not count against the admission limit.
     pub long_lived: LongLivedConfig,
-    /// What one client may take; anything by default.
+    /// Limits per client; none by default.
     pub clients: ClientLimits,
-    /// How many tries there may be beyond the first.
+    /// Budget of retries.
     pub retries: RetryConfig,
-    /// When nodes that answer are taken out; never by default.
+    /// Ejection of nodes that answer worse than others; off by default.
     pub outliers: OutlierConfig,
-    /// The record of decisions; none by default.
+    /// Record of decisions; none by default.
     pub record: Option<RecordConfig>,
-    /// Where spans of traced requests go; nowhere by default.
+    /// Collector of spans; none by default.
     pub traces: Option<TracerConfig>,
     /// Shadow mode; off by default.
     pub shadow: Option<ShadowConfig>,
-    /// What is heard of the nodes besides replies: their load and their caches.
+    /// Signals from nodes besides their replies: load and cache contents.
     pub signals: SignalsConfig,
-    /// Other switches in front of the same nodes; none by default.
+    /// Peer switches in front of the same nodes; none by default.
     pub switches: Option<SwitchesConfig>,
-    /// How connections are delivered; relayed by default.
+    /// Delivery of connections; relay by default.
     pub handoff: HandoffConfig,
-    /// Worker threads of the runtime that [`crate::Switch::run`] is driven by. It sizes the accept loops, the
-    /// connection pool and the metric shards; the runtime itself is the caller's. 1 to 1,024; default: one a core.
+    /// Number of threads that serve connections. 1 to 1,024; default: one per core.
     pub threads: usize,
-    /// The word used in `Via`, and so the switch's name to others. Default `larder`.
+    /// Name of the switch in the header field `Via`. Default `larder`.
     pub via: String,
 }
 
 impl SwitchConfig {
-    /// A switch with the defaults.
+    /// Returns a config with default settings.
     pub fn new(listen: Vec<SocketAddr>, nodes: Vec<NodeEntry>) -> Self {
         Self {
             listen,
@@ -119,7 +120,7 @@ impl SwitchConfig {
             announcers: Vec::new(),
             entry: EntryRules::default(),
             nodes,
-            reach: Reach::default(),
+            reach: NodeTransport::default(),
             grows: false,
             settings: Settings::default(),
             key: KeyTemplate::default(),
@@ -154,22 +155,22 @@ impl SwitchConfig {
         }
     }
 
-    /// Where clients connect: without TLS, then with it.
+    /// Returns the listen addresses, first those without TLS, then those with TLS.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let secure = self.tls.iter().flat_map(|tls| &tls.listen);
         self.listen.iter().chain(secure).copied()
     }
 
-    /// Checks every range that needs no look at the machine.
+    /// Checks every range that can be checked without looking at the machine.
     ///
     /// # Errors
-    /// The first field that is out of range, or an empty list.
+    /// The first field that is out of range, or the first empty list.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.listen.is_empty() && self.tls.is_none() {
             return Err(ConfigError::Empty("listen"));
         }
         if let Some(tls) = &self.tls {
-            tls.validate().map_err(|fault| of_tls(fault, tls))?;
+            tls.validate().map_err(|fault| tls_error(fault, tls))?;
         }
         range("announcers", self.announcers.len(), 0, 1024)?;
         range("trusted_relays", self.entry.trusted_relays.0.len(), 0, 1024)?;
@@ -206,7 +207,7 @@ impl SwitchConfig {
     }
 }
 
-fn of_tls(fault: TlsConfigFault, tls: &TlsConfig) -> ConfigError {
+fn tls_error(fault: TlsConfigFault, tls: &TlsConfig) -> ConfigError {
     match fault {
         TlsConfigFault::Listen => ConfigError::Empty("tls.listen"),
         TlsConfigFault::Certificates => ConfigError::Empty("tls.certificates"),
@@ -222,7 +223,7 @@ fn of_tls(fault: TlsConfigFault, tls: &TlsConfig) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Check;
+    use crate::limits::HealthCheck;
     use larder_core::NodeSpec;
     use std::time::Duration;
 
@@ -238,22 +239,22 @@ mod tests {
 
     #[test]
     fn each_fault_is_named() {
-        type Spoil = fn(&mut SwitchConfig);
-        let cases: [(&str, Spoil); 10] = [
+        type Mutation = fn(&mut SwitchConfig);
+        let cases: [(&str, Mutation); 10] = [
             ("listen", |c| c.listen.clear()),
             ("nodes", |c| c.nodes.clear()),
             ("threads", |c| c.threads = 0),
             ("via", |c| c.via = "a b".to_owned()),
             ("health.rise", |c| c.health.rise = 0),
-            ("health path", |c| c.health.active = Some(Check::Http { path: "x".to_owned() })),
+            ("health path", |c| c.health.active = Some(HealthCheck::Http { path: "x".to_owned() })),
             ("timeouts.header", |c| c.timeouts.header = Duration::ZERO),
             ("limits.body_rate_min", |c| c.limits.body_rate_min = u64::MAX),
             ("limits.http2_bytes_max", |c| c.limits.http2_bytes_max = usize::MAX),
             ("limits.retries_max", |c| c.limits.retries_max = 9),
         ];
-        for (name, spoil) in cases {
+        for (name, mutate) in cases {
             let mut config = valid();
-            spoil(&mut config);
+            mutate(&mut config);
             let error = config.validate().expect_err(name).to_string();
             assert!(error.starts_with(name), "{error}");
         }

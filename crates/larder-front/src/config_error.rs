@@ -1,59 +1,59 @@
-//! Faults of a configuration, and the checks that many of its parts use.
+//! Errors of a configuration, and the checks that several parts of it share.
 
 use std::time::Duration;
 
-/// A fault of the configuration. Its message names the field.
+/// Error of a configuration. The message names the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The name of the handoff cannot be part of the names of objects in the kernel.
+    /// `handoff.name` cannot be part of a kernel object's name.
     #[error("handoff.name = '{0}': 1 to 32 letters, digits, '-' or '_' are needed")]
     HandoffName(String),
-    /// Handoff is on and the switch has no key by which nodes know it.
+    /// Handoff is on, but the switch has no key to identify itself to nodes.
     #[error(
-        "handoff.identity is missing: connections can only be handed over by a switch that has a key; make one with `larder keys new FILE`"
+        "handoff.identity is missing: handoff needs a key of the switch; create one with `larder keys new FILE`"
     )]
     HandoffIdentity,
     /// `handoff.locality_lost_max` is out of range.
     #[error("handoff.locality_lost_max = {0} is out of range: 0 to 1")]
     HandoffShare(String),
-    /// A share out of range.
+    /// A share is out of range.
     #[error("{0} = {1} is out of range: 0 to 1")]
     Share(&'static str, String),
-    /// A list that needs an entry.
+    /// A list needs at least one entry.
     #[error("{0} is empty: at least one is needed")]
     Empty(&'static str),
-    /// A number out of range.
+    /// A number is out of range.
     #[error("{name} = {value} is out of range: {min} to {max}")]
     OutOfRange {
         /// The field.
         name: &'static str,
         /// Its value.
         value: usize,
-        /// The least allowed.
+        /// Minimum.
         min: usize,
-        /// The most allowed.
+        /// Maximum.
         max: usize,
     },
-    /// A duration out of range.
+    /// A duration is out of range.
     #[error("{name} = {value:?} is out of range: {min:?} to {max:?}")]
     SpanOutOfRange {
         /// The field.
         name: &'static str,
         /// Its value.
         value: Duration,
-        /// The least allowed.
+        /// Minimum.
         min: Duration,
-        /// The most allowed.
+        /// Maximum.
         max: Duration,
     },
     /// The path of a health check is not valid.
-    #[error("health path '{0}' is no path: it begins with '/' and holds no space or control character")]
+    #[error("health path '{0}' is invalid: it must begin with '/' and contain no space or control character")]
     HealthPath(String),
     /// A path is not valid.
-    #[error("{0}: '{1}' is no path: it begins with '/' and holds no space or control character")]
+    #[error("{0}: path '{1}' is invalid: it must begin with '/' and contain no space or control character")]
     Path(&'static str, String),
     /// A name is not valid.
-    #[error("{0}: '{1}' is no name: 1 to 200 characters, without spaces")]
+    #[error("{0}: name '{1}' is invalid: use 1 to 200 characters without spaces")]
     Name(&'static str, String),
     /// A field of a route is not valid.
     #[error("{at}: {what}")]
@@ -73,12 +73,12 @@ pub enum ConfigError {
         node: String,
         /// The group.
         group: String,
-        /// The groups that there are.
+        /// Description of the known groups.
         known: String,
     },
-    /// The ways to a node contradict each other.
+    /// The transport settings of a node contradict each other.
     #[error("node '{node}': {what}")]
-    Reach {
+    NodeTransport {
         /// The node.
         node: String,
         /// The contradiction.
@@ -89,8 +89,8 @@ pub enum ConfigError {
     Via,
 }
 
-/// The whole, in the unit of shares: thousandths of a percent.
-pub(crate) const WHOLE: u32 = 100_000;
+/// 100 % in the unit of shares: thousandths of a percent.
+pub(crate) const SHARE_WHOLE: u32 = 100_000;
 
 /// Checks that a number is in range.
 pub(crate) fn range(name: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
@@ -107,8 +107,8 @@ pub(crate) fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64
     }
 }
 
-/// Returns the fault of a field of a route.
-pub(crate) fn wrong(route: &str, field: &str, what: String) -> ConfigError {
+/// Returns an error for a field of a route.
+pub(crate) fn route_error(route: &str, field: &str, what: String) -> ConfigError {
     let route: String = route.chars().take(64).collect();
     ConfigError::Route { at: format!("routes.{route}.{field}"), what }
 }

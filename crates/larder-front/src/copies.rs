@@ -1,15 +1,15 @@
-//! Mirroring: a share of a route's requests is asked for once more by another route, whose replies nobody sees.
+//! Mirroring: a share of a route's requests is sent again through another route, and the replies are discarded.
 //!
-//! A copy is asked for by a task of its own, after the client's request has its node: it neither delays that nor can it fail
-//! it. It is a request like any other to the dispatcher: on a route with a policy, nodes and header rules of its own, counted
-//! as load at its node and held to S of its group; but it does not wait: where there is no room there is no copy. Bounded
-//! are the copies under way, those whose request still comes among them, the bytes of a request's body, and the time. What
-//! comes of a reply is dropped as it comes.
+//! A task of its own sends a copy after the client's request has its node, so that the copy cannot delay or fail the
+//! request. To the dispatcher, a copy is an ordinary request of a route with its own policy, nodes and header rules.
+//! It counts as load and against the admission limit of its group, but it never waits: without admission there is no
+//! copy. Limited are the copies in flight (including those whose request is incomplete), the size of a request body,
+//! and the time. The body of a reply is dropped as it arrives.
 //!
-//! Which requests are copied goes round: of a share of a tenth every tenth one.
+//! Requests are selected in turn: a share of a tenth copies every tenth request.
 
 use crate::decider::Decider;
-use crate::dial::{Announced, Speaks};
+use crate::dial::{Announcement, NodeProtocol};
 use crate::lease::Lease;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
@@ -19,74 +19,79 @@ use larder_http::client::Client;
 use larder_http::h1::{Body, RequestHead};
 use std::sync::Arc;
 
-use crate::mirror::{Outcome, UnderWay};
-/// A request that is to be copied, as far as it has come. One that is dropped before it is sent was not whole.
+use crate::mirror::{CopyOutcome, CopyPermit};
+/// Copy of a request, as far as the request has arrived. A copy that is dropped before it is sent was incomplete.
 #[derive(Debug)]
-pub(crate) struct Duplicate {
-    place: UnderWay,
+pub(crate) struct RequestCopy {
+    permit: CopyPermit,
     head: Box<RequestHead>,
     request: Request,
-    /// Whom it is from, for nodes to which that is announced.
-    client: Option<Announced>,
+    /// Client to announce, for nodes that expect an announcement.
+    client: Option<Announcement>,
     body: BytesMut,
-    whole: bool,
+    settled: bool,
 }
 
-impl Duplicate {
+impl RequestCopy {
     pub(crate) fn new(
-        place: UnderWay,
+        permit: CopyPermit,
         head: RequestHead,
         request: Request,
-        client: Option<Announced>,
+        client: Option<Announcement>,
     ) -> Self {
-        Self { place, head: Box::new(head), request, client, body: BytesMut::new(), whole: false }
+        Self { permit, head: Box::new(head), request, client, body: BytesMut::new(), settled: false }
     }
 
-    /// Takes a piece of the body. False if it is too long by now.
+    /// Adds a piece of the body. Returns false if the body is too large now.
     pub(crate) fn push(&mut self, piece: &[u8]) -> bool {
-        let fits = self.body.len() + piece.len() <= self.place.0.config.body_bytes_max;
+        let fits = self.body.len() + piece.len() <= self.permit.0.config.body_bytes_max;
         if fits {
             self.body.extend_from_slice(piece);
         } else {
-            self.whole = true;
-            self.place.0.count(Outcome::TooLarge);
+            self.settled = true;
+            self.permit.0.count(CopyOutcome::TooLarge);
         }
         fits
     }
 
-    /// The request is whole: it is asked for once more.
+    /// Sends the copy, because the request is complete.
     pub(crate) fn send(mut self, decider: &Arc<Decider>) {
-        self.whole = true;
+        self.settled = true;
         let mut lease = Lease::new(decider.clone());
-        // One that would have to wait gives its place in the queue back at once.
+        // A copy that would have to wait gives its place in the queue back at once.
         let Ok(Some(decision)) = lease.arrive(decider.clock.now(), self.request) else {
-            return self.place.0.count(Outcome::NoRoom);
+            return self.permit.0.count(CopyOutcome::NoRoom);
         };
         let decider = decider.clone();
         tokio::spawn(async move {
             let began = decider.clock.now();
-            let asked = tokio::time::timeout(self.place.0.config.timeout, self.ask(&decider, decision)).await;
+            let asked =
+                tokio::time::timeout(self.permit.0.config.timeout, self.exchange(&decider, decision)).await;
             let now = decider.clock.now();
             match asked {
                 Ok(Some(())) => {
                     let served = Served { elapsed: now - began, first_byte: None, found: None };
                     decider.dispatcher.served(now, &self.request, decision.node, &served);
-                    self.place.0.count(Outcome::Done);
+                    self.permit.0.count(CopyOutcome::Done);
                 }
                 failed => {
                     decider.dispatcher.unserved(now, &self.request, decision.node, now - began);
-                    self.place.0.count(if failed.is_err() { Outcome::TimedOut } else { Outcome::Failed });
+                    self.permit.0.count(if failed.is_err() {
+                        CopyOutcome::TimedOut
+                    } else {
+                        CopyOutcome::Failed
+                    });
                 }
             }
             lease.release(now);
         });
     }
 
-    /// Asks the node and throws away what it says; `None` if it did not say it all.
-    async fn ask(&self, decider: &Decider, decision: Decision) -> Option<()> {
+    /// Sends the request to the node and discards the reply. Returns `None` if the reply is incomplete.
+    async fn exchange(&self, decider: &Decider, decision: Decision) -> Option<()> {
         let dial = decider.nodes.get(decision.node)?.dial.clone();
         let mut client = Client::default();
-        let connecting = dial.open(self.client.as_ref(), Speaks::Http1);
+        let connecting = dial.open(self.client.as_ref(), NodeProtocol::Http1);
         let mut reply = client.send(connecting, self.message()?).await.ok()?;
         while reply.piece().await.ok()?.is_some() {}
         Some(())
@@ -108,10 +113,10 @@ impl Duplicate {
     }
 }
 
-impl Drop for Duplicate {
+impl Drop for RequestCopy {
     fn drop(&mut self) {
-        if !self.whole {
-            self.place.0.count(Outcome::Unfinished);
+        if !self.settled {
+            self.permit.0.count(CopyOutcome::Unfinished);
         }
     }
 }

@@ -1,55 +1,56 @@
-//! The owner of decisions: the dispatcher, the routes, the nodes, and the requests that wait.
+//! The part of the switch that decides: the dispatcher, the routes, the nodes, and the requests that wait for
+//! admission.
 
 use crate::admission_log::AdmissionLog;
 use crate::backups::BackupLog;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::node::{Node, Standing};
+use crate::node::{Node, NodeCondition};
 use crate::nodes::Nodes;
 use crate::routing::Routing;
-use crate::waiting::Waiting;
+use crate::waiters::Waiters;
 use larder_core::{Dispatcher, NodeState, Started, Time};
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Decides where requests go. All threads share it.
+/// State that decides where requests go. All threads share it.
 #[derive(Debug)]
 pub(crate) struct Decider {
     pub(crate) clock: Clock,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) routing: Routing,
     pub(crate) nodes: Nodes,
-    /// Requests that wait for admission.
-    pub(crate) waiting: Waiting,
+    /// Tasks whose requests wait for admission.
+    pub(crate) waiters: Waiters,
     pub(crate) metrics: Metrics,
     pub(crate) admission_log: AdmissionLog,
     backup_log: BackupLog,
-    /// The forwarding plane, where connections may be handed off.
-    pub(crate) plane: OnceLock<Weak<dyn Plane>>,
+    /// The forwarding plane; unset if handoff is off.
+    pub(crate) plane: OnceLock<Weak<dyn ForwardingPlane>>,
 }
 
-/// The forwarding plane, which starts connections by itself.
-pub(crate) trait Plane: Debug + Send + Sync {
-    /// Keeps the plane from taking the place of a request that is about to be admitted, and takes in what it has started and not
-    /// reported.
+/// The forwarding plane, which starts connections without asking the dispatcher.
+pub(crate) trait ForwardingPlane: Debug + Send + Sync {
+    /// Stops the plane from using the admission that a request is about to take, and counts the connections that the
+    /// plane has started but not reported.
     fn reserve(self: Arc<Self>);
 
-    /// The request has been admitted, or not: the plane goes by the counts of the dispatcher again.
-    fn give_up(&self);
+    /// Ends a reservation. The plane follows the dispatcher's counts again.
+    fn release(&self);
 }
 
-/// A place that is kept from the forwarding plane.
+/// An admission that the forwarding plane must not use while this value exists.
 #[derive(Debug)]
-pub(crate) struct Reserved(Arc<dyn Plane>);
+pub(crate) struct PlaneReservation(Arc<dyn ForwardingPlane>);
 
-impl Drop for Reserved {
+impl Drop for PlaneReservation {
     fn drop(&mut self) {
-        self.0.give_up();
+        self.0.release();
     }
 }
 
 impl Decider {
-    /// The owner of these nodes and routes. `threads`: the threads that serve requests.
+    /// Creates the decider. `threads` is the number of threads that serve requests.
     pub(crate) fn new(
         clock: Clock,
         dispatcher: Dispatcher,
@@ -58,60 +59,65 @@ impl Decider {
         threads: usize,
     ) -> Self {
         Self {
-            metrics: Metrics::new(nodes.room(), routing.len(), threads),
+            metrics: Metrics::new(nodes.capacity(), routing.len(), threads),
             clock,
             dispatcher,
             routing,
             nodes,
-            waiting: Waiting::default(),
+            waiters: Waiters::default(),
             admission_log: AdmissionLog::default(),
             backup_log: BackupLog::default(),
             plane: OnceLock::new(),
         }
     }
 
-    /// Keeps a place from the forwarding plane for a request that is about to be admitted, if there is a plane.
-    pub(crate) fn reserve(&self) -> Option<Reserved> {
+    /// Reserves an admission for a request that is about to be admitted. Returns `None` if there is no plane.
+    pub(crate) fn reserve(&self) -> Option<PlaneReservation> {
         let plane = self.plane.get()?.upgrade()?;
         plane.clone().reserve();
-        Some(Reserved(plane))
+        Some(PlaneReservation(plane))
     }
 
-    /// Changes the standing of a node and tells the dispatcher. `cause`: the finding, for the log. A node that has left stays as it
-    /// is: its slot may be another's by now.
-    pub(crate) fn change(&self, node: &Node, cause: &str, change: impl FnOnce(&mut Standing)) {
-        let mut standing = node.lock_standing();
-        let before = *standing;
+    /// Changes the condition of a node and tells the dispatcher its new state. `cause` is logged. A node that has
+    /// left is not changed, because its slot may belong to another node.
+    pub(crate) fn change_condition(
+        &self,
+        node: &Node,
+        cause: &str,
+        change_condition: impl FnOnce(&mut NodeCondition),
+    ) {
+        let mut condition = node.lock_condition();
+        let before = *condition;
         if before.left {
             return;
         }
-        change(&mut standing);
-        let (from, to) = (before.state(), standing.state());
-        if before == *standing || from == to {
+        change_condition(&mut condition);
+        let (from, to) = (before.state(), condition.state());
+        if before == *condition || from == to {
             return;
         }
         let (now, mut started) = (self.clock.now(), Vec::new());
-        node.changes(now, to);
-        // Under the lock, so that two changes reach the dispatcher in the order in which they were made.
+        node.state_changed(now, to);
+        // The lock is held, so that two changes reach the dispatcher in the order in which they were made.
         self.dispatcher.set_state(now, node.id, to, &mut started);
-        drop(standing);
+        drop(condition);
         self.metrics.transition(node.id, to);
         if to == NodeState::Up {
-            tracing::info!(node = &*node.name, %from, %to, cause, "node changes state");
+            tracing::info!(node = &*node.name, %from, %to, cause, "node state changed");
         } else {
-            tracing::warn!(node = &*node.name, %from, %to, cause, "node changes state");
+            tracing::warn!(node = &*node.name, %from, %to, cause, "node state changed");
         }
         self.follow_backups();
-        self.deliver(now, started);
+        self.deliver_started(now, started);
     }
 
-    /// Logs groups that begin or cease to use their backups. Called after every change of the nodes.
+    /// Logs groups that start or stop using their backups. Must be called after every change of the nodes.
     pub(crate) fn follow_backups(&self) {
         self.backup_log.follow(&self.dispatcher, &self.routing);
     }
 
-    /// Tells requests that waited that the dispatcher has started them.
-    pub(crate) fn deliver(&self, now: Time, started: Vec<Started>) {
-        self.waiting.deliver(&self.dispatcher, now, started);
+    /// Wakes the requests that the dispatcher has started.
+    pub(crate) fn deliver_started(&self, now: Time, started: Vec<Started>) {
+        self.waiters.deliver(&self.dispatcher, now, started);
     }
 }

@@ -1,67 +1,68 @@
-//! Why the switch itself answered a request, or ended it: one name, one status, one fault.
+//! Failures: the reasons why the switch replies to a request itself, or ends it. Each has one name, one status and
+//! one party at fault.
 
 use larder_core::Refusal;
 use std::fmt;
 
-/// The response header that carries [`Failure::name`] on every reply the switch makes itself.
+/// Response header with [`Failure::name`], on every reply of the switch itself.
 pub const ERROR_HEADER: &str = "x-larder-error";
 
-/// Why the switch answered by itself or ended the request.
+/// Reason why the switch replied to a request itself, or ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The request is malformed or ambiguous. Fault of the client.
     BadRequest,
-    /// A balancer that is to announce whom a connection is from (PROXY protocol) did not. Fault of the balancer, or of the
-    /// config that trusts it; nothing is answered.
+    /// A trusted balancer sent no valid PROXY protocol header. Fault of the balancer, or of the config that trusts
+    /// it. No reply is sent.
     BadAnnouncement,
     /// The request target is longer than the limit. Fault of the client.
     UriTooLong,
     /// The header is longer than the limit. Fault of the client.
     HeaderTooLarge,
-    /// The header did not come in time. Fault of the client.
+    /// The header did not arrive in time. Fault of the client.
     HeaderTimeout,
-    /// The request body did not come in time. Fault of the client.
+    /// The request body did not arrive in time. Fault of the client.
     BodyTimeout,
-    /// The client went away, or stopped reading. Fault of the client; nothing can be answered.
+    /// The client closed the connection or stopped reading. Fault of the client; no reply is possible.
     ClientGone,
-    /// The request has a larger body than its route takes. Fault of the client.
+    /// The request body exceeds the limit of its route. Fault of the client.
     BodyTooLarge,
-    /// The request's route asks for a name and a password, and the request has none or wrong ones. Fault of the client.
+    /// The route requires a name and a password, and the request has none or wrong ones. Fault of the client.
     Unauthorized,
-    /// The client's network may not make requests of this route. Fault of the client.
+    /// The client's network may not use this route. Fault of the client.
     Denied,
-    /// The client asks for more than it may. A later try will succeed.
+    /// The client exceeds its request rate. A later request will succeed.
     RateLimited,
-    /// The client has as many connections as it may. A later try may succeed.
+    /// The client has reached its connection limit. A later attempt may succeed.
     ClientConnectionsFull,
-    /// As many connections as allowed are open. A later try may succeed.
+    /// The switch has reached its connection limit. A later attempt may succeed.
     ConnectionsFull,
-    /// Replies to HTTP/2 clients hold as much memory as they may, and this request's client takes none of its own. A later try may
-    /// succeed.
+    /// Replies to HTTP/2 clients have reached their memory limit, and the client of this request reads nothing. A
+    /// later attempt may succeed.
     StreamsFull,
-    /// The client of HTTP/2 has reset too many streams, or sent too many frames that carry nothing. Fault of the client; its connection
-    /// is closed.
+    /// The HTTP/2 client has reset too many streams, or sent too many empty frames. Fault of the client; its
+    /// connection is closed.
     Http2Flood,
-    /// As many requests as may wait do wait. A later try may succeed.
+    /// The queue for admission is full. A later attempt may succeed.
     QueueFull,
-    /// The request waited for admission as long as it may. A later try may succeed.
+    /// The request waited for admission until its deadline. A later attempt may succeed.
     QueueDeadline,
-    /// No node takes requests. A later try may succeed.
+    /// No node takes requests. A later attempt may succeed.
     NoNode,
-    /// No connection to a node. Fault of the node.
+    /// A connection to a node failed. Fault of the node.
     ConnectFailed,
-    /// No connection to a node in time. Fault of the node.
+    /// A connection to a node timed out. Fault of the node.
     ConnectTimeout,
-    /// A node and the switch have come to no agreement on TLS: its certificate does not do, or the switch's does not. Fault of
-    /// the node, or of the config.
+    /// The TLS handshake with a node failed, because one of the certificates was rejected. Fault of the node, or of
+    /// the config.
     NodeTls,
-    /// A node did not send or take data in time. Fault of the node.
+    /// A node did not send or receive data in time. Fault of the node.
     NodeTimeout,
     /// A node closed the connection before its reply was complete. Fault of the node.
     NodeClosed,
     /// A node's reply is malformed. Fault of the node.
     BadReply,
-    /// Something in the switch failed. Fault of the switch.
+    /// The switch failed. Fault of the switch.
     Internal,
 }
 
@@ -95,7 +96,7 @@ impl Failure {
         Self::Internal,
     ];
 
-    /// The word used in the header, in logs and in metric labels.
+    /// Returns the name used in the header, in logs and in metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
@@ -126,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// The status the client gets; for [`Failure::ClientGone`], which nobody gets, the 499 that logs use.
+    /// Returns the status of the reply. For [`Failure::ClientGone`], which sends no reply, returns 499 for logs.
     pub const fn status(self) -> u16 {
         match self {
             Self::BadRequest | Self::BadAnnouncement | Self::Http2Flood => 400,
@@ -149,7 +150,7 @@ impl Failure {
         }
     }
 
-    /// When a later try may succeed: what `Retry-After` says. Seconds.
+    /// Returns the value of `Retry-After` in seconds, if a later attempt may succeed.
     pub const fn retry_after_s(self) -> Option<u32> {
         match self {
             Self::RateLimited
@@ -163,7 +164,7 @@ impl Failure {
         }
     }
 
-    /// A reply to be written as it is, for connections that have no parsed request.
+    /// Returns the whole reply as text, for connections without a parsed request.
     pub(crate) fn raw_reply(self) -> String {
         let (status, name) = (self.status(), self.name());
         let phrase = http::StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_reply_is_one_that_a_parser_takes() {
+    fn raw_replies_parse() {
         for failure in Failure::ALL {
             let text = failure.raw_reply();
             let mut headers = [httparse::EMPTY_HEADER; 16];

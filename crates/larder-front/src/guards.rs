@@ -1,4 +1,4 @@
-//! The owner of protection: limits, the shares of clients, the budget of retries, and which nodes are fit.
+//! The part of the switch that protects: limits, the shares of clients, the retry budget, and health checks of nodes.
 
 use crate::budget::RetryBudget;
 use crate::clients::Clients;
@@ -8,19 +8,19 @@ use larder_edge::EntryRules;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-/// Protects the switch, its nodes and its clients. All threads share it.
+/// Limits and checks that protect the switch, its nodes and its clients. All threads share them.
 #[derive(Debug)]
 pub(crate) struct Guards {
     pub(crate) limits: Limits,
-    /// The rules for header fields of requests as they enter.
+    /// Rules for the header fields of incoming requests.
     pub(crate) entry: EntryRules,
-    /// Client connections open.
+    /// Number of open client connections.
     pub(crate) clients: AtomicUsize,
-    /// The shares of each client, if they are limited.
+    /// Limits per client; `None` if clients are not limited.
     pub(crate) per_client: Option<Arc<Clients>>,
     pub(crate) retries: RetryBudget,
     pub(crate) health: HealthConfig,
     pub(crate) outliers: OutlierConfig,
-    /// Held while traffic takes a node out.
+    /// Lock that is held while passive checks take a node out of service.
     pub(crate) ejecting: Mutex<()>,
 }

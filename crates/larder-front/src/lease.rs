@@ -1,66 +1,67 @@
-//! The load of a request at the dispatcher, given back exactly once.
+//! The load that a request has at the dispatcher, returned exactly once.
 //!
-//! A request may end in many ways: served, failed, its client gone, its task dropped in the middle of any wait.
-//! The lease holds whatever the request has at that moment, and giving it back is its `Drop`.
+//! A request may be served, fail, lose its client, or be dropped while it waits. The lease holds what the request has
+//! at that moment, and its `Drop` returns it.
 
 use crate::decider::Decider;
-use crate::waiting::Place;
+use crate::waiters::QueuePlace;
 use larder_core::{Arrival, Decision, NodeId, Refusal, Request, RouteId, Time};
 use std::sync::Arc;
 
-/// The load of a request.
+/// State of a request at the dispatcher.
 #[derive(Debug)]
-enum Hold {
+enum LeaseState {
     Nothing,
-    /// A place in the queue.
-    Place(Place),
-    /// Load at a node, and a place among the admitted.
+    /// The request waits in the queue.
+    Queued(QueuePlace),
+    /// The request is admitted and counts as load of a node.
     Node(NodeId),
-    /// Load at a node, as a long-lived request.
+    /// The request counts as long-lived load of a node.
     LongLived(NodeId),
-    /// A place among the admitted, at no node.
+    /// The request is admitted but has no node.
     Admitted,
 }
 
-/// The lease of one request.
+/// Lease of one request.
 #[derive(Debug)]
 pub(crate) struct Lease {
     decider: Arc<Decider>,
-    hold: Hold,
-    /// The request's route.
+    state: LeaseState,
+    /// Route of the request.
     route: RouteId,
 }
 
-/// A request that has been started, and its lease.
+/// A started request and its lease.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartedRequest {
     pub(crate) lease: Lease,
     pub(crate) request: Request,
     pub(crate) decision: Decision,
 }
 
-/// The decision about a request, or the refusal.
-pub(crate) type Placement = Result<Started, Refusal>;
+/// Decision about a request, or its refusal.
+pub(crate) type Placement = Result<StartedRequest, Refusal>;
 
 impl Lease {
     pub(crate) fn new(decider: Arc<Decider>) -> Self {
-        Self { decider, hold: Hold::Nothing, route: RouteId::DEFAULT }
+        Self { decider, state: LeaseState::Nothing, route: RouteId::DEFAULT }
     }
 
-    /// Asks for a node. If the request must wait, [`Lease::wait`] says when it has one.
+    /// Asks the dispatcher for a node. Returns `None` if the request must wait; then [`Lease::wait`] returns its
+    /// node.
     pub(crate) fn arrive(&mut self, now: Time, request: Request) -> Result<Option<Decision>, Refusal> {
-        debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
+        debug_assert!(matches!(self.state, LeaseState::Nothing), "a request arrives once");
         self.route = request.route;
         let reserved = self.decider.reserve();
         let arrival = self.decider.dispatcher.arrive(now, request);
         drop(reserved);
         match arrival {
             Arrival::Start(decision) => {
-                self.hold = Hold::Node(decision.node);
+                self.state = LeaseState::Node(decision.node);
                 Ok(Some(decision))
             }
             Arrival::Wait(ticket) => {
-                self.hold = Hold::Place(self.decider.waiting.register(ticket, request.route));
+                self.state = LeaseState::Queued(self.decider.waiters.register(ticket, request.route));
                 self.decider.admission_log.waits(&self.decider.dispatcher, &self.decider.routing, self.route);
                 Ok(None)
             }
@@ -76,23 +77,23 @@ impl Lease {
         }
     }
 
-    /// Counts a request that the forwarding plane has started by itself. False if there is no such node.
+    /// Counts a request that the forwarding plane has started by itself. Returns false if the node does not exist.
     pub(crate) fn reuse(&mut self, now: Time, request: Request, node: NodeId) -> bool {
-        debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
+        debug_assert!(matches!(self.state, LeaseState::Nothing), "a request arrives once");
         self.route = request.route;
         let counted = self.decider.dispatcher.reuse(now, request, node);
         if counted {
-            self.hold = Hold::Node(node);
+            self.state = LeaseState::Node(node);
         }
         counted
     }
 
-    /// Waits for admission. Dropping the future keeps the place; dropping the lease gives it up.
+    /// Waits for admission. Dropping the future keeps the place in the queue; dropping the lease gives it up.
     pub(crate) async fn wait(&mut self) -> Result<Decision, Refusal> {
-        let Hold::Place(place) = &mut self.hold else { return Err(Refusal::NoNode) };
-        // The sender is dropped unused only if the queue itself is torn down.
+        let LeaseState::Queued(place) = &mut self.state else { return Err(Refusal::NoNode) };
+        // The sender is dropped unused only if the queue itself is dropped.
         let outcome = (&mut place.settled).await.unwrap_or(Err(Refusal::NoNode));
-        self.hold = outcome.as_ref().map_or(Hold::Nothing, |decision| Hold::Node(decision.node));
+        self.state = outcome.as_ref().map_or(LeaseState::Nothing, |decision| LeaseState::Node(decision.node));
         if let Err(refusal) = outcome {
             self.decider.admission_log.refused(
                 &self.decider.dispatcher,
@@ -104,28 +105,28 @@ impl Lease {
         outcome
     }
 
-    /// The request has turned out to be long-lived: it gives its place among the admitted to one that waits. Where its node has
-    /// as many of these as it may, it stays where it is.
+    /// Turns the request into a long-lived one, which frees its admission for a waiting request. If its node has as
+    /// many long-lived requests as it may, nothing changes.
     pub(crate) fn become_long_lived(&mut self, now: Time) {
-        let Hold::Node(node) = self.hold else { return };
-        let Decider { dispatcher, waiting, .. } = &*self.decider;
+        let LeaseState::Node(node) = self.state else { return };
+        let Decider { dispatcher, waiters, .. } = &*self.decider;
         let mut started = Vec::new();
         if dispatcher.become_long_lived(now, self.route, node, &mut started) {
-            self.hold = Hold::LongLived(node);
+            self.state = LeaseState::LongLived(node);
         } else {
             self.decider.admission_log.long_lived_full(&self.decider.dispatcher, node);
         }
         if !started.is_empty() {
-            waiting.deliver(dispatcher, now, started);
+            waiters.deliver(dispatcher, now, started);
         }
     }
 
-    /// Moves to another node after the present one failed.
+    /// Moves the load to another node after the current node failed.
     pub(crate) fn retry(&mut self, request: Request) -> Result<Decision, Refusal> {
         let now = self.decider.clock.now();
-        let failed = match self.hold {
-            Hold::Node(failed) => failed,
-            Hold::LongLived(failed)
+        let failed = match self.state {
+            LeaseState::Node(failed) => failed,
+            LeaseState::LongLived(failed)
                 if self.decider.dispatcher.become_short_lived(now, self.route, failed) =>
             {
                 failed
@@ -133,34 +134,35 @@ impl Lease {
             _ => return Err(Refusal::NoNode),
         };
         let outcome = self.decider.dispatcher.retry(now, failed, request);
-        self.hold = outcome.as_ref().map_or(Hold::Admitted, |decision| Hold::Node(decision.node));
+        self.state =
+            outcome.as_ref().map_or(LeaseState::Admitted, |decision| LeaseState::Node(decision.node));
         outcome
     }
 
-    /// Gives back what is held; nothing the second time.
+    /// Returns the load and the admission. A second call does nothing.
     pub(crate) fn release(&mut self, now: Time) {
-        let Decider { dispatcher, waiting, .. } = &*self.decider;
+        let Decider { dispatcher, waiters, .. } = &*self.decider;
         let mut started = Vec::new();
-        match std::mem::replace(&mut self.hold, Hold::Nothing) {
-            Hold::Nothing => return,
-            Hold::Place(place) => {
-                if let Some(decision) = waiting.give_up(dispatcher, place) {
+        match std::mem::replace(&mut self.state, LeaseState::Nothing) {
+            LeaseState::Nothing => return,
+            LeaseState::Queued(place) => {
+                if let Some(decision) = waiters.cancel(dispatcher, place) {
                     dispatcher.finish_on(now, self.route, decision.node, &mut started);
                 }
             }
-            Hold::Node(node) => dispatcher.finish_on(now, self.route, node, &mut started),
-            Hold::LongLived(node) => dispatcher.end_long_lived(now, node),
-            Hold::Admitted => dispatcher.abandon_on(now, self.route, &mut started),
+            LeaseState::Node(node) => dispatcher.finish_on(now, self.route, node, &mut started),
+            LeaseState::LongLived(node) => dispatcher.end_long_lived(now, node),
+            LeaseState::Admitted => dispatcher.abandon_on(now, self.route, &mut started),
         }
         if !started.is_empty() {
-            waiting.deliver(dispatcher, now, started);
+            waiters.deliver(dispatcher, now, started);
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !matches!(self.hold, Hold::Nothing) {
+        if !matches!(self.state, LeaseState::Nothing) {
             self.release(self.decider.clock.now());
         }
     }
@@ -184,12 +186,12 @@ mod tests {
         let entry = |n| NodeEntry::new(NodeSpec::named(format!("n{n}")), "127.0.0.1:9");
         let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], (0..nodes).map(entry).collect());
         config.settings.admission = Admission::Fixed(admitted);
-        // Fewer than are let in, so that some find no room.
+        // Below the admission limit, so that some requests find no room.
         config.settings.long_lived_max = 1;
         config.settings.queue_max = queue_max;
         config.settings.queue_timeout = Duration::from_secs(3600);
         config.threads = 2;
-        // A second route, over the last node alone: another group, and so another count and another queue.
+        // A second route uses only the last node. That node is in another group with its own count and queue.
         let route = Route::new("last", Matcher::new().path("/last").expect("a path"));
         config.routes = vec![Route { group: Some("last".to_owned()), ..route }];
         if let Some(last) = config.nodes.last_mut() {
@@ -203,11 +205,11 @@ mod tests {
         let dispatcher = &decider.dispatcher;
         let loads = dispatcher.nodes().rows().iter().all(|row| row.load == 0);
         let long_lived = dispatcher.nodes().long_lived_total();
-        (dispatcher.outstanding(), dispatcher.queued(), decider.waiting.len(), long_lived, loads)
+        (dispatcher.outstanding(), dispatcher.queued(), decider.waiters.len(), long_lived, loads)
             == (0, 0, 0, 0, true)
     }
 
-    /// Something that happens to one of a few requests, or to a node.
+    /// An event of one of a few requests, or of a node.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Arrive(u64, u16),
@@ -237,13 +239,13 @@ mod tests {
     fn expire(decider: &Decider) {
         let mut expired = Vec::new();
         decider.dispatcher.expire(Time::MAX, &mut expired);
-        decider.waiting.expire(&expired);
+        decider.waiters.expire(&expired);
     }
 
     proptest! {
-        /// Whatever happens in whatever order, everything is given back once.
+        /// Any order of events returns everything exactly once.
         #[test]
-        fn leases_give_back_what_they_took(steps in prop::collection::vec(step(), 1..200)) {
+        fn leases_return_all_load(steps in prop::collection::vec(step(), 1..200)) {
             let decider = decider(3, 4, 3);
             let mut leases: Vec<(Lease, Request)> = Vec::new();
             for step in steps {
@@ -275,7 +277,7 @@ mod tests {
                         let mut started = Vec::new();
                         let now = decider.clock.now();
                         decider.dispatcher.set_state(now, larder_core::NodeId(node), state, &mut started);
-                        decider.waiting.deliver(&decider.dispatcher, now, started);
+                        decider.waiters.deliver(&decider.dispatcher, now, started);
                     }
                     Step::Expire => expire(&decider),
                 }
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn threads_that_cut_waits_short_lose_nothing() {
+    async fn cancelled_waits_leak_nothing() {
         let decider = decider(2, 3, 1000);
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..16_u64 {
@@ -298,7 +300,7 @@ mod tests {
                     let route = RouteId(u16::from(round % 2 == 0));
                     let outcome = lease.arrive(decider.clock.now(), Request::new(target).with_route(route));
                     if matches!(outcome, Ok(None)) {
-                        // A third waits to the end, the others give up after some turns of the scheduler.
+                        // A third of the tasks wait to the end; the others give up after some scheduler turns.
                         let turns = if round % 3 == 0 { usize::MAX } else { (round % 5) as usize };
                         tokio::select! {
                             biased;

@@ -1,46 +1,47 @@
-//! Health checks, deadlines and limits of a switch.
+//! Configuration of health checks, deadlines and limits.
 
 use crate::config_error::{ConfigError, range, span};
 use std::time::Duration;
 
-/// A check that the switch makes by itself.
+/// Kind of an active health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// A TCP connection can be opened.
+pub enum HealthCheck {
+    /// Opens a TCP connection.
     Tcp,
-    /// A GET of this path (with its query) is answered with a status from 200 to 399.
+    /// Sends a GET for this path and expects a status from 200 to 399.
     Http {
         /// Path and query, beginning with `/`.
         path: String,
     },
 }
 
-/// Health checks: the signs by which a node counts as down, and as up again.
+/// Health checks: when a node counts as down, and when it counts as up again.
 ///
-/// *Passive* checks count failures in a row, of any request: connections that are refused or time out, connections that are lost before
-/// the first byte of a reply, and first bytes that do not come in time. A reply resets the count whatever its status, because the content
-/// has failed and not the node. A request counts against one node at most. Traffic never takes out the last open node of a group, and no
-/// node while half of the group is down.
+/// *Passive* checks count consecutive failures of requests: connections that are refused or time out, connections
+/// lost before the first byte of a reply, and first bytes that are late. A reply of any status resets the count,
+/// because an error status concerns the content and not the node. A request counts against one node at most. Passive
+/// checks never take out the last open node of a group, and no node while half of the group is down.
 ///
-/// *Active* checks ask each node at an interval. A node that is down is used again when `rise` active checks in a row succeed. If active
-/// checks are off, it is tried again after `retry_after`. A TCP check only shows that a process listens. If a node can hang while it
-/// listens, use an HTTP check.
+/// *Active* checks probe each node at an interval. A node that is down is used again after `rise` successful active
+/// checks in a row. If active checks are off, it is tried again after `retry_after`. A TCP check only shows that a
+/// process listens. If a node can hang while it listens, use an HTTP check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
-    /// Failures in a row, seen by traffic, after which a node counts as down. 1 to 1,000; 0 turns it off. Default 3.
+    /// Consecutive failures of requests after which a node counts as down. 1 to 1,000; 0 turns passive checks off.
+    /// Default 3.
     pub passive_fall: u32,
-    /// The active check; `None` turns it off. Default TCP.
-    pub active: Option<Check>,
-    /// Time from one active check of a node to the next, varied by a tenth so that nodes are not checked in step.
-    /// 10 ms to 1 h; default 1 s.
+    /// Active check; `None` turns it off. Default TCP.
+    pub active: Option<HealthCheck>,
+    /// Interval between active checks of a node, varied by a tenth so that nodes are not checked in step. 10 ms to 1
+    /// h; default 1 s.
     pub interval: Duration,
-    /// The longest time of an active check. 1 ms to 1 min; default 1 s.
+    /// Timeout of an active check. 1 ms to 1 min; default 1 s.
     pub timeout: Duration,
-    /// Failed active checks in a row after which a node counts as down. 1 to 1,000; default 2.
+    /// Consecutive failed active checks after which a node counts as down. 1 to 1,000; default 2.
     pub fall: u32,
-    /// Good active checks in a row after which a node that was down is used again. 1 to 1,000; default 2.
+    /// Consecutive successful active checks after which a down node is used again. 1 to 1,000; default 2.
     pub rise: u32,
-    /// Time after which a node that is down is tried again, if active checks are off. 10 ms to 1 h; default 5 s.
+    /// Time after which a down node is tried again if active checks are off. 10 ms to 1 h; default 5 s.
     pub retry_after: Duration,
 }
 
@@ -48,7 +49,7 @@ impl Default for HealthConfig {
     fn default() -> Self {
         Self {
             passive_fall: 3,
-            active: Some(Check::Tcp),
+            active: Some(HealthCheck::Tcp),
             interval: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
             fall: 2,
@@ -67,7 +68,7 @@ impl HealthConfig {
         span("health.timeout", self.timeout, 1, 60_000)?;
         span("health.retry_after", self.retry_after, 10, 3_600_000)?;
         match &self.active {
-            Some(Check::Http { path })
+            Some(HealthCheck::Http { path })
                 if !path.starts_with('/') || path.bytes().any(|b| b <= b' ' || b == 127) =>
             {
                 Err(ConfigError::HealthPath(path.chars().take(80).collect()))
@@ -80,25 +81,27 @@ impl HealthConfig {
 /// Deadlines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the first byte of a request (on a new connection: from accepting it) to the end of its header.
-    /// 10 ms to 1 h; default 10 s. Outcome: 408 `header_timeout`.
+    /// Time from the first byte of a request (on a new connection: from accepting it) to the end of its header. 10 ms
+    /// to 1 h; default 10 s. Outcome: 408 `header_timeout`.
     pub header: Duration,
-    /// The longest time that a connection is idle between requests. 10 ms to 24 h; default 60 s. Outcome: it is closed.
+    /// Idle time of a client connection between requests. 10 ms to 24 h; default 60 s. Outcome: it is closed.
     pub keepalive: Duration,
-    /// Between two reads of a request body. 10 ms to 1 h; default 30 s. Outcome: 408 `body_timeout`.
+    /// Time between two reads of a request body. 10 ms to 1 h; default 30 s. Outcome: 408 `body_timeout`.
     pub client_read: Duration,
-    /// Between two writes of a reply that make progress. 10 ms to 24 h; default 60 s. Outcome: the reply is aborted.
+    /// Time between two writes of a reply that make progress. 10 ms to 24 h; default 60 s. Outcome: the reply is
+    /// aborted.
     pub client_write: Duration,
-    /// To open a connection to a node. 1 ms to 1 min; default 2 s. Outcome: another node, or 504 `connect_timeout`.
+    /// Time to open a connection to a node. 1 ms to 1 min; default 2 s. Outcome: another node, or 504
+    /// `connect_timeout`.
     pub connect: Duration,
-    /// Between two reads from a node, the first byte included. 10 ms to 1 h; default 60 s. Outcome: another node if
-    /// nothing was sent to the client and the method allows it, or 504 `node_timeout`.
+    /// Time between two reads from a node, including the first byte. 10 ms to 1 h; default 60 s. Outcome: another
+    /// node if nothing was sent to the client and the method allows it, or 504 `node_timeout`.
     pub node_read: Duration,
-    /// Between two writes to a node. 10 ms to 1 h; default 30 s. Outcome: as for `node_read`.
+    /// Time between two writes to a node. 10 ms to 1 h; default 30 s. Outcome: as for `node_read`.
     pub node_write: Duration,
-    /// The longest time that a pooled connection to a node is idle. 10 ms to 1 h; default 55 s.
+    /// Idle time of a pooled connection to a node. 10 ms to 1 h; default 55 s.
     pub node_idle: Duration,
-    /// Time that requests in flight have to end once the switch stops. 0 to 1 h; default 30 s.
+    /// Time for requests in flight to end once the switch stops. 0 to 1 h; default 30 s.
     pub drain: Duration,
 }
 
@@ -135,23 +138,22 @@ impl Timeouts {
 /// Limits on sizes and numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Client connections. 1 to 1,000,000; default 10,000. Outcome: 503 `connections_full` and close.
+    /// Number of client connections. 1 to 1,000,000; default 10,000. Outcome: 503 `connections_full` and close.
     pub connections_max: usize,
-    /// A request's header, request line included. Bytes; 512 to 1,000,000; default 32 KiB. Outcome: 431
+    /// Size of a request header, including the request line. Bytes; 512 to 1,000,000; default 32 KiB. Outcome: 431
     /// `header_too_large`. A header of more than 256 fields is malformed (400) whatever its size.
     pub header_bytes_max: usize,
-    /// The request target. Bytes; 64 to 1,000,000; default 8 KiB. Outcome: 414 `uri_too_long`.
+    /// Size of the request target. Bytes; 64 to 1,000,000; default 8 KiB. Outcome: 414 `uri_too_long`.
     pub uri_bytes_max: usize,
-    /// Bytes a second that a request body comes with at least: after n bytes it may have taken `Timeouts::client_read` and
-    /// n / rate. 0 to 1 GiB; default 0: any. What a tunnel carries is no body. Outcome: 408 `body_timeout`.
+    /// Minimum rate of a request body in bytes per second. A body of n bytes may take `Timeouts::client_read` plus n
+    /// / rate. 0 to 1 GiB; default 0, no minimum. Bytes of a tunnel are not a body. Outcome: 408 `body_timeout`.
     pub body_rate_min: u64,
-    /// Memory that replies to all HTTP/2 clients may hold, 128 KiB for each request beside another one of its connection. Bytes; 0 to
-    /// 1 TiB; default 128 MiB.
-    /// Outcome: requests wait while their client takes bytes, then they are refused: `streams_full`.
+    /// Memory for replies to all HTTP/2 clients, 128 KiB for each further request of a connection. Bytes; 0 to 1 TiB;
+    /// default 128 MiB. Outcome: requests wait while their client reads, then they are refused: `streams_full`.
     pub http2_bytes_max: usize,
-    /// Attempts after the first one, if a node fails. 0 to 8; default 3.
+    /// Attempts after the first one if a node fails. 0 to 8; default 3.
     pub retries_max: u8,
-    /// Idle connections that a thread keeps to a node. 0 to 100,000; default 128.
+    /// Idle connections that a thread keeps per node. 0 to 100,000; default 128.
     pub node_idle_max: usize,
 }
 

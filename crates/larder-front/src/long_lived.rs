@@ -1,23 +1,24 @@
-//! Which requests are long-lived, and so leave the admission limit for one of their own.
+//! Long-lived requests, which have a limit of their own instead of the admission limit.
 //!
-//! A client's request decides nothing, since it could escape admission with a header field. The node's reply decides: 101
-//! and a tunnel of CONNECT, a stream by its media type, or any reply that takes long to send.
+//! The reply decides and not the request, because a client could escape admission with a header field. Long-lived are
+//! upgraded connections (101), CONNECT tunnels, streams by their media type, and replies that take long to send.
 
 use larder_core::rules::Headers;
 use larder_edge::Lookup;
 use std::time::Duration;
 
-/// Which requests count as long-lived. How many there may be is [`larder_core::Settings::long_lived_max`].
+/// Rules that classify requests as long-lived. [`larder_core::Settings::long_lived_max`] limits their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongLivedConfig {
-    /// Upgraded connections (101, WebSocket) and tunnels (CONNECT), from the reply's header on. Default true.
+    /// Whether upgraded connections (101, WebSocket) and CONNECT tunnels are long-lived, from the reply's header on.
+    /// Default true.
     pub upgrades: bool,
-    /// Replies of `text/event-stream`, from the header on. Default true.
+    /// Whether replies of `text/event-stream` are long-lived, from the header on. Default true.
     pub event_streams: bool,
-    /// Replies of `application/grpc` and its kinds, from the header on. Default true.
+    /// Whether replies of `application/grpc` and its subtypes are long-lived, from the header on. Default true.
     pub grpc: bool,
-    /// Any other reply once it has been under way for so long, from the request's start at the node; `None`: never. 1 s to
-    /// 1 h. Never by default.
+    /// Time after which any other reply is long-lived, counted from the start of the attempt at the node; `None` for
+    /// never. 1 s to 1 h. Default never.
     pub after: Option<Duration>,
 }
 
@@ -28,8 +29,8 @@ impl Default for LongLivedConfig {
 }
 
 impl LongLivedConfig {
-    /// Whether a request is long-lived once it has this reply.
-    pub(crate) fn is_for(&self, method: &[u8], status: u16, reply: &impl Lookup) -> bool {
+    /// Whether a request with this reply is long-lived.
+    pub(crate) fn applies_to(&self, method: &[u8], status: u16, reply: &impl Lookup) -> bool {
         if status == 101 || method == b"CONNECT" {
             return self.upgrades && status < 300;
         }
@@ -39,15 +40,15 @@ impl LongLivedConfig {
     }
 }
 
-/// Whether a media type, without its parameters and its suffix (`+proto`), is this one.
+/// Whether a value has this media type, ignoring parameters and suffix (`+proto`).
 fn has_media_type(value: &[u8], media_type: &[u8]) -> bool {
     let Some((start, rest)) = value.split_at_checked(media_type.len()) else { return false };
     start.eq_ignore_ascii_case(media_type) && rest.first().is_none_or(|next| b";+ \t".contains(next))
 }
 
-/// Whether a request asks for a connection that is likely to last. It is a hint for placing it, no more.
-pub(crate) fn asks_to_last(method: &[u8], fields: &dyn Headers) -> bool {
-    // Clients that would rather speak HTTP/2 offer that with every request.
+/// Whether a request asks for a long-lived connection. It is only a hint for the placement.
+pub(crate) fn wants_long_lived(method: &[u8], fields: &dyn Headers) -> bool {
+    // Clients that prefer HTTP/2 offer `h2c` with every request.
     let upgrades = || fields.get("upgrade").is_some_and(|value| !value.eq_ignore_ascii_case(b"h2c"));
     let accepts_events =
         || fields.get("accept").is_some_and(|value| has_media_type(value, b"text/event-stream"));
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_that_last_are_told_by_status_and_media_type() {
+    fn long_lived_replies_have_a_status_or_media_type() {
         let all = LongLivedConfig::default();
         for (method, status, kind, lasts) in [
             (&b"GET"[..], 101, "", true),
@@ -82,22 +83,22 @@ mod tests {
             (&b"POST"[..], 200, "application/grpc+proto", true),
             (&b"POST"[..], 200, "application/grpc-web", false),
         ] {
-            assert_eq!(all.is_for(method, status, &reply(kind)), lasts, "{method:?} {status} {kind}");
+            assert_eq!(all.applies_to(method, status, &reply(kind)), lasts, "{method:?} {status} {kind}");
         }
-        // By the list of the kinds that count.
+        // With all kinds turned off.
         let none = LongLivedConfig { upgrades: false, event_streams: false, grpc: false, after: None };
         for (method, status, kind) in [
             (&b"GET"[..], 101, ""),
             (&b"GET"[..], 200, "text/event-stream"),
             (&b"POST"[..], 200, "application/grpc"),
         ] {
-            assert!(!none.is_for(method, status, &reply(kind)), "{method:?} {status} {kind}");
+            assert!(!none.applies_to(method, status, &reply(kind)), "{method:?} {status} {kind}");
         }
     }
 
     #[test]
-    fn a_request_that_asks_for_a_connection_that_lasts_says_so() {
-        let asks = |method: &[u8], fields: Vec<(&str, &str)>| asks_to_last(method, &fields);
+    fn requests_for_long_lived_connections_are_recognized() {
+        let asks = |method: &[u8], fields: Vec<(&str, &str)>| wants_long_lived(method, &fields);
         assert!(asks(b"CONNECT", vec![]));
         assert!(asks(b"GET", vec![("Upgrade", "websocket")]));
         assert!(asks(b"GET", vec![("accept", "text/event-stream")]));

@@ -1,8 +1,8 @@
-//! A node as the switch reaches it: its address, and how it has behaved of late.
+//! A node: its address, its transport, and its recent health.
 
 use crate::config_error::ConfigError;
-use crate::dial::reach::Reach;
-use crate::dial::{Dial, Loaded, host_of};
+use crate::dial::transport::NodeTransport;
+use crate::dial::{Dialer, NodeTlsClient, host_of};
 use crate::handoff::config::NodeHandoff;
 use crate::node_entry::NodeEntry;
 use crate::node_log::NodeLog;
@@ -13,72 +13,72 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What decides a node's state: the operator's word and its health.
+/// Facts that determine the state of a node: the operator's settings and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
-    /// It is a member no more; for good.
+pub(crate) struct NodeCondition {
+    /// Whether it has left the cluster for good.
     pub(crate) left: bool,
-    /// The operator takes it out of service.
+    /// Whether the operator has drained it.
     pub(crate) drained: bool,
-    /// It answers.
+    /// Whether it answers.
     pub(crate) healthy: bool,
-    /// It answers worse than the others, and is out for a while.
+    /// Whether it is ejected for a while because it answers worse than the others.
     pub(crate) ejected: bool,
-    /// What it has said itself.
-    pub(crate) ending: Ending,
+    /// Shutdown that the node itself has announced.
+    pub(crate) shutdown: NodeShutdown,
 }
 
-/// Whether a node has said that it ends.
+/// Stage of a node's announced shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum NodeShutdown {
     #[default]
-    Not,
-    /// It ends what it has and takes nothing new.
-    Soon,
-    /// It has ended as it said. Its host's kernel may still be sending what clients have not acknowledged.
+    None,
+    /// It finishes open requests and takes no new ones.
+    Draining,
+    /// Its process has ended. The kernel of its host may still be sending data that clients have not acknowledged.
     Ended,
 }
 
-impl Standing {
+impl NodeCondition {
     pub(crate) const fn state(self) -> NodeState {
         match self {
             Self { left: true, .. } => NodeState::Removed,
             Self { ejected: true, .. } => NodeState::Down,
-            Self { drained: true, .. } | Self { ending: Ending::Soon, .. } => NodeState::Draining,
-            Self { ending: Ending::Ended, healthy: true, .. } => NodeState::Draining,
+            Self { drained: true, .. } | Self { shutdown: NodeShutdown::Draining, .. } => NodeState::Draining,
+            Self { shutdown: NodeShutdown::Ended, healthy: true, .. } => NodeState::Draining,
             Self { healthy: true, .. } => NodeState::Up,
             Self { healthy: false, .. } => NodeState::Down,
         }
     }
 
-    /// It answers; if it had ended, it has started anew.
-    pub(crate) fn answers(&mut self) {
+    /// Marks the node as answering. If its process had ended, it has restarted.
+    pub(crate) fn mark_healthy(&mut self) {
         self.healthy = true;
-        if self.ending == Ending::Ended {
-            self.ending = Ending::Not;
+        if self.shutdown == NodeShutdown::Ended {
+            self.shutdown = NodeShutdown::None;
         }
     }
 
-    /// Whether nobody but the checks brings it back.
-    pub(crate) fn is_out(&self) -> bool {
-        !self.healthy || self.ending == Ending::Ended
+    /// Whether only health checks can bring it back.
+    pub(crate) fn needs_checks(&self) -> bool {
+        !self.healthy || self.shutdown == NodeShutdown::Ended
     }
 }
 
-/// The reason why a node cannot be reached as it is configured.
+/// An error in the configuration of a node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The ways to it contradict each other.
+    /// Its transport settings contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Its address does not resolve.
-    #[error("node '{node}': '{address}' is no address: {reason}")]
+    #[error("node '{node}': cannot resolve address '{address}': {reason}")]
     Resolve {
         /// The node.
         node: String,
         /// Its address as configured.
         address: String,
-        /// The fault.
+        /// The error of the resolver.
         reason: String,
     },
     /// A certificate or key for it cannot be used.
@@ -91,35 +91,36 @@ pub enum NodeError {
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) name: Arc<str>,
-    /// As configured.
+    /// Address as configured.
     pub(crate) address: String,
     pub(crate) resolved: SocketAddr,
-    /// How it is reached.
-    pub(crate) dial: Dial,
-    /// Requests reach it by HTTP/2.
+    /// Opens connections to it.
+    pub(crate) dial: Dialer,
+    /// Whether requests use HTTP/2.
     pub(crate) http2: bool,
-    /// Failures in a row that traffic has seen.
+    /// Consecutive failures of requests.
     pub(crate) failures: AtomicU32,
-    /// Requests that it has not answered and others got.
+    /// Requests that it failed and another node answered.
     pub(crate) unanswered: AtomicU32,
-    /// Replies of 500 to 599 in a row, where that is looked at.
+    /// Consecutive replies with status 500 to 599; counted only if outlier detection uses them.
     pub(crate) errors: AtomicU32,
-    /// How often it was taken out for how it answers, less what it has made good, and until when the last time; ns.
+    /// Number of ejections, reduced while it behaves well, and the end of the last one in nanoseconds of the switch's
+    /// clock.
     pub(crate) ejections: AtomicU32,
     pub(crate) ejected_until: AtomicU64,
     pub(crate) signals: NodeSignals,
-    /// How it takes connections, if it does.
+    /// Handoff settings; `None` if it takes only relayed requests.
     pub(crate) handoff: Option<NodeHandoff>,
-    /// Since when it drains, nanoseconds of the switch's clock; 0 if it does not.
-    drains_since_ns: AtomicU64,
-    /// The log lines about its failures.
+    /// Start of draining in nanoseconds of the switch's clock; 0 if it does not drain.
+    draining_since_ns: AtomicU64,
+    /// Rate-limited log of its failures.
     pub(crate) log: Arc<NodeLog>,
-    standing: Mutex<Standing>,
+    condition: Mutex<NodeCondition>,
 }
 
 impl Node {
-    /// A node that is reached so.
-    pub(crate) fn new(id: NodeId, entry: &NodeEntry, dial: Dial) -> Self {
+    /// Creates a node that is up.
+    pub(crate) fn new(id: NodeId, entry: &NodeEntry, dial: Dialer) -> Self {
         Self {
             id,
             name: entry.spec.name.as_str().into(),
@@ -134,24 +135,24 @@ impl Node {
             ejected_until: AtomicU64::new(0),
             signals: NodeSignals::default(),
             handoff: entry.handoff.clone(),
-            drains_since_ns: AtomicU64::new(0),
+            draining_since_ns: AtomicU64::new(0),
             log: Arc::new(NodeLog::new(&entry.spec.name.as_str().into(), entry.http2)),
-            standing: Mutex::new(Standing {
+            condition: Mutex::new(NodeCondition {
                 left: false,
                 drained: false,
                 healthy: true,
                 ejected: false,
-                ending: Ending::Not,
+                shutdown: NodeShutdown::None,
             }),
         }
     }
 
-    /// The same node elsewhere; it stands as it stood, and the checks find out whether it answers there. This one counts as
-    /// having left, so that whoever watches it ends and nothing that is found of it reaches the dispatcher. `None` if it has
-    /// left already.
-    pub(crate) fn give_way(&self, address: &str, resolved: SocketAddr) -> Option<Self> {
-        let mut standing = self.lock_standing();
-        if standing.left {
+    /// Returns the node at a new address, in the same condition; health checks find out whether it answers there. The
+    /// old value is marked as having left, so that its tasks end and their findings do not reach the dispatcher.
+    /// Returns `None` if it has left already.
+    pub(crate) fn replace_at(&self, address: &str, resolved: SocketAddr) -> Option<Self> {
+        let mut condition = self.lock_condition();
+        if condition.left {
             return None;
         }
         let after = Self {
@@ -168,27 +169,32 @@ impl Node {
             ejected_until: AtomicU64::new(0),
             signals: NodeSignals::default(),
             handoff: self.handoff.clone(),
-            drains_since_ns: AtomicU64::new(self.drains_since_ns.load(Relaxed)),
+            draining_since_ns: AtomicU64::new(self.draining_since_ns.load(Relaxed)),
             log: self.log.clone(),
-            standing: Mutex::new(*standing),
+            condition: Mutex::new(*condition),
         };
-        standing.left = true;
+        condition.left = true;
         Some(after)
     }
 
-    /// Whether it may be asked for requests that may be hedged: one whose connections announce a client, or are spoken to in HTTP/2, has
-    /// others for them.
+    /// Whether hedged requests may use it. Connections that announce a client, and HTTP/2 connections, cannot take
+    /// hedged requests.
     pub(crate) fn is_hedgeable(&self) -> bool {
         self.dial.announce.is_none() && !self.http2
     }
 
-    /// How a node is reached, by `all` where it says nothing for itself. Blocks while its name is resolved and files are read.
-    pub(crate) fn dial(entry: &NodeEntry, all: &Reach, handed: bool) -> Result<Dial, NodeError> {
-        if let Some(what) = entry.contradiction(all, handed) {
-            return Err(ConfigError::Reach { node: entry.spec.name.clone(), what }.into());
+    /// Returns the dialer of a node. `defaults` apply if the node has no settings of its own. Blocks while the name
+    /// is resolved and files are read.
+    pub(crate) fn dial(
+        entry: &NodeEntry,
+        defaults: &NodeTransport,
+        handoff: bool,
+    ) -> Result<Dialer, NodeError> {
+        if let Some(what) = entry.contradiction(defaults, handoff) {
+            return Err(ConfigError::NodeTransport { node: entry.spec.name.clone(), what }.into());
         }
         let address = Self::resolve(entry)?;
-        let tls = entry.tls_by(all);
+        let tls = entry.tls_by(defaults);
         if tls.as_ref().is_some_and(|tls| !tls.verify) {
             let node = &entry.spec.name;
             tracing::warn!(
@@ -196,11 +202,12 @@ impl Node {
                 "certificate of the node not verified (verify = false): an attacker on the path can read and change requests and replies"
             );
         }
-        let load = |tls: OutboundTls| Loaded::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);
-        Ok(Dial { address, tls: tls.map(load).transpose()?, announce: entry.announce_by(all) })
+        let load =
+            |tls: OutboundTls| NodeTlsClient::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);
+        Ok(Dialer { address, tls: tls.map(load).transpose()?, announce: entry.announce_by(defaults) })
     }
 
-    /// The address of a node. Blocks while a name is resolved.
+    /// Resolves the address of a node. Blocks while the name is resolved.
     fn resolve(entry: &NodeEntry) -> Result<SocketAddr, NodeError> {
         let failed = |reason: String| NodeError::Resolve {
             node: entry.spec.name.clone(),
@@ -211,31 +218,31 @@ impl Node {
         addresses.next().ok_or_else(|| failed("the name has no address".to_owned()))
     }
 
-    /// It drains since then and not since now; nothing if it does not drain.
-    pub(crate) fn drains_since_before(&self, since: Time) {
+    /// Moves the start of draining back to `since`. Does nothing if the node does not drain.
+    pub(crate) fn set_draining_since(&self, since: Time) {
         let earlier = |now: u64| (now > 0).then(|| since.as_nanos().clamp(1, now));
-        let _ = self.drains_since_ns.fetch_update(Relaxed, Relaxed, earlier);
+        let _ = self.draining_since_ns.fetch_update(Relaxed, Relaxed, earlier);
     }
 
-    /// Since when it drains; `None` if it does not.
-    pub(crate) fn drains_since(&self) -> Option<Time> {
-        let since = self.drains_since_ns.load(Relaxed);
+    /// Returns the start of draining; `None` if the node does not drain.
+    pub(crate) fn draining_since(&self) -> Option<Time> {
+        let since = self.draining_since_ns.load(Relaxed);
         (since > 0).then(|| Time::from_nanos(since))
     }
 
-    pub(crate) fn standing(&self) -> Standing {
-        *self.lock_standing()
+    pub(crate) fn condition(&self) -> NodeCondition {
+        *self.lock_condition()
     }
 
-    /// The standing, to be changed by [`Decider::change`](crate::decider::Decider::change).
-    pub(crate) fn lock_standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the condition. [`Decider::change_condition`](crate::decider::Decider::change_condition) changes it.
+    pub(crate) fn lock_condition(&self) -> MutexGuard<'_, NodeCondition> {
+        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to count anew, since the state changes to `to`.
-    pub(crate) fn changes(&self, now: Time, to: NodeState) {
+    /// Resets the counters because the state changes to `to`.
+    pub(crate) fn state_changed(&self, now: Time, to: NodeState) {
         self.failures.store(0, Relaxed);
         let since = if to == NodeState::Draining { now.as_nanos().max(1) } else { 0 };
-        self.drains_since_ns.store(since, Relaxed);
+        self.draining_since_ns.store(since, Relaxed);
     }
 }

@@ -1,61 +1,64 @@
-//! The entry of a node in the configuration.
+//! Configuration of a node.
 
 use crate::dial::announce::ProxyVersion;
-use crate::dial::reach::{AnnounceOf, Reach, TlsOf};
+use crate::dial::transport::{NodeAnnounce, NodeTls, NodeTransport};
 use crate::handoff::config::NodeHandoff;
 use larder_core::NodeSpec;
 use larder_edge::OutboundTls;
 
-/// A node as it is configured.
+/// Configuration of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
-    /// Name, weight and cache size, as the dispatcher knows it. Its groups are set by the switch.
+    /// Name, weight and cache size, for the dispatcher. The switch sets its groups.
     pub spec: NodeSpec,
-    /// Requests reach it by HTTP/2, which gRPC needs; without TLS by prior knowledge (RFC 9113 section 3.3). Default false.
+    /// Whether requests use HTTP/2, which gRPC needs. Without TLS, HTTP/2 is used by prior knowledge (RFC 9113
+    /// section 3.3). Default false.
     pub http2: bool,
-    /// TLS to it. Default: the settings of all nodes.
-    pub tls: TlsOf,
-    /// The announcement of clients on connections to it. Default: the setting of all nodes.
-    pub announce: AnnounceOf,
-    /// `host:port`. A host name is resolved once, when the switch is bound; the first address is used.
+    /// TLS to the node. Default: the settings for all nodes.
+    pub tls: NodeTls,
+    /// Announcement of clients on connections to the node. Default: the setting for all nodes.
+    pub announce: NodeAnnounce,
+    /// Address as `host:port`. A host name is resolved once, when the switch starts; the first address is used.
     pub address: String,
-    /// The groups it is in, by the names that routes use; none by default. A node in no group serves the routes that
-    /// use all nodes, the default one among them.
+    /// Names of its groups, as routes use them; none by default. A node in no group serves only routes that use all
+    /// nodes.
     pub groups: Vec<String>,
-    /// The handoff of connections to it; `None` if it only gets relayed requests.
+    /// Handoff settings; `None` if the node takes only relayed requests.
     pub handoff: Option<NodeHandoff>,
 }
 
 impl NodeEntry {
-    /// A node in no group.
+    /// Returns a node in no group.
     pub fn new(spec: NodeSpec, address: impl Into<String>) -> Self {
         Self {
             spec,
             http2: false,
-            tls: TlsOf::AsAll,
-            announce: AnnounceOf::AsAll,
+            tls: NodeTls::Default,
+            announce: NodeAnnounce::Default,
             address: address.into(),
             groups: Vec::new(),
             handoff: None,
         }
     }
 
-    /// Returns the TLS settings for it. `all`: the way to nodes whose own entries say nothing else.
-    pub fn tls_by(&self, all: &Reach) -> Option<OutboundTls> {
-        all.tls(&self.tls)
+    /// Returns the TLS settings of the node. `defaults` apply if the node has no settings of its own.
+    pub fn tls_by(&self, defaults: &NodeTransport) -> Option<OutboundTls> {
+        defaults.tls(&self.tls)
     }
 
-    /// Returns the announcement on connections to it.
-    pub fn announce_by(&self, all: &Reach) -> Option<ProxyVersion> {
-        all.announce(self.announce)
+    /// Returns the announcement of clients on connections to the node.
+    pub fn announce_by(&self, defaults: &NodeTransport) -> Option<ProxyVersion> {
+        defaults.announce(self.announce)
     }
 
-    /// Returns the reason why the settings for it contradict each other, if they do. `handed`: handoff is on.
-    pub fn contradiction(&self, all: &Reach, handed: bool) -> Option<&'static str> {
-        if self.announce_by(all).is_some() && self.http2 {
-            return Some("a connection of HTTP/2 is for the requests of all clients, and can announce none");
+    /// Returns the contradiction between the node's settings, if there is one. `handoff` tells whether handoff is on.
+    pub fn contradiction(&self, defaults: &NodeTransport, handoff: bool) -> Option<&'static str> {
+        if self.announce_by(defaults).is_some() && self.http2 {
+            return Some(
+                "HTTP/2 connections serve all clients and cannot announce one: turn off http2 or the PROXY protocol",
+            );
         }
-        let other = self.announce_by(all).is_some() || self.tls_by(all).is_some();
-        (other && handed).then_some("a connection that is handed over begins with what the client sends")
+        let other = self.announce_by(defaults).is_some() || self.tls_by(defaults).is_some();
+        (other && handoff).then_some("a handed-off connection begins with the client's bytes: turn off TLS and the PROXY protocol to this node, or handoff")
     }
 }

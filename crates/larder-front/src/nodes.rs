@@ -1,5 +1,5 @@
-//! The nodes as the switch reaches them, by slot: put in when a node joins, kept after it leaves until another one
-//! takes its slot, because requests may still be under way to it.
+//! Table of nodes by slot. A node stays in its slot after it leaves, until another node takes the slot, because
+//! requests to it may still be in flight.
 
 use crate::node::Node;
 use arc_swap::{ArcSwapOption, Guard};
@@ -11,15 +11,15 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-/// All slots.
+/// Table of all slots.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     slots: Box<[ArcSwapOption<Node>]>,
-    /// Nodes put in so far.
+    /// Number of nodes inserted so far.
     epoch: AtomicU64,
 }
 
-/// A node, held while it is looked at; not for keeping.
+/// A borrowed node, for short use. [`NodeRef::to_arc`] returns an owned one.
 pub(crate) struct NodeRef(Guard<Option<Arc<Node>>>);
 
 impl NodeRef {
@@ -27,8 +27,8 @@ impl NodeRef {
         guard.is_some().then_some(Self(guard))
     }
 
-    /// The node, for keeping.
-    pub(crate) fn keep(&self) -> Option<Arc<Node>> {
+    /// Returns the node as an owned value.
+    pub(crate) fn to_arc(&self) -> Option<Arc<Node>> {
         (*self.0).clone()
     }
 }
@@ -42,41 +42,41 @@ impl Deref for NodeRef {
 }
 
 impl Nodes {
-    /// Room for so many nodes.
+    /// Creates an empty table for this number of nodes.
     pub(crate) fn new(nodes_max: u16) -> Self {
         Self { slots: (0..nodes_max).map(|_| ArcSwapOption::empty()).collect(), epoch: AtomicU64::new(0) }
     }
 
-    /// The number of slots.
-    pub(crate) fn room(&self) -> usize {
+    /// Returns the number of slots.
+    pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
     }
 
     /// Puts a node into its slot.
-    pub(crate) fn put(&self, node: Node) {
+    pub(crate) fn insert(&self, node: Node) {
         if let Some(slot) = self.slots.get(node.id.index()) {
             slot.store(Some(Arc::new(node)));
             self.epoch.fetch_add(1, Release);
         }
     }
 
-    /// Changes with every node that is put in, after it is there.
+    /// Returns a number that changes with every inserted node, after the node is in its slot.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
 
-    /// The node of a slot, or the one that was there last.
+    /// Returns the node of a slot, or the last node that was there.
     pub(crate) fn get(&self, node: NodeId) -> Option<NodeRef> {
         NodeRef::new(self.slots.get(node.index())?.load())
     }
 
-    /// The nodes that are members, by slot.
+    /// Returns the members by slot.
     pub(crate) fn members(&self) -> impl Iterator<Item = NodeRef> {
         let nodes = self.slots.iter().filter_map(|slot| NodeRef::new(slot.load()));
-        nodes.filter(|node| !node.standing().left)
+        nodes.filter(|node| !node.condition().left)
     }
 
-    /// The member of that name.
+    /// Returns the member of this name.
     pub(crate) fn named(&self, name: &str) -> Option<NodeRef> {
         self.members().find(|node| *node.name == *name)
     }

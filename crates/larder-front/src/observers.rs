@@ -1,4 +1,5 @@
-//! The owner of records about requests: the access log, traces, the record of decisions, the shadow, and the hottest targets.
+//! The part of the switch that records requests: the access log, traces, the decision record, the shadow, and the
+//! most requested targets.
 
 use crate::hottest::HotList;
 use crate::recorder::Recorder;
@@ -7,14 +8,14 @@ use larder_edge::access::AccessLog;
 use larder_spans::Tracer;
 use std::sync::Arc;
 
-/// Observes requests. All threads share it.
+/// Observers of requests. All threads share them.
 #[derive(Debug)]
 pub(crate) struct Observers {
     pub(crate) access: Option<AccessLog>,
-    /// The place to which spans go, if requests are traced.
+    /// Sender of spans; `None` if requests are not traced.
     pub(crate) tracer: Option<Tracer>,
     pub(crate) recorder: Option<Arc<Recorder>>,
-    /// The way to the shadow, if there is one.
+    /// Queue to the shadow thread; `None` if there is no shadow.
     pub(crate) shadow: Option<Arc<Feed>>,
     pub(crate) hottest: HotList,
 }

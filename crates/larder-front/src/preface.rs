@@ -1,17 +1,17 @@
-//! A look at the first bytes of a connection: whether its client begins with HTTP/2.
+//! Detects HTTP/2 by the first bytes of a connection.
 
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The client's connection preface (RFC 9113 section 3.4).
+/// Connection preface of a client (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Time between two looks at a connection whose first bytes are too few to tell.
+/// Time between two peeks at a connection whose first bytes are too few to decide.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Whether a connection begins with the preface, as that of a client does which knows that HTTP/2 is spoken here (RFC 9113 section
-/// 3.3). Nothing is taken from it. What takes longer than `patience` does not.
+/// Whether a connection begins with the HTTP/2 preface, as clients with prior knowledge send it (RFC 9113 section
+/// 3.3). Consumes no bytes. Returns false after `patience`.
 pub(crate) async fn begins_http2(tcp: &TcpStream, patience: Duration) -> bool {
     let look = async {
         let (mut bytes, mut pause) = ([0; PREFACE.len()], PAUSE);
@@ -21,7 +21,7 @@ pub(crate) async fn begins_http2(tcp: &TcpStream, patience: Duration) -> bool {
                     if seen == PREFACE.len() {
                         return true;
                     }
-                    // There is something to read all the time, so that waiting for it would not wait.
+                    // The socket is readable all the time, so waiting for readability would not wait.
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }

@@ -6,7 +6,7 @@
 //! | [`NODE_LIMITS`] for a node | it counts as failed |
 //! | [`TOTAL_TIMEOUT`] for all of them | those that have not been asked count as failed |
 
-use crate::dial::{Dial, Speaks};
+use crate::dial::{Dialer, NodeProtocol};
 use crate::nodes::Nodes;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
@@ -129,7 +129,7 @@ struct Answer {
     removed: u64,
 }
 
-fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Bytes>, http::Error> {
+fn request(dial: &Dialer, purge: &Purge, token: &str) -> Result<Request<Bytes>, http::Error> {
     let mut shown = HeaderValue::try_from(format!("Bearer {token}"))?;
     shown.set_sensitive(true);
     Request::post(PURGE_PATH)
@@ -141,9 +141,9 @@ fn request(dial: &Dial, purge: &Purge, token: &str) -> Result<Request<Bytes>, ht
 }
 
 /// Asks a node; returns how much it has removed, or why it has not.
-async fn ask(dial: &Dial, request: Result<Request<Bytes>, http::Error>) -> Result<u64, String> {
+async fn ask(dial: &Dialer, request: Result<Request<Bytes>, http::Error>) -> Result<u64, String> {
     let request = request.map_err(|error| error.to_string())?;
-    let asked = Client::default().exchange(dial.open(None, Speaks::Http1), request, NODE_LIMITS).await;
+    let asked = Client::default().exchange(dial.open(None, NodeProtocol::Http1), request, NODE_LIMITS).await;
     let reply = asked.map_err(|error| error.to_string())?;
     if reply.status() != StatusCode::OK {
         return Err(refusal(reply.status()));

@@ -1,11 +1,11 @@
-//! What a switch is told of its routes: which requests, which policy, which nodes, which classes and keys.
+//! Configuration of routes: matchers, policy, nodes, classes and target keys.
 
 use crate::config::SwitchConfig;
-use crate::config_error::{ConfigError, WHOLE, wrong};
+use crate::config_error::{ConfigError, SHARE_WHOLE, route_error};
 use crate::edits::Edits;
-use crate::handoff::mechanism::Setting;
-use crate::mirror::MirrorOf;
-use crate::split::{ARMS_MAX, ShareOf, SplitBy};
+use crate::handoff::mechanism::MechanismSetting;
+use crate::mirror::MirrorConfig;
+use crate::split::{ARMS_MAX, RouteShare, SplitBy};
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
@@ -13,46 +13,45 @@ use larder_core::{RouteId, RouteSpec};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The most routes beside the default one. Each costs some counters per thread, and labels of metrics.
+/// Maximum number of routes besides the default route. Each route costs counters per thread, and metric labels.
 pub const ROUTES_MAX: usize = 255;
 
-/// The name of the route that takes what no other takes.
+/// Name of the route for requests that no other route matches.
 pub const DEFAULT_ROUTE: &str = "default";
 
-/// A route: requests that share a policy, nodes, and what is read from them.
+/// A route: requests that share a policy, nodes, and rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Its name, in logs, metrics and the admin interface: 1 to 64 letters, digits, `-`, `_` and `.`; not `default`,
-    /// and no other route's.
+    /// Name in logs, metrics and the admin interface: 1 to 64 letters, digits, `-`, `_` and `.`. Unique, and not
+    /// `default`.
     pub name: String,
-    /// Which requests it takes: those that at least one of these matches, unless a route before it takes them. At
-    /// least one, unless it takes a [share](Route::share_of) or [copies](Route::mirror_of).
+    /// Matchers. The route takes a request that at least one of them matches, unless an earlier route takes it. At
+    /// least one, unless the route takes a [share](Route::share_of) or [copies](Route::mirror_of).
     pub matchers: Vec<Matcher>,
-    /// It takes a share of another route's requests, and has no matchers of its own.
-    pub share_of: Option<ShareOf>,
-    /// It is asked for copies of another route's requests, and has no matchers of its own.
-    pub mirror_of: Option<MirrorOf>,
-    /// By what its requests are split, where others take shares of them.
+    /// Share of another route's requests that this route takes. Such a route has no matchers.
+    pub share_of: Option<RouteShare>,
+    /// Mirror configuration, if this route gets copies of another route's requests. Such a route has no matchers.
+    pub mirror_of: Option<MirrorConfig>,
+    /// Key that assigns clients to shares, if other routes take shares of this one.
     pub split_by: SplitBy,
-    /// Its policy and what that goes by. What concerns the dispatcher as a whole (`nodes_max`, `admission`, the queue,
-    /// the join pace, and the `t_low` and `t_high` that the admission limit is derived from) is the default route's.
+    /// Policy and its parameters. The settings of the whole dispatcher (`nodes_max`, `admission`, the queue, the join
+    /// pace, and the `t_low` and `t_high` of the admission limit) are taken from the default route.
     pub settings: Settings,
-    /// The group of nodes it may use, by a name that at least one node gives in [`crate::NodeEntry::groups`]; `None`
-    /// for all. Routes of one group share its admission limit and its queue.
+    /// Group of nodes that it may use, as at least one node names it in [`crate::NodeEntry::groups`]; `None` for all
+    /// nodes. Routes of one group share its admission limit and its queue.
     pub group: Option<String>,
-    /// What counts as the same target; `None` for the default route's template.
+    /// Template of target keys; `None` for the default route's template.
     pub key: Option<KeyTemplate>,
-    /// The service classes of its requests; `None` for the default route's rules.
+    /// Rules for service classes; `None` for the default route's rules.
     pub classes: Option<ClassRules>,
-    /// How its connections are delivered; `None` for the switch's word. Without effect where the switch only relays.
-    pub mechanism: Option<Setting>,
-    /// What it does to its requests and replies beside sending them on; nothing by default. Where it does something, its
-    /// connections are relayed.
+    /// Delivery mechanism of its connections; `None` for the switch's setting. Has no effect if handoff is off.
+    pub mechanism: Option<MechanismSetting>,
+    /// Edits of its requests and replies; none by default. Connections of a route with edits are relayed.
     pub edits: Edits,
 }
 
 impl Route {
-    /// A route for the requests of one matcher, with default settings, over all nodes.
+    /// Returns a route for one matcher, with default settings, over all nodes.
     pub fn new(name: impl Into<String>, matcher: Matcher) -> Self {
         Self {
             name: name.into(),
@@ -70,26 +69,26 @@ impl Route {
     }
 }
 
-/// The names of a config's groups, in order: that at place i is of the group numbered i + 1.
+/// Returns the names of a config's groups in order. The name at index i belongs to group i + 1.
 pub(crate) fn group_names(config: &SwitchConfig) -> Vec<String> {
     let named: BTreeSet<&String> = config.routes.iter().filter_map(|route| route.group.as_ref()).collect();
     named.into_iter().cloned().collect()
 }
 
-/// The group of that name among these.
+/// Returns the group of this name.
 pub(crate) fn group(names: &[String], name: &str) -> Option<GroupId> {
     let at = names.iter().position(|known| known == name)?;
     GroupId::new(u8::try_from(at + 1).ok()?)
 }
 
-/// The groups that a node names; the first that nobody knows is the error.
+/// Returns the groups of these names. The error is the first unknown name.
 pub(crate) fn groups(names: &[String], wanted: &[String]) -> Result<Groups, String> {
     wanted.iter().try_fold(Groups::NONE, |groups, name| {
         group(names, name).map(|group| groups.with(group)).ok_or_else(|| name.clone())
     })
 }
 
-/// The routes as the dispatcher takes them.
+/// Returns the dispatcher's specifications of the routes.
 pub(crate) fn specs(config: &SwitchConfig, names: &[String]) -> Vec<RouteSpec> {
     let group = |route: &Route| route.group.as_ref().and_then(|name| group(names, name)).unwrap_or_default();
     config
@@ -99,7 +98,7 @@ pub(crate) fn specs(config: &SwitchConfig, names: &[String]) -> Vec<RouteSpec> {
         .collect()
 }
 
-/// The rules that find a request's route.
+/// Returns the rules that find the route of a request.
 pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
     let mut rules = Vec::new();
     for (index, route) in config.routes.iter().enumerate() {
@@ -113,7 +112,7 @@ pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
             let what = if everything.0 { "every request" } else { "the same requests" };
             let right =
                 if everything.0 { "put that route last" } else { "leave one of the two matchers out" };
-            wrong(
+            route_error(
                 name(rule),
                 "matchers",
                 format!("never reached: route '{}' takes {what}: {right}", name(by)),
@@ -123,17 +122,18 @@ pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
     })
 }
 
-/// Checks the routes, and the groups that nodes name.
+/// Checks the routes and the groups of the nodes.
 pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
     let count = config.routes.len();
     if count > ROUTES_MAX {
-        let what = format!("{count} are too many: at most {ROUTES_MAX}: a route may have several matchers");
+        let what =
+            format!("{count} are too many: use at most {ROUTES_MAX}; a route may have several matchers");
         return Err(ConfigError::Routes(what));
     }
     for (at, route) in config.routes.iter().enumerate() {
         validate_name(&config.routes[..at], &route.name)?;
-        shares(config, route)?;
-        mirror(config, route)?;
+        validate_shares(config, route)?;
+        validate_mirror(config, route)?;
         if let Some(hedge) = &route.edits.hedge {
             hedge.validate(&route.name)?;
         }
@@ -141,74 +141,77 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
             guard.validate(&route.name)?;
         }
         if route.matchers.is_empty() && route.share_of.is_none() && route.mirror_of.is_none() {
-            let what = "none, so that it takes no request: give at least one".to_owned();
-            return Err(wrong(&route.name, "matchers", what));
+            let what = "none, so the route takes no request: add at least one".to_owned();
+            return Err(route_error(&route.name, "matchers", what));
         }
-        route.settings.validate().map_err(|error| wrong(&route.name, "settings", error.to_string()))?;
+        route.settings.validate().map_err(|error| route_error(&route.name, "settings", error.to_string()))?;
         if let Some(group) = &route.group {
             let members = config.nodes.iter().filter(|node| node.groups.contains(group)).count();
             if members == 0 && !config.grows {
                 let group: String = group.chars().take(64).collect();
                 let what = format!("no node is in group '{group}': name it in a node's groups");
-                return Err(wrong(&route.name, "group", what));
+                return Err(route_error(&route.name, "group", what));
             }
         }
     }
     let names = group_names(config);
     let max = usize::from(GroupId::MAX);
     if names.len() > max {
-        let what = format!("{} groups are too many: at most {max}: let routes share one", names.len());
+        let what =
+            format!("{} groups are too many: use at most {max}; routes may share a group", names.len());
         return Err(ConfigError::Routes(what));
     }
     for node in &config.nodes {
         groups(&names, &node.groups).map_err(|group| ConfigError::NodeGroup {
             node: node.spec.name.clone(),
             group: group.chars().take(64).collect(),
-            known: known(&names),
+            known: describe_groups(&names),
         })?;
     }
     rules(config).map(drop)
 }
 
-/// The groups there are, for a message.
-pub(crate) fn known(names: &[String]) -> String {
+/// Describes the known groups for an error message.
+pub(crate) fn describe_groups(names: &[String]) -> String {
     if names.is_empty() { "no route uses one".to_owned() } else { format!("routes use {}", names.join(", ")) }
 }
 
-/// Checks the shares of a route's requests, and whose share it takes.
-fn shares(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
+/// Checks the share that a route takes and the sum of all shares.
+fn validate_shares(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
     let name = route.share_of.as_ref().map_or(&route.name, |of| &of.route);
     let all = config.routes.iter().filter_map(|route| route.share_of.as_ref());
     let shares: Vec<u64> = all.filter(|of| of.route == *name).map(|of| u64::from(of.share)).collect();
     let (count, sum) = (shares.len(), shares.iter().sum::<u64>());
-    if count > ARMS_MAX || sum > u64::from(WHOLE) {
-        let what =
-            format!("{count} routes with {} % in all: at most {ARMS_MAX} with 100 %", sum as f64 / 1000.0);
-        return Err(wrong(&route.name, "share_of", what));
+    if count > ARMS_MAX || sum > u64::from(SHARE_WHOLE) {
+        let what = format!(
+            "{count} routes take shares of {} % in total: use at most {ARMS_MAX} routes and 100 %",
+            sum as f64 / 1000.0
+        );
+        return Err(route_error(&route.name, "share_of", what));
     }
     let Some(share) = &route.share_of else { return Ok(()) };
     let split = config.routes.iter().find(|other| other.name == share.route);
     let known = share.route == DEFAULT_ROUTE || split.is_some_and(|split| split.share_of.is_none());
     if !known || !route.matchers.is_empty() {
-        let what = "a share is of the default route, or of one with matchers, and has none itself".to_owned();
-        return Err(wrong(&route.name, "share_of", what));
+        let what = "a route with a share must name the default route or a route with matchers, and must have no matchers itself".to_owned();
+        return Err(route_error(&route.name, "share_of", what));
     }
     Ok(())
 }
 
-/// Checks whose requests a route copies, and its limits.
-fn mirror(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
+/// Checks the mirror configuration of a route.
+fn validate_mirror(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
     let Some(of) = &route.mirror_of else { return Ok(()) };
-    let fault = |what: &str| Err(wrong(&route.name, "mirror_of", what.to_owned()));
+    let fault = |what: &str| Err(route_error(&route.name, "mirror_of", what.to_owned()));
     let copied = config.routes.iter().find(|other| other.name == of.route);
     if of.route != DEFAULT_ROUTE && copied.is_none_or(|copied| copied.mirror_of.is_some()) {
-        return fault("copies are of the default route, or of another one that makes none itself");
+        return fault("a mirror must name the default route or a route that is no mirror itself");
     }
     if !route.matchers.is_empty() || route.share_of.is_some() {
-        return fault("a route that makes copies has neither matchers nor a share");
+        return fault("a mirror must have neither matchers nor a share");
     }
     let timeout = Duration::from_millis(10)..=Duration::from_secs(60);
-    if of.share > WHOLE
+    if of.share > SHARE_WHOLE
         || !(1..=65_536).contains(&of.copies_max)
         || of.body_bytes_max > 16 << 20
         || !timeout.contains(&of.timeout)
@@ -225,14 +228,16 @@ fn validate_name(before: &[Route], name: &str) -> Result<(), ConfigError> {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !fits {
         let what = "a route's name is 1 to 64 letters, digits, '-', '_' and '.'".to_owned();
-        return Err(wrong(name, "name", what));
+        return Err(route_error(name, "name", what));
     }
     if name == DEFAULT_ROUTE {
-        let what = format!("'{DEFAULT_ROUTE}' is the route of what no other takes: give another name");
-        return Err(wrong(name, "name", what));
+        let what = format!(
+            "'{DEFAULT_ROUTE}' is the route for requests that no other route matches: choose another name"
+        );
+        return Err(route_error(name, "name", what));
     }
     if before.iter().any(|route| route.name == name) {
-        return Err(wrong(name, "name", "two routes have this name: give each its own".to_owned()));
+        return Err(route_error(name, "name", "two routes have this name: rename one".to_owned()));
     }
     Ok(())
 }
@@ -278,15 +283,15 @@ mod tests {
 
     #[test]
     fn each_fault_names_its_route_and_field() {
-        type Spoil = fn(&mut SwitchConfig);
-        let cases: &[(&str, Spoil)] = &[
+        type Mutation = fn(&mut SwitchConfig);
+        let cases: &[(&str, Mutation)] = &[
             ("routes.two.group: no node is in group 'rigth': name it in a node's groups", |c| {
                 c.routes[1].group = Some("rigth".to_owned());
             }),
             ("nodes.b.groups: no route uses group 'right': routes use left", |c| drop(c.routes.pop())),
             ("nodes.a.groups: no route uses group 'left': no route uses one", |c| c.routes.clear()),
             ("routes.one.name: two routes have this name", |c| c.routes[1].name = "one".to_owned()),
-            ("routes.default.name: 'default' is the route of what no other takes", |c| {
+            ("routes.default.name: 'default' is the route for requests that no other route matches", |c| {
                 c.routes[0].name = "default".to_owned();
             }),
             ("routes.a b.name: a route's name is 1 to 64", |c| c.routes[0].name = "a b".to_owned()),
@@ -301,18 +306,18 @@ mod tests {
                 c.routes[1].matchers = vec![c.routes[0].matchers[0].clone()];
             }),
             ("routes.one.settings: t_low", |c| c.routes[0].settings.t_low = 0),
-            ("routes: 256 are too many: at most 255", |c| {
+            ("routes: 256 are too many: use at most 255", |c| {
                 c.routes = (0..256).map(|n| route(&format!("r{n}"), &format!("/{n}"), "left")).collect();
             }),
-            ("routes: 64 groups are too many: at most 63", |c| {
+            ("routes: 64 groups are too many: use at most 63", |c| {
                 let name = |n: usize| format!("g{n}");
                 c.nodes[0].groups = (0..64).map(name).collect();
                 c.routes = (0..64).map(|n| route(&name(n), &format!("/{n}"), &name(n))).collect();
             }),
         ];
-        for (expected, spoil) in cases {
+        for (expected, mutate) in cases {
             let mut config = config(two());
-            spoil(&mut config);
+            mutate(&mut config);
             let error = config.validate().expect_err(expected).to_string();
             assert!(error.starts_with(expected), "{error}\n{expected}");
         }

@@ -1,15 +1,15 @@
-//! From a request's head to what the dispatcher is asked: route, class, target.
+//! Routing: finds the route, class and target of a request from its head.
 
 use crate::config::SwitchConfig;
 use crate::config_error::ConfigError;
 use crate::edits::{Edits, FieldRules, Sticky, StickyBy};
-use crate::handoff::mechanism::Setting;
-use crate::hedge::Hedging;
+use crate::handoff::mechanism::MechanismSetting;
+use crate::hedge::RouteHedging;
 use crate::mirror::Mirror;
 use crate::node_entry::NodeEntry;
 use crate::routes::{self, DEFAULT_ROUTE, Route};
 use crate::split::{Split, SplitBy};
-use crate::tokens::Tokens;
+use crate::tokens::NodeTokens;
 use larder_core::census::Census;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
@@ -17,35 +17,35 @@ use larder_core::{NodeSpec, PolicyKind, Request, RouteId};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// One route at work.
+/// A route with its state at run time.
 #[derive(Debug)]
-pub(crate) struct Routed {
+pub(crate) struct ActiveRoute {
     pub(crate) name: Arc<str>,
-    /// Empty for the default route.
+    /// Matchers; empty for the default route.
     pub(crate) matchers: Vec<Matcher>,
     pub(crate) group: Option<String>,
     pub(crate) key: KeyTemplate,
     pub(crate) classes: ClassRules,
-    /// How its connections are delivered; `None` for the switch's word.
-    pub(crate) mechanism: Option<Setting>,
+    /// Delivery mechanism of its connections; `None` for the switch's setting.
+    pub(crate) mechanism: Option<MechanismSetting>,
     pub(crate) edits: Edits,
-    /// Others take shares of its requests.
+    /// Routes that take shares of its requests.
     pub(crate) split: Option<Split>,
-    /// Others are asked for copies of its requests.
+    /// Routes that copy its requests.
     pub(crate) mirrors: Box<[Arc<Mirror>]>,
-    /// It takes a share of this one's requests.
+    /// Route from which it takes a share of the requests.
     pub(crate) share_of: Option<RouteId>,
-    /// Requests to slow nodes are asked of others too.
-    pub(crate) hedging: Option<Hedging>,
-    /// Of its sticky cookie.
-    pub(crate) tokens: Option<Tokens>,
-    /// It edits something, or all routes do.
-    pub(crate) edited: bool,
-    /// What its requests ask for, where its policy goes by a table that can be made of it.
+    /// State of hedging, if its requests are hedged.
+    pub(crate) hedging: Option<RouteHedging>,
+    /// Tokens of its sticky cookie.
+    pub(crate) tokens: Option<NodeTokens>,
+    /// Whether the route or the config edits requests or replies.
+    pub(crate) has_edits: bool,
+    /// Counts of its targets, if its policy uses a routing table.
     pub(crate) census: Option<Census>,
 }
 
-/// The id of a route by its name; that of the default one if there is none.
+/// Returns the id of the route with this name, or of the default route if there is none.
 fn id_of(config: &SwitchConfig, name: &str) -> RouteId {
     let at = config.routes.iter().position(|route| route.name == name);
     at.map_or(RouteId::DEFAULT, |at| RouteId(u16::try_from(at + 1).unwrap_or(0)))
@@ -59,7 +59,7 @@ fn split(config: &SwitchConfig, name: &str, by: &SplitBy) -> Option<Split> {
     Split::new(name, by.clone(), config.routes.iter().filter_map(arm).collect())
 }
 
-/// Who copies the requests of this route.
+/// Returns the routes that copy the requests of this route.
 fn mirrors(config: &SwitchConfig, name: &str) -> Box<[Arc<Mirror>]> {
     let mirror = |route: &Route| {
         let of = route.mirror_of.as_ref().filter(|of| of.route == name)?;
@@ -68,15 +68,16 @@ fn mirrors(config: &SwitchConfig, name: &str) -> Box<[Arc<Mirror>]> {
     config.routes.iter().filter_map(mirror).collect()
 }
 
-fn tokens(sticky: &Sticky) -> Option<Tokens> {
+fn tokens(sticky: &Sticky) -> Option<NodeTokens> {
     match &sticky.by {
-        StickyBy::Cookie(cookie) => Some(Tokens::new(cookie)),
+        StickyBy::Cookie(cookie) => Some(NodeTokens::new(cookie)),
         StickyBy::Key(_) => None,
     }
 }
 
-impl Routed {
-    /// Reads a target's key from the head that it is made of: the client's, or where the route says so the node's.
+impl ActiveRoute {
+    /// Calls `read` with the head that target keys are made of: the client's head, or the rewritten head if the route
+    /// says so.
     pub(crate) fn with_key_head<T>(&self, head: &Head<'_>, read: impl FnOnce(&Head<'_>) -> T) -> T {
         match self.edits.rewrite.as_ref().filter(|rewrite| rewrite.decides) {
             None => read(head),
@@ -89,17 +90,17 @@ impl Routed {
 #[derive(Debug)]
 pub(crate) struct Routing {
     rules: RouteRules,
-    /// By their ids, the default one first.
-    routes: Box<[Routed]>,
-    /// The groups' names, that of group 1 first.
+    /// Routes by id; the default route is first.
+    routes: Box<[ActiveRoute]>,
+    /// Names of the groups; group 1 is first.
     pub(crate) groups: Vec<String>,
     /// Rules for all routes.
     pub(crate) request_fields: FieldRules,
     pub(crate) reply_fields: FieldRules,
-    /// Some route edits.
-    pub(crate) edits: bool,
-    /// Some route has a guard.
-    pub(crate) guarded: bool,
+    /// Whether any route has edits.
+    pub(crate) any_edits: bool,
+    /// Whether any route has a guard.
+    pub(crate) any_guards: bool,
 }
 
 impl Routing {
@@ -111,7 +112,7 @@ impl Routing {
         let all = config.request_id.is_some()
             || !config.request_fields.is_empty()
             || !config.reply_fields.is_empty();
-        let default = Routed {
+        let default = ActiveRoute {
             name: DEFAULT_ROUTE.into(),
             matchers: Vec::new(),
             group: None,
@@ -121,9 +122,9 @@ impl Routing {
             split: split(config, DEFAULT_ROUTE, &config.split_by),
             mirrors: mirrors(config, DEFAULT_ROUTE),
             share_of: None,
-            hedging: config.hedge.as_ref().map(Hedging::new),
+            hedging: config.hedge.as_ref().map(RouteHedging::new),
             tokens: config.sticky.as_ref().and_then(tokens),
-            edited: all
+            has_edits: all
                 || config.guard.is_some()
                 || config.sticky.is_some()
                 || config.compress.is_some()
@@ -137,7 +138,7 @@ impl Routing {
             },
             census: census(config.settings.policy),
         };
-        let others = config.routes.iter().map(|route| Routed {
+        let others = config.routes.iter().map(|route| ActiveRoute {
             name: route.name.as_str().into(),
             matchers: route.matchers.clone(),
             group: route.group.clone(),
@@ -147,40 +148,40 @@ impl Routing {
             split: split(config, &route.name, &route.split_by),
             mirrors: mirrors(config, &route.name),
             share_of: route.share_of.as_ref().map(|of| id_of(config, &of.route)),
-            hedging: route.edits.hedge.as_ref().map(Hedging::new),
+            hedging: route.edits.hedge.as_ref().map(RouteHedging::new),
             tokens: route.edits.sticky.as_ref().and_then(tokens),
             edits: route.edits.clone(),
-            edited: all || !route.edits.is_none(),
+            has_edits: all || !route.edits.is_none(),
             census: census(route.settings.policy),
         });
-        let mut routes: Box<[Routed]> = std::iter::once(default).chain(others).collect();
-        // What is copied must be read.
-        routes.iter_mut().for_each(|route| route.edited |= !route.mirrors.is_empty());
-        let edits = routes.iter().any(|route| route.edited);
-        let guarded = routes.iter().any(|route| route.edits.guard.is_some());
+        let mut routes: Box<[ActiveRoute]> = std::iter::once(default).chain(others).collect();
+        // Copying needs the parsed request.
+        routes.iter_mut().for_each(|route| route.has_edits |= !route.mirrors.is_empty());
+        let any_edits = routes.iter().any(|route| route.has_edits);
+        let any_guards = routes.iter().any(|route| route.edits.guard.is_some());
         Ok(Self {
             rules: routes::rules(config)?,
             routes,
             groups: routes::group_names(config),
             request_fields: config.request_fields.clone(),
             reply_fields: config.reply_fields.clone(),
-            edits,
-            guarded,
+            any_edits,
+            any_guards,
         })
     }
 
-    /// A node as the dispatcher takes it, in the groups that it names.
+    /// Returns the dispatcher's specification of a node, with its groups.
     pub(crate) fn node_spec(&self, node: &NodeEntry) -> Result<NodeSpec, ConfigError> {
         let groups = routes::groups(&self.groups, &node.groups).map_err(|group| ConfigError::NodeGroup {
             node: node.spec.name.clone(),
             group,
-            known: routes::known(&self.groups),
+            known: routes::describe_groups(&self.groups),
         })?;
         Ok(NodeSpec { groups, ..node.spec.clone() })
     }
 
-    /// The names of these groups.
-    pub(crate) fn names_of(&self, groups: Groups) -> Vec<String> {
+    /// Returns the names of these groups.
+    pub(crate) fn group_names(&self, groups: Groups) -> Vec<String> {
         let named = self
             .groups
             .iter()
@@ -188,40 +189,40 @@ impl Routing {
         named.cloned().collect()
     }
 
-    /// What the dispatcher is asked for a request of this client.
+    /// Returns the dispatcher's request for this head and client.
     pub(crate) fn request(&self, head: &Head<'_>, client: Option<IpAddr>) -> Request {
         let mut id = self.rules.find(head);
-        let mut route = self.of(id);
+        let mut route = self.route(id);
         if let Some(split) = &route.split {
-            id = split.side(head, client, || route.key.id(head)).unwrap_or(id);
-            route = self.of(id);
+            id = split.choose(head, client, || route.key.id(head)).unwrap_or(id);
+            route = self.route(id);
         }
         let target = route.with_key_head(head, |head| route.key.id(head));
         Request::new(target).with_class(route.classes.classify(head)).with_route(id)
     }
 
-    /// Whether requests that look alike may take different routes.
+    /// Whether equal requests may take different routes.
     pub(crate) fn is_split(&self, route: RouteId) -> bool {
-        let route = self.of(route);
+        let route = self.route(route);
         route.split.is_some() || route.share_of.is_some()
     }
 
-    /// A route; the default one if there is none of that id.
-    pub(crate) fn of(&self, route: RouteId) -> &Routed {
+    /// Returns a route, or the default route if the id is unknown.
+    pub(crate) fn route(&self, route: RouteId) -> &ActiveRoute {
         self.routes.get(route.index()).unwrap_or(&self.routes[0])
     }
 
-    /// All routes with their ids.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (RouteId, &Routed)> {
+    /// Returns all routes with their ids.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (RouteId, &ActiveRoute)> {
         (0_u16..).map(RouteId).zip(&self.routes)
     }
 
-    /// The route of that name.
-    pub(crate) fn named(&self, name: &str) -> Option<(RouteId, &Routed)> {
+    /// Returns the route of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<(RouteId, &ActiveRoute)> {
         self.all().find(|(_, route)| *route.name == *name)
     }
 
-    /// All groups with their names; that of all nodes has none.
+    /// Returns all groups with their names. The group of all nodes has an empty name.
     pub(crate) fn all_groups(&self) -> impl Iterator<Item = (GroupId, &str)> {
         let names = std::iter::once("").chain(self.groups.iter().map(String::as_str));
         (0..=GroupId::MAX).filter_map(GroupId::new).zip(names)

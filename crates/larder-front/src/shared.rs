@@ -1,16 +1,15 @@
-//! The part of a switch that all connections share.
+//! State that all connections of a switch share.
 
-use crate::beside::Beside;
 use crate::budget::RetryBudget;
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::config::SwitchConfig;
 use crate::config_error::ConfigError;
 use crate::decider::Decider;
-use crate::dial::Reach;
+use crate::dial::NodeTransport;
 use crate::edits::RequestIds;
 use crate::guards::Guards;
-use crate::handoff::{Edge, HandoffError, Setting};
+use crate::handoff::{Edge, HandoffError, MechanismSetting};
 use crate::hottest::HotList;
 use crate::limits::Timeouts;
 use crate::long_lived::LongLivedConfig;
@@ -18,6 +17,7 @@ use crate::node::{Node, NodeError};
 use crate::node_entry::NodeEntry;
 use crate::nodes::Nodes;
 use crate::observers::Observers;
+use crate::peer_switches::PeerSwitches;
 use crate::purge::Purges;
 use crate::recorder::{RecordStartError, Recorder};
 use crate::reload_counts::ReloadCounts;
@@ -39,7 +39,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
 
-/// The reason why a switch cannot be set up.
+/// An error that keeps a switch from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The configuration is not valid.
@@ -51,8 +51,8 @@ pub enum SwitchError {
     /// The settings of the dispatcher are not valid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The random source for request ids cannot be read.
-    #[error("cannot read /dev/urandom, which request ids are made of: {0}")]
+    /// The random source of request ids cannot be read.
+    #[error("cannot read /dev/urandom for request ids: {0}")]
     Chance(io::Error),
     /// A node cannot be reached as it is configured.
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub enum SwitchError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A certificate or key cannot be used.
@@ -72,37 +72,37 @@ pub enum SwitchError {
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] io::Error),
     /// The thread that sends spans cannot be started.
-    #[error("cannot trace requests: {0}")]
+    #[error("cannot start the thread that sends traces: {0}")]
     Traces(#[source] io::Error),
-    /// The record of decisions cannot be begun.
-    #[error("cannot record: {0}")]
+    /// The decision record cannot be started.
+    #[error("cannot start the record of decisions: {0}")]
     Record(#[source] RecordStartError),
     /// The configuration of handoff is not valid.
     #[error(transparent)]
     Handoff(#[from] HandoffError),
 }
 
-/// The state that all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) decider: Arc<Decider>,
     pub(crate) observers: Arc<Observers>,
     pub(crate) guards: Arc<Guards>,
-    /// Slots of nodes that have joined and are not watched yet.
+    /// Sender of the ids of nodes that have joined and are not watched yet.
     pub(crate) joined: mpsc::UnboundedSender<NodeId>,
-    /// The rules by which requests are long-lived.
+    /// Rules that classify requests as long-lived.
     pub(crate) long_lived: LongLivedConfig,
     pub(crate) purges: Purges,
     pub(crate) signals: Arc<Signals>,
-    /// The edge of handoff, if handoff is on. Set once the listen addresses are known.
+    /// The handoff edge; `None` if handoff is off. Set once the listen addresses are known.
     pub(crate) handoff: Option<Arc<Edge>>,
-    /// Other switches in front of the same nodes; none by default.
-    pub(crate) beside: Option<Arc<Beside>>,
-    /// Certificates and settings of TLS; `None` without TLS.
+    /// Peer switches in front of the same nodes; none by default.
+    pub(crate) peer_switches: Option<Arc<PeerSwitches>>,
+    /// Certificates and TLS settings; `None` without TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// The way to nodes whose own entries say nothing else.
-    pub(crate) reach: Reach,
-    /// The port of `https` to which requests without TLS are redirected.
+    /// Default transport to nodes, for nodes without settings of their own.
+    pub(crate) reach: NodeTransport,
+    /// Port of `https` to which requests without TLS are redirected; `None` for no redirect.
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
     /// Memory for replies to HTTP/2 clients.
@@ -110,9 +110,9 @@ pub(crate) struct Shared {
     pub(crate) announcers: Announcers,
     pub(crate) timeouts: Timeouts,
     pub(crate) via: HeaderValue,
-    /// The source of request ids, if requests have ids.
+    /// Generator of request ids; `None` if requests have no ids.
     pub(crate) request_ids: Option<RequestIds>,
-    /// Turns true when another process takes over.
+    /// Becomes true when another process takes over.
     pub(crate) retire: watch::Sender<bool>,
     pub(crate) reloads: Mutex<ReloadCounts>,
 }
@@ -128,8 +128,8 @@ impl Shared {
         let (dispatcher, recorder) = dispatcher(&config, &routing)?;
         for entry in &config.nodes {
             let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
-            let dial = Node::dial(entry, &config.reach, config.handoff.setting != Setting::Relay)?;
-            nodes.put(Node::new(id, entry, dial));
+            let dial = Node::dial(entry, &config.reach, config.handoff.setting != MechanismSetting::Relay)?;
+            nodes.insert(Node::new(id, entry, dial));
         }
         let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
         let specs = routes::specs(&config, &routing.groups);
@@ -138,8 +138,8 @@ impl Shared {
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let opened = |log| AccessLog::open(log, Arc::default());
         let access = config.access_log.as_ref().map(opened).transpose();
-        let beside = |others| Beside::new(others, clock.now(), &routing, &dispatcher);
-        let beside = config.switches.map(beside).transpose()?.map(Arc::new);
+        let peer_switches = |others| PeerSwitches::new(others, clock.now(), &routing, &dispatcher);
+        let peer_switches = config.switches.map(peer_switches).transpose()?.map(Arc::new);
         let observers = Observers {
             access: access.map_err(SwitchError::AccessLog)?,
             tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
@@ -169,7 +169,7 @@ impl Shared {
             purges: Purges::new(config.purge),
             signals: Arc::new(Signals::new(config.signals, needs)),
             handoff: None,
-            beside,
+            peer_switches,
             tls,
             reach: config.reach,
             redirect: None,
@@ -183,7 +183,7 @@ impl Shared {
     }
 }
 
-/// The settings, routes and nodes of the dispatcher that a config describes.
+/// Returns the settings, routes and nodes of the dispatcher that a config describes.
 pub(crate) fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header, SwitchError> {
     let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
     let nodes = config.nodes.iter().map(spec).collect::<Result<Vec<NodeSpec>, _>>()?;
@@ -196,7 +196,7 @@ pub(crate) fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header,
     Ok(Header { settings, routes, nodes })
 }
 
-/// The dispatcher, and its recorder if decisions are recorded.
+/// Creates the dispatcher, and its recorder if decisions are recorded.
 fn dispatcher(
     config: &SwitchConfig,
     routing: &Routing,
@@ -211,10 +211,10 @@ fn dispatcher(
     Ok((dispatcher, Some(recorder)))
 }
 
-/// A secret by which the targets of a route are spread over the shards of its map.
+/// Returns a random key that spreads the targets of a route over the shards of its map.
 fn spread_key() -> Result<u64, SwitchError> {
     let mut key = [0; 8];
     rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()).map_err(SwitchError::Random)?;
-    // 0 stands for no key.
+    // 0 means no key.
     Ok(u64::from_ne_bytes(key).max(1))
 }

@@ -1,18 +1,18 @@
-//! The switch as a whole: bound, run, drained.
+//! The switch as a whole: binding its listeners, running and draining.
 
-use crate::accept::Entry;
-use crate::beside::{self};
+use crate::accept::ListenerProtocol;
 use crate::clock::Clock;
 use crate::config::SwitchConfig;
-use crate::decider::{Decider, Plane};
+use crate::decider::{Decider, ForwardingPlane};
 use crate::handle::SwitchHandle;
-use crate::handoff::{Ears, Edge, HandoffConfig, Owners, Setting};
+use crate::handoff::{Ears, Edge, HandoffConfig, MechanismSetting, Owners};
 use crate::health;
+use crate::peer_switches::{self};
 use crate::routing::Routing;
 use crate::shadow::{self};
 use crate::shared::{Shared, SwitchError, header};
 use crate::signals::{self};
-use crate::workers::{Stage, Workers};
+use crate::workers::{ShutdownStage, Workers};
 use larder_core::record::Header;
 use larder_core::{Dispatcher, GroupId, NodeId};
 use larder_http::relay::PoolLimits;
@@ -27,34 +27,34 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Nodes for which there is room in the pool of idle connections: more may join.
+/// Number of nodes that the pool of idle connections is sized for. It leaves room for nodes that join later.
 fn pool_nodes(config: &SwitchConfig) -> usize {
     const AT_LEAST: usize = 16;
     config.nodes.len().max(AT_LEAST.min(usize::from(config.settings.nodes_max)))
 }
 
-/// Limits on the connections to nodes that wait on each thread.
-fn pool(config: &SwitchConfig) -> PoolLimits {
+/// Returns the limits on the idle connections to nodes, per thread.
+fn pool_limits(config: &SwitchConfig) -> PoolLimits {
     let per_server = config.limits.node_idle_max;
     let total = per_server.saturating_mul(pool_nodes(config));
     PoolLimits { per_server, total, idle: config.timeouts.node_idle }
 }
 
-/// How many requests a switch admits at once to a group of nodes.
+/// Number of requests that a switch admits at once to a group of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimit {
-    /// The group of nodes; `None` for all nodes.
+    /// Name of the group; `None` for the group of all nodes.
     pub group: Option<String>,
-    /// The number of requests while all nodes of the group are up; `None` if there is no limit.
+    /// Number of requests while all nodes of the group are up; `None` if there is no limit.
     pub requests: Option<u32>,
 }
 
 impl SwitchConfig {
-    /// The admission limits by group of nodes, that of all nodes first, then by name. They are those of the dispatcher
-    /// that the config describes, as [`SwitchHandle::routes`] states them while all nodes are up.
+    /// Returns the admission limit of each group: first the group of all nodes, then the others by name.
+    /// [`SwitchHandle::routes`] reports the same limits while all nodes are up.
     ///
     /// # Errors
-    /// The switch could not start with this config.
+    /// The config is invalid.
     pub fn admission_limits(&self) -> Result<Vec<AdmissionLimit>, SwitchError> {
         let routing = Routing::new(self)?;
         let Header { settings, routes, nodes } = header(self, &routing)?;
@@ -69,28 +69,29 @@ impl SwitchConfig {
     }
 }
 
-/// A switch that has its listen addresses, and has not touched the forwarding plane yet.
+/// A switch that has its listeners but has not touched the forwarding plane yet.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedSwitch {
     shared: Shared,
     listeners: Vec<std::net::TcpListener>,
     addresses: Vec<SocketAddr>,
-    /// How many of them are without TLS; the others come after them.
-    clear: usize,
+    /// Number of listeners without TLS. They precede the listeners with TLS.
+    cleartext_count: usize,
     threads: usize,
-    /// Limits on the connections to nodes that wait on each thread.
-    pool: PoolLimits,
+    /// Limits on the idle connections to nodes, per thread.
+    pool_limits: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
     handoff: HandoffConfig,
     nodes_max: u16,
 }
 
-impl Prepared {
-    /// Checks the config, resolves the nodes' names (which may block) and takes over listeners that another has bound, in
-    /// the order of the config. Times count from `since`, which a successor has from its predecessor.
+impl PreparedSwitch {
+    /// Checks the config, resolves the names of the nodes (which may block) and uses listeners that the caller has
+    /// bound, in the order of the config. Times count from `since`; after a reload, this is the start of the first
+    /// process.
     ///
     /// # Errors
-    /// The config makes no sense, a name does not resolve, a listener or the access log cannot be used.
+    /// The config is invalid, a name does not resolve, or a listener or the access log cannot be used.
     pub fn with_listeners(
         config: SwitchConfig,
         listeners: Vec<std::net::TcpListener>,
@@ -105,22 +106,34 @@ impl Prepared {
             listeners.iter().zip(config.addresses()).map(address).collect::<Result<_, _>>()?;
         let (join, joined) = mpsc::unbounded_channel();
         let (handoff, nodes_max) = (config.handoff.clone(), config.settings.nodes_max);
-        let (clear, redirect) = (config.listen.len(), config.tls.as_ref().is_some_and(|tls| tls.redirect));
-        let pool = pool(&config);
+        let (cleartext_count, redirect) =
+            (config.listen.len(), config.tls.as_ref().is_some_and(|tls| tls.redirect));
+        let pool_limits = pool_limits(&config);
         let mut shared = Shared::new(config, join, Clock::since(since))?;
         if redirect {
-            shared.redirect = addresses.get(clear).map(SocketAddr::port);
+            shared.redirect = addresses.get(cleartext_count).map(SocketAddr::port);
         }
-        Ok(Self { shared, listeners, addresses, clear, threads, pool, joined, handoff, nodes_max })
+        Ok(Self {
+            shared,
+            listeners,
+            addresses,
+            cleartext_count,
+            threads,
+            pool_limits,
+            joined,
+            handoff,
+            nodes_max,
+        })
     }
 
-    /// Takes the forwarding plane, where connections are to be handed over.
+    /// Opens the forwarding plane if handoff is on. Otherwise, removes the kernel objects that an earlier process
+    /// left.
     ///
     /// # Errors
-    /// Its secret cannot be read, or what a predecessor left in the kernel cannot be taken off.
+    /// The secret cannot be read, or the kernel objects of an earlier process cannot be removed.
     pub fn open(mut self) -> Result<Switch, SwitchError> {
-        let mut ears = None;
-        if self.handoff.setting == Setting::Relay {
+        let mut inbox = None;
+        if self.handoff.setting == MechanismSetting::Relay {
             Edge::leave_nothing(&self.handoff)?;
         } else {
             let owners = Owners {
@@ -128,72 +141,83 @@ impl Prepared {
                 observers: self.shared.observers.clone(),
                 timeouts: self.shared.timeouts.clone(),
             };
-            let addresses = &self.addresses[..self.clear];
+            let addresses = &self.addresses[..self.cleartext_count];
             let (edge, heard) = Edge::open(self.handoff, addresses, self.nodes_max, owners)?;
-            let plane: Arc<dyn Plane> = edge.clone();
+            let plane: Arc<dyn ForwardingPlane> = edge.clone();
             let _ = self.shared.decider.plane.set(Arc::downgrade(&plane));
-            (self.shared.handoff, ears) = (Some(edge), Some(heard));
+            (self.shared.handoff, inbox) = (Some(edge), Some(heard));
         }
-        let Self { shared, listeners, addresses, clear, threads, pool, joined, .. } = self;
-        Ok(Switch { shared: Arc::new(shared), listeners, addresses, clear, threads, pool, joined, ears })
+        let Self { shared, listeners, addresses, cleartext_count, threads, pool_limits, joined, .. } = self;
+        Ok(Switch {
+            shared: Arc::new(shared),
+            listeners,
+            addresses,
+            cleartext_count,
+            threads,
+            pool_limits,
+            joined,
+            inbox,
+        })
     }
 }
 
-/// A switch that has its listen addresses and is ready to run.
+/// A switch that has its listeners and is ready to run.
 #[derive(Debug)]
 pub struct Switch {
     shared: Arc<Shared>,
-    /// Those of the config, then those for TLS.
+    /// Listeners without TLS, then listeners with TLS.
     listeners: Vec<std::net::TcpListener>,
     addresses: Vec<SocketAddr>,
-    /// How many of them are without TLS.
-    clear: usize,
+    /// Number of listeners without TLS.
+    cleartext_count: usize,
     threads: usize,
-    pool: PoolLimits,
+    pool_limits: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
-    ears: Option<Ears>,
+    inbox: Option<Ears>,
 }
 
 impl Switch {
-    /// Checks the config, resolves the nodes' names (which may block) and takes the listen addresses.
+    /// Checks the config, resolves the names of the nodes (which may block) and binds the listen addresses.
     ///
     /// # Errors
-    /// The config makes no sense, a name does not resolve, an address or the access log cannot be had.
+    /// The config is invalid, a name does not resolve, an address cannot be bound, or the access log cannot be
+    /// opened.
     pub fn bind(config: SwitchConfig) -> Result<Self, SwitchError> {
         config.validate()?;
         let listeners = config.addresses().map(listen).collect::<Result<_, _>>()?;
-        Prepared::with_listeners(config, listeners, Instant::now())?.open()
+        PreparedSwitch::with_listeners(config, listeners, Instant::now())?.open()
     }
 
-    /// The addresses taken, in the order of the config, those for TLS last, with the port chosen where 0 was asked for.
+    /// Returns the bound addresses in the order of the config, TLS last. A configured port 0 is replaced by the
+    /// chosen port.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What an admin interface talks to. It stays usable after [`Switch::run`] has taken the switch.
+    /// Returns the handle for an admin interface. It stays usable after [`Switch::run`] has taken the switch.
     pub fn handle(&self) -> SwitchHandle {
         SwitchHandle::new(self.shared.clone())
     }
 
-    /// Serves until `shutdown` resolves, then drains: no connection is accepted, idle ones are closed, requests in
-    /// flight are finished, the longest until the drain deadline. Dropping the future cuts everything at once.
+    /// Serves until `shutdown` resolves, then drains: it accepts no connection, closes idle connections, and finishes
+    /// requests in flight until the drain deadline. Dropping the future cuts all connections at once.
     ///
-    /// A switch that is [told to retire](SwitchHandle::retire) accepts nothing either, but closes idle connections only
-    /// after one more request or at the drain deadline: a request may be on its way on any of them.
+    /// A switch that is [told to retire](SwitchHandle::retire) accepts no connection either. It closes an idle
+    /// connection only after one more request or at the drain deadline, because a request may be on its way.
     ///
-    /// Must be driven by a tokio runtime with I/O and time enabled.
+    /// The future needs a tokio runtime with I/O and time enabled.
     ///
     /// # Errors
     /// A listener cannot be registered with the runtime.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let entry = |number| match &self.shared.tls {
-            Some(tls) if number >= self.clear => Entry::Secure(tls.clone()),
-            _ => Entry::Clear,
+            Some(tls) if number >= self.cleartext_count => ListenerProtocol::Secure(tls.clone()),
+            _ => ListenerProtocol::Clear,
         };
         let listeners = std::mem::take(&mut self.listeners).into_iter().enumerate();
         let listeners: Vec<_> = listeners.map(|(number, listener)| (listener, entry(number))).collect();
-        let mut workers = Workers::start(&self.shared, &listeners, (self.threads, self.pool))?;
-        // The threads have the listeners from here on.
+        let mut workers = Workers::start(&self.shared, &listeners, (self.threads, self.pool_limits))?;
+        // The threads hold the listeners now.
         drop(listeners);
         let mut helpers = JoinSet::new();
         if let Some(tls) = &self.shared.tls {
@@ -205,23 +229,23 @@ impl Switch {
             shadow::start(decider, feed);
             helpers.spawn(shadow::learn((decider.clone(), signals.clone()), feed.clone()));
         }
-        if let Some(beside) = &self.shared.beside {
-            helpers.spawn(beside::run(decider.clone(), beside.clone()));
+        if let Some(peer_switches) = &self.shared.peer_switches {
+            helpers.spawn(peer_switches::run(decider.clone(), peer_switches.clone()));
         }
         if guards.outliers.is_on() {
             helpers.spawn(health::outliers::watch((decider.clone(), guards.clone())));
         }
         let mut edge_task = None;
-        if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
+        if let (Some(edge), Some(inbox)) = (&self.shared.handoff, self.inbox.take()) {
             let members = self.shared.decider.nodes.members();
             edge.settle_places(&members.map(|node| (node.id, crate::handoff::key_of(&node))).collect());
-            edge_task = Some(helpers.spawn(edge.clone().run(ears)).id());
+            edge_task = Some(helpers.spawn(edge.clone().run(inbox)).id());
         }
         self.shared.decider.follow_backups();
-        // Those that have joined by now are among the members.
+        // Nodes that have joined by now are among the members.
         while self.joined.try_recv().is_ok() {}
         for node in self.shared.decider.nodes.members() {
-            watch(&mut helpers, &self.shared, node.id);
+            watch_node(&mut helpers, &self.shared, node.id);
         }
         let mut shutdown = pin!(shutdown);
         let mut retire = self.shared.retire.subscribe();
@@ -229,51 +253,53 @@ impl Switch {
             tokio::select! {
                 () = &mut shutdown => break false,
                 _ = retire.wait_for(|retire| *retire) => break true,
-                () = workers.ended() => return Err(io::Error::other("no thread serves connections any more")),
-                Some(node) = self.joined.recv() => watch(&mut helpers, &self.shared, node),
-                // A watch ends when its node leaves.
+                () = workers.ended() => return Err(io::Error::other("all worker threads have ended")),
+                Some(node) = self.joined.recv() => watch_node(&mut helpers, &self.shared, node),
+                // The task ends when its node leaves.
                 Some(ended) = helpers.join_next_with_id() => {
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                     if let Some(edge) = self.shared.handoff.as_ref().filter(|edge| edge_task == Some(id) && !edge.is_gone()) {
-                        // Nobody decides about held connections any more: from here on this host accepts them itself.
+                        // No task decides about held connections any more. From now on, this host accepts all
+                        // connections itself.
                         edge.close();
                         self.shared.decider.metrics.panicked();
-                        tracing::error!("the edge was lost to a fault in the switch: new connections are relayed");
+                        tracing::error!("handoff stopped: its task panicked, new connections are relayed");
                     }
                 }
             }
         };
-        self.shared.say_end(retires);
-        workers.end(if retires { Stage::Retiring } else { Stage::Draining });
+        self.shared.stop_accepting(retires);
+        workers.end(if retires { ShutdownStage::Retiring } else { ShutdownStage::Draining });
         let left = retires && tokio::select! { () = workers.ended() => true, () = &mut shutdown => false };
         if !left {
-            workers.end(Stage::Draining);
+            workers.end(ShutdownStage::Draining);
             workers.ended().await;
         }
-        self.shared.wind_up(helpers).await;
+        self.shared.finish(helpers).await;
         Ok(())
     }
 }
 
 impl Shared {
-    /// No connection is accepted from here on.
-    fn say_end(&self, retires: bool) {
+    /// Stops the handoff edge and logs the end. No connection is accepted from now on.
+    fn stop_accepting(&self, retires: bool) {
         let (outstanding, connections) =
             (self.decider.dispatcher.outstanding(), self.guards.clients.load(Relaxed));
         tracing::info!(outstanding, connections, "{}", if retires { "retiring" } else { "draining" });
         if let Some(edge) = &self.handoff {
-            // Before the listeners go: what is answered with a cookie must find one.
+            // The edge closes before the listeners, because the listeners must still accept connections that were
+            // answered with a cookie.
             edge.close();
         }
     }
 
-    /// The clients have gone.
-    async fn wind_up(&self, mut helpers: JoinSet<()>) {
+    /// Ends the background tasks, the recorder and the access log. All client connections have ended by now.
+    async fn finish(&self, mut helpers: JoinSet<()>) {
         if let Some(edge) = &self.handoff {
             edge.clone().drain_out(self.timeouts.drain).await;
         }
-        if let Some(beside) = &self.beside {
-            beside.leave().await;
+        if let Some(peer_switches) = &self.peer_switches {
+            peer_switches.leave().await;
         }
         helpers.shutdown().await;
         if let Some(recorder) = &self.observers.recorder {
@@ -285,8 +311,8 @@ impl Shared {
     }
 }
 
-/// Watches over a node until it leaves: whether it answers, and what it says of itself.
-fn watch(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
+/// Starts the tasks for a node: health checks and load signals. They run until the node leaves.
+fn watch_node(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
     helpers.spawn(health::watch((shared.decider.clone(), shared.guards.clone()), node));
     helpers.spawn(signals::watch((shared.decider.clone(), shared.signals.clone()), node));
     if let (Some(edge), Some(entry)) = (&shared.handoff, shared.decider.nodes.get(node)) {
@@ -294,28 +320,28 @@ fn watch(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
     }
 }
 
-/// Refuses requests that have waited too long.
+/// Refuses requests whose queue deadline has passed.
 async fn expire(decider: Arc<Decider>) {
     let mut expired = Vec::new();
     loop {
         let Some(deadline) = decider.dispatcher.next_deadline() else {
-            decider.waiting.bell.notified().await;
+            decider.waiters.queue_changed.notified().await;
             continue;
         };
-        // All deadlines are equally far from their arrival, so that none comes before the first.
+        // Every deadline is the same time after the arrival, so no later request has an earlier deadline.
         if let Some(at) = decider.clock.instant(deadline) {
             tokio::time::sleep_until(at.into()).await;
         }
         decider.dispatcher.expire(decider.clock.now(), &mut expired);
-        decider.waiting.expire(&expired);
+        decider.waiters.expire(&expired);
         expired.clear();
     }
 }
 
-/// Takes a listen address. What it gives may be used by several processes.
+/// Binds a listen address. Several processes may share the listener.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address cannot be bound.
 pub fn listen(address: SocketAddr) -> Result<std::net::TcpListener, SwitchError> {
     let bound = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;

@@ -1,26 +1,26 @@
-//! From a request to its target: host in lower case, then path and query as they were sent.
+//! Target keys of requests: the host in lower case, then path and query as they were sent.
 //!
-//! A host is compared without regard to case (RFC 9110 section 4.2.3); its port is kept. Path and query are taken
-//! byte for byte: what an origin may treat as different is different here, at worst at the price of some locality.
-//! A target in absolute form (`GET http://host/path`, RFC 9112 section 3.2.2) is the same target as its origin form.
+//! Hosts are compared without regard to case (RFC 9110 section 4.2.3), and the port is kept. Path and query are
+//! compared byte for byte: two spellings of the same path are two targets, which costs only locality. A target in
+//! absolute form (`GET http://host/path`, RFC 9112 section 3.2.2) equals its origin form.
 
 use larder_core::TargetId;
 use larder_core::rules::{Head, Headers};
 
-/// A target key in its two parts.
+/// Target key, in two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetKey<'a> {
-    /// The host as sent.
+    /// Host as sent.
     pub host: &'a [u8],
     /// Path, `?` and query.
     pub path: &'a [u8],
 }
 
-/// Hosts up to this long are lowered on the stack. No DNS name with a port is longer.
+/// Length of the longest host that is lowered on the stack. No DNS name with a port is longer.
 const HOST_ON_STACK: usize = 264;
 
 impl TargetKey<'_> {
-    /// The id by which the dispatcher knows the target.
+    /// Returns the id that the dispatcher uses for the target.
     pub fn id(&self) -> TargetId {
         if !self.host.iter().any(u8::is_ascii_uppercase) {
             return TargetId::of_parts(&[self.host, self.path]);
@@ -37,7 +37,7 @@ impl TargetKey<'_> {
     }
 }
 
-/// The key of a request with this `Host` field (empty if none) and this request target as sent.
+/// Returns the key of a request with this `Host` field (empty if there is none) and this request target as sent.
 pub fn target_key<'a>(host_field: &'a [u8], request_target: &'a [u8]) -> TargetKey<'a> {
     if request_target.first() == Some(&b'/') {
         return TargetKey { host: host_field, path: request_target };
@@ -52,9 +52,9 @@ pub fn target_key<'a>(host_field: &'a [u8], request_target: &'a [u8]) -> TargetK
     TargetKey { host, path: if path.is_empty() { b"/" } else { path } }
 }
 
-/// The head of a request with this `Host` field (empty if none) and this request target as sent, in the form that rules and keys
-/// read. Relay and handoff both make their requests of it.
-pub(crate) fn head<'a>(
+/// Returns the request head that rules and key templates read. `host_field` is empty if there is none. Relay and
+/// handoff both use it, so that they find the same route and target.
+pub(crate) fn rule_head<'a>(
     method: &'a [u8],
     host_field: &'a [u8],
     request_target: &'a [u8],
@@ -108,9 +108,9 @@ mod tests {
             let key = target_key(&host, &target);
             let joined = [&key.host.to_ascii_lowercase(), key.path].concat();
             prop_assert_eq!(key.id(), TargetId::of(&joined));
-            // So does the default template, by which the switch reads it.
-            let head = Head::new(b"GET", key.host, key.path, &());
-            prop_assert_eq!(KeyTemplate::default().id(&head), key.id());
+            // The default template computes the same id.
+            let rule_head = Head::new(b"GET", key.host, key.path, &());
+            prop_assert_eq!(KeyTemplate::default().id(&rule_head), key.id());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The threads that serve connections.
 //!
-//! Each accepts connections for itself. Threads share what all requests share ([`Shared`]), and no connection.
+//! Each thread accepts connections for itself. Threads share [`Shared`], but no connections.
 
-use crate::accept::{Entry, Front};
+use crate::accept::{Acceptor, ListenerProtocol};
 use crate::request::Requests;
 use crate::shared::Shared;
 use larder_http::relay::{Begun, PoolLimits, Threads, Worker};
@@ -13,30 +13,30 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
-/// The progress of a switch's end, as its threads know it.
+/// Stage of a switch's shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ShutdownStage {
     /// Connections are accepted.
     #[default]
     Serving,
-    /// None is accepted any more. Idle ones may bring one more request.
+    /// No connection is accepted. An idle connection may bring one more request.
     Retiring,
-    /// None is accepted any more, and idle ones end.
+    /// No connection is accepted, and idle connections are closed.
     Draining,
 }
 
-/// The threads of a switch. They end at once when this is dropped.
+/// Threads of a switch. Dropping this value ends them at once.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<ShutdownStage>,
     threads: Threads,
 }
 
-/// A thread's share of the switch.
-struct Thread {
+/// State of one thread.
+struct WorkerThread {
     shared: Arc<Shared>,
-    listeners: Vec<(TcpListener, Entry)>,
-    stage: watch::Receiver<Stage>,
+    listeners: Vec<(TcpListener, ListenerProtocol)>,
+    stage: watch::Receiver<ShutdownStage>,
     pool: PoolLimits,
 }
 
@@ -44,26 +44,27 @@ impl Workers {
     /// Starts `threads` threads that accept connections from all `listeners`.
     ///
     /// # Errors
-    /// The system refuses a thread, or what its event loop needs.
+    /// The system cannot start a thread or its event loop.
     pub(crate) fn start(
         shared: &Arc<Shared>,
-        listeners: &[(TcpListener, Entry)],
+        listeners: &[(TcpListener, ListenerProtocol)],
         (threads, pool): (usize, PoolLimits),
     ) -> io::Result<Self> {
         let stage = watch::Sender::default();
         let thread = |_| {
-            let cloned = listeners.iter().map(|(listener, entry)| Ok((listener.try_clone()?, entry.clone())));
+            let cloned =
+                listeners.iter().map(|(listener, protocol)| Ok((listener.try_clone()?, protocol.clone())));
             let listeners = cloned.collect::<io::Result<_>>()?;
-            let thread = Thread { shared: shared.clone(), listeners, stage: stage.subscribe(), pool };
-            Ok(|begun| thread.serve(begun))
+            let thread = WorkerThread { shared: shared.clone(), listeners, stage: stage.subscribe(), pool };
+            Ok(|startup| thread.serve(startup))
         };
         let works = (0..threads).map(thread).collect::<io::Result<_>>()?;
         let threads = Threads::start("requests", works)?;
         Ok(Self { stage, threads })
     }
 
-    /// Has the threads end, once their connections have.
-    pub(crate) fn end(&self, stage: Stage) {
+    /// Sets the stage. The threads end once their connections have ended.
+    pub(crate) fn end(&self, stage: ShutdownStage) {
         self.stage.send_replace(stage);
     }
 
@@ -73,33 +74,34 @@ impl Workers {
     }
 }
 
-impl Thread {
-    /// Serves until the switch ends and all connections have. `begun` learns whether it can.
-    async fn serve(self, begun: Begun) {
+impl WorkerThread {
+    /// Serves until the switch ends and all connections have ended. Reports to `startup` whether the thread can
+    /// serve.
+    async fn serve(self, startup: Begun) {
         let Self { shared, listeners, mut stage, pool } = self;
-        let registered = listeners.into_iter().map(|(listener, entry)| {
-            tokio::net::TcpListener::from_std(listener).map(|listener| (listener, entry))
+        let registered = listeners.into_iter().map(|(listener, protocol)| {
+            tokio::net::TcpListener::from_std(listener).map(|listener| (listener, protocol))
         });
         let listeners: Vec<_> = match registered.collect() {
             Ok(listeners) => listeners,
-            Err(error) => return begun.tell(Err(error)),
+            Err(error) => return startup.tell(Err(error)),
         };
-        begun.tell(Ok(()));
+        startup.tell(Ok(()));
         let worker = Worker::new(Requests { shared: shared.clone() }, pool);
         let worker = Rc::new(worker.with_stream_memory(shared.http2_memory.clone()));
         let (stop, stopping) = watch::channel(false);
-        let front = Front::new(shared.clone(), stopping, worker.clone());
+        let acceptor = Acceptor::new(shared.clone(), stopping, worker.clone());
         let mut accepting = JoinSet::new();
-        for (listener, entry) in listeners {
-            accepting.spawn_local(front.at(entry).accept(listener));
+        for (listener, protocol) in listeners {
+            accepting.spawn_local(acceptor.at(protocol).accept(listener));
         }
-        drop(front);
+        drop(acceptor);
         let tended = worker.clone();
         spawn_local(async move { tended.tend().await });
         let all_ended = async { while accepting.join_next().await.is_some() {} };
         let follow = async {
             while stage.changed().await.is_ok() {
-                let is_draining = *stage.borrow_and_update() == Stage::Draining;
+                let is_draining = *stage.borrow_and_update() == ShutdownStage::Draining;
                 stop.send_replace(true);
                 if is_draining {
                     worker.drain();
@@ -107,7 +109,7 @@ impl Thread {
                     worker.retire();
                 }
             }
-            // The switch is gone: everything is cut at once.
+            // The switch was dropped: all connections are cut at once.
         };
         tokio::select! {
             () = all_ended => {}

@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::PolicyKind;
-use larder_front::Check;
+use larder_front::HealthCheck;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -176,7 +176,7 @@ async fn a_dead_only_node_is_taken_out_by_checks_and_not_by_traffic() {
     assert_eq!(switch.handle.nodes()[0].state, "up");
     switch.settles().await;
 
-    config.health.active = Some(Check::Tcp);
+    config.health.active = Some(HealthCheck::Tcp);
     config.health.interval = Duration::from_millis(10);
     let switch = Running::start(config);
     eventually("checks find it down", || switch.handle.nodes()[0].state == "down").await;
@@ -347,7 +347,7 @@ async fn the_last_open_node_stays() {
 }
 
 /// The killed node's clients must not notice, and it must be used again once it is back.
-async fn kill_and_return(check: Option<Check>) {
+async fn kill_and_return(check: Option<HealthCheck>) {
     let mut nodes = Vec::new();
     for name in ["a", "b", "c"] {
         nodes.push(Node::named(name).await);
@@ -396,12 +396,12 @@ async fn kill_and_return(check: Option<Check>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_is_not_noticed_with_tcp_checks() {
-    kill_and_return(Some(Check::Tcp)).await;
+    kill_and_return(Some(HealthCheck::Tcp)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_is_not_noticed_with_http_checks() {
-    kill_and_return(Some(Check::Http { path: "/health".to_owned() })).await;
+    kill_and_return(Some(HealthCheck::Http { path: "/health".to_owned() })).await;
 }
 
 /// Without checks of the switch's own: what fails at the only ordinary node takes it out where a backup is up, and the backup serves.

@@ -6,7 +6,8 @@ mod support;
 
 use larder_core::NodeSpec;
 use larder_front::{
-    AnnounceOf, Check, HealthConfig, NodeEntry, OutboundTls, ProxyVersion, Reach, SwitchConfig, TlsOf,
+    HealthCheck, HealthConfig, NodeAnnounce, NodeEntry, NodeTls, NodeTransport, OutboundTls, ProxyVersion,
+    SwitchConfig,
 };
 use outer::{Authority, Outer, Serving};
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use support::{Running, config, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn over(nodes: &[(&str, SocketAddr)], reach: Reach) -> SwitchConfig {
+fn over(nodes: &[(&str, SocketAddr)], reach: NodeTransport) -> SwitchConfig {
     let mut config = config(&[]);
     config.nodes = nodes
         .iter()
@@ -26,8 +27,8 @@ fn over(nodes: &[(&str, SocketAddr)], reach: Reach) -> SwitchConfig {
     config
 }
 
-fn announcing(version: ProxyVersion) -> Reach {
-    Reach { announce: Some(version), tls: None }
+fn announcing(version: ProxyVersion) -> NodeTransport {
+    NodeTransport { announce: Some(version), tls: None }
 }
 
 /// TLS by this authority, for a node of this name.
@@ -35,8 +36,8 @@ fn by(authority: &Authority, name: &str) -> OutboundTls {
     OutboundTls { authorities: Some(authority.ca()), name: Some(name.to_owned()), ..OutboundTls::default() }
 }
 
-fn secure(tls: OutboundTls) -> Reach {
-    Reach { tls: Some(tls), announce: None }
+fn secure(tls: OutboundTls) -> NodeTransport {
+    NodeTransport { tls: Some(tls), announce: None }
 }
 
 #[tokio::test]
@@ -103,7 +104,7 @@ async fn checks_are_announced_as_the_switchs_own() {
         let node = Outer::start("a", true, None).await;
         let mut config = over(&[("a", node.address)], announcing(version));
         config.health = HealthConfig {
-            active: Some(Check::Http { path: "/health".to_owned() }),
+            active: Some(HealthCheck::Http { path: "/health".to_owned() }),
             interval: Duration::from_millis(20),
             ..HealthConfig::default()
         };
@@ -134,7 +135,7 @@ async fn a_websocket_passes_an_announcing_connection_by_tls() {
     let authority = Authority::new();
     let tls = Serving::new(authority.leaf("node.test", false));
     let node = Outer::start("a", true, Some(tls)).await;
-    let reach = Reach { announce: Some(ProxyVersion::V2), tls: Some(by(&authority, "node.test")) };
+    let reach = NodeTransport { announce: Some(ProxyVersion::V2), tls: Some(by(&authority, "node.test")) };
     let switch = Running::start(over(&[("a", node.address)], reach));
     let mut client = switch.client().await;
     client
@@ -211,7 +212,7 @@ async fn what_is_wrong_with_a_certificate_is_a_failure_with_a_name() {
 #[tokio::test]
 async fn checks_shake_hands_too() {
     let (authority, other) = (Authority::new(), Authority::new());
-    for check in [Check::Tcp, Check::Http { path: "/".to_owned() }] {
+    for check in [HealthCheck::Tcp, HealthCheck::Http { path: "/".to_owned() }] {
         let bad = Outer::start("bad", false, Some(Serving::new(other.leaf("node.test", false)))).await;
         let good = Outer::start("good", false, Some(Serving::new(authority.leaf("node.test", false)))).await;
         let nodes = [("bad", bad.address), ("good", good.address)];
@@ -247,9 +248,9 @@ async fn a_node_that_asks_for_a_certificate_is_shown_one() {
     let seen = node.seen();
     assert_eq!((seen.len(), seen[0].certificate), (1, true));
 
-    for wrong in [None, Some(authority.leaf("switch.test", false))] {
+    for route_error in [None, Some(authority.leaf("switch.test", false))] {
         let node = Outer::start("a", false, Some(serving())).await;
-        let switch = Running::start(over(&[("a", node.address)], secure(with(wrong))));
+        let switch = Running::start(over(&[("a", node.address)], secure(with(route_error))));
         let reply = switch.client().await.get("/").await;
         assert_eq!((reply.status, reply.field("x-larder-error")), (502, Some("node_tls")));
     }
@@ -292,11 +293,11 @@ async fn a_node_says_otherwise_for_itself() {
     let announced = Outer::start("announced", true, None).await;
     let tls = Outer::start("tls", true, Some(Serving::new(authority.leaf("node.test", false)))).await;
     let nodes = [("plain", plain.address), ("announced", announced.address), ("tls", tls.address)];
-    let reach = Reach { tls: Some(by(&authority, "node.test")), announce: Some(ProxyVersion::V1) };
+    let reach = NodeTransport { tls: Some(by(&authority, "node.test")), announce: Some(ProxyVersion::V1) };
     let mut config = over(&nodes, reach);
-    config.nodes[0].tls = TlsOf::Off;
-    config.nodes[0].announce = AnnounceOf::Own(None);
-    config.nodes[1].tls = TlsOf::Off;
+    config.nodes[0].tls = NodeTls::Off;
+    config.nodes[0].announce = NodeAnnounce::Own(None);
+    config.nodes[1].tls = NodeTls::Off;
     let switch = Running::start(config);
     let mut client = switch.client().await;
     for i in 0..30 {

@@ -3,7 +3,7 @@
 mod support;
 
 use http::HeaderName;
-use larder_front::{ClientLimits, HealthConfig, NodeStanding, OutlierConfig, RetryConfig};
+use larder_front::{ClientLimits, HealthConfig, NodeReloadState, OutlierConfig, RetryConfig};
 use larder_testkit::{eventually_asked, take_time_async};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -137,21 +137,21 @@ async fn what_is_out_or_drains_stays_so_in_the_process_that_takes_over() {
         client.get(&format!("/{number}")).await;
     }
     assert!(!up(&before, "bad"));
-    let standings = before.handle.standings();
+    let node_reload_states = before.handle.node_reload_states();
     let after = Running::start(config.clone());
-    standings.iter().for_each(|standing| after.handle.stand(standing).unwrap());
-    assert_eq!(after.handle.standings()[..2], standings[..2]);
+    node_reload_states.iter().for_each(|standing| after.handle.stand(standing).unwrap());
+    assert_eq!(after.handle.node_reload_states()[..2], node_reload_states[..2]);
     assert!(!up(&after, "bad") && up(&after, "good") && !up(&after, "leaves"));
     // Not later than the drain began there, by a clock that they share in life.
-    let drains = |standing: &NodeStanding| standing.drains_since_ns;
-    let [then, now] = [&standings, &after.handle.standings()].map(|all| drains(&all[2]));
+    let drains = |standing: &NodeReloadState| standing.drains_since_ns;
+    let [then, now] = [&node_reload_states, &after.handle.node_reload_states()].map(|all| drains(&all[2]));
     assert!(now > 0 && now <= then, "{now} {then}");
     mood.store(false, SeqCst);
     eventually("it is back", || up(&after, "bad")).await;
     // A switch that looks for no such nodes has none.
     config.outliers = OutlierConfig::default();
     let without = Running::start(config);
-    standings.iter().for_each(|standing| without.handle.stand(standing).unwrap());
+    node_reload_states.iter().for_each(|standing| without.handle.stand(standing).unwrap());
     assert!(up(&without, "bad"));
 }
 

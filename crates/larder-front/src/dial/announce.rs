@@ -1,11 +1,12 @@
-//! What a connection to a node begins with where it announces its client: the PROXY protocol, versions 1 and 2.
+//! PROXY protocol header, versions 1 and 2, that announces the client at the start of a connection to a node.
 //!
-//! After haproxy's doc/proxy-protocol.txt (sections 2.1, 2.2 and 2.2.6). A connection is of one client from its first byte to
-//! its last. Those of the switch itself (health checks, load reports) are announced as such: `UNKNOWN`, or the command `LOCAL`.
+//! Follows haproxy's doc/proxy-protocol.txt (sections 2.1, 2.2 and 2.2.6). An announced connection serves one client
+//! only. Connections of the switch itself (health checks, load reports) are announced as `UNKNOWN` (version 1) or by
+//! the command `LOCAL` (version 2).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// How version 2 begins.
+/// Signature of version 2.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const V2_LOCAL: u8 = 0x20;
 const V2_PROXY: u8 = 0x21;
@@ -13,48 +14,48 @@ const V2_PROXY: u8 = 0x21;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 const UNSPEC: u8 = 0x00;
-/// Type-length-values: what TLS has shown, and within it the version.
+/// Types of type-length-values: TLS, and the TLS version within it.
 const PP2_TYPE_SSL: u8 = 0x20;
 const PP2_SUBTYPE_SSL_VERSION: u8 = 0x21;
-/// The client came by TLS; it showed a certificate on this connection.
+/// Flags: the client uses TLS; it has sent a certificate on this connection.
 const PP2_CLIENT_SSL: u8 = 0x01;
 const PP2_CLIENT_CERT_CONN: u8 = 0x02;
 
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyVersion {
-    /// A line of text.
+    /// One line of text.
     V1,
-    /// Binary, with what TLS has shown of the client.
+    /// Binary, with facts about the client's TLS.
     V2,
 }
 
-/// Whom a connection is announced to be from.
+/// Client that a connection announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
+pub(crate) struct Announcement {
     pub(crate) client: SocketAddr,
-    /// Where the client connected.
+    /// Address that the client connected to.
     pub(crate) server: SocketAddr,
-    pub(crate) tls: Option<ShownByTls>,
+    pub(crate) tls: Option<TlsFacts>,
 }
 
-/// What TLS has shown of a client.
+/// Facts about a client's TLS connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShownByTls {
-    /// As `TLSv1.3`.
+pub(crate) struct TlsFacts {
+    /// Version, for example `TLSv1.3`.
     pub(crate) version: &'static str,
-    /// It has shown a certificate, and that did.
+    /// Whether the client has sent a valid certificate.
     pub(crate) certificate: bool,
 }
 
 impl ProxyVersion {
-    /// The bytes that a connection of the switch itself begins with.
+    /// Returns the header of a connection of the switch itself.
     pub fn own_announcement(self) -> Vec<u8> {
         self.announcement(None)
     }
 
-    /// The bytes of an announcement; of `None` for connections of the switch itself.
-    pub(crate) fn announcement(self, of: Option<&Announced>) -> Vec<u8> {
+    /// Returns the header for a client, or for the switch itself if `of` is `None`.
+    pub(crate) fn announcement(self, of: Option<&Announcement>) -> Vec<u8> {
         match (self, of) {
             (Self::V1, None) => b"PROXY UNKNOWN\r\n".to_vec(),
             (Self::V1, Some(of)) => line(of),
@@ -64,8 +65,9 @@ impl ProxyVersion {
     }
 }
 
-/// Both addresses in one family: IPv4 in IPv6 is IPv4, and beside an address of IPv6 it is mapped.
-fn in_one_family(of: &Announced) -> (IpAddr, IpAddr) {
+/// Returns both addresses in one family. IPv4-mapped addresses become IPv4; beside an IPv6 address, IPv4 becomes
+/// IPv4-mapped.
+fn in_one_family(of: &Announcement) -> (IpAddr, IpAddr) {
     let mapped = |address: IpAddr| -> Ipv6Addr {
         match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -78,13 +80,13 @@ fn in_one_family(of: &Announced) -> (IpAddr, IpAddr) {
     }
 }
 
-fn line(of: &Announced) -> Vec<u8> {
+fn line(of: &Announcement) -> Vec<u8> {
     let (client, server) = in_one_family(of);
     let family = if client.is_ipv4() { "TCP4" } else { "TCP6" };
     format!("PROXY {family} {client} {server} {} {}\r\n", of.client.port(), of.server.port()).into_bytes()
 }
 
-fn binary(of: &Announced) -> Vec<u8> {
+fn binary(of: &Announcement) -> Vec<u8> {
     let (client, server) = in_one_family(of);
     let mut rest = Vec::with_capacity(64);
     for address in [client, server] {
@@ -114,7 +116,7 @@ fn binary(of: &Announced) -> Vec<u8> {
     bytes
 }
 
-/// Appends a type-length-value. All of ours are a few bytes long.
+/// Appends a type-length-value. Values are a few bytes long.
 fn put(to: &mut Vec<u8>, kind: u8, value: &[u8]) {
     to.push(kind);
     to.extend((value.len() as u16).to_be_bytes());
@@ -126,12 +128,12 @@ mod tests {
     use super::*;
     use ppp::{HeaderResult, v1, v2};
 
-    fn announced(client: &str, server: &str, tls: Option<ShownByTls>) -> Announced {
-        Announced { client: client.parse().unwrap(), server: server.parse().unwrap(), tls }
+    fn announced(client: &str, server: &str, tls: Option<TlsFacts>) -> Announcement {
+        Announcement { client: client.parse().unwrap(), server: server.parse().unwrap(), tls }
     }
 
     #[test]
-    fn a_line_says_who_and_where() {
+    fn version_1_is_one_line_of_text() {
         for (client, server, line) in [
             ("192.0.2.7:4711", "203.0.113.1:80", "PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n"),
             ("[::ffff:192.0.2.7]:4711", "203.0.113.1:80", "PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n"),
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_form_is_read_by_another_library() {
+    fn version_2_parses_in_another_library() {
         let bytes = ProxyVersion::V2.announcement(Some(&announced("192.0.2.7:4711", "203.0.113.1:80", None)));
         let HeaderResult::V2(Ok(read)) = HeaderResult::parse(&bytes) else { panic!("no announcement") };
         let expected = v2::IPv4::new([192, 0, 2, 7], [203, 0, 113, 1], 4711, 80);
@@ -160,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn what_tls_has_shown_is_told() {
+    fn version_2_carries_tls_facts() {
         for (certificate, flags, verify) in [(false, 1, [0, 0, 0, 1]), (true, 3, [0; 4])] {
-            let tls = Some(ShownByTls { version: "TLSv1.3", certificate });
+            let tls = Some(TlsFacts { version: "TLSv1.3", certificate });
             let of = announced("[2001:db8::7]:1", "[2001:db8::1]:2", tls);
             let bytes = ProxyVersion::V2.announcement(Some(&of));
             let HeaderResult::V2(Ok(read)) = HeaderResult::parse(&bytes) else { panic!("no announcement") };

@@ -1,35 +1,35 @@
 //! TLS to nodes ([`OutboundTls`]).
 //!
-//! Files are read when a node is added, and so again by the process of a reload.
+//! Files are read when a node is added, and again by the new process of a reload.
 
 use larder_edge::{CertificateFault, LoadedTls, OutboundTls};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
 
-/// TLS to one node, its files read.
-pub(crate) struct Loaded {
+/// TLS client for one node, with its files loaded.
+pub(crate) struct NodeTlsClient {
     config: OutboundTls,
     http2: bool,
-    /// Of all that a connection depends on: others may not use it.
+    /// Hash of all settings that a connection depends on. Connections with another key must not be used.
     pub(super) key: u64,
     pub(super) server: ServerName<'static>,
-    /// For the protocol of requests, and for HTTP/1.1.
-    pub(super) as_traffic: Arc<ClientConfig>,
+    /// Configurations for requests, and for HTTP/1.1.
+    pub(super) for_requests: Arc<ClientConfig>,
     pub(super) http1: Arc<ClientConfig>,
 }
 
-impl std::fmt::Debug for Loaded {
+impl std::fmt::Debug for NodeTlsClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loaded")
+        f.debug_struct("NodeTlsClient")
             .field("server", &self.server)
             .field("verify", &self.config.verify)
             .finish_non_exhaustive()
     }
 }
 
-impl Loaded {
-    /// For a node whose address names `host`.
+impl NodeTlsClient {
+    /// Creates the client of a node whose address names `host`.
     pub(crate) fn new(config: &OutboundTls, host: &str, http2: bool) -> Result<Self, CertificateFault> {
         let name = config.name.as_deref().unwrap_or(host).trim_matches(['[', ']']);
         let loaded = config.load()?;
@@ -39,13 +39,13 @@ impl Loaded {
             client.alpn_protocols = vec![protocol.to_vec()];
             Arc::new(client)
         };
-        let (as_traffic, http1) = (with(if http2 { b"h2" } else { b"http/1.1" }), with(b"http/1.1"));
+        let (for_requests, http1) = (with(if http2 { b"h2" } else { b"http/1.1" }), with(b"http/1.1"));
         let key = key(config, name, &loaded);
-        Ok(Self { config: config.clone(), http2, key, server, as_traffic, http1 })
+        Ok(Self { config: config.clone(), http2, key, server, for_requests, http1 })
     }
 
-    /// For the same node when its address names another host. What cannot be read now stays as it was: nobody is believed by it
-    /// who was not before.
+    /// Returns the client for the same node at another host. If the files cannot be read now, the old settings stay,
+    /// which trust nobody new.
     pub(super) fn moved(self: &Arc<Self>, host: &str) -> Arc<Self> {
         if self.config.name.is_some() {
             return self.clone();
@@ -53,7 +53,7 @@ impl Loaded {
         match Self::new(&self.config, host, self.http2) {
             Ok(loaded) => Arc::new(loaded),
             Err(error) => {
-                tracing::warn!(host, %error, "TLS to a node that has moved is as before");
+                tracing::warn!(host, %error, "cannot load TLS files for a node's new address: old settings stay");
                 self.clone()
             }
         }

@@ -10,7 +10,7 @@
 //! rules for all routes run, then the route's. For a reply: the switch's own fields, the rules for all routes, the
 //! route's. Among the rules of one place: remove, set, add.
 //!
-//! What is edited must pass through the switch's hands: such routes are relayed ([`crate::Why::Edited`]).
+//! What is edited must pass through the switch's hands: such routes are relayed ([`crate::DeliveryReason::Edited`]).
 
 mod answer;
 mod compress;
@@ -38,7 +38,7 @@ pub(crate) use sticky::{cookie, cookie_of, other_cookies, rendezvous};
 pub use template::{Stage, Template};
 
 use crate::guard::Guard;
-use crate::hedge::Hedge;
+use crate::hedge::HedgeConfig;
 use larder_edge::Fields;
 
 /// What a client asks for in `Accept-Encoding` and says in `Cookie`: a coding is chosen that the route has and the client
@@ -79,7 +79,7 @@ pub struct Edits {
     /// Replies are compressed for clients that ask for it.
     pub compress: Option<Compression>,
     /// Another node is asked too where one is slow.
-    pub hedge: Option<Hedge>,
+    pub hedge: Option<HedgeConfig>,
 }
 
 impl Edits {

@@ -10,7 +10,7 @@ mod users;
 pub use users::{Users, UsersError};
 
 use crate::config_error::ConfigError;
-use crate::config_error::wrong;
+use crate::config_error::route_error;
 use crate::failure::Failure;
 use larder_edge::{AddressRange, Fields};
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ impl Guard {
             return Ok(());
         }
         let what = "printable ASCII without quotes and backslashes, 256 bytes at most".to_owned();
-        Err(wrong(at, "guard.realm", what))
+        Err(route_error(at, "guard.realm", what))
     }
 
     /// Whether clients of this address may make requests.

@@ -72,9 +72,10 @@ impl SwitchHandle {
         let now = shared.decider.clock.now();
         let head = Head::new(method.as_bytes(), host.as_bytes(), path_and_query.as_bytes(), headers);
         let request = shared.decider.routing.request(&head, client);
-        let wish = shared.decider.wish(&request, &head, now, |name| cookie_of(headers.get("cookie")?, name));
-        let request = wish.map_or(request, |wish| request.with_tie(wish.tie));
-        let route = shared.decider.routing.of(request.route);
+        let affinity =
+            shared.decider.affinity(&request, &head, now, |name| cookie_of(headers.get("cookie")?, name));
+        let request = affinity.map_or(request, |affinity| request.with_tie(affinity.tie));
+        let route = shared.decider.routing.route(request.route);
         let explanation = shared.decider.dispatcher.explain_request(now, &request);
         let mut key = Vec::new();
         route.with_key_head(&head, |head| route.key.render(head, &mut key));
@@ -91,7 +92,7 @@ impl SwitchHandle {
             key: String::from_utf8_lossy(&key).into_owned(),
             id: explanation.target.to_string(),
             policy: explanation.policy.to_string(),
-            session_of: wish.map(|wish| name(wish.node)),
+            session_of: affinity.map(|affinity| name(affinity.node)),
             known: known.is_some(),
             servers: known.iter().flat_map(|known| &known.servers).map(|&node| name(node)).collect(),
             unchanged_for_s: known.and_then(|known| known.changed).map(|at| (now - at).as_secs_f64()),

@@ -33,7 +33,7 @@ impl SwitchHandle {
             HotTarget {
                 target: label.text.into(),
                 id: target.to_string(),
-                route: shared.decider.routing.of(label.request.route).name.to_string(),
+                route: shared.decider.routing.route(label.request.route).name.to_string(),
                 requests_per_s,
                 share,
                 servers: known.iter().flat_map(|known| &known.servers).map(name).collect(),

@@ -60,9 +60,9 @@ impl SwitchHandle {
     pub fn live(&self) -> LiveStatus {
         let shared = &*self.shared;
         let deliveries = shared.handoff.iter().flat_map(|edge| edge.counts.deliveries());
-        let delivery = |(Delivery { mechanism, why }, count)| DeliveryCount {
+        let delivery = |(Delivery { mechanism, reason }, count)| DeliveryCount {
             mechanism: mechanism.name(),
-            why: why.name(),
+            why: reason.name(),
             count,
         };
         let (bounds_s, counts) = shared.decider.metrics.request_times();

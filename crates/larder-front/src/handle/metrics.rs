@@ -5,7 +5,7 @@ use super::status::{Sums, SwitchHandle};
 use super::switches::SetsStatus;
 use crate::decider::Decider;
 use crate::failure::Failure;
-use crate::hedge::Hedging;
+use crate::hedge::RouteHedging;
 use crate::metrics::QUEUE_WAIT;
 use crate::metrics::cells::{HISTOGRAM_CELLS, bounds_s};
 use crate::metrics::table::{self, Metric, MetricKind};
@@ -59,7 +59,7 @@ impl Collector for Snapshot {
         self.routes(&mut encoder)?;
         self.handoff(&mut encoder)?;
         self.tls(&mut encoder)?;
-        self.beside(&mut encoder, &rows)?;
+        self.peer_switches(&mut encoder, &rows)?;
         self.switch(&mut encoder)?;
         self.reloads(&mut encoder)?;
         self.spans(&mut encoder)?;
@@ -269,19 +269,20 @@ impl Snapshot {
     }
 
     /// Other switches.
-    fn beside(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
-        let beside = self.shared.beside.as_ref();
-        let (others, sets) =
-            beside.map(|beside| beside.numbers(self.shared.decider.clock.now())).unwrap_or_default();
+    fn peer_switches(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
+        let peer_switches = self.shared.peer_switches.as_ref();
+        let (others, sets) = peer_switches
+            .map(|peer_switches| peer_switches.numbers(self.shared.decider.clock.now()))
+            .unwrap_or_default();
         let sets = SetsStatus::from(sets);
-        let network = beside.map(|beside| beside.counted()).unwrap_or_default();
+        let network = peer_switches.map(|peer_switches| peer_switches.counted()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::OTHERS)?;
         for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {
             states.encode_family(&[("state", state)])?.encode_gauge(&(value as u64))?;
         }
         let mut elsewhere = describe(encoder, &table::ELSEWHERE)?;
-        for row in rows.iter().filter(|_| beside.is_some()) {
+        for row in rows.iter().filter(|_| peer_switches.is_some()) {
             let requests = self.shared.decider.dispatcher.nodes().elsewhere(row.id);
             elsewhere.encode_family(&[("node", &*row.name)])?.encode_gauge(&requests)?;
         }
@@ -317,14 +318,14 @@ impl Snapshot {
             for (outcome, value) in mirror.outcomes() {
                 count(
                     &mut copies,
-                    &[("route", &*routing.of(mirror.route).name), ("outcome", outcome)],
+                    &[("route", &*routing.route(mirror.route).name), ("outcome", outcome)],
                     value,
                 )?;
             }
         }
         let mut hedges = describe(encoder, &table::HEDGES)?;
         for (_, route) in routing.all() {
-            for (outcome, value) in route.hedging.iter().flat_map(Hedging::outcomes) {
+            for (outcome, value) in route.hedging.iter().flat_map(RouteHedging::outcomes) {
                 count(&mut hedges, &[("route", &*route.name), ("outcome", outcome)], value)?;
             }
         }
@@ -337,7 +338,7 @@ impl Snapshot {
         let edge = self.shared.handoff.as_ref();
         let mut deliveries = describe(encoder, &table::DELIVERIES)?;
         for (delivery, value) in edge.iter().flat_map(|edge| edge.counts.deliveries()) {
-            let labels = [("mechanism", delivery.mechanism.name()), ("why", delivery.why.name())];
+            let labels = [("mechanism", delivery.mechanism.name()), ("why", delivery.reason.name())];
             count(&mut deliveries, &labels, value)?;
         }
         let mut ends = describe(encoder, &table::HANDOFF_ENDS)?;

@@ -15,7 +15,7 @@ mod switches;
 pub use explain::ExplainReply;
 pub use hottest::HotTarget;
 pub use live::{DeliveryCount, Latency, LiveStatus};
-pub use reloads::{NodeStanding, ShareStanding};
+pub use reloads::{NodeReloadState, ShareReloadState};
 pub use routes::{ClassStatus, RouteFault, RouteStatus, ShareRefused};
 pub use shadow::{MemoryStatus, PolicyShadow, ShadowFigures, ShadowStatus};
 pub use status::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// How a node stands, by what this process has been told and has found out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeStanding {
+pub struct NodeReloadState {
     /// Its name.
     pub name: String,
     /// Its address as configured.
@@ -39,7 +39,7 @@ pub struct NodeStanding {
 
 /// A route's share that the operator has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShareStanding {
+pub struct ShareReloadState {
     /// The route, by name.
     pub route: String,
     /// The share that the config gives it, in thousandths of a percent.
@@ -50,26 +50,26 @@ pub struct ShareStanding {
 
 impl SwitchHandle {
     /// How the nodes stand, for the process that takes over.
-    pub fn standings(&self) -> Vec<NodeStanding> {
+    pub fn node_reload_states(&self) -> Vec<NodeReloadState> {
         let rows = self.shared.decider.dispatcher.nodes().rows().into_iter();
         let with_node = rows.filter_map(|row| Some((self.shared.decider.nodes.get(row.id)?, row)));
-        let members = with_node.filter(|(node, _)| !node.standing().left);
-        let standing = members.map(|(node, row)| {
-            let standing = node.standing();
-            NodeStanding {
+        let members = with_node.filter(|(node, _)| !node.condition().left);
+        let condition = members.map(|(node, row)| {
+            let condition = node.condition();
+            NodeReloadState {
                 name: row.name.to_string(),
                 address: node.address.clone(),
                 weight_milli: row.weight.milli(),
-                drained: standing.drained,
-                healthy: standing.healthy,
+                drained: condition.drained,
+                healthy: condition.healthy,
                 joining: row.joining,
-                drains_since_ns: node.drains_since().map_or(0, Time::as_nanos),
+                drains_since_ns: node.draining_since().map_or(0, Time::as_nanos),
                 ejections: node.ejections.load(Relaxed),
-                ejected: standing.ejected,
+                ejected: condition.ejected,
                 ejected_until_ns: node.ejected_until.load(Relaxed),
             }
         });
-        standing.collect()
+        condition.collect()
     }
 
     /// Lets a node stand as it did in the process before: drained, and since when; down or ejected if it was and is where it
@@ -77,7 +77,7 @@ impl SwitchHandle {
     ///
     /// # Errors
     /// There is no such node.
-    pub fn stand(&self, before: &NodeStanding) -> Result<(), UnknownNode> {
+    pub fn stand(&self, before: &NodeReloadState) -> Result<(), UnknownNode> {
         let node = self.member(&before.name)?;
         let is_the_same = node.address == before.address;
         let looks = self.shared.guards.outliers.is_on() && is_the_same;
@@ -85,40 +85,44 @@ impl SwitchHandle {
             node.ejections.store(before.ejections, Relaxed);
             node.ejected_until.store(before.ejected_until_ns, Relaxed);
         }
-        self.shared.decider.change(&node, "as before the reload", |standing| {
-            standing.drained = before.drained;
-            standing.healthy = before.healthy || !is_the_same;
-            standing.ejected = before.ejected && looks;
+        self.shared.decider.change_condition(&node, "as before the reload", |condition| {
+            condition.drained = before.drained;
+            condition.healthy = before.healthy || !is_the_same;
+            condition.ejected = before.ejected && looks;
         });
         if before.drains_since_ns > 0 {
-            node.drains_since_before(Time::from_nanos(before.drains_since_ns));
+            node.set_draining_since(Time::from_nanos(before.drains_since_ns));
         }
         Ok(())
     }
 
     /// The shares that routes have by the operator's word, for the process that takes over.
-    pub fn shares(&self) -> Vec<ShareStanding> {
+    pub fn shares(&self) -> Vec<ShareReloadState> {
         let routing = &self.shared.decider.routing;
         let changed = routing.all().filter_map(|(id, route)| {
-            let (configured, share) = routing.of(route.share_of?).split.as_ref()?.shares(id)?;
-            (configured != share).then(|| ShareStanding { route: route.name.to_string(), configured, share })
+            let (configured, share) = routing.route(route.share_of?).split.as_ref()?.shares(id)?;
+            (configured != share).then(|| ShareReloadState {
+                route: route.name.to_string(),
+                configured,
+                share,
+            })
         });
         changed.collect()
     }
 
     /// Gives routes the shares that they had in the process before. Where the config says another than it did then, that is
     /// the operator's newer word. Returns what cannot be had any more.
-    pub fn share_as_before(&self, before: &[ShareStanding]) -> Vec<ShareRefused> {
+    pub fn share_as_before(&self, before: &[ShareReloadState]) -> Vec<ShareRefused> {
         let routing = &self.shared.decider.routing;
         let configured = |route: &str| {
             let (id, routed) = routing.named(route)?;
-            Some(routing.of(routed.share_of?).split.as_ref()?.shares(id)?.0)
+            Some(routing.route(routed.share_of?).split.as_ref()?.shares(id)?.0)
         };
-        let mut same: Vec<&ShareStanding> =
+        let mut same: Vec<&ShareReloadState> =
             before.iter().filter(|share| configured(&share.route) == Some(share.configured)).collect();
         // Those that take less make room for those that take more.
         same.sort_by_key(|share| i64::from(share.share) - i64::from(share.configured));
-        let had = |share: &&ShareStanding| f64::from(share.share) / 1000.0;
+        let had = |share: &&ShareReloadState| f64::from(share.share) / 1000.0;
         same.iter().filter_map(|share| self.set_share(&share.route, had(share)).err()).collect()
     }
 
@@ -147,8 +151,8 @@ impl SwitchHandle {
     /// handed-off ones go on by the kernel. False if there is no plane. Blocks for a moment. The network of switches, too,
     /// is for the other one from here on.
     pub fn let_go(&self) -> bool {
-        if let Some(beside) = &self.shared.beside {
-            beside.let_go();
+        if let Some(peer_switches) = &self.shared.peer_switches {
+            peer_switches.let_go();
         }
         self.shared.handoff.as_ref().is_some_and(|edge| {
             edge.let_go();
@@ -158,8 +162,8 @@ impl SwitchHandle {
 
     /// The process that was to take over did not come up: joins the network of switches again.
     pub fn resume(&self) {
-        if let Some(beside) = &self.shared.beside {
-            beside.resume();
+        if let Some(peer_switches) = &self.shared.peer_switches {
+            peer_switches.resume();
         }
     }
 

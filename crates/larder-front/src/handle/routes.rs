@@ -98,7 +98,7 @@ impl SwitchHandle {
     pub fn set_share(&self, route: &str, percent: f64) -> Result<(), ShareRefused> {
         let routing = &self.shared.decider.routing;
         let (id, routed) = routing.named(route).ok_or_else(|| ShareRefused::Unknown(route.to_owned()))?;
-        let split = routed.share_of.and_then(|of| routing.of(of).split.as_ref());
+        let split = routed.share_of.and_then(|of| routing.route(of).split.as_ref());
         let split = split.ok_or_else(|| ShareRefused::NoShare(route.to_owned()))?;
         if !(0.0..=100.0).contains(&percent) {
             return Err(ShareRefused::OutOfRange(percent));
@@ -127,9 +127,9 @@ impl SwitchHandle {
                 name: route.name.to_string(),
                 matchers: route.matchers.iter().map(ToString::to_string).collect(),
                 policy: dispatcher.settings_of(id).policy.to_string(),
-                share_of: route.share_of.map(|of| shared.decider.routing.of(of).name.to_string()),
+                share_of: route.share_of.map(|of| shared.decider.routing.route(of).name.to_string()),
                 share: route.share_of.and_then(|of| {
-                    let share = shared.decider.routing.of(of).split.as_ref()?.share(id)?;
+                    let share = shared.decider.routing.route(of).split.as_ref()?.share(id)?;
                     Some(f64::from(share) / 1000.0)
                 }),
                 key: route.key.to_string(),
@@ -170,7 +170,7 @@ impl SwitchHandle {
     /// There is no such route, or its policy uses no table.
     pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<Taken, RouteFault> {
         let id = self.route(route)?;
-        match &self.shared.decider.routing.of(id).census {
+        match &self.shared.decider.routing.route(id).census {
             Some(census) => Ok(census.take(carry_permille)),
             None => Err(self.no_table(route, id)),
         }

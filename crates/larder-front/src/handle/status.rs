@@ -189,12 +189,12 @@ impl SwitchHandle {
                 state: row.state.to_string(),
                 backup: row.backup,
                 standby: row.standby,
-                healthy: node.standing().healthy,
+                healthy: node.condition().healthy,
                 load: row.load,
                 long_lived: row.long_lived,
                 weight: f64::from(row.weight.milli()) / 1000.0,
                 cache_bytes: row.cache.get(),
-                groups: self.shared.decider.routing.names_of(row.groups),
+                groups: self.shared.decider.routing.group_names(row.groups),
                 joining: row.joining,
                 failures_in_a_row: node.failures.load(Relaxed),
                 requests,
@@ -294,14 +294,14 @@ impl SwitchHandle {
         // In its place before the dispatcher chooses it for the first time.
         let claim = |id: NodeId| {
             shared.decider.metrics.forget(id);
-            shared.decider.nodes.put(Node::new(id, entry, dial));
+            shared.decider.nodes.insert(Node::new(id, entry, dial));
         };
         let id = shared.decider.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
         shared.decider.follow_backups();
         // Nobody listens once the switch has stopped; nothing is to be watched then.
         let _ = shared.joined.send(id);
-        shared.decider.waiting.deliver(&shared.decider.dispatcher, now, started);
+        shared.decider.waiters.deliver(&shared.decider.dispatcher, now, started);
         Ok(())
     }
 
@@ -312,7 +312,9 @@ impl SwitchHandle {
     /// There is no such node.
     pub fn leave(&self, name: &str) -> Result<(), UnknownNode> {
         let member = self.member(name)?;
-        self.shared.decider.change(&member, "no member any more", |standing| standing.left = true);
+        self.shared
+            .decider
+            .change_condition(&member, "no member any more", |condition| condition.left = true);
         if let Some(edge) = &self.shared.handoff {
             edge.node_leaves(member.id);
         }
@@ -337,9 +339,9 @@ impl SwitchHandle {
     pub fn move_to(&self, name: &str, address: &str, resolved: SocketAddr) -> Result<(), UnknownNode> {
         let shared = &*self.shared;
         let before = self.member(name)?;
-        let after = before.give_way(address, resolved).ok_or_else(|| UnknownNode(name.to_owned()))?;
+        let after = before.replace_at(address, resolved).ok_or_else(|| UnknownNode(name.to_owned()))?;
         let (id, from) = (after.id, before.resolved);
-        shared.decider.nodes.put(after);
+        shared.decider.nodes.insert(after);
         tracing::info!(node = name, address, %resolved, before = %from, "node moves");
         // Nobody listens once the switch has stopped; nothing is to be watched then.
         let _ = shared.joined.send(id);
@@ -355,7 +357,7 @@ impl SwitchHandle {
         let (now, mut started) = (self.shared.decider.clock.now(), Vec::new());
         self.shared.decider.dispatcher.reweigh(now, node.id, weight, &mut started);
         tracing::info!(node = name, %weight, "node changes weight");
-        self.shared.decider.waiting.deliver(&self.shared.decider.dispatcher, now, started);
+        self.shared.decider.waiters.deliver(&self.shared.decider.dispatcher, now, started);
         Ok(())
     }
 
@@ -374,7 +376,7 @@ impl SwitchHandle {
             if backup { "a backup" } else { "an ordinary node" }
         );
         self.shared.decider.follow_backups();
-        self.shared.decider.waiting.deliver(&self.shared.decider.dispatcher, now, started);
+        self.shared.decider.waiters.deliver(&self.shared.decider.dispatcher, now, started);
         Ok(())
     }
 
@@ -391,7 +393,7 @@ impl SwitchHandle {
 
     fn set_drained(&self, name: &str, drained: bool) -> Result<NodeState, UnknownNode> {
         let node = self.member(name)?;
-        self.shared.decider.change(&node, "operator", |standing| standing.drained = drained);
+        self.shared.decider.change_condition(&node, "operator", |condition| condition.drained = drained);
         Ok(self.shared.decider.dispatcher.nodes().state(node.id))
     }
 }

@@ -90,10 +90,10 @@ impl From<SwitchesCounts> for SetsStatus {
 impl SwitchHandle {
     /// This switch and those beside it; `None` if it is to have none.
     pub fn switches(&self) -> Option<SwitchesStatus> {
-        let beside = self.shared.beside.as_ref()?;
-        let network = beside.network().clone();
+        let peer_switches = self.shared.peer_switches.as_ref()?;
+        let network = peer_switches.network().clone();
         let members = network.as_ref().map(|network| network.members());
-        let (others, sets) = beside.numbers(self.shared.decider.clock.now());
+        let (others, sets) = peer_switches.numbers(self.shared.decider.clock.now());
         let sets = SetsStatus::from(sets);
         let other = |other: OtherView| {
             let mut members = members.iter().flat_map(|members| members.iter());
@@ -111,9 +111,9 @@ impl SwitchHandle {
         };
         let nodes = self.shared.decider.dispatcher.nodes();
         let there = nodes.rows().into_iter().map(|row| (row.name.to_string(), nodes.elsewhere(row.id)));
-        let machine = beside.machine();
+        let machine = peer_switches.machine();
         Some(SwitchesStatus {
-            name: beside.config.network.name.to_string(),
+            name: peer_switches.config.network.name.to_string(),
             listen: network.as_ref().map(|network| network.local()),
             incarnation: network.as_ref().map(|network| network.incarnation()),
             whole: machine.is_whole(),

@@ -4,10 +4,10 @@
 use super::edge::Edge;
 use super::frame::{self, Frame};
 use super::lock::lock;
-use super::mechanism::{Delivery, Mechanism, Why};
+use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use super::parts::{Load, State};
 use super::text::Text;
-use crate::lease::Started;
+use crate::lease::StartedRequest;
 use larder_core::handoff::Input;
 use larder_kernel::FlowKey;
 use larder_kernel::plane::is_undamaged;
@@ -29,7 +29,7 @@ impl Edge {
     pub(super) fn give_state(
         &self,
         (key, generation): (FlowKey, u64),
-        started: Started,
+        started: StartedRequest,
         text: Option<Arc<Text>>,
     ) {
         let mut machine = lock(&self.machine);
@@ -37,14 +37,14 @@ impl Edge {
         let Some(frames) = machine.packets(key, generation) else { return };
         let input = match self.state(key, frames, self.peers.tag_of(started.decision.node)) {
             Some(FirstCheckpoint { checkpoint, first_seq, complete }) => {
-                let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
+                let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair };
                 let (decision, load) = Load::of(started, delivery, text);
                 let state = State { checkpoint, unread: Vec::new() };
                 Input::State { key, generation, decision, load, state, first_seq, complete }
             }
             // What the client sends has not what a state needs: its timestamps, say, or a good checksum.
             None => {
-                let verdict = (Delivery::relay(Why::Failed), Some(Ok(started)));
+                let verdict = (Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
                 Input::Here { key, generation, verdict }
             }
         };

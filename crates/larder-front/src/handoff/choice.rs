@@ -1,15 +1,15 @@
 //! What the rule of [`super::mechanism`] sees of a request.
 
 use super::edge::Edge;
-use super::mechanism::{Delivery, Facts, Speaks};
+use super::mechanism::{ConnectionFacts, Delivery, FirstBytes};
 use larder_core::{NodeId, Request, RouteId};
 
 impl Edge {
     /// What the rule sees before a node is known.
-    pub(super) fn facts(&self, speaks: Speaks, accepted: bool) -> Facts {
-        Facts {
+    pub(super) fn facts(&self, first_bytes: FirstBytes, accepted: bool) -> ConnectionFacts {
+        ConnectionFacts {
             setting: self.config.setting,
-            speaks,
+            first_bytes,
             accepted,
             channel: false,
             node_cookie: false,
@@ -25,13 +25,18 @@ impl Edge {
     }
 
     /// The same for a request of a known route, whose own word counts.
-    pub(super) fn facts_of(&self, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
-        let (facts, routed) = (self.facts(speaks, accepted), self.decider.routing.of(route));
-        Facts {
+    pub(super) fn facts_of(
+        &self,
+        route: RouteId,
+        first_bytes: FirstBytes,
+        accepted: bool,
+    ) -> ConnectionFacts {
+        let (facts, routed) = (self.facts(first_bytes, accepted), self.decider.routing.route(route));
+        ConnectionFacts {
             setting: routed.mechanism.unwrap_or(facts.setting),
-            edited: routed.edited,
-            edits_later: self.decider.routing.edits,
-            guarded: self.decider.routing.guarded,
+            edited: routed.has_edits,
+            edits_later: self.decider.routing.any_edits,
+            guarded: self.decider.routing.any_guards,
             ..facts
         }
     }
@@ -41,7 +46,7 @@ impl Edge {
         &self,
         request: Request,
         node: NodeId,
-        speaks: Speaks,
+        first_bytes: FirstBytes,
         accepted: bool,
     ) -> Delivery {
         let peer = self.peers.capability(node);
@@ -50,7 +55,7 @@ impl Edge {
             .nodes
             .get(node)
             .map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
-        let facts = Facts {
+        let facts = ConnectionFacts {
             channel: peer.up,
             node_cookie: peer.cookie && peer.linked,
             node_repair: peer.repair && peer.linked,
@@ -58,7 +63,7 @@ impl Edge {
             reply_bytes: self.learned.reply_bytes(request.target),
             locality_lost: !peer.lateral
                 && self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts_of(request.route, speaks, accepted)
+            ..self.facts_of(request.route, first_bytes, accepted)
         };
         facts.choose()
     }

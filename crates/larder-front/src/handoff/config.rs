@@ -1,6 +1,6 @@
 //! What an edge is told.
 
-use super::mechanism::Setting;
+use super::mechanism::MechanismSetting;
 use crate::config_error::ConfigError;
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_kernel::repair::Mends;
@@ -58,7 +58,7 @@ impl Handshake {
 #[derive(Clone, Debug)]
 pub struct HandoffConfig {
     /// What is asked for. Default relay.
-    pub setting: Setting,
+    pub setting: MechanismSetting,
     /// Who completes the handshake under `repair`. Default the forwarding plane.
     pub handshake: Handshake,
     /// Names the instance: what it leaves in the kernel is found under this name. Default `switch`.
@@ -107,7 +107,7 @@ pub struct HandoffConfig {
 impl Default for HandoffConfig {
     fn default() -> Self {
         Self {
-            setting: Setting::Relay,
+            setting: MechanismSetting::Relay,
             handshake: Handshake::Plane,
             name: "switch".to_owned(),
             interface: None,

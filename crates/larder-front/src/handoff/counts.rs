@@ -1,6 +1,6 @@
 //! What the edge counts.
 
-use super::mechanism::{Delivery, Mechanism, Why};
+use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use larder_core::handoff::End;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The counters.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    delivered: [[AtomicU64; Why::ALL.len()]; Mechanism::ALL.len()],
+    delivered: [[AtomicU64; DeliveryReason::ALL.len()]; Mechanism::ALL.len()],
     ended: [AtomicU64; End::ALL.len()],
     /// Held packets that could not be sent on.
     lost: AtomicU64,
@@ -37,9 +37,9 @@ impl Default for Counts {
 }
 
 impl Counts {
-    pub(crate) fn delivered(&self, Delivery { mechanism, why }: Delivery) {
-        let why = Why::ALL.iter().position(|other| *other == why).unwrap_or(0);
-        self.delivered[mechanism as usize][why].fetch_add(1, Relaxed);
+    pub(crate) fn delivered(&self, Delivery { mechanism, reason }: Delivery) {
+        let reason = DeliveryReason::ALL.iter().position(|other| *other == reason).unwrap_or(0);
+        self.delivered[mechanism as usize][reason].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn ended(&self, end: End) {
@@ -72,9 +72,9 @@ impl Counts {
 
     /// Connections by mechanism and reason; those that are not zero.
     pub(crate) fn deliveries(&self) -> impl Iterator<Item = (Delivery, u64)> {
-        let all = Mechanism::ALL
-            .into_iter()
-            .flat_map(|mechanism| Why::ALL.into_iter().map(move |why| Delivery { mechanism, why }));
+        let all = Mechanism::ALL.into_iter().flat_map(|mechanism| {
+            DeliveryReason::ALL.into_iter().map(move |reason| Delivery { mechanism, reason })
+        });
         let cells = self.delivered.iter().flatten().map(|cell| cell.load(Relaxed));
         all.zip(cells).filter(|(_, count)| *count > 0)
     }

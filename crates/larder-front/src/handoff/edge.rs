@@ -19,12 +19,12 @@ use super::frame::{self, Frame};
 use super::learned::Learned;
 use super::lent::Lent;
 use super::lock::lock;
-use super::mechanism::{Delivery, Mechanism, Speaks, Why};
+use super::mechanism::{Delivery, DeliveryReason, FirstBytes, Mechanism};
 use super::parts::{self, EdgeState, Load};
 use super::peers::Peers;
 use super::text::Text;
 use crate::decider::Decider;
-use crate::lease::{Lease, Placement, Started};
+use crate::lease::{Lease, Placement, StartedRequest};
 use crate::limits::Timeouts;
 use crate::observers::Observers;
 use crate::target;
@@ -83,7 +83,7 @@ struct Pending {
     /// Of what is held.
     generation: u64,
     request: Request,
-    speaks: Speaks,
+    first_bytes: FirstBytes,
     text: Option<Arc<Text>>,
     /// The fast path's hash, where the decision may be used again.
     head: Option<u64>,
@@ -250,17 +250,20 @@ impl Edge {
 
     /// Reads what a held connection asks for, and asks the dispatcher.
     fn consider(self: &Arc<Self>, held: (FlowKey, u64), bytes: &[u8], head: Option<u64>) {
-        let speaks = match first::read(bytes) {
+        let first_bytes = match first::read(bytes) {
             First::Http(asked) => return self.asked(held, &asked, head),
             First::Tls(name) => return self.hello(held, &name),
-            First::No(speaks) => speaks,
+            First::No(first_bytes) => first_bytes,
         };
         let (key, generation) = held;
-        if speaks == Speaks::Partial {
+        if first_bytes == FirstBytes::Partial {
             self.act(Input::Incomplete { key, generation });
             return self.caught_up.notify_one();
         }
-        let delivery = self.facts(speaks, false).before_node().unwrap_or(Delivery::relay(Why::Unreadable));
+        let delivery = self
+            .facts(first_bytes, false)
+            .before_node()
+            .unwrap_or(Delivery::relay(DeliveryReason::Unreadable));
         self.here(key, generation, delivery, None);
     }
 
@@ -275,14 +278,21 @@ impl Edge {
             Some(self.learned.text(request.target, text))
         });
         let head = head.filter(|_| again);
-        self.decide(Pending { key, generation, request, speaks: Speaks::Http1, text: text.flatten(), head });
+        self.decide(Pending {
+            key,
+            generation,
+            request,
+            first_bytes: FirstBytes::Http1,
+            text: text.flatten(),
+            head,
+        });
     }
 
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
     fn hello(self: &Arc<Self>, (key, generation): (FlowKey, u64), name: &[u8]) {
         let request = self.request_by_name(name, Some(key.client.ip()));
-        let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
-        self.decide(Pending { key, generation, request, speaks, text: None, head: None });
+        let first_bytes = if self.config.tls { FirstBytes::Tls } else { FirstBytes::TlsHere };
+        self.decide(Pending { key, generation, request, first_bytes, text: None, head: None });
     }
 
     /// The dispatcher's request of a header. `headers`: its fields, perhaps watched.
@@ -292,18 +302,18 @@ impl Edge {
         headers: &dyn Headers,
         client: Option<IpAddr>,
     ) -> Request {
-        let head = target::head(asked.method.as_bytes(), asked.host, asked.target.as_bytes(), headers);
+        let head = target::rule_head(asked.method.as_bytes(), asked.host, asked.target.as_bytes(), headers);
         self.decider.routing.request(&head, client)
     }
 
     /// The dispatcher's request of a server name.
     pub(super) fn request_by_name(&self, name: &[u8], client: Option<IpAddr>) -> Request {
-        self.decider.routing.request(&target::head(b"CONNECT", name, b"", &()), client)
+        self.decider.routing.request(&target::rule_head(b"CONNECT", name, b"", &()), client)
     }
 
     fn decide(self: &Arc<Self>, pending: Pending) {
         let key = pending.key;
-        let facts = self.facts_of(pending.request.route, pending.speaks, false);
+        let facts = self.facts_of(pending.request.route, pending.first_bytes, false);
         if let Some(delivery) = facts.before_node() {
             return self.here(key, pending.generation, delivery, None);
         }
@@ -324,23 +334,23 @@ impl Edge {
 
     /// The dispatcher has answered.
     fn settle(self: &Arc<Self>, pending: Pending, lease: Lease, outcome: Result<Decision, Refusal>) {
-        let Pending { key, generation, request, speaks, text, head } = pending;
+        let Pending { key, generation, request, first_bytes, text, head } = pending;
         let decision = match outcome {
             Ok(decision) => decision,
             // The relay answers with the refusal.
             Err(refusal) => {
-                let delivery = Delivery::relay(Why::Refused);
+                let delivery = Delivery::relay(DeliveryReason::Refused);
                 return self.here(key, generation, delivery, Some(Err(refusal)));
             }
         };
         // Before anything can be used again.
         self.set_bases(decision.node);
-        let mut delivery = self.delivery(request, decision.node, speaks, false);
+        let mut delivery = self.delivery(request, decision.node, first_bytes, false);
         // A node that takes cookies for this address too could accept a copy of the first packet before the state comes.
         if delivery.mechanism == Mechanism::Repair && self.takes_cookies(decision.node) {
-            delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Cookie };
+            delivery = Delivery { mechanism: Mechanism::Cookie, reason: DeliveryReason::Cookie };
         }
-        let started = Started { lease, request, decision };
+        let started = StartedRequest { lease, request, decision };
         match delivery.mechanism {
             Mechanism::Repair => self.give_state((key, generation), started, text),
             Mechanism::Cookie => {
@@ -400,8 +410,11 @@ impl Edge {
     fn opened(&self, reused: Reusable) -> Option<(Decision, Load)> {
         let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
         let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
-        let counted =
-            self.reuse(request, reused.node, Delivery { mechanism: Mechanism::Cookie, why: Why::Fast });
+        let counted = self.reuse(
+            request,
+            reused.node,
+            Delivery { mechanism: Mechanism::Cookie, reason: DeliveryReason::Fast },
+        );
         // Afterwards, so that a gate that is set in between counts it twice and not never.
         self.peers.count_opened(reused.node);
         let (decision, load) = counted?;

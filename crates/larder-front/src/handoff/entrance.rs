@@ -5,11 +5,11 @@
 
 use super::edge::{Edge, Placed};
 use super::first::{self, First};
-use super::mechanism::{Delivery, Mechanism, Setting, Speaks, Why};
+use super::mechanism::{Delivery, DeliveryReason, FirstBytes, Mechanism, MechanismSetting};
 use super::moving::Moved;
 use super::splice;
 use super::text::Text;
-use crate::lease::{Lease, Placement, Started};
+use crate::lease::{Lease, Placement, StartedRequest};
 use larder_core::{Refusal, Request};
 use larder_kernel::FlowKey;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ async fn begins_with_tls(tcp: &TcpStream) -> bool {
 
 /// What the first bytes ask for.
 struct Seen {
-    speaks: Speaks,
+    first_bytes: FirstBytes,
     asked: Option<(Request, Option<Arc<Text>>)>,
 }
 
@@ -62,44 +62,47 @@ impl Edge {
                 let delivery = *delivery;
                 return self.relayed(tcp, delivery, None);
             }
-            None if self.config.setting == Setting::Relay && !self.config.tls => {
-                return self.relayed(tcp, Delivery::relay(Why::Configured), None);
+            None if self.config.setting == MechanismSetting::Relay && !self.config.tls => {
+                return self.relayed(tcp, Delivery::relay(DeliveryReason::Configured), None);
             }
             _ => self.look(&tcp).await,
         };
-        if let Some(delivery) = self.facts(seen.speaks, true).before_node()
+        if let Some(delivery) = self.facts(seen.first_bytes, true).before_node()
             && delivery.mechanism == Mechanism::Relay
         {
             return self.relayed(tcp, delivery, placed.and_then(|placed| placed.outcome));
         }
         let Some((request, text)) = seen.asked else {
-            return self.relayed(tcp, Delivery::relay(Why::Unreadable), None);
+            return self.relayed(tcp, Delivery::relay(DeliveryReason::Unreadable), None);
         };
-        if let Some(delivery) = self.facts_of(request.route, seen.speaks, true).before_node()
+        if let Some(delivery) = self.facts_of(request.route, seen.first_bytes, true).before_node()
             && delivery.mechanism == Mechanism::Relay
         {
             return self.relayed(tcp, delivery, placed.and_then(|placed| placed.outcome));
         }
         let started = match self.started(placed, request).await {
             Ok(started) => started,
-            Err(refusal) => return self.refused(tcp, Delivery::relay(Why::Refused), refusal).await,
+            Err(refusal) => {
+                return self.refused(tcp, Delivery::relay(DeliveryReason::Refused), refusal).await;
+            }
         };
-        let setting = self.facts_of(started.request.route, seen.speaks, true).before_node();
+        let setting = self.facts_of(started.request.route, seen.first_bytes, true).before_node();
         let delivery = setting
-            .unwrap_or_else(|| self.delivery(started.request, started.decision.node, seen.speaks, true));
+            .unwrap_or_else(|| self.delivery(started.request, started.decision.node, seen.first_bytes, true));
         match delivery.mechanism {
             Mechanism::Splice => {
-                let port = local.filter(|_| seen.speaks == Speaks::Tls).and_then(|local| self.port(local));
+                let port =
+                    local.filter(|_| seen.first_bytes == FirstBytes::Tls).and_then(|local| self.port(local));
                 self.splice(tcp, started, (delivery, port)).await
             }
             Mechanism::Repair => {
                 let Some(service) = local.and_then(|local| self.service(local)) else {
-                    return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
+                    return self.relayed(tcp, Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
                 };
                 match self.move_socket(FlowKey::new(client, service), tcp, started, text).await {
                     Moved::Gone | Moved::Lost => Entered::Done,
                     Moved::Stays(tcp, started) => {
-                        self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)))
+                        self.relayed(tcp, Delivery::relay(DeliveryReason::Failed), Some(Ok(started)))
                     }
                 }
             }
@@ -132,7 +135,7 @@ impl Edge {
             Some(decision) => decision,
             None => lease.wait().await?,
         };
-        Ok(Started { lease, request, decision })
+        Ok(StartedRequest { lease, request, decision })
     }
 
     /// Looks at the first bytes, for as long as a header may be awaited.
@@ -142,34 +145,39 @@ impl Edge {
         let mut rest_until = None;
         loop {
             let peeked = tokio::time::timeout_at(deadline, tcp.peek(&mut bytes)).await;
-            let Ok(Ok(length @ 1..)) = peeked else { return Seen { speaks: Speaks::Partial, asked: None } };
+            let Ok(Ok(length @ 1..)) = peeked else {
+                return Seen { first_bytes: FirstBytes::Partial, asked: None };
+            };
             if length == bytes.len() && length < PEEK_BYTES {
                 bytes.resize(PEEK_BYTES, 0);
                 continue;
             }
             let client = tcp.peer_addr().ok().map(|client| client.ip());
-            let speaks = match first::read(&bytes[..length]) {
+            let first_bytes = match first::read(&bytes[..length]) {
                 First::Http(asked) => {
                     let text = self.observers.access.is_some().then(|| self.learned.texts.of(&asked));
                     let text = text.flatten().map(Arc::new);
                     return Seen {
-                        speaks: Speaks::Http1,
+                        first_bytes: FirstBytes::Http1,
                         asked: Some((self.request(&asked, &*asked, client), text)),
                     };
                 }
                 First::Tls(name) => {
-                    let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
+                    let first_bytes = if self.config.tls { FirstBytes::Tls } else { FirstBytes::TlsHere };
                     let request = self.request_by_name(&name, client);
-                    return Seen { speaks, asked: Some((request, None)) };
+                    return Seen { first_bytes, asked: Some((request, None)) };
                 }
-                First::No(speaks) => speaks,
+                First::No(first_bytes) => first_bytes,
             };
             // What the relay cannot speak is waited for as long as a header may take.
             let patience =
                 if bytes[0] == first::HANDSHAKE { self.timeouts.header } else { self.config.header_wait };
             let until = *rest_until.get_or_insert(tokio::time::Instant::now() + patience);
-            if speaks != Speaks::Partial || length == bytes.len() || tokio::time::Instant::now() >= until {
-                return Seen { speaks, asked: None };
+            if first_bytes != FirstBytes::Partial
+                || length == bytes.len()
+                || tokio::time::Instant::now() >= until
+            {
+                return Seen { first_bytes, asked: None };
             }
             // What is there stays readable, so that readiness says nothing of what is missing.
             tokio::time::sleep(PEEK_PAUSE).await;
@@ -186,11 +194,11 @@ impl Edge {
     async fn splice(
         &self,
         tcp: TcpStream,
-        started: Started,
+        started: StartedRequest,
         (delivery, port): (Delivery, Option<u16>),
     ) -> Entered {
-        let Some(node) = self.decider.nodes.get(started.decision.node).and_then(|node| node.keep()) else {
-            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
+        let Some(node) = self.decider.nodes.get(started.decision.node).and_then(|node| node.to_arc()) else {
+            return self.relayed(tcp, Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
         };
         let mut address = node.resolved;
         address.set_port(port.unwrap_or(address.port()));
@@ -198,11 +206,13 @@ impl Edge {
         let back = match connected {
             Ok(Ok(back)) => back,
             // Nothing has been read, so that the relay can try this node again, and others.
-            Ok(Err(_)) | Err(_) => return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started))),
+            Ok(Err(_)) | Err(_) => {
+                return self.relayed(tcp, Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
+            }
         };
         let _ = back.set_nodelay(true);
         let Ok(pipes) = splice::Pipes::new() else {
-            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
+            return self.relayed(tcp, Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
         };
         self.counts.delivered(delivery);
         self.decider.metrics.handed(started.decision, started.request);
@@ -215,7 +225,7 @@ impl Edge {
         let now = self.decider.clock.now();
         let end = crate::metrics::HandedEnd { node: started.decision.node, bytes: sent, total: now - began };
         self.decider.metrics.handed_ended(&end);
-        let Started { mut lease, .. } = started;
+        let StartedRequest { mut lease, .. } = started;
         lease.release(now);
         Entered::Done
     }

@@ -4,7 +4,7 @@
 //! section 3), whose record may be cut into several segments. Linear in the bytes given; nothing is allocated but for a
 //! hello that spans several TLS records.
 
-use super::mechanism::Speaks;
+use super::mechanism::FirstBytes;
 use larder_core::rules::Headers;
 
 /// Header fields looked at; a request with more is left to the relay, which has the same limit for its answer.
@@ -29,7 +29,7 @@ pub(crate) enum First<'b> {
     /// A ClientHello with this server name, empty if it has none.
     Tls(Vec<u8>),
     /// None of these, or not all of it.
-    No(Speaks),
+    No(FirstBytes),
 }
 
 /// A request header.
@@ -54,9 +54,9 @@ impl Headers for Asked<'_> {
 /// Reads the first bytes of a connection.
 pub(crate) fn read(bytes: &[u8]) -> First<'_> {
     match bytes.first() {
-        None => First::No(Speaks::Partial),
+        None => First::No(FirstBytes::Partial),
         Some(&HANDSHAKE) => hello(bytes),
-        Some(_) if bytes.starts_with(PREFACE) => First::No(Speaks::Http2),
+        Some(_) if bytes.starts_with(PREFACE) => First::No(FirstBytes::Http2),
         Some(_) => http(bytes),
     }
 }
@@ -66,11 +66,11 @@ fn http(bytes: &[u8]) -> First<'_> {
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) => return First::No(Speaks::Partial),
-        Err(_) => return First::No(Speaks::Other),
+        Ok(httparse::Status::Partial) => return First::No(FirstBytes::Partial),
+        Err(_) => return First::No(FirstBytes::Other),
     }
     let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
-        return First::No(Speaks::Other);
+        return First::No(FirstBytes::Other);
     };
     let fields = request.headers.to_vec();
     let host =
@@ -81,11 +81,11 @@ fn http(bytes: &[u8]) -> First<'_> {
 fn hello(bytes: &[u8]) -> First<'_> {
     match server_name(bytes) {
         Ok(name) => First::Tls(name),
-        Err(speaks) => First::No(speaks),
+        Err(first_bytes) => First::No(first_bytes),
     }
 }
 
-/// Bytes read from the front; what is not there yet is [`Speaks::Partial`].
+/// Bytes read from the front; what is not there yet is [`FirstBytes::Partial`].
 struct Cursor<'b>(&'b [u8]);
 
 impl<'b> Cursor<'b> {
@@ -106,36 +106,36 @@ impl<'b> Cursor<'b> {
     }
 }
 
-fn server_name(bytes: &[u8]) -> Result<Vec<u8>, Speaks> {
+fn server_name(bytes: &[u8]) -> Result<Vec<u8>, FirstBytes> {
     // The handshake message, out of its records.
     let (mut records, mut message) = (Cursor(bytes), Vec::new());
     let wanted = loop {
-        let header = records.take(5).ok_or(Speaks::Partial)?;
+        let header = records.take(5).ok_or(FirstBytes::Partial)?;
         let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
         if header[0] != HANDSHAKE || header[1] != 3 || length == 0 || length > HELLO_BYTES_MAX {
-            return Err(Speaks::Other);
+            return Err(FirstBytes::Other);
         }
         let fragment = &records.0[..length.min(records.0.len())];
         message.extend_from_slice(fragment);
         let mut start = Cursor(&message);
         if let Some(kind) = start.number(1) {
             if kind != usize::from(CLIENT_HELLO) {
-                return Err(Speaks::Other);
+                return Err(FirstBytes::Other);
             }
             if let Some(wanted) = start.number(3) {
                 if wanted > HELLO_BYTES_MAX {
-                    return Err(Speaks::Other);
+                    return Err(FirstBytes::Other);
                 }
                 if message.len() >= 4 + wanted {
                     break wanted;
                 }
             }
         }
-        records.take(length).ok_or(Speaks::Partial)?;
+        records.take(length).ok_or(FirstBytes::Partial)?;
     };
     let hello = Cursor(&message[4..4 + wanted]);
     // The message is whole, so what is missing from here on never comes.
-    named(hello).ok_or(Speaks::Other)
+    named(hello).ok_or(FirstBytes::Other)
 }
 
 /// The name in a ClientHello's body; empty if it has none. `None` if the body is malformed.
@@ -166,11 +166,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn speaks(bytes: &[u8]) -> Speaks {
+    fn first_bytes(bytes: &[u8]) -> FirstBytes {
         match read(bytes) {
-            First::Http(_) => Speaks::Http1,
-            First::Tls(_) => Speaks::Tls,
-            First::No(speaks) => speaks,
+            First::Http(_) => FirstBytes::Http1,
+            First::Tls(_) => FirstBytes::Tls,
+            First::No(first_bytes) => first_bytes,
         }
     }
 
@@ -200,17 +200,17 @@ mod tests {
             ("GET", "/a?b", 1, &b"H.example"[..])
         );
         for end in 0..request.len() - 4 {
-            assert_eq!(speaks(&request[..end]), Speaks::Partial, "{end}");
+            assert_eq!(first_bytes(&request[..end]), FirstBytes::Partial, "{end}");
         }
-        assert_eq!(speaks(b"\x00\x01"), Speaks::Other);
-        assert_eq!(speaks(b"SSH-2.0-OpenSSH\r\n"), Speaks::Other);
+        assert_eq!(first_bytes(b"\x00\x01"), FirstBytes::Other);
+        assert_eq!(first_bytes(b"SSH-2.0-OpenSSH\r\n"), FirstBytes::Other);
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        assert_eq!(speaks(&preface[..3]), Speaks::Partial);
+        assert_eq!(first_bytes(&preface[..3]), FirstBytes::Partial);
         for end in 4..=preface.len() {
-            assert_eq!(speaks(&preface[..end]), Speaks::Http2, "{end}");
+            assert_eq!(first_bytes(&preface[..end]), FirstBytes::Http2, "{end}");
         }
         // What it was taken for it stays.
-        assert_eq!(speaks(b"PRI * HTTP/1.1\r\n\r\n"), Speaks::Http2);
+        assert_eq!(first_bytes(b"PRI * HTTP/1.1\r\n\r\n"), FirstBytes::Http2);
     }
 
     #[test]
@@ -220,18 +220,18 @@ mod tests {
             let First::Tls(name) = read(&hello) else { panic!("a hello, {record_bytes}") };
             assert_eq!(name, b"tiles.example");
             for end in 1..hello.len() {
-                assert_eq!(speaks(&hello[..end]), Speaks::Partial, "{record_bytes} {end}");
+                assert_eq!(first_bytes(&hello[..end]), FirstBytes::Partial, "{record_bytes} {end}");
             }
         }
-        assert_eq!(speaks(&[HANDSHAKE, 3, 1, 0, 0]), Speaks::Other);
-        assert_eq!(speaks(&[HANDSHAKE, 3, 1, 0, 4, 2, 0, 0, 0]), Speaks::Other, "a ServerHello");
+        assert_eq!(first_bytes(&[HANDSHAKE, 3, 1, 0, 0]), FirstBytes::Other);
+        assert_eq!(first_bytes(&[HANDSHAKE, 3, 1, 0, 4, 2, 0, 0, 0]), FirstBytes::Other, "a ServerHello");
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..600), hello in any::<bool>()) {
             let bytes = if hello { [&[HANDSHAKE, 3, 1][..], &bytes].concat() } else { bytes };
-            let _ = speaks(&bytes);
+            let _ = first_bytes(&bytes);
         }
 
         #[test]
@@ -239,7 +239,7 @@ mod tests {
             let mut hello = hello_of("a.example", 50);
             let at = at % hello.len();
             hello[at] = byte;
-            let _ = speaks(&hello);
+            let _ = first_bytes(&hello);
         }
     }
 }

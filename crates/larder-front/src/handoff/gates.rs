@@ -3,14 +3,14 @@
 //! The plane opens a connection while `base + opened - seen` is below the gate's limit; `opened` is its own count, `base`
 //! what the dispatcher counts, and `seen` what part of `opened` the dispatcher was told of. Both sides write what they are
 //! about to do before they read what the other has done: whoever is about to ask the dispatcher *reserves* a place at the
-//! sum's gate first ([`Plane::reserve`]) and then looks at what the plane has opened ([`Edge::catch_up`]), and the plane
+//! sum's gate first ([`ForwardingPlane::reserve`]) and then looks at what the plane has opened ([`Edge::catch_up`]), and the plane
 //! counts its connection first and then looks at `base`. So one of the two sees the other, and S is kept exactly.
 //!
 //! A node's limit is kept less strictly: its place is known only when the dispatcher has answered.
 
 use super::edge::Edge;
 use super::fabric::Fabric as _;
-use crate::decider::Plane;
+use crate::decider::ForwardingPlane;
 use larder_core::nodes::GroupId;
 use larder_core::{NodeId, RouteId};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
 /// How often the plane's reports are awaited before the dispatcher is asked all the same.
 const CATCHES_MAX: usize = 16;
 
-impl Plane for Edge {
+impl ForwardingPlane for Edge {
     fn reserve(self: Arc<Self>) {
         self.reserved.fetch_add(1, SeqCst);
         self.set_sum();
@@ -28,7 +28,7 @@ impl Plane for Edge {
         self.catch_up();
     }
 
-    fn give_up(&self) {
+    fn release(&self) {
         self.reserved.fetch_sub(1, SeqCst);
         self.set_sum();
     }
@@ -97,7 +97,7 @@ impl Edge {
     /// of the nodes has an S of its own, for which there is no gate, and not where any route edits what passes.
     pub(super) fn may_reuse(&self, route: RouteId) -> bool {
         self.config.fast
-            && !self.decider.routing.edits
+            && !self.decider.routing.any_edits
             && !self.decider.routing.is_split(route)
             && self.decider.dispatcher.settings_of(route).policy.is_by_target()
             && self.decider.dispatcher.group_of(route) == GroupId::ALL

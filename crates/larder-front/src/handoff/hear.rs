@@ -6,7 +6,7 @@ use super::fabric::{Fabric as _, Way};
 use super::lock::lock;
 use super::parts::State;
 use super::peers::{COOKIE, LATERAL, LINKED, REPAIR, UP};
-use crate::node::Ending;
+use crate::node::NodeShutdown;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeState};
 use larder_handoff::channel::client::{Event, What};
@@ -44,7 +44,7 @@ impl Edge {
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
         self.accepted(node, &welcome.accepted);
-        self.set_ending(node, |_| Ending::Not);
+        self.set_shutdown(node, |_| NodeShutdown::None);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
             node = name.as_deref(),
@@ -111,28 +111,32 @@ impl Edge {
         }
     }
 
-    pub(super) fn node_down(&self, node: NodeId, why: &str) {
+    pub(super) fn node_down(&self, node: NodeId, reason: &str) {
         if let Some(slot) = self.peers.slot(node) {
             slot.bits.fetch_and(!UP, Relaxed);
         }
         self.act(Input::Down { node });
-        self.set_ending(node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
+        self.set_shutdown(
+            node,
+            |shutdown| if shutdown == NodeShutdown::None { shutdown } else { NodeShutdown::Ended },
+        );
         let name = self.decider.nodes.get(node).map(|node| node.name.clone());
-        tracing::warn!(node = name.as_deref(), why, "control channel: down");
+        tracing::warn!(node = name.as_deref(), reason, "control channel: down");
     }
 
     /// A node says that it ends: neither the dispatcher nor the plane by itself sends it anything new. Then it is told so.
     pub(super) fn node_ends(&self, node: NodeId) {
-        self.set_ending(node, |_| Ending::Soon);
+        self.set_shutdown(node, |_| NodeShutdown::Draining);
         self.set_gates();
         // A channel that is down says the same.
         let _ = self.peers.send(node, &ToNode::Noted);
     }
 
-    fn set_ending(&self, node: NodeId, change: impl FnOnce(Ending) -> Ending) {
+    fn set_shutdown(&self, node: NodeId, change: impl FnOnce(NodeShutdown) -> NodeShutdown) {
         if let Some(node) = self.decider.nodes.get(node) {
-            self.decider
-                .change(&node, "the node itself", |standing| standing.ending = change(standing.ending));
+            self.decider.change_condition(&node, "the node itself", |condition| {
+                condition.shutdown = change(condition.shutdown)
+            });
         }
     }
 

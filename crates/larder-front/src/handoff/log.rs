@@ -25,16 +25,16 @@ impl Edge {
             node: node.as_ref().map(|node| &*node.name),
             reason: Some(decision.reason.name()),
             error: None,
-            tries: 1,
+            attempts: 1,
             cache: None,
             queue: None,
             connect: None,
             first_byte: None,
             total,
-            route: &self.decider.routing.of(load.request.route).name,
+            route: &self.decider.routing.route(load.request.route).name,
             class: load.request.class.name(),
             mechanism: load.delivery.mechanism.name(),
-            why: load.delivery.why.name(),
+            delivery_reason: load.delivery.reason.name(),
             request_id: None,
         };
         log.write(&Record {
@@ -47,7 +47,7 @@ impl Edge {
             body_bytes: bytes.unwrap_or(0),
             referer: None,
             user_agent: None,
-            fields: &fields.named(),
+            fields: &fields.values(),
             request: None,
             reply: None,
         });

@@ -66,7 +66,7 @@ impl fmt::Display for Mechanism {
 
 /// What the operator asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Setting {
+pub enum MechanismSetting {
     /// The best that this machine and the node can: cookie, else repair, else relay.
     Auto,
     /// Cookie, else relay.
@@ -80,7 +80,7 @@ pub enum Setting {
     Relay,
 }
 
-impl Setting {
+impl MechanismSetting {
     /// Every setting.
     pub const ALL: [Self; 5] = [Self::Auto, Self::Cookie, Self::Repair, Self::Splice, Self::Relay];
 
@@ -111,7 +111,7 @@ impl Setting {
 #[error("there is no mechanism '{0}': use auto, cookie, repair, splice or relay")]
 pub struct UnknownMechanism(String);
 
-impl FromStr for Setting {
+impl FromStr for MechanismSetting {
     type Err = UnknownMechanism;
 
     fn from_str(name: &str) -> Result<Self, UnknownMechanism> {
@@ -122,7 +122,7 @@ impl FromStr for Setting {
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Speaks {
+pub enum FirstBytes {
     /// A whole HTTP/1.x request header.
     Http1,
     /// HTTP/2 with prior knowledge.
@@ -139,11 +139,11 @@ pub enum Speaks {
 
 /// What the rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ConnectionFacts {
     /// The operator's word for the route.
-    pub setting: Setting,
+    pub setting: MechanismSetting,
     /// The client's first bytes.
-    pub speaks: Speaks,
+    pub first_bytes: FirstBytes,
     /// This host has a socket for the connection.
     pub accepted: bool,
     /// The node's control channel is up.
@@ -170,7 +170,7 @@ pub struct Facts {
 
 /// Why a mechanism was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
+pub enum DeliveryReason {
     /// The operator asked for it, or handoff is off.
     Configured,
     /// The route edits its requests or replies, or answers by itself.
@@ -217,7 +217,7 @@ pub enum Why {
     Reload,
 }
 
-impl Why {
+impl DeliveryReason {
     /// Every reason.
     pub const ALL: [Self; 22] = [
         Self::Configured,
@@ -273,7 +273,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DeliveryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -285,34 +285,38 @@ pub struct Delivery {
     /// How.
     pub mechanism: Mechanism,
     /// Why.
-    pub why: Why,
+    pub reason: DeliveryReason,
 }
 
 impl Delivery {
     /// Relay, for this reason.
-    pub const fn relay(why: Why) -> Self {
-        Self { mechanism: Mechanism::Relay, why }
+    pub const fn relay(reason: DeliveryReason) -> Self {
+        Self { mechanism: Mechanism::Relay, reason }
     }
 }
 
-impl Facts {
+impl ConnectionFacts {
     /// What can be said before a node is known.
     pub fn before_node(&self) -> Option<Delivery> {
-        let by = |mechanism, why| Some(Delivery { mechanism, why });
-        match (self.setting, self.speaks) {
+        let chosen = |mechanism, reason| Some(Delivery { mechanism, reason });
+        match (self.setting, self.first_bytes) {
             // The relay refuses it, since it can read no request.
-            (_, Speaks::Tls) if self.guarded => by(Mechanism::Relay, Why::Edited),
-            (Setting::Relay, Speaks::Tls) => by(Mechanism::Splice, Why::Configured),
-            (Setting::Relay, _) => by(Mechanism::Relay, Why::Configured),
+            (_, FirstBytes::Tls) if self.guarded => chosen(Mechanism::Relay, DeliveryReason::Edited),
+            (MechanismSetting::Relay, FirstBytes::Tls) => {
+                chosen(Mechanism::Splice, DeliveryReason::Configured)
+            }
+            (MechanismSetting::Relay, _) => chosen(Mechanism::Relay, DeliveryReason::Configured),
             // What is sealed cannot be edited, here or by a relay.
-            (_, Speaks::Http1) if self.edited => by(Mechanism::Relay, Why::Edited),
-            (_, Speaks::Http1) if self.edits_later => by(Mechanism::Relay, Why::EditsLater),
-            (Setting::Splice, _) => by(Mechanism::Splice, Why::Configured),
-            (_, Speaks::Http2) => by(Mechanism::Relay, Why::Http2),
-            (_, Speaks::Other) => by(Mechanism::Relay, Why::Unreadable),
-            (_, Speaks::Partial) => by(Mechanism::Relay, Why::Incomplete),
-            (_, Speaks::TlsHere) => by(Mechanism::Relay, Why::Tls),
-            (_, Speaks::Http1 | Speaks::Tls) => None,
+            (_, FirstBytes::Http1) if self.edited => chosen(Mechanism::Relay, DeliveryReason::Edited),
+            (_, FirstBytes::Http1) if self.edits_later => {
+                chosen(Mechanism::Relay, DeliveryReason::EditsLater)
+            }
+            (MechanismSetting::Splice, _) => chosen(Mechanism::Splice, DeliveryReason::Configured),
+            (_, FirstBytes::Http2) => chosen(Mechanism::Relay, DeliveryReason::Http2),
+            (_, FirstBytes::Other) => chosen(Mechanism::Relay, DeliveryReason::Unreadable),
+            (_, FirstBytes::Partial) => chosen(Mechanism::Relay, DeliveryReason::Incomplete),
+            (_, FirstBytes::TlsHere) => chosen(Mechanism::Relay, DeliveryReason::Tls),
+            (_, FirstBytes::Http1 | FirstBytes::Tls) => None,
         }
     }
 
@@ -321,28 +325,29 @@ impl Facts {
         if let Some(delivery) = self.before_node() {
             return delivery;
         }
-        let tls = self.speaks == Speaks::Tls;
-        let two = |why| Delivery { mechanism: if tls { Mechanism::Splice } else { Mechanism::Relay }, why };
+        let tls = self.first_bytes == FirstBytes::Tls;
+        let relay_or_splice =
+            |reason| Delivery { mechanism: if tls { Mechanism::Splice } else { Mechanism::Relay }, reason };
         if self.node_failures > 0 {
-            return two(Why::Shaky);
+            return relay_or_splice(DeliveryReason::Shaky);
         }
         if self.locality_lost && !tls {
-            return two(Why::Locality);
+            return relay_or_splice(DeliveryReason::Locality);
         }
         if !self.channel {
-            return two(Why::Channel);
+            return relay_or_splice(DeliveryReason::Channel);
         }
         if self.setting.allows_cookie() && !self.accepted && self.node_cookie {
-            return Delivery { mechanism: Mechanism::Cookie, why: Why::Cookie };
+            return Delivery { mechanism: Mechanism::Cookie, reason: DeliveryReason::Cookie };
         }
         // TLS can be moved only while its first bytes are unread, which the repair path sees to.
         if self.setting.allows_repair() && self.node_repair {
             if self.accepted && self.reply_bytes.is_some_and(|bytes| bytes < self.repair_bytes_min) {
-                return two(Why::Small);
+                return relay_or_splice(DeliveryReason::Small);
             }
-            return Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
+            return Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair };
         }
-        two(Why::Node)
+        relay_or_splice(DeliveryReason::Node)
     }
 }
 
@@ -350,9 +355,9 @@ impl Facts {
 mod tests {
     use super::*;
 
-    const BEST: Facts = Facts {
-        setting: Setting::Auto,
-        speaks: Speaks::Http1,
+    const BEST: ConnectionFacts = ConnectionFacts {
+        setting: MechanismSetting::Auto,
+        first_bytes: FirstBytes::Http1,
         accepted: false,
         channel: true,
         node_cookie: true,
@@ -366,56 +371,84 @@ mod tests {
         guarded: false,
     };
 
-    fn of(facts: Facts) -> (&'static str, &'static str) {
-        let Delivery { mechanism, why } = facts.choose();
-        (mechanism.name(), why.name())
+    fn of(facts: ConnectionFacts) -> (&'static str, &'static str) {
+        let Delivery { mechanism, reason } = facts.choose();
+        (mechanism.name(), reason.name())
     }
 
     #[test]
     fn the_best_that_works_is_taken() {
         assert_eq!(of(BEST), ("cookie", "cookie"));
-        assert_eq!(of(Facts { node_cookie: false, ..BEST }), ("repair", "repair"));
-        assert_eq!(of(Facts { node_cookie: false, node_repair: false, ..BEST }), ("relay", "node"));
-        assert_eq!(of(Facts { accepted: true, ..BEST }), ("repair", "repair"));
-        assert_eq!(of(Facts { channel: false, ..BEST }), ("relay", "channel"));
+        assert_eq!(of(ConnectionFacts { node_cookie: false, ..BEST }), ("repair", "repair"));
+        assert_eq!(of(ConnectionFacts { node_cookie: false, node_repair: false, ..BEST }), ("relay", "node"));
+        assert_eq!(of(ConnectionFacts { accepted: true, ..BEST }), ("repair", "repair"));
+        assert_eq!(of(ConnectionFacts { channel: false, ..BEST }), ("relay", "channel"));
     }
 
     #[test]
     fn each_line_of_the_rule_has_its_reason() {
         for (facts, expected) in [
-            (Facts { setting: Setting::Relay, ..BEST }, ("relay", "configured")),
-            (Facts { setting: Setting::Splice, ..BEST }, ("splice", "configured")),
-            (Facts { setting: Setting::Relay, speaks: Speaks::Tls, ..BEST }, ("splice", "configured")),
-            (Facts { setting: Setting::Repair, ..BEST }, ("repair", "repair")),
-            (Facts { setting: Setting::Cookie, accepted: true, ..BEST }, ("relay", "node")),
-            (Facts { edited: true, ..BEST }, ("relay", "edited")),
-            (Facts { edited: true, setting: Setting::Splice, ..BEST }, ("relay", "edited")),
-            (Facts { edited: true, setting: Setting::Relay, ..BEST }, ("relay", "configured")),
-            (Facts { edits_later: true, ..BEST }, ("relay", "edits_later")),
-            (Facts { edits_later: true, setting: Setting::Splice, ..BEST }, ("relay", "edits_later")),
-            (Facts { edited: true, speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
-            (Facts { speaks: Speaks::Http2, ..BEST }, ("relay", "http2")),
-            (Facts { speaks: Speaks::Other, ..BEST }, ("relay", "unreadable")),
-            (Facts { speaks: Speaks::Partial, ..BEST }, ("relay", "incomplete")),
-            (Facts { speaks: Speaks::TlsHere, ..BEST }, ("relay", "tls")),
-            (Facts { speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
-            (Facts { guarded: true, speaks: Speaks::Tls, ..BEST }, ("relay", "edited")),
+            (ConnectionFacts { setting: MechanismSetting::Relay, ..BEST }, ("relay", "configured")),
+            (ConnectionFacts { setting: MechanismSetting::Splice, ..BEST }, ("splice", "configured")),
             (
-                Facts { guarded: true, speaks: Speaks::Tls, setting: Setting::Relay, ..BEST },
+                ConnectionFacts { setting: MechanismSetting::Relay, first_bytes: FirstBytes::Tls, ..BEST },
+                ("splice", "configured"),
+            ),
+            (ConnectionFacts { setting: MechanismSetting::Repair, ..BEST }, ("repair", "repair")),
+            (
+                ConnectionFacts { setting: MechanismSetting::Cookie, accepted: true, ..BEST },
+                ("relay", "node"),
+            ),
+            (ConnectionFacts { edited: true, ..BEST }, ("relay", "edited")),
+            (
+                ConnectionFacts { edited: true, setting: MechanismSetting::Splice, ..BEST },
                 ("relay", "edited"),
             ),
             (
-                Facts { guarded: true, speaks: Speaks::Tls, setting: Setting::Splice, ..BEST },
+                ConnectionFacts { edited: true, setting: MechanismSetting::Relay, ..BEST },
+                ("relay", "configured"),
+            ),
+            (ConnectionFacts { edits_later: true, ..BEST }, ("relay", "edits_later")),
+            (
+                ConnectionFacts { edits_later: true, setting: MechanismSetting::Splice, ..BEST },
+                ("relay", "edits_later"),
+            ),
+            (ConnectionFacts { edited: true, first_bytes: FirstBytes::Tls, ..BEST }, ("cookie", "cookie")),
+            (ConnectionFacts { first_bytes: FirstBytes::Http2, ..BEST }, ("relay", "http2")),
+            (ConnectionFacts { first_bytes: FirstBytes::Other, ..BEST }, ("relay", "unreadable")),
+            (ConnectionFacts { first_bytes: FirstBytes::Partial, ..BEST }, ("relay", "incomplete")),
+            (ConnectionFacts { first_bytes: FirstBytes::TlsHere, ..BEST }, ("relay", "tls")),
+            (ConnectionFacts { first_bytes: FirstBytes::Tls, ..BEST }, ("cookie", "cookie")),
+            (ConnectionFacts { guarded: true, first_bytes: FirstBytes::Tls, ..BEST }, ("relay", "edited")),
+            (
+                ConnectionFacts {
+                    guarded: true,
+                    first_bytes: FirstBytes::Tls,
+                    setting: MechanismSetting::Relay,
+                    ..BEST
+                },
                 ("relay", "edited"),
             ),
-            (Facts { speaks: Speaks::Tls, channel: false, ..BEST }, ("splice", "channel")),
-            (Facts { node_failures: 1, ..BEST }, ("relay", "shaky")),
-            (Facts { locality_lost: true, ..BEST }, ("relay", "locality")),
-            (Facts { locality_lost: true, speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
-            (Facts { accepted: true, reply_bytes: Some(16_383), ..BEST }, ("relay", "small")),
-            (Facts { accepted: true, reply_bytes: Some(16_384), ..BEST }, ("repair", "repair")),
-            (Facts { reply_bytes: Some(1), ..BEST }, ("cookie", "cookie")),
-            (Facts { node_cookie: false, reply_bytes: Some(1), ..BEST }, ("repair", "repair")),
+            (
+                ConnectionFacts {
+                    guarded: true,
+                    first_bytes: FirstBytes::Tls,
+                    setting: MechanismSetting::Splice,
+                    ..BEST
+                },
+                ("relay", "edited"),
+            ),
+            (ConnectionFacts { first_bytes: FirstBytes::Tls, channel: false, ..BEST }, ("splice", "channel")),
+            (ConnectionFacts { node_failures: 1, ..BEST }, ("relay", "shaky")),
+            (ConnectionFacts { locality_lost: true, ..BEST }, ("relay", "locality")),
+            (
+                ConnectionFacts { locality_lost: true, first_bytes: FirstBytes::Tls, ..BEST },
+                ("cookie", "cookie"),
+            ),
+            (ConnectionFacts { accepted: true, reply_bytes: Some(16_383), ..BEST }, ("relay", "small")),
+            (ConnectionFacts { accepted: true, reply_bytes: Some(16_384), ..BEST }, ("repair", "repair")),
+            (ConnectionFacts { reply_bytes: Some(1), ..BEST }, ("cookie", "cookie")),
+            (ConnectionFacts { node_cookie: false, reply_bytes: Some(1), ..BEST }, ("repair", "repair")),
         ] {
             assert_eq!(of(facts), expected, "{facts:?}");
         }
@@ -423,9 +456,9 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for setting in Setting::ALL {
+        for setting in MechanismSetting::ALL {
             assert_eq!(setting.name().parse(), Ok(setting));
         }
-        assert!("sockmap".parse::<Setting>().is_err());
+        assert!("sockmap".parse::<MechanismSetting>().is_err());
     }
 }

@@ -37,7 +37,9 @@ mod text;
 mod whereabouts;
 
 pub use config::{Forward, HandoffConfig, Handshake, NodeHandoff};
-pub use mechanism::{Delivery, Facts, Mechanism, Setting, Speaks, UnknownMechanism, Why};
+pub use mechanism::{
+    ConnectionFacts, Delivery, DeliveryReason, FirstBytes, Mechanism, MechanismSetting, UnknownMechanism,
+};
 pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
@@ -52,18 +54,18 @@ pub(crate) use slots::key_of;
 pub(crate) mod fuzzing {
     use super::first::{self, First};
     use super::frame::{Frame, payload, segment};
-    use super::mechanism::Speaks;
+    use super::mechanism::FirstBytes;
 
     /// Reads the first bytes of a connection as they grow: a verdict stays, whatever comes behind.
     pub fn fuzz_first(bytes: &[u8]) {
         let Some((cut, bytes)) = bytes.split_first() else { return };
         let kind = |bytes: &[u8]| match first::read(bytes) {
-            First::Http(asked) => (Speaks::Http1, asked.target.as_bytes().to_vec()),
-            First::Tls(name) => (Speaks::Tls, name),
+            First::Http(asked) => (FirstBytes::Http1, asked.target.as_bytes().to_vec()),
+            First::Tls(name) => (FirstBytes::Tls, name),
             First::No(speaks) => (speaks, Vec::new()),
         };
         let early = kind(&bytes[..bytes.len().min(usize::from(*cut) * 2)]);
-        if early.0 != Speaks::Partial {
+        if early.0 != FirstBytes::Partial {
             assert_eq!(early, kind(bytes));
         }
     }

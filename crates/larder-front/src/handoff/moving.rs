@@ -6,11 +6,11 @@
 
 use super::edge::Edge;
 use super::fabric::Fabric as _;
-use super::mechanism::{Delivery, Mechanism, Why};
+use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use super::outputs::MoveStart;
 use super::parts::{Load, State};
 use super::text::Text;
-use crate::lease::Started;
+use crate::lease::StartedRequest;
 use larder_core::handoff::{Answer, Input};
 use larder_kernel::FlowKey;
 use larder_kernel::repair::{self, Frozen, Unfrozen, freeze};
@@ -26,7 +26,7 @@ pub(super) enum Moved {
     /// The node has it, or it is over.
     Gone,
     /// It is still here, and so is what it holds; why it did not move is in the log.
-    Stays(TcpStream, Started),
+    Stays(TcpStream, StartedRequest),
     /// It is lost.
     Lost,
 }
@@ -37,7 +37,7 @@ impl Edge {
         self: &Arc<Self>,
         key: FlowKey,
         tcp: TcpStream,
-        started: Started,
+        started: StartedRequest,
         text: Option<Arc<Text>>,
     ) -> Moved {
         let socket = match tcp.into_std() {
@@ -50,8 +50,11 @@ impl Edge {
         // The plane may have told of the end of the connection before on these addresses, and nobody have read it yet.
         self.drain();
         let (waiter, answer) = oneshot::channel();
-        let (decision, load) =
-            Load::of(started, Delivery { mechanism: Mechanism::Repair, why: Why::Repair }, text);
+        let (decision, load) = Load::of(
+            started,
+            Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair },
+            text,
+        );
         let id = match self.act(Input::Move { key, decision, load, waiter }) {
             Some(MoveStart::Freeze(id)) => id,
             Some(MoveStart::Stays(load)) => return stays(key, socket, load),
@@ -64,8 +67,8 @@ impl Edge {
                 self.act(Input::Frozen { key, id, first_seq, first_ack, state });
                 true
             }
-            Err(Unfrozen { usable, why }) => {
-                tracing::debug!(why, %key, "a connection cannot be moved");
+            Err(Unfrozen { usable, why: reason }) => {
+                tracing::debug!(reason, %key, "a connection cannot be moved");
                 match self.act(Input::NotFrozen { key, id }) {
                     Some(MoveStart::Stays(load)) if usable || load.is_none() => {
                         return stays(key, socket, load);

@@ -4,7 +4,7 @@ use super::edge::Edge;
 use super::fabric::{Fabric, To};
 use super::frame::Frame;
 use super::lock::lock;
-use super::mechanism::{Delivery, Mechanism, Why};
+use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use super::parts::{Buffers, EdgeState, Live, LiveMachine, Load, Sight, State};
 use crate::lease::Lease;
 use crate::metrics::HandedEnd;
@@ -70,7 +70,7 @@ impl Edge {
             }
             Output::Forward { node, packet } => self.counts.sent(&self.fabric.forward(node, &packet.bytes)),
             Output::Inject(packet) => self.counts.sent(&self.fabric.accept_here(&packet.bytes)),
-            Output::Accept { key, why, packets } => self.accept(key, why, &packets),
+            Output::Accept { key, why: reason, packets } => self.accept(key, reason, &packets),
             Output::Forget(key) => self.fabric.remove_flow(key),
             Output::MarkIdle(key) => self.fabric.set_idle(key),
             Output::GiveBack(key) => inputs.push_back(Input::GiveBack { key }),
@@ -104,8 +104,8 @@ impl Edge {
             }
             Output::Tell { node, key, say } => self.tell(node, key, say),
             Output::Ask { node, first } => self.ask(node, first),
-            Output::Resumed { key, node } => self.adopt(key, node, Why::Resumed, inputs),
-            Output::Stranger { key, node } => self.adopt(key, node, Why::Adopted, inputs),
+            Output::Resumed { key, node } => self.adopt(key, node, DeliveryReason::Resumed, inputs),
+            Output::Stranger { key, node } => self.adopt(key, node, DeliveryReason::Adopted, inputs),
             Output::Entered { key, moved } => self.entered(machine, key, moved),
             Output::LoadChanged(node) => self.set_bases(node),
             Output::Ended(ended) => self.ended(ended),
@@ -117,8 +117,8 @@ impl Edge {
     }
 
     /// This host accepts a connection.
-    fn accept(&self, key: FlowKey, why: AcceptReason<Live>, packets: &[Frame]) {
-        let (delivery, outcome) = verdict(why);
+    fn accept(&self, key: FlowKey, reason: AcceptReason<Live>, packets: &[Frame]) {
+        let (delivery, outcome) = verdict(reason);
         // The accept loop may find the connection at once.
         self.place(key, delivery, outcome);
         self.point(key, handoff::To::Here);
@@ -179,8 +179,8 @@ impl Edge {
     }
 
     /// A connection that was opened before this switch started, or by another one, or that goes on after its end, counts.
-    fn adopt(&self, key: FlowKey, node: NodeId, why: Why, inputs: &mut Inputs) {
-        let delivery = Delivery { mechanism: Mechanism::Cookie, why };
+    fn adopt(&self, key: FlowKey, node: NodeId, reason: DeliveryReason, inputs: &mut Inputs) {
+        let delivery = Delivery { mechanism: Mechanism::Cookie, reason };
         if let Some((decision, load)) = self.reuse(Request::new(TargetId(0)), node, delivery) {
             inputs.push_back(Input::Adopt { key, decision, load });
         }
@@ -194,7 +194,7 @@ impl Edge {
             let decision = lease.arrive(self.decider.clock.now(), Request { exclude, ..request }).ok()??;
             let peer = self.peers.capability(decision.node);
             if decision.node != from && peer.up && peer.repair && peer.linked {
-                let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Drain };
+                let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Drain };
                 return Some((decision, Load { lease, request, delivery, text: None }));
             }
             exclude = exclude.with(decision.node);
@@ -205,7 +205,7 @@ impl Edge {
     fn entered(&self, machine: &LiveMachine, key: FlowKey, moved: bool) {
         let Some(one) = machine.connection(key) else { return };
         let Load { request, delivery, .. } = &one.load;
-        if !matches!(delivery.why, Why::Adopted | Why::Resumed) {
+        if !matches!(delivery.reason, DeliveryReason::Adopted | DeliveryReason::Resumed) {
             self.decider.metrics.handed(one.decision, *request);
         }
         // A connection that moves is delivered once its node has it.
@@ -240,10 +240,10 @@ impl Edge {
     }
 
     fn say(&self, note: Note<FlowKey>) {
-        let repair = |why| self.counts.delivered(Delivery { mechanism: Mechanism::Repair, why });
+        let repair = |reason| self.counts.delivered(Delivery { mechanism: Mechanism::Repair, reason });
         match note {
-            Note::Moved(_) => repair(Why::Repair),
-            Note::Transferred(_) => repair(Why::Drain),
+            Note::Moved(_) => repair(DeliveryReason::Repair),
+            Note::Transferred(_) => repair(DeliveryReason::Drain),
             Note::NotTaken(key, reason) => {
                 tracing::info!(%key, reason, "handoff refused by the node: the connection stays where it was");
             }
@@ -258,15 +258,16 @@ impl Edge {
 }
 
 /// The decision for the accept loop.
-fn verdict(why: AcceptReason<Live>) -> <Live as handoff::Parts>::Verdict {
-    let decided =
-        |why, (decision, load): (Decision, Load)| (Delivery::relay(why), Some(Ok(load.started(decision))));
-    match why {
+fn verdict(reason: AcceptReason<Live>) -> <Live as handoff::Parts>::Verdict {
+    let decided = |reason, (decision, load): (Decision, Load)| {
+        (Delivery::relay(reason), Some(Ok(load.started(decision))))
+    };
+    match reason {
         AcceptReason::Decided(verdict) => verdict,
-        AcceptReason::HoldFull => (Delivery::relay(Why::HoldFull), None),
-        AcceptReason::MovesFull(decision, load) => decided(Why::HoldFull, (decision, load)),
-        AcceptReason::Incomplete => (Delivery::relay(Why::Incomplete), None),
-        AcceptReason::Failed(decision, load) => decided(Why::Failed, (decision, load)),
-        AcceptReason::Reload => (Delivery::relay(Why::Reload), None),
+        AcceptReason::HoldFull => (Delivery::relay(DeliveryReason::HoldFull), None),
+        AcceptReason::MovesFull(decision, load) => decided(DeliveryReason::HoldFull, (decision, load)),
+        AcceptReason::Incomplete => (Delivery::relay(DeliveryReason::Incomplete), None),
+        AcceptReason::Failed(decision, load) => decided(DeliveryReason::Failed, (decision, load)),
+        AcceptReason::Reload => (Delivery::relay(DeliveryReason::Reload), None),
     }
 }

@@ -4,7 +4,7 @@ use super::fabric::Fabric;
 use super::frame::Frame;
 use super::mechanism::Delivery;
 use super::text::Text;
-use crate::lease::{Lease, Placement, Started};
+use crate::lease::{Lease, Placement, StartedRequest};
 use larder_core::handoff::{self, Answer, EdgeMachine, EdgeSettings, Flow, Input, Output, Parts, To, View};
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_kernel::FlowKey;
@@ -97,13 +97,17 @@ pub(crate) struct Load {
 
 impl Load {
     /// The load of a started request, with its decision.
-    pub(super) fn of(started: Started, delivery: Delivery, text: Option<Arc<Text>>) -> (Decision, Self) {
-        let Started { lease, request, decision } = started;
+    pub(super) fn of(
+        started: StartedRequest,
+        delivery: Delivery,
+        text: Option<Arc<Text>>,
+    ) -> (Decision, Self) {
+        let StartedRequest { lease, request, decision } = started;
         (decision, Self { lease, request, delivery, text })
     }
 
-    pub(super) fn started(self, decision: Decision) -> Started {
-        Started { lease: self.lease, request: self.request, decision }
+    pub(super) fn started(self, decision: Decision) -> StartedRequest {
+        StartedRequest { lease: self.lease, request: self.request, decision }
     }
 }
 

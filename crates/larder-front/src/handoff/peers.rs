@@ -150,7 +150,7 @@ impl Peers {
         let (channel, agent) = match state {
             ChannelState::Connecting => ("connecting".to_owned(), None),
             ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),
-            ChannelState::Waiting { why, .. } => (format!("down: {why}"), None),
+            ChannelState::Waiting { why: reason, .. } => (format!("down: {reason}"), None),
         };
         let Capability { up, cookie, repair, linked, .. } = self.capability(node);
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })

@@ -6,7 +6,7 @@ use super::fabric::{Fabric, Nothing, Told};
 use super::keyring::Keyring;
 use super::lock::lock;
 use super::machine::{Machine, MachineError};
-use super::mechanism::Setting;
+use super::mechanism::MechanismSetting;
 use super::peers::Peers;
 use crate::node::Node;
 use larder_core::NodeId;
@@ -389,16 +389,16 @@ fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine
             }
         }
         let opened =
-            larder_kernel::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
+            larder_kernel::repair::available().map_err(|reason| MachineError::Io(io::Error::other(reason)));
         match opened.and_then(|()| Machine::open(config, listen, false)) {
             Ok(machine) => {
-                config.setting = Setting::Repair;
+                config.setting = MechanismSetting::Repair;
                 return (Some(machine), false);
             }
             Err(error) => without("repair", &error),
         }
     }
-    config.setting = Setting::Relay;
+    config.setting = MechanismSetting::Relay;
     (None, false)
 }
 

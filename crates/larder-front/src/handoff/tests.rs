@@ -12,11 +12,11 @@ use super::edge::Edge;
 use super::entrance::Entered;
 use super::fabric::{Fabric, Reusable, To, Told, Way};
 use super::lock::lock;
-use super::mechanism::{Mechanism, Setting};
+use super::mechanism::{Mechanism, MechanismSetting};
 use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::SwitchConfig;
-use crate::decider::Plane;
-use crate::node::Standing;
+use crate::decider::ForwardingPlane;
+use crate::node::NodeCondition;
 use crate::node_entry::NodeEntry;
 use crate::shared::Shared;
 use larder_core::dispatch::Admission;
@@ -292,7 +292,7 @@ impl Bench {
         config.settings.policy = PolicyKind::LardR;
         config.threads = 2;
         config.handoff = HandoffConfig {
-            setting: Setting::Auto,
+            setting: MechanismSetting::Auto,
             identity: Some(identity),
             // A header that is not complete is held throughout a test.
             header_wait: Duration::from_secs(3600),
@@ -322,7 +322,7 @@ impl Bench {
             timeouts: shared.timeouts.clone(),
         };
         let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers, owners));
-        let plane: Arc<dyn Plane> = edge.clone();
+        let plane: Arc<dyn ForwardingPlane> = edge.clone();
         let _ = shared.decider.plane.set(Arc::downgrade(&plane));
         shared.handoff = Some(edge.clone());
         Self { shared: Arc::new(shared), edge, paper, said: Some(said) }
@@ -371,7 +371,7 @@ impl Bench {
 
     fn delivered(&self) -> Vec<(&'static str, &'static str, u64)> {
         let all = self.edge.counts.deliveries();
-        all.map(|(delivery, count)| (delivery.mechanism.name(), delivery.why.name(), count)).collect()
+        all.map(|(delivery, count)| (delivery.mechanism.name(), delivery.reason.name(), count)).collect()
     }
 }
 
@@ -448,10 +448,10 @@ async fn a_node_that_ends_gets_nothing_new() {
     bench.edge.bury(false);
     assert_eq!((state(), bench.notes(|notes| notes.reset.clone())), (NodeState::Draining, vec![]));
     // It is back, or nothing is.
-    let member = bench.edge.decider.nodes.get(node).expect("a member").keep().expect("a member");
-    bench.edge.decider.change(&member, "a test", |standing| standing.healthy = false);
+    let member = bench.edge.decider.nodes.get(node).expect("a member").to_arc().expect("a member");
+    bench.edge.decider.change_condition(&member, "a test", |condition| condition.healthy = false);
     assert_eq!(state(), NodeState::Down);
-    bench.edge.decider.change(&member, "a test", Standing::answers);
+    bench.edge.decider.change_condition(&member, "a test", NodeCondition::mark_healthy);
     assert_eq!(state(), NodeState::Up);
 }
 
@@ -477,7 +477,7 @@ async fn what_does_not_come_in_one_go_is_accepted_here() {
     bench.edge.tick(now + Duration::from_millis(2));
     assert_eq!(bench.notes(|notes| (notes.accepted.len(), notes.flows[&key(1)])), (1, To::Here));
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!(placed.delivery.why.name(), "incomplete");
+    assert_eq!(placed.delivery.reason.name(), "incomplete");
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
@@ -516,7 +516,7 @@ async fn connections_that_cannot_even_be_held_are_accepted_here() {
     }
     assert_eq!(bench.notes(|notes| notes.flows.get(&key(3)).copied()), Some(To::Here));
     let placed = bench.edge.placed(key(3).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!(placed.delivery.why.name(), "hold_full");
+    assert_eq!(placed.delivery.reason.name(), "hold_full");
 }
 
 /// All packets of all held connections together have a limit too.
@@ -536,7 +536,7 @@ async fn what_is_held_has_a_limit_in_bytes() {
     let accepted = bench.notes(|notes| (notes.flows[&key(2)], notes.accepted.iter().sum::<usize>()));
     assert!(accepted.0 == To::Here && accepted.1 > held);
     let placed = bench.edge.placed(key(2).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!(placed.delivery.why.name(), "hold_full");
+    assert_eq!(placed.delivery.reason.name(), "hold_full");
     bench.punt(key(3), true, 1, GET);
     assert_eq!(bench.edge.sizes().0, 1, "there is room again");
 }
@@ -558,14 +558,14 @@ async fn a_refusal_comes_with_its_connection() {
     bench.punt(key, true, 1, GET);
     let mut expired = Vec::new();
     bench.edge.decider.dispatcher.expire(larder_core::Time::MAX, &mut expired);
-    bench.edge.decider.waiting.expire(&expired);
+    bench.edge.decider.waiters.expire(&expired);
     while bench.edge.sizes().2 == 0 {
         tokio::task::yield_now().await;
     }
     let Entered::Relay(_, delivery, outcome) = bench.edge.enter(accepted, from).await else {
         panic!("it is relayed");
     };
-    assert_eq!(delivery.why.name(), "refused");
+    assert_eq!(delivery.reason.name(), "refused");
     assert!(matches!(outcome, Some(Err(Refusal::Deadline))), "{outcome:?}");
     assert_eq!(bench.edge.decider.dispatcher.queued(), 0);
 }
@@ -578,7 +578,7 @@ async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
     }
     bench.punt(key(1), true, 1, GET);
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "channel"));
+    assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "channel"));
     assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1);
     drop(placed);
     assert_eq!(bench.load(), 0);

@@ -37,8 +37,12 @@ impl Edge {
         let nodes = self.decider.dispatcher.nodes();
         let mut has = Has { id, target: None, here: false, load: nodes.load(node), holders: Vec::new() };
         let unseen = Unseen::default();
-        let head =
-            target::head(asked.method.as_bytes(), asked.host.as_bytes(), asked.target.as_bytes(), &unseen);
+        let head = target::rule_head(
+            asked.method.as_bytes(),
+            asked.host.as_bytes(),
+            asked.target.as_bytes(),
+            &unseen,
+        );
         let request = self.decider.routing.request(&head, None);
         if unseen.0.get() {
             // Another target, on another route, for all that is known.
@@ -87,7 +91,7 @@ impl Edge {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mechanism::{Setting, Speaks, Why};
+    use super::super::mechanism::{DeliveryReason, FirstBytes, MechanismSetting};
     use super::super::peers::{LATERAL_FOR_TESTS, UP_FOR_TESTS};
     use super::super::tests::{Bench, GET, key};
     use super::*;
@@ -137,8 +141,8 @@ mod tests {
         (0..99).for_each(|_| bench.edge.learned.note_later(request.route, true));
         let relayed = |bits| {
             bench.edge.peers.set_bits(NodeId(0), bits);
-            let delivery = || bench.edge.delivery(request, NodeId(0), Speaks::Http1, false);
-            (0..64).filter(|_| delivery().why == Why::Locality).count()
+            let delivery = || bench.edge.delivery(request, NodeId(0), FirstBytes::Http1, false);
+            (0..64).filter(|_| delivery().reason == DeliveryReason::Locality).count()
         };
         assert_eq!(relayed(UP_FOR_TESTS), 60, "one in sixteen is tried");
         assert_eq!(relayed(UP_FOR_TESTS | LATERAL_FOR_TESTS), 0);
@@ -167,7 +171,7 @@ mod tests {
         }
         bench.edge.note_relayed(b"GET", target, 200, &reply(Some("1234")));
         assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_234));
-        let cookie = Bench::new(|config| config.handoff.setting = Setting::Cookie);
+        let cookie = Bench::new(|config| config.handoff.setting = MechanismSetting::Cookie);
         cookie.edge.note_relayed(b"GET", target, 200, &reply(Some("1234")));
         assert_eq!(cookie.edge.learned.reply_bytes(target), None, "nobody would ask");
     }

@@ -10,7 +10,7 @@ pub use config::OutlierConfig;
 
 use crate::decider::Decider;
 use crate::guards::Guards;
-use crate::node::{Node, Standing};
+use crate::node::{Node, NodeCondition};
 use larder_core::NodeId;
 use larder_core::nodes::GroupId;
 use std::hash::{BuildHasher, RandomState};
@@ -46,7 +46,7 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node) {
     // Of every group that it is in, since a group has no other nodes to turn to.
     let mut groups = decider.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
     if groups.all(|(group, _)| can_spare_one(decider, group)) {
-        decider.change(node, "traffic fails", |standing| standing.healthy = false);
+        decider.change_condition(node, "traffic fails", |condition| condition.healthy = false);
     }
 }
 
@@ -57,7 +57,7 @@ fn can_spare_one(decider: &Decider, group: GroupId) -> bool {
     for node in decider.nodes.members().filter(|node| nodes.is_in(node.id, group)) {
         members += 1;
         up += usize::from(nodes.is_open(node.id));
-        down += usize::from(!node.standing().healthy);
+        down += usize::from(!node.condition().healthy);
     }
     up >= 2 && down < members / 2
 }
@@ -72,7 +72,7 @@ pub(crate) fn note_success(node: &Node) {
 
 /// Watches one node until it leaves.
 pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>), node: NodeId) {
-    let Some(node) = decider.nodes.get(node).and_then(|node| node.keep()) else { return };
+    let Some(node) = decider.nodes.get(node).and_then(|node| node.to_arc()) else { return };
     match guards.health.active {
         Some(_) => check((&decider, &guards), &node).await,
         None => wait_out((&decider, &guards), &node).await,
@@ -86,7 +86,7 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
     let (mut good, mut bad) = (0_u32, 0_u32);
     let mut lots = Lots::new(node.id.0);
     tokio::time::sleep(health.interval.mul_f64(lots.next())).await;
-    while !node.standing().left {
+    while !node.condition().left {
         let result = tokio::time::timeout(health.timeout, probe::probe(what, &node.dial)).await;
         let failure = match result {
             Ok(Ok(())) => None,
@@ -97,20 +97,20 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
             None => {
                 (good, bad) = (good.saturating_add(1), 0);
                 if good >= health.rise {
-                    decider.change(node, "active checks succeed", Standing::answers);
+                    decider.change_condition(node, "active checks succeed", NodeCondition::mark_healthy);
                 }
             }
             Some(reason) => {
                 (good, bad) = (0, bad.saturating_add(1));
                 if bad >= health.fall {
-                    decider.change(node, &reason, |standing| standing.healthy = false);
+                    decider.change_condition(node, &reason, |condition| condition.healthy = false);
                 }
             }
         }
         // Found down by traffic between two checks: the count of good ones starts anew.
-        let healthy_before = node.standing().healthy;
+        let healthy_before = node.condition().healthy;
         tokio::time::sleep(health.interval.mul_f64(0.95 + lots.next() / 10.0)).await;
-        if healthy_before && !node.standing().healthy {
+        if healthy_before && !node.condition().healthy {
             good = 0;
         }
     }
@@ -120,16 +120,16 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
 async fn wait_out((decider, guards): (&Decider, &Guards), node: &Node) {
     let mut down_for = Duration::ZERO;
     let step = (guards.health.retry_after / 10).max(Duration::from_millis(1));
-    while !node.standing().left {
+    while !node.condition().left {
         tokio::time::sleep(step).await;
-        if !node.standing().is_out() {
+        if !node.condition().needs_checks() {
             down_for = Duration::ZERO;
             continue;
         }
         down_for += step;
         if down_for >= guards.health.retry_after {
             down_for = Duration::ZERO;
-            decider.change(node, "another chance", Standing::answers);
+            decider.change_condition(node, "another chance", NodeCondition::mark_healthy);
             node.failures.store(guards.health.passive_fall.saturating_sub(1), Relaxed);
         }
     }

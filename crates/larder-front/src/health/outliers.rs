@@ -89,7 +89,7 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
         return;
     }
     let members = decider.nodes.members().count();
-    let ejected = decider.nodes.members().filter(|node| node.standing().ejected).count();
+    let ejected = decider.nodes.members().filter(|node| node.condition().ejected).count();
     let most = ((members as f64 * config.ejected_max) as usize).max(1);
     let mut groups = decider.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
     if ejected >= most || !groups.all(|(group, _)| nodes.open_in(group) >= 2) {
@@ -100,7 +100,7 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
     node.ejected_until.store(until.as_nanos(), Relaxed);
     node.errors.store(0, Relaxed);
     decider.metrics.ejected(node.id);
-    decider.change(node, cause, |standing| standing.ejected = true);
+    decider.change_condition(node, cause, |condition| condition.ejected = true);
 }
 
 /// Looks at all nodes while the switch runs.
@@ -142,9 +142,9 @@ fn tally(decider: &Decider, node: &Node) -> Tally {
 /// Ends an ejection whose time is over, and forgets old ones of a node that does well.
 fn bring_back((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
     let until = Time::from_nanos(node.ejected_until.load(Relaxed));
-    if node.standing().ejected {
+    if node.condition().ejected {
         if now >= until {
-            decider.change(node, "its ejection is over", |standing| standing.ejected = false);
+            decider.change_condition(node, "its ejection is over", |condition| condition.ejected = false);
         }
         return;
     }

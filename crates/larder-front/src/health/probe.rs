@@ -1,7 +1,7 @@
 //! One active check.
 
-use crate::dial::{Dial, Speaks};
-use crate::limits::Check;
+use crate::dial::{Dialer, NodeProtocol};
+use crate::limits::HealthCheck;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A status line longer than this is no status line.
@@ -10,11 +10,11 @@ const STATUS_LINE_MAX: usize = 1024;
 /// Checks a node once; the error says what is wrong. The caller sets the time limit.
 ///
 /// A node that is reached by TLS has to shake hands for either check.
-pub(super) async fn probe(what: &Check, dial: &Dial) -> Result<(), String> {
-    let (address, of_http) = (dial.address, matches!(what, Check::Http { .. }));
-    let speaks = if of_http { Speaks::Http1 } else { Speaks::AsTraffic };
+pub(super) async fn probe(what: &HealthCheck, dial: &Dialer) -> Result<(), String> {
+    let (address, of_http) = (dial.address, matches!(what, HealthCheck::Http { .. }));
+    let speaks = if of_http { NodeProtocol::Http1 } else { NodeProtocol::AsRequests };
     let mut tcp = dial.open(None, speaks).await.map_err(|error| error.to_string())?;
-    let Check::Http { path } = what else { return Ok(()) };
+    let HealthCheck::Http { path } = what else { return Ok(()) };
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: larder-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );

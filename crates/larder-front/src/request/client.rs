@@ -1,6 +1,6 @@
-//! The connection of a client, as its requests see it.
+//! A client connection, as its requests see it.
 
-use crate::dial::{Announced, ShownByTls};
+use crate::dial::{Announcement, TlsFacts};
 use crate::handoff::mechanism::Delivery;
 use crate::lease::Placement;
 use larder_edge::client_cert;
@@ -8,37 +8,37 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The facts that TLS has shown about a client.
+/// Facts about a client's TLS connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Security {
-    /// Its certificate as it stands in `Client-Cert` (RFC 9440 section 2.2).
+    /// Certificate in the form of `Client-Cert` (RFC 9440 section 2.2).
     pub(crate) client_cert: Option<http::HeaderValue>,
-    /// The version of TLS.
+    /// TLS version.
     pub(crate) version: &'static str,
 }
 
 impl Security {
-    /// A client with this certificate (DER), if it has shown one.
-    pub(crate) fn of(certificate: Option<&[u8]>, version: &'static str) -> Self {
+    /// Creates the facts from the client's certificate (DER), if it has sent one.
+    pub(crate) fn new(certificate: Option<&[u8]>, version: &'static str) -> Self {
         Self { client_cert: certificate.and_then(client_cert), version }
     }
 }
 
-/// A client's connection.
+/// A client connection.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// The client, perhaps as a balancer has announced it.
+    /// Address of the client, possibly announced by a balancer.
     pub(crate) address: SocketAddr,
-    /// The address that the client has connected to, if that is known.
+    /// Address that the client connected to, if known.
     pub(crate) server: Option<SocketAddr>,
-    /// The way in which the connection's requests are delivered.
+    /// Delivery of the connection's requests.
     pub(crate) delivery: Delivery,
-    /// None without TLS.
+    /// TLS facts; `None` without TLS.
     pub(crate) security: Option<Security>,
-    /// Tells apart connections to nodes that announce this client.
+    /// Number that identifies connections to nodes which announce this client.
     pub(super) number: u64,
-    /// The decision about the first request, if it was made before the request was read.
-    outcome: RefCell<Option<Placement>>,
+    /// Decision about the first request, if it was made before the request was read.
+    placement: RefCell<Option<Placement>>,
 }
 
 impl Client {
@@ -46,15 +46,15 @@ impl Client {
         address: SocketAddr,
         server: Option<SocketAddr>,
         delivery: Delivery,
-        outcome: Option<Placement>,
+        placement: Option<Placement>,
     ) -> Self {
-        // 0 stands for all clients.
+        // 0 means all clients.
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Relaxed);
-        Self { address, server, delivery, security: None, number, outcome: RefCell::new(outcome) }
+        Self { address, server, delivery, security: None, number, placement: RefCell::new(placement) }
     }
 
-    /// The same over TLS.
+    /// Returns the same connection over TLS.
     pub(crate) fn secured(self, security: Security) -> Self {
         Self { security: Some(security), ..self }
     }
@@ -63,18 +63,19 @@ impl Client {
         self.security.is_some()
     }
 
-    /// The announcement of the client on a connection to a node; none if the address it has connected to is not known.
-    pub(crate) fn announced(&self) -> Option<Announced> {
-        let shown = |security: &Security| ShownByTls {
+    /// Returns the announcement for connections to nodes; `None` if the address that the client connected to is
+    /// unknown.
+    pub(crate) fn announcement(&self) -> Option<Announcement> {
+        let shown = |security: &Security| TlsFacts {
             version: security.version,
             certificate: security.client_cert.is_some(),
         };
         let tls = self.security.as_ref().map(shown);
-        Some(Announced { client: self.address, server: self.server?, tls })
+        Some(Announcement { client: self.address, server: self.server?, tls })
     }
 
     /// Takes the decision about the first request.
-    pub(crate) fn take_outcome(&self) -> Option<Placement> {
-        self.outcome.borrow_mut().take()
+    pub(crate) fn take_placement(&self) -> Option<Placement> {
+        self.placement.borrow_mut().take()
     }
 }

@@ -1,13 +1,13 @@
-//! Copies of requests for routes that mirror.
+//! Copies of requests for mirror routes.
 
-use super::ask::write_target;
 use super::client::Client;
 use super::exchange::Exchange;
-use super::known::{apply, host, with_head};
+use super::facts::{apply, host, with_head};
+use super::prepare::write_target;
 use super::requests::Requests;
-use crate::copies::Duplicate;
+use crate::copies::RequestCopy;
 use crate::edits::{Known, Values};
-use crate::mirror::Outcome;
+use crate::mirror::CopyOutcome;
 use crate::target::target_key;
 use larder_core::rules::Head;
 use larder_core::{Request, RouteId};
@@ -15,23 +15,23 @@ use larder_edge::Fields;
 use larder_http::h1::{Body, Fault, RequestHead};
 
 impl Requests {
-    /// Begins the copies of a request that has its node. Those without a body are sent.
-    pub(super) fn copy(&self, client: &Client, exchange: &mut Exchange, head: &RequestHead) {
-        let route = self.shared.decider.routing.of(exchange.request.route);
+    /// Begins the copies of a request that has its node. Copies without a body are sent at once.
+    pub(super) fn begin_copies(&self, client: &Client, exchange: &mut Exchange, head: &RequestHead) {
+        let route = self.shared.decider.routing.route(exchange.request.route);
         if route.mirrors.is_empty() || head.asks_for_upgrade() {
             return;
         }
         for mirror in &route.mirrors {
-            if !mirror.takes() {
+            if !mirror.selects() {
                 continue;
             }
-            let Some(place) = mirror.enter() else { continue };
-            match self.copied(client, exchange, head, mirror.route) {
+            let Some(permit) = mirror.acquire() else { continue };
+            match self.copy_head(client, exchange, head, mirror.route) {
                 Ok((head, request)) => {
-                    exchange.copies.push(Duplicate::new(place, head, request, client.announced()));
+                    exchange.copies.push(RequestCopy::new(permit, head, request, client.announcement()));
                 }
-                // A request that cannot be written for the other route is no fault of the client's.
-                Err(_) => mirror.count(Outcome::Failed),
+                // A request that cannot be rewritten for the other route is not the client's fault.
+                Err(_) => mirror.count(CopyOutcome::Failed),
             }
         }
         if head.body() == Body::None {
@@ -39,13 +39,13 @@ impl Requests {
         }
     }
 
-    /// A piece of the request's body passes. A body that is sent to a node again was not whole when the first one failed, and is not
-    /// copied.
+    /// Adds a piece of the request body to the copies. If the body is sent to a second node, it was incomplete at the
+    /// first failure, and the copies are dropped.
     pub(super) fn copy_body(&self, exchange: &mut Exchange, piece: &[u8], is_last: bool) {
         if exchange.copies.is_empty() {
             return;
         }
-        if exchange.tries > 1 {
+        if exchange.attempts > 1 {
             return exchange.copies.clear();
         }
         exchange.copies.retain_mut(|copy| copy.push(piece));
@@ -54,15 +54,15 @@ impl Requests {
         }
     }
 
-    /// The head of a copy, with the fields and rules of the route that it goes by.
-    fn copied(
+    /// Returns the head of a copy, with the fields and rules of the mirror route.
+    fn copy_head(
         &self,
         client: &Client,
         exchange: &Exchange,
         head: &RequestHead,
         to: RouteId,
     ) -> Result<(RequestHead, Request), Fault> {
-        let route = self.shared.decider.routing.of(to);
+        let route = self.shared.decider.routing.route(to);
         let request = with_head(head, |head| {
             let target = route.with_key_head(head, |head| route.key.id(head));
             Request::new(target).with_class(route.classes.classify(head)).with_route(to)
@@ -73,7 +73,7 @@ impl Requests {
                 .iter()
                 .any(|gone| name.eq_ignore_ascii_case(gone))
         });
-        self.remove_own_cookie(exchange, &mut copy);
+        self.remove_switch_cookie(exchange, &mut copy);
         let key = target_key(host(head), head.target());
         let parts = Head::get(key.host, key.path);
         if let Some(rewrite) = &route.edits.rewrite {
@@ -87,7 +87,7 @@ impl Requests {
         }
         let rules = [&self.shared.decider.routing.request_fields, &route.edits.request_fields];
         let mut values = Values::default();
-        self.known((client, exchange), head, None, |known| {
+        self.with_facts((client, exchange), head, None, |known| {
             let known =
                 Known { route: &route.name, target: request.target, node: None, reason: None, ..*known };
             rules.iter().for_each(|rules| rules.render(&known, &mut values));

@@ -1,14 +1,14 @@
-//! The decision: the client's session, the dispatcher, and waiting for admission.
+//! The decision: session affinity, the dispatcher, and waiting for admission.
 
 use super::client::Client;
-use super::exchange::{Exchange, WaitsFor};
-use super::known::with_head;
+use super::exchange::{Exchange, PendingStep};
+use super::facts::with_head;
 use super::node::Server;
 use super::requests::Requests;
-use super::traced::Traced;
+use super::trace::RequestTrace;
 use crate::edits::cookie;
 use crate::failure::Failure;
-use crate::lease::Started;
+use crate::lease::StartedRequest;
 use larder_core::Decision;
 use larder_http::h1::RequestHead;
 use larder_http::relay::Next;
@@ -16,25 +16,25 @@ use larder_http::relay::Next;
 impl Requests {
     /// Asks the dispatcher for a node.
     pub(super) fn place(&self, client: &Client, exchange: &mut Exchange, head: &RequestHead) -> Next<Server> {
-        self.wish(exchange, head);
+        self.find_affinity(exchange, head);
         if let Some(tracer) = &self.shared.observers.tracer {
-            exchange.traced = with_head(head, |parts| Traced::begin(tracer, parts, &head.fields));
+            exchange.trace = with_head(head, |parts| RequestTrace::begin(tracer, parts, &head.fields));
         }
-        let placed = match exchange.placed.take() {
-            Some(Ok(Started { lease, request, decision })) => {
+        let placement = match exchange.placement.take() {
+            Some(Ok(StartedRequest { lease, request, decision })) => {
                 (exchange.lease, exchange.request) = (lease, request);
                 Ok(Some(decision))
             }
             Some(Err(refusal)) => Err(refusal),
             None => exchange.lease.arrive(exchange.arrived, exchange.request),
         };
-        match placed {
-            Ok(Some(decision)) => self.decided(client, exchange, head, Ok(decision)),
+        match placement {
+            Ok(Some(decision)) => self.finish_decision(client, exchange, head, Ok(decision)),
             Ok(None) => {
-                exchange.waits_for = WaitsFor::Admission;
+                exchange.pending_step = PendingStep::Admission;
                 Next::Later
             }
-            Err(refusal) => self.decided(client, exchange, head, Err(refusal.into())),
+            Err(refusal) => self.finish_decision(client, exchange, head, Err(refusal.into())),
         }
     }
 
@@ -47,42 +47,46 @@ impl Requests {
     ) -> Next<Server> {
         let outcome = exchange.lease.wait().await;
         exchange.queued = Some(self.shared.decider.clock.now() - exchange.arrived);
-        self.decided(client, exchange, head, outcome.map_err(Failure::from))
+        self.finish_decision(client, exchange, head, outcome.map_err(Failure::from))
     }
 
-    fn decided(
+    fn finish_decision(
         &self,
         client: &Client,
         exchange: &mut Exchange,
         head: &RequestHead,
         outcome: Result<Decision, Failure>,
     ) -> Next<Server> {
-        if let (Some(traced), Some(tracer)) = (&exchange.traced, &self.shared.observers.tracer) {
-            traced.decided((&self.shared.decider, tracer), (&exchange.request, exchange.queued), outcome);
+        if let (Some(trace), Some(tracer)) = (&exchange.trace, &self.shared.observers.tracer) {
+            trace.record_decision(
+                (&self.shared.decider, tracer),
+                (&exchange.request, exchange.queued),
+                outcome,
+            );
         }
         match outcome {
             Ok(decision) => {
                 exchange.decision = Some(decision);
-                exchange.tried = exchange.arrived + exchange.queued.unwrap_or_default();
-                self.copy(client, exchange, head);
+                exchange.attempt_began = exchange.arrived + exchange.queued.unwrap_or_default();
+                self.begin_copies(client, exchange, head);
                 self.server(client, exchange, head)
             }
             Err(failure) => Next::Answer(self.fail(client, exchange, head, failure)),
         }
     }
 
-    /// Finds out to which node the client comes back, if its route keeps sessions.
-    fn wish(&self, exchange: &mut Exchange, head: &RequestHead) {
-        if self.shared.decider.routing.of(exchange.request.route).edits.sticky.is_none() {
+    /// Finds the node that the client should return to, if its route has sticky sessions.
+    fn find_affinity(&self, exchange: &mut Exchange, head: &RequestHead) {
+        if self.shared.decider.routing.route(exchange.request.route).edits.sticky.is_none() {
             return;
         }
         let token = |name: &str| cookie(&head.fields, name);
-        let wish = with_head(head, |parts| {
-            self.shared.decider.wish(&exchange.request, parts, exchange.arrived, token)
+        let affinity = with_head(head, |parts| {
+            self.shared.decider.affinity(&exchange.request, parts, exchange.arrived, token)
         });
-        if let Some(wish) = wish {
-            exchange.sticky = wish.by_cookie.then_some(wish.node);
-            exchange.request = exchange.request.with_tie(wish.tie);
+        if let Some(affinity) = affinity {
+            exchange.cookie_node = affinity.by_cookie.then_some(affinity.node);
+            exchange.request = exchange.request.with_tie(affinity.tie);
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The end of a request: what the dispatcher, the metrics, the access log, traces and those who watch learn of it.
+//! The end of a request: reports to the dispatcher, the metrics, the access log, traces and the shadow.
 //!
-//! The dispatcher learns of every reply that came whole from one node, whatever its status: a policy whose idea of a node fades with
-//! time must go on hearing of one that answers errors, or it would come to think the best of it. An error that comes quickly does look
-//! quick; health checks find that it is wrong. Whether the node had the target is told for a status of 200 to 299 or 304 only, and only
-//! such replies enter the census: others say nothing about the cost of the target. A reply that broke off, or that two nodes had a part
-//! in, has no time of its own; a tunnel lasts as long as its users like.
+//! The dispatcher gets a report of every whole reply from one node, whatever its status. A policy whose estimate of a
+//! node decays with time must keep hearing from a node that returns errors, or it would come to prefer that node. A
+//! fast error does look fast; health checks detect it. Only replies with status 200 to 299 or 304 report whether the
+//! node had the target and enter the census, because others say nothing about the cost of the target. A reply that
+//! broke off or came from two nodes has no time of its own, and neither has a tunnel.
 //!
-//! For every other attempt the dispatcher learns how long the node was waited for, up to the head of the reply if that came. Otherwise it
-//! would not hear of a node that hangs.
+//! For every other attempt, the dispatcher gets the time that the node was waited for, up to the head of the reply if
+//! it arrived. Otherwise the dispatcher would not notice a node that hangs.
 
 use super::client::Client;
 use super::exchange::Exchange;
-use super::failure::of_client;
-use super::known::host;
+use super::facts::host;
+use super::failure::client_failure;
 use super::requests::Requests;
 use crate::access_fields::AccessFields;
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ use larder_http::h1::{ReplyHead, RequestHead, Version};
 use larder_http::relay::Report;
 
 impl Requests {
-    /// A request has ended.
+    /// Reports a finished request.
     pub(super) fn end(
         &self,
         client: &Client,
@@ -37,20 +37,20 @@ impl Requests {
     ) {
         let now = self.shared.decider.clock.now();
         let failure = match report.fault {
-            Some(fault) => Some(of_client(fault, &exchange)),
+            Some(fault) => Some(client_failure(fault, &exchange)),
             None => exchange.failure.filter(|_| exchange.has_failed || !report.complete),
         };
-        // The node that gave the whole reply.
+        // The node that sent the whole reply.
         let whole = exchange.decision.filter(|_| {
             report.complete
                 && failure.is_none()
                 && exchange.resume.is_none()
-                && exchange.answered.is_some()
+                && exchange.reply_head_at.is_some()
                 && report.status.is_some_and(|status| status >= 200)
         });
         match whole {
-            Some(decision) => self.tell_served(&exchange, decision.node, report, now),
-            None => self.tell_unserved(&mut exchange, now),
+            Some(decision) => self.report_served(&exchange, decision.node, report, now),
+            None => self.report_unserved(&mut exchange, now),
         }
         let ended = Ended {
             node: exchange.decision.map(|decision| decision.node),
@@ -68,18 +68,18 @@ impl Requests {
         };
         self.shared.decider.metrics.ended(&ended);
         exchange.lease.release(now);
-        // The client's own fields and path are what is logged and watched.
-        if let Some(fields) = &exchange.unedited {
+        // The log and the observers see the client's fields and path.
+        if let Some(fields) = &exchange.client_fields {
             request.fields.restore(fields);
         }
-        if let Some(target) = &exchange.unedited_target {
+        if let Some(target) = &exchange.client_target {
             let _ = request.set_target(target);
         }
         self.log(client, &exchange, (request, reply), &ended);
-        if let (Some(tracer), Some(traced)) = (&self.shared.observers.tracer, exchange.traced.take()) {
-            traced.end(tracer, &ended);
+        if let (Some(tracer), Some(trace)) = (&self.shared.observers.tracer, exchange.trace.take()) {
+            trace.end(tracer, &ended);
         }
-        // What was refused before its target was known asks for none.
+        // A request that was refused early has no target.
         if exchange.request.target == TargetId(0) {
             return;
         }
@@ -92,30 +92,30 @@ impl Requests {
         }
     }
 
-    /// Tells the dispatcher, and the census of the route, that a node has given a whole reply. The request still holds its load.
-    fn tell_served(&self, exchange: &Exchange, node: NodeId, report: &Report, now: Time) {
+    /// Reports a whole reply of a node to the dispatcher and the route's census. The request still holds its load.
+    fn report_served(&self, exchange: &Exchange, node: NodeId, report: &Report, now: Time) {
         let is_useful = matches!(report.status, Some(200..=299 | 304));
         let served = Served {
-            elapsed: now - exchange.tried,
-            first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.tried),
+            elapsed: now - exchange.attempt_began,
+            first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.attempt_began),
             found: exchange.cache.filter(|_| is_useful),
         };
         self.shared.decider.dispatcher.served(now, &exchange.request, node, &served);
-        let census = self.shared.decider.routing.of(exchange.request.route).census.as_ref();
+        let census = self.shared.decider.routing.route(exchange.request.route).census.as_ref();
         if let Some(census) = census.filter(|_| is_useful) {
             census.count(exchange.request.target, Bytes(report.body_bytes));
         }
     }
 
-    /// Tells the dispatcher, unless it knows, that the current attempt has ended without a whole reply. The request still holds its
-    /// load.
-    pub(super) fn tell_unserved(&self, exchange: &mut Exchange, now: Time) {
-        let answered = exchange.answered.take();
-        if !std::mem::take(&mut exchange.untold) {
+    /// Reports to the dispatcher that the current attempt has ended without a whole reply, unless it was reported.
+    /// The request still holds its load.
+    pub(super) fn report_unserved(&self, exchange: &mut Exchange, now: Time) {
+        let answered = exchange.reply_head_at.take();
+        if !std::mem::take(&mut exchange.unreported) {
             return;
         }
         if let Some(decision) = exchange.decision {
-            let waited = answered.unwrap_or(now) - exchange.tried;
+            let waited = answered.unwrap_or(now) - exchange.attempt_began;
             self.shared.decider.dispatcher.unserved(now, &exchange.request, decision.node, waited);
         }
     }
@@ -131,23 +131,23 @@ impl Requests {
         let node = ended.node.and_then(|node| self.shared.decider.nodes.get(node));
         let fields = AccessFields {
             node: node.as_ref().map(|node| &*node.name),
-            reason: ended.reason.map(larder_core::Reason::name).or(exchange.answered_by),
+            reason: ended.reason.map(larder_core::Reason::name).or(exchange.own_reply),
             error: ended.failure.map(Failure::name),
-            tries: exchange.tries,
+            attempts: exchange.attempts,
             cache: ended.cache.map(Found::name),
             queue: ended.queued,
             connect: exchange.connect,
             first_byte: ended.first_byte,
             total: ended.total,
-            route: &self.shared.decider.routing.of(ended.route).name,
+            route: &self.shared.decider.routing.route(ended.route).name,
             class: ended.class.name(),
             mechanism: exchange.delivery.mechanism.name(),
-            why: exchange.delivery.why.name(),
+            delivery_reason: exchange.delivery.reason.name(),
             request_id: exchange.request_id.as_deref(),
         };
         log.write(&Record {
             client: Some(client.address.ip().to_canonical()),
-            // A method is a token, which is ASCII.
+            // A method is an ASCII token.
             method: std::str::from_utf8(request.method()).unwrap_or("-"),
             target: request.target(),
             version: match request.version() {
@@ -160,14 +160,14 @@ impl Requests {
             body_bytes: ended.body_bytes,
             referer: request.fields.get(b"referer"),
             user_agent: request.fields.get(b"user-agent"),
-            fields: &fields.named(),
+            fields: &fields.values(),
             request: Some(&request.fields),
             reply: ended.status.is_some().then_some(&reply.fields as _),
         });
     }
 }
 
-/// Shows a request that a node has served to the shadow.
+/// Passes a served request to the shadow.
 fn show(
     feed: &Feed,
     (exchange, node): (&Exchange, NodeId),
@@ -181,10 +181,10 @@ fn show(
         at: now,
         request: exchange.request,
         node,
-        elapsed: now - exchange.tried,
-        first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.tried),
+        elapsed: now - exchange.attempt_began,
+        first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.attempt_began),
         bytes: is_whole.then_some(Bytes(report.body_bytes)),
         found: exchange.cache.filter(|_| is_useful),
-        keeps: is_useful && exchange.keeps,
+        keeps: is_useful && exchange.cacheable,
     });
 }

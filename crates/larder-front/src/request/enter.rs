@@ -1,23 +1,23 @@
-//! A request before a node is chosen: limits, the rules for its fields, guards, and the switch's own answers.
+//! Steps before the decision: limits, rules for fields, guards, and replies of the switch itself.
 
 use super::client::Client;
-use super::exchange::{Exchange, WaitsFor};
-use super::known::{host, with_head};
+use super::exchange::{Exchange, PendingStep};
+use super::facts::{host, with_head};
 use super::node::Server;
 use super::requests::Requests;
 use crate::clients::TooMany;
 use crate::edits;
 use crate::failure::Failure;
-use crate::long_lived::asks_to_last;
+use crate::long_lived::wants_long_lived;
 use larder_edge::{Sender, client_address};
 use larder_http::h1::{Body, Fault, Form, RequestHead};
 use larder_http::relay::{Answer, Next};
 
-/// Methods of requests that the switch passes on, for `Allow`.
+/// Methods that the switch forwards, for `Allow`.
 pub(super) const ALLOWED: &[u8] = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl Requests {
-    /// Begins to serve a request.
+    /// Starts a request.
     pub(super) fn begin(
         &self,
         client: &Client,
@@ -28,31 +28,31 @@ impl Requests {
             exchange.request_id = Some(ids.of(&head.fields));
         }
         let entered = self.enter(client, exchange, head);
-        if let Some(next) = self.ended(client, exchange, head, entered) {
+        if let Some(next) = self.finish_early(client, exchange, head, entered) {
             return next;
         }
-        if self.must_wait(exchange, head) {
+        if self.needs_await(exchange, head) {
             return Next::Later;
         }
         let guarded = self.guard(client, exchange, head).and_then(|own| match own {
             None => self.after_guard(client, exchange, head),
             own => Ok(own),
         });
-        match self.ended(client, exchange, head, guarded) {
+        match self.finish_early(client, exchange, head, guarded) {
             None => self.place(client, exchange, head),
             Some(next) => next,
         }
     }
 
-    /// Goes on with a request whose decision takes time.
-    pub(super) async fn go_on(
+    /// Continues a request whose decision has to wait.
+    pub(super) async fn continue_decision(
         &self,
         client: &Client,
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Next<Server> {
-        if exchange.waits_for == WaitsFor::Guard {
-            if let Some(answer) = self.challenged(client, exchange, head).await {
+        if exchange.pending_step == PendingStep::Guard {
+            if let Some(answer) = self.answer_challenge(client, exchange, head).await {
                 return Next::Answer(answer);
             }
             let guarded = match self.guard(client, exchange, head) {
@@ -62,7 +62,7 @@ impl Requests {
                 },
                 other => other,
             };
-            if let Some(next) = self.ended(client, exchange, head, guarded) {
+            if let Some(next) = self.finish_early(client, exchange, head, guarded) {
                 return next;
             }
             let next = self.place(client, exchange, head);
@@ -73,8 +73,8 @@ impl Requests {
         self.wait(client, exchange, head).await
     }
 
-    /// The end of a request that got an answer of the switch's own, or failed.
-    fn ended(
+    /// Returns the reply of a request that got a reply of the switch itself, or failed.
+    fn finish_early(
         &self,
         client: &Client,
         exchange: &mut Exchange,
@@ -87,7 +87,7 @@ impl Requests {
         }
     }
 
-    /// Applies limits and the rules for fields, finds the route, and answers requests that end here.
+    /// Applies limits and field rules, finds the route, and replies to requests that end here.
     fn enter(
         &self,
         client: &Client,
@@ -99,25 +99,26 @@ impl Requests {
             return Err(Failure::UriTooLong);
         }
         self.write_sender(client, head);
-        self.within_rate(client, exchange, head)?;
+        self.check_rate(client, exchange, head)?;
         to_origin_form(head).map_err(|_| Failure::BadRequest)?;
         exchange.request = with_head(head, |head| {
             let request = self.shared.decider.routing.request(head, Some(client.address.ip()));
-            request.with_lasting(asks_to_last(head.method, head.headers))
+            request.with_lasting(wants_long_lived(head.method, head.headers))
         });
-        if is_of_nodes(head.target()) {
-            exchange.answered_by = Some("own-path");
-            return Ok(Some(self.own(client, exchange, head, Answer::new(404))));
+        if is_node_path(head.target()) {
+            exchange.own_reply = Some("own-path");
+            return Ok(Some(self.finish_own_reply(client, exchange, head, Answer::new(404))));
         }
         if !count_hop(head) {
             let mut answer = Answer::new(if head.method() == b"OPTIONS" { 200 } else { 405 });
             let _ = answer.head.fields.append(b"Allow", ALLOWED);
-            return Ok(Some(self.own(client, exchange, head, answer)));
+            return Ok(Some(self.finish_own_reply(client, exchange, head, answer)));
         }
         Ok(None)
     }
 
-    /// Removes the fields that the sender may not set, and writes who it is, before routes, keys and limits read them.
+    /// Removes fields that the sender may not set, and adds fields that identify it, before routes, keys and limits
+    /// read them.
     fn write_sender(&self, client: &Client, head: &mut RequestHead) {
         let (rules, security) = (&self.shared.guards.entry, client.security.as_ref());
         let mut dropped = rules.drop_underscores(&mut head.fields);
@@ -135,8 +136,8 @@ impl Requests {
         }
     }
 
-    /// Counts the request among its client's, where that is limited.
-    fn within_rate(
+    /// Counts the request against the rate limit of its client.
+    fn check_rate(
         &self,
         client: &Client,
         exchange: &mut Exchange,
@@ -151,9 +152,9 @@ impl Requests {
         })
     }
 
-    /// Whether the request must wait for the store of an authority's challenges, or for a password to be checked.
-    fn must_wait(&self, exchange: &Exchange, head: &RequestHead) -> bool {
-        let guard = &self.shared.decider.routing.of(exchange.request.route).edits.guard;
+    /// Whether the request has to wait for the store of ACME challenges, or for a password check.
+    fn needs_await(&self, exchange: &Exchange, head: &RequestHead) -> bool {
+        let guard = &self.shared.decider.routing.route(exchange.request.route).edits.guard;
         guard.as_ref().is_some_and(|guard| guard.users.is_some()) || self.may_be_challenge(head)
     }
 
@@ -162,8 +163,9 @@ impl Requests {
             && self.shared.tls.as_ref().is_some_and(|tls| tls.acme().is_some())
     }
 
-    /// Answers an authority's challenge (RFC 8555 section 8.3). One that is not in our store goes on as any request.
-    async fn challenged(
+    /// Replies to an ACME challenge (RFC 8555 section 8.3). A challenge that is not in the store continues as an
+    /// ordinary request.
+    async fn answer_challenge(
         &self,
         client: &Client,
         exchange: &mut Exchange,
@@ -173,42 +175,42 @@ impl Requests {
             return None;
         }
         let contents = self.shared.tls.as_ref()?.acme()?.answer(head.target()).await?;
-        exchange.answered_by = Some("acme");
+        exchange.own_reply = Some("acme");
         let mut answer = Answer::new(200);
         let _ = answer.head.fields.append(b"Content-Type", b"application/octet-stream");
         answer.body = contents.into();
-        Some(self.own(client, exchange, head, answer))
+        Some(self.finish_own_reply(client, exchange, head, answer))
     }
 
-    /// Checks the client's password, if the route asks for one.
+    /// Checks the client's password, if the route requires one.
     async fn authenticate(&self, exchange: &Exchange, head: &RequestHead) -> Result<(), Failure> {
-        match &self.shared.decider.routing.of(exchange.request.route).edits.guard {
+        match &self.shared.decider.routing.route(exchange.request.route).edits.guard {
             Some(guard) => guard.authenticate(&head.fields).await,
             None => Ok(()),
         }
     }
 
-    /// Redirects to `https`, and refuses clients of networks that the route's guard does not admit.
+    /// Redirects to `https`, and refuses clients whose network the route's guard denies.
     fn guard(
         &self,
         client: &Client,
         exchange: &Exchange,
         head: &RequestHead,
     ) -> Result<Option<Answer>, Failure> {
-        if let Some(answer) = self.to_https(client, exchange, head) {
+        if let Some(answer) = self.redirect_to_https(client, exchange, head) {
             return Ok(Some(answer));
         }
         if self.admits(client, exchange, head) { Ok(None) } else { Err(Failure::Denied) }
     }
 
-    /// Applies the rest of the route's guard, and gives the route's own answer, if there is one.
+    /// Applies the rest of the route's guard, and returns the route's own reply, if it has one.
     fn after_guard(
         &self,
         client: &Client,
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Result<Option<Answer>, Failure> {
-        let route = self.shared.decider.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.route(exchange.request.route);
         if let Some(guard) = &route.edits.guard {
             if let Body::Length(bytes) = head.body()
                 && guard.body_is_too_large(bytes)
@@ -227,9 +229,9 @@ impl Requests {
         }
     }
 
-    /// Whether the client's network may make requests of the route.
+    /// Whether the client's network may use the route.
     fn admits(&self, client: &Client, exchange: &Exchange, head: &RequestHead) -> bool {
-        let Some(guard) = &self.shared.decider.routing.of(exchange.request.route).edits.guard else {
+        let Some(guard) = &self.shared.decider.routing.route(exchange.request.route).edits.guard else {
             return true;
         };
         if !guard.looks_at_addresses() {
@@ -240,8 +242,8 @@ impl Requests {
         address.is_some_and(|address| guard.admits(address))
     }
 
-    /// Answers a request that came without TLS and should not have: the same is available under `https`.
-    fn to_https(&self, client: &Client, exchange: &Exchange, head: &RequestHead) -> Option<Answer> {
+    /// Redirects a request without TLS to the same URL under `https`, if the config says so.
+    fn redirect_to_https(&self, client: &Client, exchange: &Exchange, head: &RequestHead) -> Option<Answer> {
         let port = self.shared.redirect?;
         if client.is_secure() || head.target().starts_with(larder_edge::WELL_KNOWN) {
             return None;
@@ -249,7 +251,7 @@ impl Requests {
         let location = larder_edge::under_https(host(head), head.target(), port)?;
         let mut answer = Answer::new(308);
         let _ = answer.head.fields.append(b"Location", location.as_bytes());
-        Some(self.own(client, exchange, head, answer))
+        Some(self.finish_own_reply(client, exchange, head, answer))
     }
 
     fn route_answer(
@@ -259,10 +261,11 @@ impl Requests {
         head: &RequestHead,
         given: &edits::Answer,
     ) -> Result<Answer, Failure> {
-        exchange.answered_by = Some(given.name());
+        exchange.own_reply = Some(given.name());
         let answer = match given {
             edits::Answer::Redirect { status, to, .. } => {
-                let location = self.known((client, exchange), head, None, |known| edits::location(to, known));
+                let location =
+                    self.with_facts((client, exchange), head, None, |known| edits::location(to, known));
                 let location = location.ok_or(Failure::BadRequest)?;
                 let mut answer = Answer::new(status.as_u16());
                 let _ = answer.head.fields.append(b"Location", &location);
@@ -277,21 +280,21 @@ impl Requests {
                 answer
             }
         };
-        Ok(self.own(client, exchange, head, answer))
+        Ok(self.finish_own_reply(client, exchange, head, answer))
     }
 }
 
-/// Whether a path is one of those by which nodes answer switches and monitors. Clients do not reach them through the switch.
-fn is_of_nodes(target: &[u8]) -> bool {
+/// Whether a path belongs to the interface between nodes and switches, which clients cannot reach through the switch.
+fn is_node_path(target: &[u8]) -> bool {
     target.starts_with(b"/.larder/")
 }
 
-/// Gives a target in absolute form the form that rules, keys and nodes expect (RFC 9112 section 3.2.1).
+/// Converts a target in absolute form to the origin form that rules, keys and nodes expect (RFC 9112 section 3.2.1).
 fn to_origin_form(head: &mut RequestHead) -> Result<(), Fault> {
     if head.form() != Form::Absolute {
         return Ok(());
     }
-    // The form says that there is a scheme.
+    // An absolute form has a scheme.
     let target = head.target();
     let after = target.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
     let rest = &target[after..];
@@ -305,7 +308,7 @@ fn to_origin_form(head: &mut RequestHead) -> Result<(), Fault> {
     head.set_target(&path)
 }
 
-/// Counts a hop of a request that has only so many (RFC 9110 section 7.6.2). Returns whether it may go on.
+/// Decrements `Max-Forwards` (RFC 9110 section 7.6.2). Returns false if the request must not be forwarded.
 fn count_hop(head: &mut RequestHead) -> bool {
     if !matches!(head.method(), b"OPTIONS" | b"TRACE") {
         return true;
@@ -314,7 +317,7 @@ fn count_hop(head: &mut RequestHead) -> bool {
     match hops {
         None => true,
         Some(0_u32) => false,
-        // A field that is there is replaced.
+        // An existing field is replaced.
         Some(hops) => head.fields.set(b"Max-Forwards", (hops - 1).to_string().as_bytes()).is_ok(),
     }
 }
@@ -330,17 +333,17 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_nodes_are_not_for_clients() {
+    fn node_paths_are_recognized() {
         for path in ["/.larder/load", "/.larder/events?x", "/.larder/"] {
-            assert!(is_of_nodes(path.as_bytes()), "{path}");
+            assert!(is_node_path(path.as_bytes()), "{path}");
         }
         for path in ["/", "/.larder", "/a/.larder/load", "/.lard"] {
-            assert!(!is_of_nodes(path.as_bytes()), "{path}");
+            assert!(!is_node_path(path.as_bytes()), "{path}");
         }
     }
 
     #[test]
-    fn a_target_loses_its_host() {
+    fn absolute_targets_become_origin_form() {
         for (line, path) in [
             ("GET http://a/b?c", "/b?c"),
             ("GET HTTPS://a?c", "/?c"),
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn hops_are_counted_where_they_count() {
+    fn max_forwards_applies_to_options_and_trace() {
         assert!(!count_hop(&mut request("OPTIONS /", "Max-Forwards: 0\r\n")));
         let mut more = request("TRACE /", "Max-Forwards: 7\r\n");
         assert!(count_hop(&mut more));

@@ -1,10 +1,10 @@
-//! The record of a request under way.
+//! State of a request in progress.
 
 use super::client::Client;
-use super::hedge::Hedge;
+use super::hedge::SecondAttempt;
 use super::resume::Resume;
-use super::traced::Traced;
-use crate::copies::Duplicate;
+use super::trace::RequestTrace;
+use crate::copies::RequestCopy;
 use crate::edits::Encoder;
 use crate::failure::Failure;
 use crate::handoff::mechanism::Delivery;
@@ -16,79 +16,79 @@ use larder_http::h1::SavedFields;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A request under way. What it holds at the dispatcher is given back when this is dropped.
+/// State of a request in progress. Dropping it returns the load at the dispatcher.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(super) lease: Lease,
-    /// The decision that was made before the request was read.
-    pub(super) placed: Option<Placement>,
+    /// Decision made before the request was read.
+    pub(super) placement: Option<Placement>,
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
     pub(super) delivery: Delivery,
     pub(super) request_id: Option<Box<[u8]>>,
-    /// The progress of a decision that takes time.
-    pub(super) waits_for: WaitsFor,
-    /// The client's fields before the switch edited them, if another attempt would edit them again.
-    pub(super) unedited: Option<SavedFields>,
-    /// The path of the target before it was rewritten.
-    pub(super) unedited_target: Option<Box<[u8]>>,
-    /// Compresses the reply, and whether piece by piece.
+    /// Next step of a decision that waits.
+    pub(super) pending_step: PendingStep,
+    /// The client's fields before the switch edited them, for a further attempt and the log.
+    pub(super) client_fields: Option<SavedFields>,
+    /// The client's request target before it was rewritten.
+    pub(super) client_target: Option<Box<[u8]>>,
+    /// Encoder of the reply, and whether it flushes after each piece.
     pub(super) encoder: Option<(Encoder, bool)>,
-    pub(super) copies: Vec<Duplicate>,
-    /// The time after which another node is asked in the current attempt.
+    pub(super) copies: Vec<RequestCopy>,
+    /// Delay after which a second node is asked in the current attempt.
     pub(super) hedges_after: Option<Duration>,
-    /// The other node, while both are asked.
-    pub(super) hedge: Option<Hedge>,
-    /// Failures of the current attempt were noted while two nodes were asked.
-    pub(super) has_raced: bool,
-    /// The node that the client's cookie names.
-    pub(super) sticky: Option<NodeId>,
-    /// The name of the switch's own answer, if it gave one.
-    pub(super) answered_by: Option<&'static str>,
-    /// Bytes of the request's body in the current attempt.
+    /// The attempt at the second node, while both are asked.
+    pub(super) hedge: Option<SecondAttempt>,
+    /// Whether failures of the current attempt were noted while two nodes were asked.
+    pub(super) race_failure_noted: bool,
+    /// Node that the client's cookie names.
+    pub(super) cookie_node: Option<NodeId>,
+    /// Name of the switch's own reply, if it sent one.
+    pub(super) own_reply: Option<&'static str>,
+    /// Bytes of the request body in the current attempt.
     pub(super) body_bytes: u64,
-    /// Attempts so far.
-    pub(super) tries: u8,
-    /// A connection that waited was lost and the node asked again; once is enough.
-    pub(super) same_node_tried: bool,
-    /// The kind of the next attempt.
-    pub(super) again: Retry,
+    /// Number of attempts so far.
+    pub(super) attempts: u8,
+    /// Whether the same node was asked again after a pooled connection was lost. This happens once per request.
+    pub(super) same_node_retried: bool,
+    /// Kind of the next attempt.
+    pub(super) retry: Retry,
     pub(super) resume: Option<Resume>,
-    /// A node answered properly, but not with the rest of the reply.
+    /// Whether a node sent a valid reply that does not continue the broken one.
     pub(super) resume_refused: bool,
-    /// A node has been charged with a failure; one per request is enough.
-    pub(super) charged: bool,
-    /// The node of the current attempt is the one that was charged.
-    pub(super) unanswered: bool,
-    /// The last failure.
+    /// Whether a failure was counted against a node. A request counts against one node at most.
+    pub(super) node_charged: bool,
+    /// Whether the failure was counted against the node of the current attempt.
+    pub(super) attempt_charged: bool,
+    /// Last failure.
     pub(super) failure: Option<Failure>,
-    /// The failure is the answer.
+    /// Whether the failure is the reply.
     pub(super) has_failed: bool,
-    /// The time after which a client that asks too often may ask again. Seconds.
+    /// Time after which a rate-limited client may retry. Seconds.
     pub(super) retry_after_s: Option<u32>,
     pub(super) cache: Option<Found>,
-    /// Whether a cache keeps such a reply; computed only for the shadow.
-    pub(super) keeps: bool,
-    /// The head was complete.
+    /// Whether caches may store the reply; computed only for the shadow.
+    pub(super) cacheable: bool,
+    /// Time when the request head was complete.
     pub(super) arrived: Time,
-    /// The current attempt began.
-    pub(super) tried: Time,
-    /// The head of the current attempt's reply came.
-    pub(super) answered: Option<Time>,
+    /// Start of the current attempt.
+    pub(super) attempt_began: Time,
+    /// Time when the reply head of the current attempt arrived.
+    pub(super) reply_head_at: Option<Time>,
     pub(super) long_lived: bool,
-    /// The dispatcher has not been told how the current attempt went.
-    pub(super) untold: bool,
+    /// Whether the outcome of the current attempt is still to be reported to the dispatcher.
+    pub(super) unreported: bool,
     pub(super) queued: Option<Duration>,
-    /// The time that the last connection took to open; none for one that waited.
+    /// Time to open the last connection; `None` for a pooled one.
     pub(super) connect: Option<Duration>,
     pub(super) first_byte: Option<Duration>,
-    pub(super) traced: Option<Box<Traced>>,
+    pub(super) trace: Option<Box<RequestTrace>>,
 }
 
-/// The next step of a decision that takes time.
+/// Next step of a decision that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitsFor {
-    /// The challenge of an authority, or the route's guard.
+pub(super) enum PendingStep {
+    /// An ACME challenge, or the route's guard.
     Guard,
     /// Admission.
     Admission,
@@ -98,47 +98,47 @@ impl Exchange {
     pub(super) fn new(shared: &Arc<Shared>, client: &Client) -> Self {
         Self {
             lease: Lease::new(shared.decider.clone()),
-            placed: client.take_outcome(),
+            placement: client.take_placement(),
             request: Request::new(TargetId(0)),
             decision: None,
             delivery: client.delivery,
             request_id: None,
-            waits_for: WaitsFor::Guard,
-            unedited: None,
-            unedited_target: None,
+            pending_step: PendingStep::Guard,
+            client_fields: None,
+            client_target: None,
             encoder: None,
             copies: Vec::new(),
             hedges_after: None,
             hedge: None,
-            has_raced: false,
-            sticky: None,
-            answered_by: None,
+            race_failure_noted: false,
+            cookie_node: None,
+            own_reply: None,
             body_bytes: 0,
-            tries: 0,
-            same_node_tried: false,
-            again: Retry::OtherNode,
+            attempts: 0,
+            same_node_retried: false,
+            retry: Retry::OtherNode,
             resume: None,
             resume_refused: false,
-            charged: false,
-            unanswered: false,
+            node_charged: false,
+            attempt_charged: false,
             failure: None,
             has_failed: false,
             retry_after_s: None,
             cache: None,
-            keeps: false,
+            cacheable: false,
             arrived: shared.decider.clock.now(),
-            tried: Time::ZERO,
-            answered: None,
+            attempt_began: Time::ZERO,
+            reply_head_at: None,
             long_lived: false,
-            untold: false,
+            unreported: false,
             queued: None,
             connect: None,
             first_byte: None,
-            traced: None,
+            trace: None,
         }
     }
 
-    /// Counts the request as long-lived from now on, if there is room for another one at its node; asked once.
+    /// Counts the request as long-lived from now on, if its node may have another one. Called once per attempt.
     pub(super) fn become_long_lived(&mut self, now: Time) {
         self.long_lived = true;
         self.lease.become_long_lived(now);

@@ -1,9 +1,9 @@
-//! Failures of nodes and clients: whether and where a request is tried again.
+//! Failures of nodes and clients, and retries.
 //!
-//! - No connection: nothing was sent, so that any request may go to another node.
-//! - A failure before the client has got anything: a request whose method is idempotent (RFC 9110 section 9.2.2), if all that was
-//!   read of it is still there. If the connection had waited, the node may only have closed it at the wrong moment: it is asked once
-//!   more, which keeps the locality; after that another node is.
+//! - No connection: nothing was sent, so any request may go to another node.
+//! - A failure before the client has received anything: a request with an idempotent method (RFC 9110 section 9.2.2)
+//!   is retried if everything that was read of it is still buffered. If the connection came from the pool, the node
+//!   may just have closed it: the same node is asked once more, which keeps the locality, and then another node.
 //! - A failure in the middle of a reply: another node is asked for the rest ([`Resume`]).
 
 use super::client::Client;
@@ -20,8 +20,8 @@ use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{self, ClientFault, Http2Fault, Next, Stage, Then};
 use std::io;
 
-/// The failure that a client's fault is.
-pub(super) fn of_client(fault: ClientFault, exchange: &Exchange) -> Failure {
+/// Returns the failure for a fault of the client.
+pub(super) fn client_failure(fault: ClientFault, exchange: &Exchange) -> Failure {
     match fault {
         ClientFault::Gone | ClientFault::Stalled => Failure::ClientGone,
         ClientFault::TimedOut => Failure::BodyTimeout,
@@ -30,10 +30,10 @@ pub(super) fn of_client(fault: ClientFault, exchange: &Exchange) -> Failure {
     }
 }
 
-/// The failure that an error of a node is.
-pub(super) fn of_node(stage: Stage, error: &io::Error) -> Failure {
+/// Returns the failure for an error of a node.
+pub(super) fn node_failure(stage: Stage, error: &io::Error) -> Failure {
     let inner = error.get_ref();
-    // With TLS 1.3 a node that does not like the switch's certificate says so after the handshake.
+    // With TLS 1.3, a node rejects the switch's certificate only after the handshake.
     if inner.is_some_and(|inner| inner.is::<rustls::Error>() || inner.is::<DialError>()) {
         return Failure::NodeTls;
     }
@@ -47,48 +47,48 @@ pub(super) fn of_node(stage: Stage, error: &io::Error) -> Failure {
 }
 
 impl Requests {
-    /// Counts a fault on a connection of HTTP/2.
+    /// Counts a fault of an HTTP/2 connection.
     pub(super) fn note_http2_fault(&self, client: &Client, fault: Http2Fault) {
         let failure = match fault {
             Http2Fault::StreamsFull => Failure::StreamsFull,
             Http2Fault::Flood(_) | Http2Fault::OtherFlood => Failure::Http2Flood,
-            // Each of its requests was counted.
+            // Each request of the connection was counted.
             Http2Fault::Malformed | Http2Fault::Stalled => return,
             Http2Fault::Panicked => {
                 self.shared.decider.metrics.panicked();
-                tracing::error!(client = %client.address, "request of HTTP/2 lost: its task panicked");
+                tracing::error!(client = %client.address, "HTTP/2 request lost: its task panicked");
                 return;
             }
         };
         self.shared.decider.metrics.failed(failure);
-        tracing::debug!(client = %client.address, ?fault, "limit on HTTP/2 exceeded");
+        tracing::debug!(client = %client.address, ?fault, "HTTP/2 limit exceeded");
     }
 
-    /// Decides again after a node has failed.
-    pub(super) fn judge(
+    /// Decides on the next attempt after a node has failed.
+    pub(super) fn handle_node_failure(
         &self,
         client: &Client,
         exchange: &mut Exchange,
         heads: (&RequestHead, &ReplyHead),
         error: &relay::Failure,
     ) -> Next<Server> {
-        // What two nodes had a part in is over, and counted.
+        // A race between two nodes is over and was counted.
         exchange.hedge = None;
-        let failure = of_node(error.stage, &error.error);
+        let failure = node_failure(error.stage, &error.error);
         if !exchange.resume_refused && exchange.failure != Some(Failure::Internal) {
             exchange.failure = Some(failure);
         }
-        if let Some(again) = self.again(exchange, heads, (failure, error)) {
-            exchange.again = again;
-            if let (Some(tracer), Some(traced)) = (&self.shared.observers.tracer, &mut exchange.traced) {
-                traced.fails(tracer, failure.name());
+        if let Some(again) = self.retry_kind(exchange, heads, (failure, error)) {
+            exchange.retry = again;
+            if let (Some(tracer), Some(trace)) = (&self.shared.observers.tracer, &mut exchange.trace) {
+                trace.fail_attempt(tracer, failure.name());
             }
-            match self.place_again(exchange) {
+            match self.place_retry(exchange) {
                 Ok(decision) => {
                     exchange.decision = Some(decision);
                     return self.server(client, exchange, heads.0);
                 }
-                // Where no other node is left, the failure of the last one is the answer.
+                // If no other node is left, the last failure is the reply.
                 Err(refusal) => {
                     exchange.failure.get_or_insert(refusal.into());
                 }
@@ -100,8 +100,8 @@ impl Requests {
         Next::Answer(answer)
     }
 
-    /// The way in which a request is tried again after a failure; none if that was it.
-    fn again(
+    /// Returns the kind of the next attempt after a failure; `None` if there is none.
+    fn retry_kind(
         &self,
         exchange: &mut Exchange,
         (request, reply): (&RequestHead, &ReplyHead),
@@ -113,21 +113,21 @@ impl Requests {
         let connects = error.stage == Stage::Connect;
         let begun = error.stage == Stage::Reply { begun: true } || error.resumable.is_some();
         let stale = error.stage == Stage::Request { reused: true } && failure == Failure::NodeClosed;
-        // A tunnel that breaks off is over, and no fault of the node's.
-        let is_noted = std::mem::take(&mut exchange.has_raced) || begun && reply.status() == 101;
+        // A broken tunnel is over, and the node is not at fault.
+        let is_noted = std::mem::take(&mut exchange.race_failure_noted) || begun && reply.status() == 101;
         if !stale && !is_noted {
             self.log_node_failure(exchange, failure, &error.error);
         }
-        // What breaks off later may be the network's fault or the content's; a node that is gone shows soon enough.
+        // A later break may be caused by the network or the content. A dead node is noticed soon enough.
         if !stale && !is_noted && (connects || !begun) {
             self.note_node_failure(exchange);
         }
-        let may_ask_again = connects || begun || request.is_idempotent() && error.replayable;
-        if !may_ask_again {
+        let is_retryable = connects || begun || request.is_idempotent() && error.replayable;
+        if !is_retryable {
             return None;
         }
-        if stale && !exchange.same_node_tried {
-            exchange.same_node_tried = true;
+        if stale && !exchange.same_node_retried {
+            exchange.same_node_retried = true;
             return Some(Retry::SameNode);
         }
         if !self.may_retry(exchange) {
@@ -135,7 +135,7 @@ impl Requests {
         }
         exchange.resume = match (begun, error.resumable) {
             (false, _) => None,
-            (true, Some(from)) => Some(Resume::of(request, reply, from)?),
+            (true, Some(from)) => Some(Resume::new(request, reply, from)?),
             (true, None) => return None,
         };
         if !self
@@ -150,28 +150,28 @@ impl Requests {
         Some(if begun { Retry::Resume } else { Retry::OtherNode })
     }
 
-    /// Whether another attempt is allowed by their number.
+    /// Whether the number of attempts allows another one.
     fn may_retry(&self, exchange: &Exchange) -> bool {
-        // The first attempt is none, and neither is the one that made up for a connection that had waited.
-        let again = exchange.tries.saturating_sub(1 + u8::from(exchange.same_node_tried));
+        // The first attempt is not a retry, and neither is the attempt that replaced a pooled connection.
+        let again = exchange.attempts.saturating_sub(1 + u8::from(exchange.same_node_retried));
         again < self.shared.guards.limits.retries_max
     }
 
-    /// The node for another attempt.
-    fn place_again(&self, exchange: &mut Exchange) -> Result<Decision, Refusal> {
+    /// Returns the node for the next attempt.
+    fn place_retry(&self, exchange: &mut Exchange) -> Result<Decision, Refusal> {
         let now = self.shared.decider.clock.now();
-        self.tell_unserved(exchange, now);
-        exchange.tried = now;
+        self.report_unserved(exchange, now);
+        exchange.attempt_began = now;
         let Some(before) = exchange.decision else { return Err(Refusal::NoNode) };
-        self.shared.decider.metrics.retried(exchange.again);
-        if exchange.again == Retry::SameNode && self.shared.decider.dispatcher.nodes().is_open(before.node) {
+        self.shared.decider.metrics.retried(exchange.retry);
+        if exchange.retry == Retry::SameNode && self.shared.decider.dispatcher.nodes().is_open(before.node) {
             return Ok(before);
         }
         let decision = exchange.lease.retry(exchange.request);
         exchange.long_lived = false;
         exchange.request.exclude = exchange.request.exclude.with(before.node);
         if decision.is_ok()
-            && std::mem::take(&mut exchange.unanswered)
+            && std::mem::take(&mut exchange.attempt_charged)
             && let Some(node) = self.shared.decider.nodes.get(before.node)
         {
             health::note_unanswered(&node);
@@ -179,21 +179,21 @@ impl Requests {
         decision
     }
 
-    /// Tells health that the node of the current attempt has failed. A request charges one node at most, so that one that no node can
-    /// serve does not take them all out.
+    /// Reports a failure of the current node to the health checks. A request counts against one node at most, so that
+    /// a request that no node can serve does not take all nodes out.
     fn note_node_failure(&self, exchange: &mut Exchange) {
-        if std::mem::replace(&mut exchange.charged, true) {
+        if std::mem::replace(&mut exchange.node_charged, true) {
             return;
         }
         if let Some(node) =
             exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node))
         {
             health::note_failure((&self.shared.decider, &self.shared.guards), &node);
-            exchange.unanswered = true;
+            exchange.attempt_charged = true;
         }
     }
 
-    /// Logs a request that failed at a node.
+    /// Logs a failed request of the current node.
     fn log_node_failure(&self, exchange: &Exchange, failure: Failure, error: &io::Error) {
         if let Some(node) =
             exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node))

@@ -1,11 +1,11 @@
-//! Hedged requests: the second node, and what the switch learns while both are asked ([`crate::hedge`]).
+//! Hedged requests: the attempt at a second node, and reports while both nodes are asked ([`crate::hedge`]).
 
 use super::exchange::Exchange;
-use super::failure::of_node;
+use super::failure::node_failure;
 use super::node::Server;
 use super::requests::Requests;
 use crate::health;
-use crate::hedge::{Hedging, Outcome};
+use crate::hedge::{HedgeOutcome, RouteHedging};
 use crate::lease::Lease;
 use crate::node_log;
 use crate::shared::Shared;
@@ -15,27 +15,27 @@ use larder_http::relay::RaceEvent;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The second node of a hedged request. However the race ends, it is counted, and the dispatcher learns of a second node whose reply was
-/// not taken.
+/// The attempt at the second node of a hedged request. Dropping it counts the outcome, and reports an unused attempt
+/// to the dispatcher.
 #[derive(Debug)]
-pub(super) struct Hedge {
+pub(super) struct SecondAttempt {
     shared: Arc<Shared>,
     request: Request,
     decision: Decision,
-    /// Its load, until its reply is taken.
+    /// Load of the second node, until its reply is used.
     lease: Option<Lease>,
     asked: Time,
-    /// Whether the second node's reply was taken.
+    /// Whether the second node's reply was used; `None` if the race has no winner.
     won: Option<bool>,
 }
 
-impl Drop for Hedge {
+impl Drop for SecondAttempt {
     fn drop(&mut self) {
-        if let Some(hedging) = &self.shared.decider.routing.of(self.request.route).hedging {
+        if let Some(hedging) = &self.shared.decider.routing.route(self.request.route).hedging {
             hedging.count(match self.won {
-                Some(true) => Outcome::Won,
-                Some(false) => Outcome::Lost,
-                None => Outcome::Failed,
+                Some(true) => HedgeOutcome::Won,
+                Some(false) => HedgeOutcome::Lost,
+                None => HedgeOutcome::Failed,
             });
         }
         if self.lease.is_some() {
@@ -46,54 +46,56 @@ impl Drop for Hedge {
 }
 
 impl Requests {
-    /// The time after which another node is asked, if the request may be hedged: GET and HEAD, in their first attempt, on a route that
-    /// says so, of a client that need not come back to one node.
-    pub(super) fn may_hedge(&self, exchange: &Exchange, head: &RequestHead) -> Option<Duration> {
-        let route = self.shared.decider.routing.of(exchange.request.route);
+    /// Returns the delay after which a second node is asked, if the request may be hedged. Eligible are GET and HEAD
+    /// requests in their first attempt, on a route with hedging and without sticky sessions.
+    pub(super) fn hedge_delay(&self, exchange: &Exchange, head: &RequestHead) -> Option<Duration> {
+        let route = self.shared.decider.routing.route(exchange.request.route);
         let hedging = route.hedging.as_ref()?;
         let node = self.shared.decider.nodes.get(exchange.decision?.node)?;
-        let may = exchange.tries == 1
+        let may = exchange.attempts == 1
             && route.edits.sticky.is_none()
             && matches!(head.method(), b"GET" | b"HEAD")
             && node.is_hedgeable();
         may.then(|| {
-            hedging.enter();
+            hedging.count_eligible();
             hedging.after
         })
     }
 
-    /// Another node for the request, with its load, if one has room at once.
-    pub(super) fn second(&self, exchange: &mut Exchange) -> Option<Server> {
-        let hedging: &Hedging = self.shared.decider.routing.of(exchange.request.route).hedging.as_ref()?;
+    /// Returns a second node for the request, with its load, if a node is free at once.
+    pub(super) fn start_hedge(&self, exchange: &mut Exchange) -> Option<Server> {
+        let hedging: &RouteHedging =
+            self.shared.decider.routing.route(exchange.request.route).hedging.as_ref()?;
         let (first, now) = (exchange.decision?.node, self.shared.decider.clock.now());
-        if !hedging.allows(now) {
+        if !hedging.try_take(now) {
             return None;
         }
         let request = Request { exclude: exchange.request.exclude.with(first), ..exchange.request };
         let mut lease = Lease::new(self.shared.decider.clone());
         let found = lease.arrive(now, request).ok().flatten().and_then(|decision| {
-            // Where there is no other, some policies name the same again.
+            // If there is no other node, some policies return the same node again.
             let node = self.shared.decider.nodes.get(decision.node)?;
-            (node.id != first && node.is_hedgeable()).then(|| (decision, Server::of(&node, 0)))
+            (node.id != first && node.is_hedgeable()).then(|| (decision, Server::new(&node, 0)))
         });
         let Some((decision, server)) = found else {
-            hedging.finds_no_room();
+            hedging.give_back();
             return None;
         };
         let (shared, request) = (self.shared.clone(), exchange.request);
-        exchange.hedge = Some(Hedge { shared, request, decision, lease: Some(lease), asked: now, won: None });
+        exchange.hedge =
+            Some(SecondAttempt { shared, request, decision, lease: Some(lease), asked: now, won: None });
         Some(server)
     }
 
-    /// Learns how the two nodes fare.
-    pub(super) fn watch_race(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
+    /// Handles an event of the race between two nodes.
+    pub(super) fn on_race_event(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
         let Some(second) = exchange.hedge.as_ref().map(|hedge| hedge.decision.node) else { return };
         let Some(first) = exchange.decision.map(|decision| decision.node) else { return };
         let node = |is_second| self.shared.decider.nodes.get(if is_second { second } else { first });
         match event {
             RaceEvent::Failed { is_second, failure } => {
-                exchange.has_raced = true;
-                let found = of_node(failure.stage, &failure.error);
+                exchange.race_failure_noted = true;
+                let found = node_failure(failure.stage, &failure.error);
                 if is_second {
                     exchange.request.exclude = exchange.request.exclude.with(second);
                 } else {
@@ -101,7 +103,7 @@ impl Requests {
                 }
                 if let Some(node) = node(is_second) {
                     node.log.failed(found, || node_log::root(&failure.error));
-                    if !std::mem::replace(&mut exchange.charged, true) {
+                    if !std::mem::replace(&mut exchange.node_charged, true) {
                         health::note_failure((&self.shared.decider, &self.shared.guards), &node);
                     }
                 }
@@ -112,8 +114,8 @@ impl Requests {
                 }
             }
             RaceEvent::Won { is_second } => {
-                // The one that has failed, while the other has replied.
-                if exchange.charged
+                // The other node has failed.
+                if exchange.node_charged
                     && let Some(node) = node(!is_second)
                 {
                     health::note_unanswered(&node);
@@ -121,22 +123,22 @@ impl Requests {
                 let Some(mut hedge) = exchange.hedge.take() else { return };
                 hedge.won = Some(is_second);
                 if is_second {
-                    self.take_second(exchange, &mut hedge);
+                    self.adopt_second_attempt(exchange, &mut hedge);
                 }
             }
         }
     }
 
-    /// The request is the second node's from now on.
-    fn take_second(&self, exchange: &mut Exchange, hedge: &mut Hedge) {
-        self.tell_unserved(exchange, self.shared.decider.clock.now());
+    /// Makes the second attempt the current one.
+    fn adopt_second_attempt(&self, exchange: &mut Exchange, hedge: &mut SecondAttempt) {
+        self.report_unserved(exchange, self.shared.decider.clock.now());
         if let Some(lease) = hedge.lease.take() {
             exchange.lease = lease;
         }
         exchange.decision = Some(hedge.decision);
-        if let Some(traced) = &mut exchange.traced {
-            traced.hedged(&self.shared.decider, hedge.decision);
+        if let Some(trace) = &mut exchange.trace {
+            trace.record_hedge(&self.shared.decider, hedge.decision);
         }
-        (exchange.tried, exchange.untold) = (hedge.asked, true);
+        (exchange.attempt_began, exchange.unreported) = (hedge.asked, true);
     }
 }

@@ -1,34 +1,34 @@
-//! A request on its way through the switch, as the engine ([`larder_http::relay`]) meets it:
+//! Steps of a request through the switch, as callbacks of the engine ([`larder_http::relay`]):
 //!
-//! | the engine | the switch |
+//! | event in the engine | step of the switch |
 //! |---|---|
-//! | a head has come | [`enter`]: limits, rules for fields, guards, the switch's own answers |
-//! | the decision | [`decide`]: the client's session, the dispatcher, waiting for admission |
-//! | each attempt at a node | [`ask`]: fields and path for the node; [`node`]: a connection to it; [`hedge`]: a second node |
-//! | the reply's head, its body | [`reply`] |
-//! | a node or the client has failed | [`failure`]: retries, the rest of a reply, answers |
-//! | the end | [`end`]: the dispatcher, metrics, the access log, traces, those who watch |
+//! | a request head has arrived | [`enter`]: limits, rules for fields, guards, replies of the switch itself |
+//! | the decision | [`decide`]: session, dispatcher, waiting for admission |
+//! | each attempt at a node | [`prepare`]: fields and path for the node; [`node`]: a connection; [`hedge`]: a second node |
+//! | the reply's head and body | [`reply`] |
+//! | a node or the client has failed | [`failure`]: retries, the rest of a reply, failure replies |
+//! | the end | [`end`]: dispatcher, metrics, access log, traces, shadow |
 //!
-//! [`Requests`] is the interface; it only passes on.
+//! [`Requests`] implements the engine's trait [`Proxy`] and only forwards the calls.
 
-mod answer;
-mod ask;
+#[cfg(test)]
+mod allocations;
 mod client;
 mod copy;
-#[cfg(test)]
-mod cost;
 mod decide;
 mod end;
 mod enter;
 mod exchange;
+mod facts;
 mod failure;
 mod hedge;
-mod known;
 mod node;
+mod own_reply;
+mod prepare;
 mod reply;
 mod requests;
 mod resume;
-pub(crate) mod traced;
+pub(crate) mod trace;
 
 pub(crate) use client::{Client, Security};
 pub(crate) use requests::Requests;
@@ -63,7 +63,7 @@ impl Proxy for Requests {
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Next<Server> {
-        self.go_on(client, exchange, head).await
+        self.continue_decision(client, exchange, head).await
     }
 
     fn ask(
@@ -101,11 +101,11 @@ impl Proxy for Requests {
     }
 
     fn rival(&self, _: &Client, exchange: &mut Exchange) -> Option<Server> {
-        self.second(exchange)
+        self.start_hedge(exchange)
     }
 
     fn on_race(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
-        self.watch_race(exchange, event);
+        self.on_race_event(exchange, event);
     }
 
     fn request_body(
@@ -115,7 +115,7 @@ impl Proxy for Requests {
         piece: &[u8],
         is_last: bool,
     ) -> Result<(), Unfit> {
-        self.take_body(exchange, piece, is_last).map_err(|failure| {
+        self.check_body(exchange, piece, is_last).map_err(|failure| {
             exchange.failure = Some(failure);
             Unfit
         })
@@ -128,7 +128,7 @@ impl Proxy for Requests {
         request: &RequestHead,
         reply: &mut ReplyHead,
     ) -> Result<Passage, Unfit> {
-        self.receive(client, exchange, request, reply)
+        self.receive_head(client, exchange, request, reply)
     }
 
     fn reply_body(
@@ -138,7 +138,7 @@ impl Proxy for Requests {
         is_last: bool,
         instead: &mut Vec<u8>,
     ) -> bool {
-        self.pass_body(exchange, piece, is_last, instead)
+        self.process_body(exchange, piece, is_last, instead)
     }
 
     fn on_failure(
@@ -148,7 +148,7 @@ impl Proxy for Requests {
         heads: (&RequestHead, &ReplyHead),
         failure: &Failure,
     ) -> Next<Server> {
-        self.judge(client, exchange, heads, failure)
+        self.handle_node_failure(client, exchange, heads, failure)
     }
 
     fn on_client_fault(
@@ -158,7 +158,7 @@ impl Proxy for Requests {
         request: &RequestHead,
         fault: ClientFault,
     ) -> Answer {
-        let failure = failure::of_client(fault, exchange);
+        let failure = failure::client_failure(fault, exchange);
         self.fail(client, exchange, request, failure)
     }
 
@@ -182,7 +182,7 @@ impl Proxy for Requests {
     }
 
     fn refuse(&self, _: &Client, refusal: Refusal) -> Option<Answer> {
-        self.refusal(refusal)
+        self.refusal_reply(refusal)
     }
 
     fn limits(&self, _: &Client) -> Limits {

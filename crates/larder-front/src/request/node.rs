@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::exchange::Exchange;
 use super::requests::Requests;
-use crate::dial::{DialError, Speaks};
+use crate::dial::{DialError, NodeProtocol};
 use crate::failure::Failure;
 use crate::node::Node;
 use larder_core::NodeId;
@@ -13,22 +13,22 @@ use larder_http::relay::Next;
 use std::io;
 use std::net::SocketAddr;
 
-/// A node, as far as connections to it are interchangeable.
+/// Key of the pool: connections with equal keys are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     node: NodeId,
-    /// The slot may be another node's by now.
+    /// Address, because the slot may belong to another node now.
     address: SocketAddr,
-    /// All that TLS to it depends on; 0 without TLS.
+    /// Hash of the TLS settings; 0 without TLS.
     tls: u64,
     http2: bool,
-    /// The number of the client whom its connections announce; 0 if they announce none.
+    /// Number of the client that its connections announce; 0 if they announce none.
     client: u64,
 }
 
 impl Server {
-    /// A node, for the client of this number if its connections announce clients.
-    pub(super) fn of(node: &Node, client: u64) -> Self {
+    /// Creates the key of a node. `client` is used if its connections announce clients.
+    pub(super) fn new(node: &Node, client: u64) -> Self {
         let client = if node.dial.announce.is_some() { client } else { 0 };
         let (address, tls) = (node.dial.address, node.dial.tls_key());
         Self { node: node.id, address, tls, http2: node.http2, client }
@@ -49,7 +49,7 @@ impl Server {
 }
 
 impl Requests {
-    /// The server of the node that was decided on.
+    /// Returns the chosen node as a server of the engine.
     pub(super) fn server(
         &self,
         client: &Client,
@@ -58,19 +58,19 @@ impl Requests {
     ) -> Next<Server> {
         let node = exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node));
         match node {
-            Some(node) => Next::Server(Server::of(&node, client.number)),
+            Some(node) => Next::Server(Server::new(&node, client.number)),
             None => Next::Answer(self.fail(client, exchange, head, Failure::Internal)),
         }
     }
 
     /// Opens a connection to a node.
     pub(super) async fn open(&self, client: &Client, server: &Server) -> io::Result<ServerIo> {
-        let node = self.shared.decider.nodes.get(server.node).and_then(|node| node.keep());
-        // A node that has moved meanwhile is decided on again.
+        let node = self.shared.decider.nodes.get(server.node).and_then(|node| node.to_arc());
+        // If the node's address has changed, the request is decided again.
         let node = node.filter(|node| node.dial.address == server.address);
         let node = node.ok_or(io::ErrorKind::NotFound)?;
-        let announced = node.dial.announce.and_then(|_| client.announced());
-        let stream = node.dial.open(announced.as_ref(), Speaks::AsTraffic).await;
+        let announcement = node.dial.announce.and_then(|_| client.announcement());
+        let stream = node.dial.open(announcement.as_ref(), NodeProtocol::AsRequests).await;
         let stream = stream.map_err(|error| match error {
             DialError::Connect(error) => error,
             error @ DialError::Tls(_) => io::Error::other(error),

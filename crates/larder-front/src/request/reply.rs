@@ -1,8 +1,8 @@
-//! A node's reply on its way to the client.
+//! Handling of a node's reply.
 
 use super::client::Client;
 use super::exchange::Exchange;
-use super::known::apply;
+use super::facts::apply;
 use super::requests::Requests;
 use crate::edits::{Sticky, StickyBy};
 use crate::failure::Failure;
@@ -14,8 +14,8 @@ use larder_http::h1::{Fault, ReplyHead, RequestHead};
 use larder_http::relay::{Passage, Unfit};
 
 impl Requests {
-    /// The head of a node's final reply has come.
-    pub(super) fn receive(
+    /// Handles the head of a node's final reply.
+    pub(super) fn receive_head(
         &self,
         client: &Client,
         exchange: &mut Exchange,
@@ -23,35 +23,35 @@ impl Requests {
         reply: &mut ReplyHead,
     ) -> Result<Passage, Unfit> {
         let now = self.shared.decider.clock.now();
-        exchange.answered = Some(now);
+        exchange.reply_head_at = Some(now);
         if let Some(resume) = &exchange.resume {
-            exchange.resume_refused = !resume.is_in(reply);
+            exchange.resume_refused = !resume.is_continued_by(reply);
             return if exchange.resume_refused { Err(Unfit) } else { Ok(Passage::Rest) };
         }
         exchange.first_byte = Some(now - exchange.arrived);
-        self.learn(exchange, request, reply);
+        self.learn_from_reply(exchange, request, reply);
         let edited = self.edit_reply(client, exchange, request, reply);
         if edited.is_err() {
             exchange.failure = Some(Failure::Internal);
             return Err(Unfit);
         }
-        if self.shared.long_lived.is_for(request.method(), reply.status(), &reply.fields) {
+        if self.shared.long_lived.applies_to(request.method(), reply.status(), &reply.fields) {
             exchange.become_long_lived(now);
         }
         Ok(if exchange.encoder.is_some() { Passage::Changed } else { Passage::AsIs })
     }
 
-    /// Learns what the reply says about the node, its cache and the target.
-    fn learn(&self, exchange: &mut Exchange, request: &RequestHead, reply: &mut ReplyHead) {
+    /// Records what the reply says about the node, its cache and the target.
+    fn learn_from_reply(&self, exchange: &mut Exchange, request: &RequestHead, reply: &mut ReplyHead) {
         let (method, status) = (request.method(), reply.status());
         let cache_status =
             reply.fields.iter().rev().find(|field| field.name.eq_ignore_ascii_case(b"cache-status"));
-        // The node has added the last member.
+        // The last member is the node's.
         let cache = cache_status.and_then(|field| members(field.value).last());
         exchange.cache = cache.and_then(|cache| cache.found());
         if self.shared.observers.shadow.is_some() {
-            exchange.keeps =
-                exchange.cache == Some(Found::Hit) || keeps(method, &reply.fields, cache.as_ref());
+            exchange.cacheable =
+                exchange.cache == Some(Found::Hit) || is_cacheable(method, &reply.fields, cache.as_ref());
         }
         let target = exchange.request.target;
         if let Some(node) =
@@ -80,20 +80,20 @@ impl Requests {
         reply: &mut ReplyHead,
     ) -> Result<(), Fault> {
         reply.fields.append(b"Via", self.shared.via.as_bytes())?;
-        let route = self.shared.decider.routing.of(exchange.request.route);
-        if !route.edited {
+        let route = self.shared.decider.routing.route(exchange.request.route);
+        if !route.has_edits {
             return Ok(());
         }
-        self.stick(client, exchange, reply)?;
+        self.set_sticky_cookie(client, exchange, reply)?;
         if let Some(compression) = &route.edits.compress
             && !request.is_http10()
         {
-            // What comes without a length comes as it is made: none of it is kept waiting for more.
+            // A reply without a length is generated while it is sent, so the encoder flushes each piece.
             let (flush, status) = (!reply.fields.has("Content-Length"), reply.status());
             let encoder = compression.prepare((request.method(), &request.fields), status, &mut reply.fields);
             exchange.encoder = encoder.map(|encoder| (encoder, flush));
         }
-        self.tell_request_id(exchange, &mut reply.fields);
+        self.add_request_id(exchange, &mut reply.fields);
         let rules = [&self.shared.decider.routing.reply_fields, &route.edits.reply_fields];
         if let Some(values) = self.values((client, exchange), request, Some(reply.status()), rules) {
             apply(rules, &values, &mut reply.fields);
@@ -101,26 +101,31 @@ impl Requests {
         Ok(())
     }
 
-    /// Names the node to the client, if the client does not know it yet.
-    fn stick(&self, client: &Client, exchange: &Exchange, reply: &mut ReplyHead) -> Result<(), Fault> {
-        let route = self.shared.decider.routing.of(exchange.request.route);
+    /// Sets the sticky cookie, if the client does not have it.
+    fn set_sticky_cookie(
+        &self,
+        client: &Client,
+        exchange: &Exchange,
+        reply: &mut ReplyHead,
+    ) -> Result<(), Fault> {
+        let route = self.shared.decider.routing.route(exchange.request.route);
         let (Some(Sticky { by: StickyBy::Cookie(of), .. }), Some(tokens), Some(decision)) =
             (&route.edits.sticky, &route.tokens, exchange.decision)
         else {
             return Ok(());
         };
-        if exchange.sticky == Some(decision.node) && !of.renewed() {
+        if exchange.cookie_node == Some(decision.node) && !of.renewed() {
             return Ok(());
         }
         let Some(node) = self.shared.decider.nodes.get(decision.node) else { return Ok(()) };
         let set = tokens.set_cookie(of, &node, &self.shared.decider.nodes, client.is_secure());
         reply.fields.append(b"Set-Cookie", set.as_bytes())?;
-        // A shared cache may keep the reply, but not for others what names this client's node (RFC 9111 section 5.2.2.4).
+        // A shared cache may store the reply, but not the cookie for other clients (RFC 9111 section 5.2.2.4).
         reply.fields.append(b"Cache-Control", b"no-cache=\"set-cookie\"")
     }
 
-    /// A piece of the reply's body passes.
-    pub(super) fn pass_body(
+    /// Handles a piece of the reply body. Returns whether `instead` replaces it.
+    pub(super) fn process_body(
         &self,
         exchange: &mut Exchange,
         piece: &[u8],
@@ -129,12 +134,13 @@ impl Requests {
     ) -> bool {
         if let Some(after) = self.shared.long_lived.after
             && !(is_last || exchange.long_lived)
-            && self.shared.decider.clock.now() - exchange.tried > after
+            && self.shared.decider.clock.now() - exchange.attempt_began > after
         {
             exchange.become_long_lived(self.shared.decider.clock.now());
         }
         let Some((encoder, flush)) = &mut exchange.encoder else { return false };
-        // The codecs write to memory, which does not fail; if one did, its stream would be cut short, which the client sees.
+        // The codecs write to memory, which does not fail. After an error the stream would be cut short, which the
+        // client would notice.
         if let Ok(encoded) = encoder.encode(piece, *flush, is_last) {
             instead.extend_from_slice(&encoded);
         }
@@ -142,9 +148,9 @@ impl Requests {
     }
 }
 
-/// Whether caches keep a reply that was not in the node's memory: by the reason that the node gives for forwarding the
-/// request, else by the reply's `Cache-Control` (RFC 9111 section 3).
-fn keeps(method: &[u8], reply: &impl Fields, cache: Option<&Member<'_>>) -> bool {
+/// Whether caches may store a reply that was not in the node's memory: by the reason that the node gives for
+/// forwarding the request, otherwise by the reply's `Cache-Control` (RFC 9111 section 3).
+fn is_cacheable(method: &[u8], reply: &impl Fields, cache: Option<&Member<'_>>) -> bool {
     let forbids = |value: &[u8]| {
         split_outside_quotes(value, b',').any(|directive| {
             let name = directive.trim_ascii().split(|byte| *byte == b'=').next().unwrap_or_default();
@@ -160,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_that_passes_the_cache_is_not_kept() {
+    fn replies_that_bypass_the_cache_are_not_cacheable() {
         for (method, control, status, kept) in [
             ("GET", "", "", true),
             ("GET", "max-age=60, public", "n1; fwd=uri-miss; stored", true),
@@ -176,7 +182,11 @@ mod tests {
                 reply.set("Cache-Control", control.as_bytes());
             }
             let cache = members(status.as_bytes()).last();
-            assert_eq!(keeps(method.as_bytes(), &reply, cache.as_ref()), kept, "{method} {control} {status}");
+            assert_eq!(
+                is_cacheable(method.as_bytes(), &reply, cache.as_ref()),
+                kept,
+                "{method} {control} {status}"
+            );
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The rest of a reply that broke off, from another node (RFC 9110 section 14: `Range` with `If-Range`). The client sees one reply.
+//! Resumption of a broken reply from another node (RFC 9110 section 14: `Range` with `If-Range`). The client sees one
+//! reply.
 
 use larder_http::h1::{ReplyHead, RequestHead};
 
-/// The rest that is missing.
+/// Missing rest of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resume {
     etag: Box<[u8]>,
@@ -11,9 +12,9 @@ pub(super) struct Resume {
 }
 
 impl Resume {
-    /// The rest of a reply of which the client has `from` bytes; nothing if it cannot be continued: it must be the whole
-    /// representation, of a known length, with a strong tag.
-    pub(super) fn of(request: &RequestHead, reply: &ReplyHead, from: u64) -> Option<Self> {
+    /// Returns the rest of a reply if the client has `from` bytes of it. Returns `None` if the reply cannot be
+    /// resumed: it must be the whole representation, with a length and a strong entity tag.
+    pub(super) fn new(request: &RequestHead, reply: &ReplyHead, from: u64) -> Option<Self> {
         if request.method() != b"GET" || request.fields.get(b"range").is_some() || reply.status() != 200 {
             return None;
         }
@@ -22,18 +23,18 @@ impl Resume {
         (from < total).then(|| Self { etag: etag.into(), total, from })
     }
 
-    /// Turns the request into one for the rest.
-    pub(super) fn ask(&self, request: &mut RequestHead) {
+    /// Turns the request into a range request for the rest.
+    pub(super) fn apply(&self, request: &mut RequestHead) {
         for name in ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"] {
             request.fields.remove(name.as_bytes());
         }
-        // There is room: four fields are gone, or two of these are there already.
+        // There is room: four fields were removed, or two of these fields exist already.
         let _ = request.fields.set(b"Range", format!("bytes={}-", self.from).as_bytes());
         let _ = request.fields.set(b"If-Range", &self.etag);
     }
 
     /// Whether the reply is the rest of the same representation.
-    pub(super) fn is_in(&self, reply: &ReplyHead) -> bool {
+    pub(super) fn is_continued_by(&self, reply: &ReplyHead) -> bool {
         let expected = format!("bytes {}-{}/{}", self.from, self.total - 1, self.total);
         reply.status() == 206
             && reply.fields.get(b"content-range") == Some(expected.as_bytes())
@@ -60,24 +61,24 @@ mod tests {
     #[test]
     fn only_a_whole_reply_with_length_and_strong_tag_can_be_continued() {
         let whole = "200 OK\r\nContent-Length: 100\r\nETag: \"v1\"";
-        let resume = Resume::of(&request(""), &reply(whole), 40).expect("can be continued");
+        let resume = Resume::new(&request(""), &reply(whole), 40).expect("can be continued");
         assert_eq!(resume, Resume { etag: (*b"\"v1\"").into(), total: 100, from: 40 });
-        assert_eq!(Resume::of(&request(""), &reply(whole), 100), None);
-        assert_eq!(Resume::of(&request("Range: bytes=0-\r\n"), &reply(whole), 40), None);
+        assert_eq!(Resume::new(&request(""), &reply(whole), 100), None);
+        assert_eq!(Resume::new(&request("Range: bytes=0-\r\n"), &reply(whole), 40), None);
         for head in [
             "206 x\r\nContent-Length: 100\r\nETag: \"v1\"",
             "200 x\r\nTransfer-Encoding: chunked\r\nETag: \"v1\"",
             "200 x\r\nContent-Length: 100\r\nETag: W/\"v1\"",
             "200 x\r\nContent-Length: 100",
         ] {
-            assert_eq!(Resume::of(&request(""), &reply(head), 40), None, "{head}");
+            assert_eq!(Resume::new(&request(""), &reply(head), 40), None, "{head}");
         }
     }
 
     #[test]
-    fn the_rest_is_asked_for_without_other_conditions() {
+    fn a_range_request_has_no_other_conditions() {
         let mut request = request("If-None-Match: \"v0\"\r\n");
-        Resume { etag: (*b"\"v1\"").into(), total: 100, from: 40 }.ask(&mut request);
+        Resume { etag: (*b"\"v1\"").into(), total: 100, from: 40 }.apply(&mut request);
         assert_eq!(request.fields.get(b"range"), Some(&b"bytes=40-"[..]));
         assert_eq!(request.fields.get(b"if-range"), Some(&b"\"v1\""[..]));
         assert_eq!(request.fields.get(b"if-none-match"), None);
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn only_the_rest_of_the_same_representation_is_accepted() {
         let resume = Resume { etag: (*b"\"v1\"").into(), total: 100, from: 40 };
-        assert!(resume.is_in(&reply("206 x\r\nContent-Range: bytes 40-99/100\r\nETag: \"v1\"")));
+        assert!(resume.is_continued_by(&reply("206 x\r\nContent-Range: bytes 40-99/100\r\nETag: \"v1\"")));
         for head in [
             "206 x\r\nContent-Range: bytes 40-99/100",
             "206 x\r\nContent-Range: bytes 40-99/100\r\nETag: \"v2\"",
@@ -94,7 +95,7 @@ mod tests {
             "206 x\r\nContent-Range: bytes 0-99/100\r\nETag: \"v1\"",
             "200 x\r\nContent-Range: bytes 40-99/100\r\nETag: \"v1\"",
         ] {
-            assert!(!resume.is_in(&reply(head)), "{head}");
+            assert!(!resume.is_continued_by(&reply(head)), "{head}");
         }
     }
 }

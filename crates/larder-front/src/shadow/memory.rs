@@ -2,7 +2,7 @@
 
 use super::{Feed, held};
 use crate::decider::Decider;
-use crate::dial::Dial;
+use crate::dial::Dialer;
 use crate::signals::{self, Signals};
 use larder_core::Bytes;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed
     }
 }
 
-fn unstated(decider: &Decider) -> Vec<(Arc<str>, Dial)> {
+fn unstated(decider: &Decider) -> Vec<(Arc<str>, Dialer)> {
     let rows = decider.dispatcher.nodes().rows();
     let unstated = rows.into_iter().filter(|row| row.cache == Bytes::ZERO);
     unstated.filter_map(|row| Some((row.name, decider.nodes.get(row.id)?.dial.clone()))).collect()

@@ -3,7 +3,7 @@
 //! The caller sets the time limit.
 
 use super::cause::Cause;
-use crate::dial::{Dial, Speaks};
+use crate::dial::{Dialer, NodeProtocol};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode, Uri};
@@ -13,7 +13,7 @@ use larder_peers::{ClusterSecrets, PROOF_FIELD};
 /// Where and what to ask.
 #[derive(Debug)]
 pub(super) struct Client {
-    dial: Dial,
+    dial: Dialer,
     request: Request<Bytes>,
     client: client::Client,
 }
@@ -22,7 +22,7 @@ impl Client {
     /// A client for one page. `path` begins with `/` and has been checked; `accept` is the media type. The node is shown the proof
     /// of the first of `secrets`.
     pub(super) fn new(
-        dial: Dial,
+        dial: Dialer,
         path: &str,
         accept: &'static str,
         secrets: Option<&ClusterSecrets>,
@@ -44,7 +44,7 @@ impl Client {
 
     /// Asks for the page; the body is to be read from the reply.
     pub(super) async fn ask(&mut self) -> Result<Reply<'_>, Cause> {
-        let connecting = self.dial.open(None, Speaks::Http1);
+        let connecting = self.dial.open(None, NodeProtocol::Http1);
         let reply = self.client.send(connecting, self.request.clone()).await?;
         if reply.status() != StatusCode::OK {
             return Err(Cause::Status);

@@ -29,7 +29,7 @@ pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node) {
     let mut lots = Lots::new(node.id.0);
     let mut pause = RETRY_FIRST;
     let mut told = false;
-    while !node.standing().left {
+    while !node.condition().left {
         if decider.dispatcher.nodes().is_open(node.id) {
             let (went_live, cause) = stream((decider, signals), node, &mut client, &mut mirror).await;
             node.signals.set_streaming(false);
@@ -78,7 +78,7 @@ async fn stream(
             Ok(Err(error)) => return (link.live, error.into()),
             Err(_) => return (link.live, Cause::Timeout),
         };
-        if node.standing().left || decider.dispatcher.nodes().lost_since(node.id, epoch) {
+        if node.condition().left || decider.dispatcher.nodes().lost_since(node.id, epoch) {
             return (link.live, Cause::NotTaken);
         }
         let read = lines.feed(&piece, |line| link.line(line));

@@ -30,7 +30,7 @@ pub use config::{CacheSignalsConfig, SignalSource, SignalsConfig, UnknownSource}
 pub use state::ReportStatus;
 
 use crate::decider::Decider;
-use crate::dial::Dial;
+use crate::dial::Dialer;
 use crate::node::Node;
 use cause::Cause;
 use larder_core::dispatch::{CacheEvent, Found};
@@ -109,7 +109,7 @@ pub(crate) async fn watch(
     (decider, signals): (std::sync::Arc<Decider>, std::sync::Arc<Signals>),
     node: NodeId,
 ) {
-    let Some(node) = decider.nodes.get(node).and_then(|node| node.keep()) else { return };
+    let Some(node) = decider.nodes.get(node).and_then(|node| node.to_arc()) else { return };
     let load = async {
         match signals.source {
             SignalSource::Off => {}
@@ -127,7 +127,7 @@ pub(crate) async fn watch(
 
 /// Withdraws reports that nothing follows, where nobody polls.
 async fn fade((decider, signals): (&Decider, &Signals), node: &Node) {
-    while !node.standing().left {
+    while !node.condition().left {
         tokio::time::sleep(signals.config.missing_after / 2).await;
         if node.signals.reports() > 0 {
             note_missing((decider, signals), node, Cause::Timeout);
@@ -136,7 +136,7 @@ async fn fade((decider, signals): (&Decider, &Signals), node: &Node) {
 }
 
 /// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
-pub(crate) async fn cache_bytes_max(signals: &Signals, node: Dial) -> Option<u64> {
+pub(crate) async fn cache_bytes_max(signals: &Signals, node: Dialer) -> Option<u64> {
     const PAGE_MAX: usize = 64 << 10;
     let secrets = signals.secrets();
     let mut client = client::Client::new(node, "/.larder/load", "application/json", secrets);

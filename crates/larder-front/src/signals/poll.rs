@@ -11,7 +11,7 @@ use super::config::{SignalSource, SignalsConfig};
 use super::sample::Sample;
 use super::{Signals, larder, node_exporter};
 use crate::decider::Decider;
-use crate::dial::Dial;
+use crate::dial::Dialer;
 use crate::health::Lots;
 use crate::node::Node;
 use larder_core::nodes::LoadReport;
@@ -38,7 +38,7 @@ pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node, s
     tokio::time::sleep(first_within.mul_f64(Lots::new(node.id.0).next())).await;
     let mut ticks = tokio::time::interval(config.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !node.standing().left {
+    while !node.condition().left {
         ticks.tick().await;
         let polled = tokio::time::timeout(config.timeout, poller.poll()).await;
         let taken = match polled.unwrap_or(Err(Cause::Timeout)) {
@@ -55,7 +55,7 @@ pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node, s
 }
 
 impl<'a> Poller<'a> {
-    fn new(config: &'a SignalsConfig, source: SignalSource, dial: &Dial) -> Option<Self> {
+    fn new(config: &'a SignalsConfig, source: SignalSource, dial: &Dialer) -> Option<Self> {
         let node = dial.address;
         let (path, port, accept) = match source {
             SignalSource::Larder => ("/.larder/load", node.port(), "application/json"),

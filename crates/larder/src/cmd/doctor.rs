@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use larder_front::Setting;
+use larder_front::MechanismSetting;
 use larder_kernel::probe::{Facts, Finding, Mechanism, Report, Role, State, judge};
 use serde_json::{Value, json};
 
@@ -73,14 +73,14 @@ enum Asked {
     Peers,
 }
 
-impl From<Setting> for Asked {
-    fn from(setting: Setting) -> Self {
+impl From<MechanismSetting> for Asked {
+    fn from(setting: MechanismSetting) -> Self {
         match setting {
-            Setting::Auto => Self::Auto,
-            Setting::Cookie => Self::Cookie,
-            Setting::Repair => Self::Repair,
-            Setting::Splice => Self::Splice,
-            Setting::Relay => Self::Relay,
+            MechanismSetting::Auto => Self::Auto,
+            MechanismSetting::Cookie => Self::Cookie,
+            MechanismSetting::Repair => Self::Repair,
+            MechanismSetting::Splice => Self::Splice,
+            MechanismSetting::Relay => Self::Relay,
         }
     }
 }

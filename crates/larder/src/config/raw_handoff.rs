@@ -1,7 +1,7 @@
 //! `[switch.handoff]` as written, with its defaults, and what a node says of it.
 
 use larder_core::Bytes;
-use larder_front::{HandoffConfig, Handshake, Setting};
+use larder_front::{HandoffConfig, Handshake, MechanismSetting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub(crate) struct RawHandoff {
     /// How connections reach nodes: "relay"; "splice" (whole connections, moved in the kernel); "cookie" (the node's
     /// kernel completes the handshake and answers the client directly); "repair" (the state of the connection's socket
     /// is moved to the node); "auto", the best that this machine and the node can. What cannot be done is relayed.
-    #[schemars(extend("enum" = Setting::ALL.map(Setting::name)))]
+    #[schemars(extend("enum" = MechanismSetting::ALL.map(MechanismSetting::name)))]
     pub(crate) mechanism: String,
     /// Who completes the handshake of connections that are moved by repair: "plane", the forwarding plane, with a cookie,
     /// so that this host never has a socket for them; "stack", this host's stack, from whose socket the state is read.

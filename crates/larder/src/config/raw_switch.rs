@@ -3,7 +3,7 @@
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, PolicyKind, Settings};
 use larder_edge::Forwarded;
-use larder_front::{Check, HealthConfig, Limits, Timeouts};
+use larder_front::{HealthCheck, HealthConfig, Limits, Timeouts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -437,8 +437,8 @@ impl Default for RawHealth {
             passive_fall: health.passive_fall,
             check: match health.active {
                 None => "off".to_owned(),
-                Some(Check::Tcp) => "tcp".to_owned(),
-                Some(Check::Http { path }) => path,
+                Some(HealthCheck::Tcp) => "tcp".to_owned(),
+                Some(HealthCheck::Http { path }) => path,
             },
             interval: Span(health.interval),
             timeout: Span(health.timeout),

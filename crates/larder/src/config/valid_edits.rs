@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use larder_front::{
-    Answer, Coding, Compression, EditError, Edits, FieldRules, Hedge, PathRewrite, RequestId, SameSite,
-    Setting, Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
+    Answer, Coding, Compression, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting, PathRewrite,
+    RequestId, SameSite, Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
 use super::error::Fault;
@@ -177,7 +177,7 @@ fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression>, Fault> {
 }
 
 /// When requests are hedged, as `at` says; never if nothing is.
-fn hedge(at: &str, raw: &RawHedge) -> Result<Option<Hedge>, Fault> {
+fn hedge(at: &str, raw: &RawHedge) -> Result<Option<HedgeConfig>, Fault> {
     if raw.after.0.is_zero() {
         return Ok(None);
     }
@@ -191,7 +191,7 @@ fn hedge(at: &str, raw: &RawHedge) -> Result<Option<Hedge>, Fault> {
         let what = format!("{} is out of range", raw.share);
         return Err(Fault::new(format!("{at}.share"), what).hint("0 to 100 percent"));
     }
-    Ok(Some(Hedge { after: raw.after.0, share: (raw.share * THOUSANDTHS).round() as u32 }))
+    Ok(Some(HedgeConfig { after: raw.after.0, share: (raw.share * THOUSANDTHS).round() as u32 }))
 }
 
 /// A client that must come back to its node is not served by another.
@@ -276,14 +276,16 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
 /// What is edited must be relayed.
 pub(super) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
     for (i, route) in switch.routes.iter().enumerate() {
-        let named = route.mechanism.filter(|setting| *setting != Setting::Relay && *setting != Setting::Auto);
+        let named = route
+            .mechanism
+            .filter(|setting| *setting != MechanismSetting::Relay && *setting != MechanismSetting::Auto);
         if let Some(setting) = named.filter(|_| !route.edits.is_none()) {
             let key = format!("switch.routes[{i}].mechanism");
             let what = format!("'{}' passes bytes as they are, and this route edits them", setting.name());
             return Err(Fault::new(key, what).hint("write mechanism = \"relay\", or leave it out"));
         }
     }
-    if switch.handoff.setting == Setting::Relay {
+    if switch.handoff.setting == MechanismSetting::Relay {
         return Ok(());
     }
     let hint = "write mechanism = \"relay\", or let the nodes do what is edited";

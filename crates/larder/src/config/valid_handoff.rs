@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_front::{Forward, HandoffConfig, Handshake, NodeHandoff, Setting};
+use larder_front::{Forward, HandoffConfig, Handshake, MechanismSetting, NodeHandoff};
 use larder_handoff::channel::identity::Identity;
 
 use super::error::Fault;
@@ -65,10 +65,10 @@ pub(super) fn handoff(raw: &RawHandoff, absent: &mut Vec<Fault>) -> Result<Hando
 }
 
 /// The mechanism that `word` names.
-pub(super) fn mechanism(key: &str, word: &str) -> Result<Setting, Fault> {
+pub(super) fn mechanism(key: &str, word: &str) -> Result<MechanismSetting, Fault> {
     word.parse().map_err(|_| {
         let what = format!("unknown value '{}'", word.escape_debug());
-        Fault::new(key, what).hint(suggest(word, &Setting::ALL.map(Setting::name)))
+        Fault::new(key, what).hint(suggest(word, &MechanismSetting::ALL.map(MechanismSetting::name)))
     })
 }
 
@@ -110,7 +110,7 @@ pub(super) fn peer(key: &str, raw: &RawPeerHandoff) -> Result<NodeHandoff, Fault
 #[cfg(test)]
 mod tests {
     use super::super::Written;
-    use larder_front::{Forward, Handshake, Setting};
+    use larder_front::{Forward, Handshake, MechanismSetting};
     use larder_handoff::channel::identity::Identity;
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let handoff = switch.handoff;
         assert_eq!(
             (handoff.setting, handoff.forward),
-            (Setting::Cookie, Forward::Vxlan { port: 99, vni: 7 })
+            (MechanismSetting::Cookie, Forward::Vxlan { port: 99, vni: 7 })
         );
         assert_eq!(handoff.handshake, Handshake::Stack);
         assert_eq!(

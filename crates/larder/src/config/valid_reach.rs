@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use larder_front::{AnnounceOf, NodeEntry, OutboundTls, ProxyVersion, Reach, Setting, SwitchConfig, TlsOf};
+use larder_front::{
+    MechanismSetting, NodeAnnounce, NodeEntry, NodeTls, NodeTransport, OutboundTls, ProxyVersion,
+    SwitchConfig,
+};
 
 use super::error::Fault;
 use super::explain::suggest;
@@ -28,7 +31,8 @@ pub(super) fn reach(
             warnings.push(Fault::new(format!("{at}.verify"), what).hint(hint));
         }
     }
-    switch.reach = Reach { tls, announce: announce("switch.node_proxy_protocol", &raw.node_proxy_protocol)? };
+    switch.reach =
+        NodeTransport { tls, announce: announce("switch.node_proxy_protocol", &raw.node_proxy_protocol)? };
     against_nodes(switch)
 }
 
@@ -45,28 +49,30 @@ fn tables(raw: &RawSwitch) -> impl Iterator<Item = (String, &RawNodeTls)> {
 /// What a node says for itself.
 pub(super) fn of_node(at: &str, raw: &RawPeer, entry: NodeEntry) -> Result<NodeEntry, Fault> {
     let tls = match &raw.tls {
-        None => TlsOf::AsAll,
-        Some(RawPeerTls::Whether(false)) => TlsOf::Off,
-        Some(RawPeerTls::Whether(true)) => TlsOf::On,
-        Some(RawPeerTls::Own(tls)) => TlsOf::Own(node_tls(&format!("{at}.tls"), tls)?),
+        None => NodeTls::Default,
+        Some(RawPeerTls::Whether(false)) => NodeTls::Off,
+        Some(RawPeerTls::Whether(true)) => NodeTls::On,
+        Some(RawPeerTls::Own(tls)) => NodeTls::Own(node_tls(&format!("{at}.tls"), tls)?),
     };
     let key = format!("{at}.proxy_protocol");
     let announce = match &raw.proxy_protocol {
-        None => AnnounceOf::AsAll,
-        Some(text) => AnnounceOf::Own(announce(&key, text)?),
+        None => NodeAnnounce::Default,
+        Some(text) => NodeAnnounce::Own(announce(&key, text)?),
     };
     Ok(NodeEntry { tls, announce, ..entry })
 }
 
 /// Holds the nodes of the config against what holds for all, and against what is handed over.
 fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
-    let handed = switch.handoff.setting != Setting::Relay;
+    let handed = switch.handoff.setting != MechanismSetting::Relay;
     for (i, node) in switch.nodes.iter().enumerate() {
         let Some(what) = node.contradiction(&switch.reach, handed) else { continue };
-        let of_all = node.announce == AnnounceOf::AsAll && node.tls == TlsOf::AsAll;
+        let of_all = node.announce == NodeAnnounce::Default && node.tls == NodeTls::Default;
         let announces = node.announce_by(&switch.reach).is_some();
-        let key = match (announces && (node.http2 || node.announce != AnnounceOf::AsAll), of_all) {
-            (true, _) if node.announce != AnnounceOf::AsAll => format!("switch.nodes[{i}].proxy_protocol"),
+        let key = match (announces && (node.http2 || node.announce != NodeAnnounce::Default), of_all) {
+            (true, _) if node.announce != NodeAnnounce::Default => {
+                format!("switch.nodes[{i}].proxy_protocol")
+            }
             (true, _) => format!("switch.nodes[{i}].http2"),
             (false, true) if announces => "switch.node_proxy_protocol".to_owned(),
             (false, true) => "switch.node_tls".to_owned(),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use larder_front::{ClientLimits, HandoffConfig, LongLivedConfig, OutlierConfig, RetryConfig, Setting};
+use larder_front::{
+    ClientLimits, HandoffConfig, LongLivedConfig, MechanismSetting, OutlierConfig, RetryConfig,
+};
 
 use super::error::Fault;
 use super::raw_safety::{LongLivedKind, RawClients, RawLongLived, RawOutliers, RawRetries};
@@ -51,7 +53,7 @@ pub(super) fn clients(raw: &RawClients, handoff: &HandoffConfig) -> Result<Clien
             Fault::new(key, "is not used: no rate is limited").hint("write rate_per_s in [switch.clients]")
         );
     }
-    if limits.is_on() && handoff.setting != Setting::Relay {
+    if limits.is_on() && handoff.setting != MechanismSetting::Relay {
         let what = "contradicts switch.handoff: requests on connections that are handed over are not seen";
         return Err(Fault::new("switch.clients", what)
             .hint("leave it out, or write mechanism = \"relay\" in [switch.handoff]"));

@@ -3,7 +3,7 @@
 use larder_core::rules::Matcher;
 use std::time::Duration;
 
-use larder_front::{DEFAULT_ROUTE, MirrorOf, Route, ShareOf, SplitBy, StickyKey};
+use larder_front::{DEFAULT_ROUTE, MirrorConfig, Route, RouteShare, SplitBy, StickyKey};
 
 use super::error::Fault;
 use super::explain::suggest;
@@ -29,7 +29,7 @@ pub(super) fn split_by(at: &str, text: &str) -> Result<SplitBy, Fault> {
 }
 
 /// The share that a route takes, if it takes one.
-pub(super) fn share_of(at: &str, raw: &RawRoute, matcher: &Matcher) -> Result<Option<ShareOf>, Fault> {
+pub(super) fn share_of(at: &str, raw: &RawRoute, matcher: &Matcher) -> Result<Option<RouteShare>, Fault> {
     let (of, share) = match (&raw.of, raw.share) {
         (None, None) => return Ok(None),
         (None, Some(_)) => {
@@ -58,7 +58,7 @@ pub(super) fn share_of(at: &str, raw: &RawRoute, matcher: &Matcher) -> Result<Op
         let what = "is not used: who takes a share is not split itself";
         return Err(Fault::new(format!("{at}.split_by"), what).hint(format!("write it into route '{of}'")));
     }
-    Ok(Some(ShareOf { route: of.clone(), share: (share * 1000.0).round() as u32 }))
+    Ok(Some(RouteShare { route: of.clone(), share: (share * 1000.0).round() as u32 }))
 }
 
 /// Whose requests a route copies.
@@ -67,7 +67,7 @@ pub(super) fn mirror_of(
     raw: &RawRoute,
     mirror: &RawMirror,
     matcher: &Matcher,
-) -> Result<MirrorOf, Fault> {
+) -> Result<MirrorConfig, Fault> {
     let of = |key: &str| format!("{at}.mirror.{key}");
     if mirror.of.is_empty() {
         return Err(
@@ -99,7 +99,7 @@ pub(super) fn mirror_of(
     if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&timeout) {
         return out("timeout", &mirror.timeout, "10ms to 1m");
     }
-    Ok(MirrorOf {
+    Ok(MirrorConfig {
         route: mirror.of.clone(),
         share: (mirror.share * 1000.0).round() as u32,
         copies_max: mirror.copies_max,

@@ -8,7 +8,8 @@ use larder_core::dispatch::Admission;
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, NodeSpec, Settings, Weight};
 use larder_front::{
-    ACCESS_FIELDS, Check, ConfigError, HealthConfig, Limits, NodeEntry, RecordConfig, SwitchConfig, Timeouts,
+    ACCESS_FIELDS, ConfigError, HealthCheck, HealthConfig, Limits, NodeEntry, RecordConfig, SwitchConfig,
+    Timeouts,
 };
 
 use super::error::{ConfigError as ConfigFault, Fault, Source};
@@ -208,7 +209,7 @@ fn fault(error: &ConfigError) -> Fault {
         ConfigError::HandoffName(_) => Fault::new("switch.handoff.name", error.to_string()),
         ConfigError::HandoffIdentity => Fault::new("switch.handoff.identity", error.to_string()),
         ConfigError::HandoffShare(_) => Fault::new("switch.handoff.locality_lost_max", error.to_string()),
-        ConfigError::Reach { .. } => Fault::new("switch.nodes", error.to_string()),
+        ConfigError::NodeTransport { .. } => Fault::new("switch.nodes", error.to_string()),
         ConfigError::Via => Fault::new("switch.via", error.to_string()),
     }
 }
@@ -216,8 +217,8 @@ fn fault(error: &ConfigError) -> Fault {
 fn health(raw: &RawHealth) -> Result<HealthConfig, Fault> {
     let active = match raw.check.as_str() {
         "off" => None,
-        "tcp" => Some(Check::Tcp),
-        path if path.starts_with('/') => Some(Check::Http { path: path.to_owned() }),
+        "tcp" => Some(HealthCheck::Tcp),
+        path if path.starts_with('/') => Some(HealthCheck::Http { path: path.to_owned() }),
         other => {
             return Err(Fault::new("switch.health.check", format!("unknown value '{other}'"))
                 .hint("\"tcp\", \"off\", or a path such as \"/health\""));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use larder_edge::{AcmeStore, AddressRange, ClientCertificates, TlsConfig, TlsVersion};
-use larder_front::{HandoffConfig, Setting};
+use larder_front::{HandoffConfig, MechanismSetting};
 
 use super::error::Fault;
 use super::explain::suggest;
@@ -154,7 +154,7 @@ pub(super) fn against_handoff(
     announcers: &[AddressRange],
     handoff: &HandoffConfig,
 ) -> Result<(), Fault> {
-    if handoff.setting == Setting::Relay {
+    if handoff.setting == MechanismSetting::Relay {
         return Ok(());
     }
     let hint = "leave it out, or write mechanism = \"relay\" in [switch.handoff]";

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use larder_front::{HandoffConfig, Setting};
+use larder_front::{HandoffConfig, MechanismSetting};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub(super) fn run_as(
                 .hint("write user = \"larder\" beside it")),
         };
     };
-    if handoff.setting != Setting::Relay {
+    if handoff.setting != MechanismSetting::Relay {
         let what = "contradicts switch.handoff: the process that moves connections needs CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and \
                     CAP_NET_RAW for as long as it runs";
         return Err(Fault::new("switch.user", what).hint(

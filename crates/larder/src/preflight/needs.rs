@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use larder_edge::access::{AccessLogConfig, AccessLogOutput};
-use larder_front::{Forward, Setting};
+use larder_front::{Forward, MechanismSetting};
 use larder_kernel::probe::{Mechanism, Role, Subject};
 use larder_node::{OriginConfig, StoreConfig};
 
@@ -202,10 +202,10 @@ pub(super) fn handoff(config: &Config) -> Vec<HandoffNeed> {
     if let Some(SwitchRole { switch, .. }) = &config.switch {
         let (handoff, key) = (&switch.handoff, "switch.handoff.mechanism");
         let mechanism = match handoff.setting {
-            Setting::Cookie => Some(Mechanism::Cookie),
-            Setting::Repair => Some(Mechanism::Repair),
+            MechanismSetting::Cookie => Some(Mechanism::Cookie),
+            MechanismSetting::Repair => Some(Mechanism::Repair),
             // The best that there is; relaying is among it.
-            Setting::Auto | Setting::Splice | Setting::Relay => None,
+            MechanismSetting::Auto | MechanismSetting::Splice | MechanismSetting::Relay => None,
         };
         let subject = subject(Role::Switch, handoff.interface.clone(), switch.listen.clone());
         let subject = Subject { tunnels: handoff.forward != Forward::L2, ..subject };

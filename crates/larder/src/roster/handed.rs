@@ -2,13 +2,13 @@
 //! join by hand stays.
 
 use larder_core::{Bytes, NodeSpec, Weight};
-use larder_front::{NodeEntry, NodeStanding, SwitchHandle};
+use larder_front::{NodeEntry, NodeReloadState, SwitchHandle};
 use serde::{Deserialize, Serialize};
 
 /// A node as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Handed {
-    pub(crate) standing: NodeStanding,
+    pub(crate) standing: NodeReloadState,
     /// The source that named it, in words.
     pub(crate) source: String,
     /// Its relative capacity by that source, in 1/1000. It has another if the operator has given it one.

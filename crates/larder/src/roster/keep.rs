@@ -453,10 +453,10 @@ impl RosterKeeper {
 
     /// The nodes as they are, for the process that takes over.
     pub(crate) fn handed(&self) -> Vec<Handed> {
-        let standings = self.switch.standings();
+        let node_reload_states = self.switch.node_reload_states();
         let state = self.state();
         let wanted = state.roster.wanted();
-        let handed = standings.into_iter().filter_map(|standing| {
+        let handed = node_reload_states.into_iter().filter_map(|standing| {
             let (entry, source) = wanted.get(standing.name.as_str())?;
             Some(Handed {
                 source: state.heard[*source].what.clone(),

@@ -122,8 +122,8 @@ fn a_limit_that_is_reached_is_logged_with_its_key() {
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let lines: Vec<&str> = log.lines().collect();
     let wanted = [
-        &["the limit is reached, requests wait", "limit=2", "key=\"switch.admission\""][..],
-        &["the queue is full", "queue_max=1", "keys=\"switch.admission, switch.queue_max\""],
+        &["limit reached, requests wait", "limit=2", "key=\"switch.admission\""][..],
+        &["queue full", "queue_max=1", "keys=\"switch.admission, switch.queue_max\""],
     ];
     for words in wanted {
         let said = lines.iter().filter(|line| words.iter().all(|word| line.contains(word))).count();

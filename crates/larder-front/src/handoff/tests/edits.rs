@@ -2,12 +2,12 @@
 
 use super::{Bench, GET, key};
 use crate::edits::{Answer, Edits};
-use crate::handoff::mechanism::{Mechanism, Setting};
+use crate::handoff::mechanism::{Mechanism, MechanismSetting};
 use crate::routes::Route;
 use larder_core::rules::Matcher;
 
 /// Mechanism and reason of a connection that asks for `GET`'s target, where `path` is edited.
-fn placed(path: &str, setting: Setting) -> (Mechanism, &'static str, bool) {
+fn placed(path: &str, setting: MechanismSetting) -> (Mechanism, &'static str, bool) {
     let bench = Bench::new(|config| {
         config.handoff.setting = setting;
         let answer = Answer::respond(403, "", "text/plain").expect("an answer");
@@ -19,12 +19,14 @@ fn placed(path: &str, setting: Setting) -> (Mechanism, &'static str, bool) {
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert!(bench.notes(|notes| notes.targets.is_empty()), "the plane decides nothing by itself");
     assert_eq!(bench.load(), 0, "nobody was asked");
-    (placed.delivery.mechanism, placed.delivery.why.name(), placed.outcome.is_none())
+    (placed.delivery.mechanism, placed.delivery.reason.name(), placed.outcome.is_none())
 }
 
 #[tokio::test]
 async fn what_is_edited_is_relayed_undecided() {
-    for setting in [Setting::Auto, Setting::Cookie, Setting::Repair, Setting::Splice] {
+    for setting in
+        [MechanismSetting::Auto, MechanismSetting::Cookie, MechanismSetting::Repair, MechanismSetting::Splice]
+    {
         assert_eq!(placed("*", setting), (Mechanism::Relay, "edited", true), "{setting:?}");
         assert_eq!(placed("/elsewhere", setting), (Mechanism::Relay, "edits_later", true), "{setting:?}");
     }

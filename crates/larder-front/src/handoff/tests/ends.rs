@@ -82,7 +82,7 @@ async fn an_end_that_is_heard_before_the_begin_ends_it() {
     });
     bench.edge.sweep();
     assert_eq!(bench.load(), 0);
-    assert!(bench.delivered().iter().all(|(_, why, _)| *why != "adopted"), "{:?}", bench.delivered());
+    assert!(bench.delivered().iter().all(|(_, reason, _)| *reason != "adopted"), "{:?}", bench.delivered());
 }
 
 #[tokio::test]

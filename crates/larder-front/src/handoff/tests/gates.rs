@@ -20,7 +20,7 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
     assert_eq!((open[&Some(node)], open[&Some(other)]), ((t_high, true), (t_high, true)));
     assert_eq!((open[&None], bases[&Some(node)], bases[&None]), ((2, true), (2, 1), (2, 1)));
     // A failure that traffic has seen, a channel that is down, a node that takes nothing.
-    let failures = &bench.edge.decider.nodes.get(node).expect("the node").keep().expect("the node");
+    let failures = &bench.edge.decider.nodes.get(node).expect("the node").to_arc().expect("the node");
     failures.failures.store(1, std::sync::atomic::Ordering::Relaxed);
     bench.edge.peers.set_bits(other, 0);
     let (shut, _) = gates();

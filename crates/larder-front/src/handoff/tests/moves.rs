@@ -1,11 +1,11 @@
 //! Connections whose state goes to a node, and answers that come late.
 
 use super::*;
-use crate::handoff::mechanism::{Delivery, Why};
+use crate::handoff::mechanism::{Delivery, DeliveryReason};
 use crate::handoff::moving::Moved;
 use crate::handoff::outputs::MoveStart;
 use crate::handoff::parts::{Load, State};
-use crate::lease::{Lease, Started};
+use crate::lease::{Lease, StartedRequest};
 use larder_core::handoff::{Answer, End};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
@@ -94,7 +94,7 @@ impl Bench {
     /// A socket that moves, as far as the plane forwards its connection.
     fn moving(&self, key: FlowKey) -> Moving {
         let (waiter, answer) = oneshot::channel();
-        let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
+        let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair };
         let (decision, load) = Load::of(self.started(), delivery, None);
         let Some(MoveStart::Freeze(id)) = self.edge.act(Input::Move { key, decision, load, waiter }) else {
             panic!("the plane has room");
@@ -110,11 +110,11 @@ impl Bench {
         moving
     }
 
-    fn started(&self) -> Started {
+    fn started(&self) -> StartedRequest {
         let request = larder_core::Request::new(larder_core::TargetId(1));
         let mut lease = Lease::new(self.edge.decider.clone());
         let decision = lease.arrive(self.edge.decider.clock.now(), request).expect("room").expect("room");
-        Started { lease, request, decision }
+        StartedRequest { lease, request, decision }
     }
 
     /// A node says what became of a move, or says nothing for too long.
@@ -159,7 +159,7 @@ async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
     if !larder_kernel::netns::root_or_skip("CAP_NET_ADMIN") {
         return;
     }
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     let _before = bench.moving(key(1));
     bench.notes(|notes| notes.to_tell.push_back(Tale::Ended(key(1))));
@@ -210,7 +210,7 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
 
 /// A switch that moves sockets, with a node.
 async fn with_node() -> (Bench, Node) {
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let node = Node::join(&mut bench, false).await;
     (bench, node)
 }
@@ -259,7 +259,7 @@ async fn nobody_waits_for_a_node_longer_than_the_client_does() {
 /// What a node refuses goes on here; but a connection that has taken over its addresses is none of its business.
 #[tokio::test]
 async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     let first = node.state().await;
@@ -278,14 +278,14 @@ async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
     bench.until(|| bench.edge.sizes().2 == 1).await;
     assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "failed"));
+    assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "failed"));
     assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1, "with its decision");
 }
 
 /// The plane has opened another connection on the addresses, and has yet to tell.
 #[tokio::test]
 async fn a_state_that_is_refused_leaves_alone_what_the_plane_has_yet_to_tell() {
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     let first = node.state().await;
@@ -310,7 +310,7 @@ async fn a_routes_repair_goes_by_cookie_where_nodes_take_cookies() {
         let mut bench = Bench::new(|config| {
             let matcher = larder_core::rules::Matcher::new().path("/moves").expect("a path");
             let route = crate::routes::Route::new("moves", matcher);
-            config.routes = vec![crate::routes::Route { mechanism: Some(Setting::Repair), ..route }];
+            config.routes = vec![crate::routes::Route { mechanism: Some(MechanismSetting::Repair), ..route }];
         });
         let mut node = Node::join(&mut bench, cookie).await;
         for (port, request) in [(1, GET), (2, &moves[..])] {
@@ -331,7 +331,7 @@ async fn a_routes_repair_goes_by_cookie_where_nodes_take_cookies() {
 /// or of one whose number is not known, is not.
 #[tokio::test]
 async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     let handoff = node.state().await;
@@ -345,7 +345,7 @@ async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
 /// A channel that is down for longer than most need to come back: its clients are told then, and not after the longest wait.
 #[tokio::test]
 async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
@@ -365,7 +365,7 @@ async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
 /// Another process takes the plane before a node has answered: it hears from the node what it has, and nothing counts here.
 #[tokio::test]
 async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
-    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
@@ -394,10 +394,10 @@ async fn a_tag_that_has_rested_is_told() {
 /// Nobody looks at a checksum again once its bytes are in a state.
 #[tokio::test]
 async fn a_damaged_request_goes_into_no_state() {
-    let bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     bench.punt(key(1), true, 1, GET);
     assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "failed"));
+    assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "failed"));
     assert!(matches!(placed.outcome, Some(Ok(_))), "with its decision");
 }

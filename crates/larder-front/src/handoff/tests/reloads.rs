@@ -26,7 +26,7 @@ async fn what_is_held_is_accepted_here() {
     for port in [2, 3] {
         let placed =
             bench.edge.placed(key(port).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-        assert_eq!(placed.delivery.why.name(), "reload");
+        assert_eq!(placed.delivery.reason.name(), "reload");
     }
     bench.edge.drain();
     assert_eq!(bench.notes(|notes| notes.to_tell.len()), 1, "the other process hears it");

@@ -99,7 +99,7 @@ async fn connections_follow_their_nodes_to_other_places() {
 #[tokio::test]
 async fn a_place_is_used_again() {
     let bench = Bench::new(|_| {});
-    let node = bench.edge.decider.nodes.get(NodeId(0)).and_then(|node| node.keep()).expect("it is there");
+    let node = bench.edge.decider.nodes.get(NodeId(0)).and_then(|node| node.to_arc()).expect("it is there");
     bench.notes(|notes| {
         notes.owners.insert(NodeId(5), Owner { key: [9; 32], since: None });
         notes.flows.insert(key(1), To::Node(NodeId(5)));

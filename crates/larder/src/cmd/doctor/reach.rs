@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use larder_edge::{LoadedTls, OutboundTls, TlsFault};
-use larder_front::{Check, ProxyVersion, SwitchConfig, TlsOf};
+use larder_front::{HealthCheck, NodeTls, ProxyVersion, SwitchConfig};
 use larder_kernel::probe::{Finding, State};
 use larder_node::{OriginConfig, StoreConfig};
 
@@ -115,15 +115,15 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
     for (i, node) in switch.nodes.iter().enumerate() {
         let tls = node.tls_by(&switch.reach).map(|tls| Secure {
             table: match node.tls {
-                TlsOf::Own(_) => format!("switch.nodes[{i}].tls"),
-                TlsOf::AsAll | TlsOf::On | TlsOf::Off => "switch.node_tls".to_owned(),
+                NodeTls::Own(_) => format!("switch.nodes[{i}].tls"),
+                NodeTls::Default | NodeTls::On | NodeTls::Off => "switch.node_tls".to_owned(),
             },
             to: load(tls).and_then(|files| tls_to(files, &node.address, node.http2)),
         });
         let question = match &switch.health.active {
             // Without TLS nothing says which version of HTTP is spoken.
             _ if node.http2 && tls.is_none() => Question::Connect,
-            Some(Check::Http { path }) => Question::Get(path.clone()),
+            Some(HealthCheck::Http { path }) => Question::Get(path.clone()),
             _ => Question::Ping,
         };
         hosts.push(Host {

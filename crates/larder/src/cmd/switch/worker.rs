@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use larder_front::{Prepared, ShareStanding, SwitchHandle};
+use larder_front::{PreparedSwitch, ShareReloadState, SwitchHandle};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -139,7 +139,7 @@ async fn serve_until_told(
     let nodes = std::mem::take(&mut role.switch.nodes);
     let found = Found::look(nodes, &role.discover, role.follow, before).await?;
     role.switch.nodes = found.nodes();
-    let prepared = Prepared::with_listeners(role.switch, listeners, since(start.since_ns));
+    let prepared = PreparedSwitch::with_listeners(role.switch, listeners, since(start.since_ns));
     let prepared = prepared.context("the switch cannot start")?;
     link.send(&FromWorker::Prepared, &[]).await?;
 
@@ -238,7 +238,7 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
 
 fn share_as_before(switch: &SwitchHandle, file: OwnedFd) {
     let read = read_blob(file).map_err(anyhow::Error::from);
-    match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareStanding>>(&bytes)?)) {
+    match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareReloadState>>(&bytes)?)) {
         Ok(before) => {
             for error in switch.share_as_before(&before) {
                 tracing::warn!(%error, "route share: not kept, the config's share applies");

@@ -1,10 +1,10 @@
-//! A request on its way to a node: its fields, its path and its body.
+//! Prepares a request for a node: its fields, its path and its body.
 
 use super::client::Client;
 use super::exchange::Exchange;
-use super::known::{apply, host};
+use super::facts::{apply, host};
 use super::requests::Requests;
-use super::traced;
+use super::trace;
 use crate::edits::{Sticky, StickyBy, cookie, other_cookies};
 use crate::failure::Failure;
 use crate::target::target_key;
@@ -22,46 +22,45 @@ impl Requests {
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Result<(), Failure> {
-        let is_first = exchange.tries == 0;
+        let is_first = exchange.attempts == 0;
         let tracer = self.shared.observers.tracer.as_ref();
-        if let (Some(traced), Some(tracer), Some(decision)) =
-            (&mut exchange.traced, tracer, exchange.decision)
+        if let (Some(trace), Some(tracer), Some(decision)) = (&mut exchange.trace, tracer, exchange.decision)
         {
-            traced.asks((&self.shared.decider, tracer), decision, exchange.tries);
+            trace.start_attempt((&self.shared.decider, tracer), decision, exchange.attempts);
         }
-        exchange.tries = exchange.tries.saturating_add(1);
-        (exchange.untold, exchange.body_bytes) = (true, 0);
+        exchange.attempts = exchange.attempts.saturating_add(1);
+        (exchange.unreported, exchange.body_bytes) = (true, 0);
         if is_first {
             head.fields.add("Via", self.shared.via.as_bytes());
             write_target(head, exchange.request.target);
         }
-        traced::tell(tracer, exchange.traced.as_deref(), &mut head.fields);
-        if self.shared.decider.routing.of(exchange.request.route).edited {
+        trace::write_traceparent(tracer, exchange.trace.as_deref(), &mut head.fields);
+        if self.shared.decider.routing.route(exchange.request.route).has_edits {
             self.edit(client, exchange, head)?;
         }
         if let Some(resume) = &exchange.resume {
-            resume.ask(head);
+            resume.apply(head);
         }
-        exchange.hedges_after = self.may_hedge(exchange, head);
+        exchange.hedges_after = self.hedge_delay(exchange, head);
         Ok(())
     }
 
-    /// Edits a request by the rules of its route. In a further attempt the client's own fields are edited again.
+    /// Edits a request by the rules of its route. In a further attempt, restores the client's fields first.
     fn edit(&self, client: &Client, exchange: &mut Exchange, head: &mut RequestHead) -> Result<(), Failure> {
-        match (&exchange.unedited, &exchange.unedited_target) {
+        match (&exchange.client_fields, &exchange.client_target) {
             (Some(fields), target) => {
                 head.fields.restore(fields);
                 if let Some(target) = target {
                     head.set_target(target).map_err(|_| Failure::Internal)?;
                 }
                 let tracer = self.shared.observers.tracer.as_ref();
-                traced::tell(tracer, exchange.traced.as_deref(), &mut head.fields);
+                trace::write_traceparent(tracer, exchange.trace.as_deref(), &mut head.fields);
             }
-            (None, _) => exchange.unedited = Some(head.fields.save()),
+            (None, _) => exchange.client_fields = Some(head.fields.save()),
         }
-        let route = self.shared.decider.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.route(exchange.request.route);
         let rules = [&self.shared.decider.routing.request_fields, &route.edits.request_fields];
-        // Rules read the fields and the path that the client has sent.
+        // Rules see the fields and the path as the client sent them.
         let values = self.values((client, exchange), head, None, rules);
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &exchange.request_id) {
             Fields::set(&mut head.fields, ids.config.header.as_str(), id);
@@ -73,11 +72,11 @@ impl Requests {
             if path != parts.path {
                 let query = parts.query.map_or(Vec::new(), |query| [b"?", query].concat());
                 let target = [&*path, &query].concat();
-                exchange.unedited_target = Some(head.target().into());
+                exchange.client_target = Some(head.target().into());
                 head.set_target(&target).map_err(|_| Failure::BadRequest)?;
             }
         }
-        self.remove_own_cookie(exchange, head);
+        self.remove_switch_cookie(exchange, head);
         if let Some(values) = values {
             apply(rules, &values, &mut head.fields);
         }
@@ -85,8 +84,8 @@ impl Requests {
     }
 
     /// Removes the switch's cookie from a request.
-    pub(super) fn remove_own_cookie(&self, exchange: &Exchange, head: &mut RequestHead) {
-        let sticky = &self.shared.decider.routing.of(exchange.request.route).edits.sticky;
+    pub(super) fn remove_switch_cookie(&self, exchange: &Exchange, head: &mut RequestHead) {
+        let sticky = &self.shared.decider.routing.route(exchange.request.route).edits.sticky;
         let Some(Sticky { by: StickyBy::Cookie(of), .. }) = sticky else { return };
         if cookie(&head.fields, of.name()).is_none() {
             return;
@@ -97,15 +96,15 @@ impl Requests {
         }
     }
 
-    /// A piece of the request's body has come: checks that the body comes quickly enough and is no larger than its route accepts.
-    pub(super) fn take_body(
+    /// Checks a piece of the request body: the body must arrive fast enough and be no larger than its route allows.
+    pub(super) fn check_body(
         &self,
         exchange: &mut Exchange,
         piece: &[u8],
         is_last: bool,
     ) -> Result<(), Failure> {
         exchange.body_bytes += piece.len() as u64;
-        let guard = &self.shared.decider.routing.of(exchange.request.route).edits.guard;
+        let guard = &self.shared.decider.routing.route(exchange.request.route).edits.guard;
         if guard.as_ref().is_some_and(|guard| guard.body_is_too_large(exchange.body_bytes)) {
             return Err(Failure::BodyTooLarge);
         }
@@ -115,13 +114,13 @@ impl Requests {
             return Ok(());
         }
         let at_rate = Duration::from_millis(exchange.body_bytes.saturating_mul(1000) / rate);
-        let is_late = self.shared.decider.clock.now() - exchange.tried > base.saturating_add(at_rate);
+        let is_late = self.shared.decider.clock.now() - exchange.attempt_began > base.saturating_add(at_rate);
         if is_late { Err(Failure::BodyTimeout) } else { Ok(()) }
     }
 }
 
-/// Tells the node by which id the switch knows the target, in 16 hexadecimal digits, so that the node can speak of its cache in the
-/// switch's terms whatever the key template. Replaces what a client has put there.
+/// Sets `Larder-Target` to the target's id in 16 hexadecimal digits, so that the node can report its cache by the
+/// switch's ids whatever the key template. Replaces a value from the client.
 pub(super) fn write_target(head: &mut RequestHead, target: TargetId) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let text: [u8; 16] = std::array::from_fn(|at| DIGITS[(target.0 >> (60 - 4 * at)) as usize & 15]);
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_told_in_place_of_what_the_client_said() {
+    fn the_target_field_replaces_the_clients_value() {
         let mut head = RequestHead::new();
         head.read(b"GET / HTTP/1.1\r\nHost: h\r\nLarder-Target: x\r\nlarder-target: y\r\n\r\n")
             .expect("a request");

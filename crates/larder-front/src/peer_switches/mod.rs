@@ -45,7 +45,7 @@ enum Wanted {
 
 /// This switch, beside others.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct PeerSwitches {
     pub(crate) config: SwitchesConfig,
     machine: Mutex<Switches>,
     wanted: watch::Sender<Wanted>,
@@ -54,7 +54,7 @@ pub(crate) struct Beside {
     ended: watch::Sender<bool>,
 }
 
-impl Beside {
+impl PeerSwitches {
     pub(crate) fn new(
         config: SwitchesConfig,
         now: Time,
@@ -105,7 +105,7 @@ impl Beside {
     }
 }
 
-impl Beside {
+impl PeerSwitches {
     /// The counts of the network; zeros while it is not joined.
     pub(crate) fn counted(&self) -> Counted {
         self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
@@ -119,7 +119,7 @@ impl Beside {
 }
 
 /// Works with the other switches until this one leaves.
-pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<Beside>) {
+pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<PeerSwitches>) {
     let mut wanted = beside.wanted.subscribe();
     let mut attempts = 0;
     loop {
@@ -164,7 +164,7 @@ async fn not_here(_: http::Request<hyper::body::Incoming>, _: Name) -> Response<
 /// Carries events to the machine and messages to the network, until something else is wanted.
 async fn work(
     decider: &Decider,
-    beside: &Beside,
+    beside: &PeerSwitches,
     network: &Network,
     mut events: Events,
     wanted: &mut watch::Receiver<Wanted>,
@@ -185,19 +185,19 @@ async fn work(
         let (now, mut out) = (decider.clock.now(), Out::default());
         happen(decider, beside, now, &mut names, event, &mut out);
         send(network, &names, &out);
-        decider.waiting.deliver(&decider.dispatcher, now, out.started);
+        decider.waiters.deliver(&decider.dispatcher, now, out.started);
     }
     let (now, mut out) = (decider.clock.now(), Out::default());
     let mut machine = beside.machine();
     names.values().for_each(|name| machine.left(now, name, &decider.dispatcher, &mut out));
     drop(machine);
-    decider.waiting.deliver(&decider.dispatcher, now, out.started);
+    decider.waiters.deliver(&decider.dispatcher, now, out.started);
 }
 
 /// What the machine makes of an event, or of the time.
 fn happen(
     decider: &Decider,
-    beside: &Beside,
+    beside: &PeerSwitches,
     now: Time,
     names: &mut BTreeMap<Name, Arc<str>>,
     event: Option<Event>,

@@ -1,9 +1,9 @@
-//! The allocations of a request, once the buffers of its connection have grown.
+//! Counts the allocations per request, once the buffers of its connection have grown.
 
 use super::{Client, Requests};
 use crate::clock::Clock;
 use crate::config::SwitchConfig;
-use crate::handoff::mechanism::{Delivery, Why};
+use crate::handoff::mechanism::{Delivery, DeliveryReason};
 use crate::node_entry::NodeEntry;
 use crate::shared::Shared;
 use larder_core::NodeSpec;
@@ -18,7 +18,7 @@ const REQUEST: &[u8] =
 const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: test\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nbody";
 
-/// Answers every message that ends with an empty line.
+/// Replies to every message that ends with an empty line.
 fn answer_all(mut stream: TcpStream) {
     let (mut read, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(length @ 1..) = stream.read(&mut piece) {
@@ -30,7 +30,7 @@ fn answer_all(mut stream: TcpStream) {
     }
 }
 
-/// Sends so many requests, one after the other.
+/// Sends this number of requests, one after the other.
 fn ask(mut stream: TcpStream, requests: usize) {
     let (mut reply, mut piece) = (Vec::new(), [0; 4096]);
     for _ in 0..requests {
@@ -44,7 +44,7 @@ fn ask(mut stream: TcpStream, requests: usize) {
     }
 }
 
-/// Allocations of the serving thread for a connection with so many requests.
+/// Returns the allocations of the serving thread for a connection with this number of requests.
 fn allocations(requests: usize) -> u64 {
     let nodes = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = nodes.local_addr().expect("bound").to_string();
@@ -61,7 +61,7 @@ fn allocations(requests: usize) -> u64 {
         stream.set_nonblocking(true).expect("sets");
         runtime().expect("a runtime").block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
-            let client = Client::new(from, Some(switch), Delivery::relay(Why::Configured), None);
+            let client = Client::new(from, Some(switch), Delivery::relay(DeliveryReason::Configured), None);
             let worker = Worker::new(Requests { shared: shared.clone() }, PoolLimits::default());
             serve(Start::new(stream), &client, &worker).await;
         });

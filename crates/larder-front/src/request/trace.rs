@@ -1,10 +1,10 @@
-//! The trace of a request: spans for the request, its wait for admission, the decision, and each time a node is asked.
+//! Trace of a request: spans for the request, its wait for admission, the decision, and each attempt at a node.
 //!
 //! ```text
 //! request              client's header to last byte, of kind server
-//!   queue              from the header to admission, if it had to wait
+//!   queue              from the header to admission, if the request waited
 //!   decision           policy, reason, node, target
-//!   relay              one for each time a node is asked, of kind client; the node goes on from here
+//!   relay              one per attempt at a node, of kind client; the node continues the trace from here
 //! ```
 
 use crate::decider::Decider;
@@ -16,17 +16,21 @@ use larder_edge::Fields;
 use larder_spans::{Kind, Open, TRACEPARENT, TRACESTATE, Tracer};
 use std::time::Duration;
 
-/// The one that a request has; of two, none is right.
+/// Returns the request's `traceparent`. If there are two, returns neither.
 fn traceparent(fields: &impl Fields) -> Option<&[u8]> {
     let mut values = fields.each(TRACEPARENT);
     values.next().filter(|_| values.next().is_none())
 }
 
-/// The node is told which span it is asked in, or that the lot has not fallen on this request.
-pub(crate) fn tell(tracer: Option<&Tracer>, traced: Option<&Traced>, request: &mut impl Fields) {
+/// Sets `traceparent` for the node: the span of the attempt, or the mark that the request is not sampled.
+pub(crate) fn write_traceparent(
+    tracer: Option<&Tracer>,
+    trace: Option<&RequestTrace>,
+    request: &mut impl Fields,
+) {
     let Some(tracer) = tracer else { return };
-    let (parent, begins) = match traced {
-        Some(Traced { request, relay: Some(relay) }) => (relay.parent(), request.is_root()),
+    let (parent, begins) = match trace {
+        Some(RequestTrace { request, relay: Some(relay) }) => (relay.parent(), request.is_root()),
         None if tracer.follows(traceparent(request)).is_none() => (tracer.unsampled(), true),
         _ => return,
     };
@@ -36,15 +40,15 @@ pub(crate) fn tell(tracer: Option<&Tracer>, traced: Option<&Traced>, request: &m
     request.set(TRACEPARENT, &parent.write());
 }
 
-/// The spans of a request that go on.
+/// Open spans of a request.
 #[derive(Debug)]
-pub(crate) struct Traced {
+pub(crate) struct RequestTrace {
     request: Open,
     relay: Option<Open>,
 }
 
-impl Traced {
-    /// Of a request that has just come, if it is to be traced.
+impl RequestTrace {
+    /// Begins the trace of a new request, if it is sampled.
     pub(crate) fn begin(tracer: &Tracer, head: &Head<'_>, fields: &impl Fields) -> Option<Box<Self>> {
         let mut request = tracer.begin(traceparent(fields), "request")?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -54,8 +58,8 @@ impl Traced {
         Some(Box::new(Self { request, relay: None }))
     }
 
-    /// The first node is chosen, or none.
-    pub(crate) fn decided(
+    /// Records the first decision.
+    pub(crate) fn record_decision(
         &self,
         (decider, tracer): (&Decider, &Tracer),
         (request, queued): (&Request, Option<Duration>),
@@ -70,7 +74,7 @@ impl Traced {
         let mut span = tracer.child(parent, "decision", Kind::Internal, admitted);
         let policy = decider.dispatcher.settings_of(request.route).policy;
         span.set("larder.policy", policy.name());
-        span.set("larder.route", &*decider.routing.of(request.route).name);
+        span.set("larder.route", &*decider.routing.route(request.route).name);
         span.set("larder.target", request.target.to_string());
         match decision {
             Ok(decision) => {
@@ -82,37 +86,42 @@ impl Traced {
         tracer.end(span);
     }
 
-    /// A node is asked, for the first time or again.
-    pub(crate) fn asks(&mut self, (decider, tracer): (&Decider, &Tracer), decision: Decision, tries: u8) {
-        self.fails(tracer, "retried");
+    /// Begins the span of an attempt at a node.
+    pub(crate) fn start_attempt(
+        &mut self,
+        (decider, tracer): (&Decider, &Tracer),
+        decision: Decision,
+        attempts: u8,
+    ) {
+        self.fail_attempt(tracer, "retried");
         let mut span = tracer.child_now(self.request.parent(), "relay", Kind::Client);
         span.set("larder.node", &*decider.dispatcher.nodes().name(decision.node));
         if let Some(node) = decider.nodes.get(decision.node) {
             span.set("network.peer.address", node.resolved.ip().to_string());
             span.set("network.peer.port", node.resolved.port());
         }
-        if decision.reason == Reason::Retry || tries > 0 {
-            span.set("http.request.resend_count", u64::from(tries));
+        if decision.reason == Reason::Retry || attempts > 0 {
+            span.set("http.request.resend_count", u64::from(attempts));
         }
         self.relay = Some(span);
     }
 
-    /// The answer is another node's, which was asked beside the first.
-    pub(crate) fn hedged(&mut self, decider: &Decider, decision: Decision) {
+    /// Records that the second node of a hedged request won.
+    pub(crate) fn record_hedge(&mut self, decider: &Decider, decision: Decision) {
         if let Some(relay) = &mut self.relay {
             relay.set("larder.hedge.node", &*decider.dispatcher.nodes().name(decision.node));
         }
     }
 
-    /// The node that was asked has failed.
-    pub(crate) fn fails(&mut self, tracer: &Tracer, why: &str) {
+    /// Ends the span of a failed attempt.
+    pub(crate) fn fail_attempt(&mut self, tracer: &Tracer, cause: &str) {
         if let Some(mut relay) = self.relay.take() {
-            relay.fail(why);
+            relay.fail(cause);
             tracer.end(relay);
         }
     }
 
-    /// The request has ended.
+    /// Ends the spans of a finished request.
     pub(crate) fn end(mut self, tracer: &Tracer, ended: &Ended) {
         if let Some(mut relay) = self.relay.take() {
             if let Some(status) = ended.status {

@@ -1,8 +1,8 @@
-//! Requests that wait for admission: from the ticket the dispatcher gave to the task that waits for it.
+//! Tasks that wait for admission, by the ticket that the dispatcher gave to the request.
 //!
-//! The dispatcher starts a waiting request in the call by which another one ends, on that one's thread, possibly
-//! before the waiting task has registered; and a task may go away while its ticket is being started. Each ticket is
-//! therefore settled under its shard's lock: whichever side comes second finds what the first has left.
+//! The dispatcher starts a waiting request in the call that ends another request, on the thread of that request. This
+//! can happen before the waiting task has registered. A task may also be dropped while its ticket is being started.
+//! Each ticket is therefore settled under the lock of its shard, and the second side finds what the first side left.
 
 use larder_core::dispatch::Cancel;
 use larder_core::{Decision, Dispatcher, Refusal, RouteId, Started, Ticket, Time};
@@ -10,61 +10,61 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
-/// What becomes of a waiting request.
-pub(crate) type Outcome = Result<Decision, Refusal>;
+/// Outcome of a waiting request.
+pub(crate) type AdmissionOutcome = Result<Decision, Refusal>;
 
 const SHARDS: usize = 16;
 
 #[derive(Debug)]
-enum Slot {
-    /// A task waits, for a request of this route.
-    Waits(oneshot::Sender<Outcome>, RouteId),
-    /// Settled before the task registered.
-    Early(Outcome),
-    /// The task went away after the dispatcher had taken the ticket, which is of this route, out of its queue.
-    Gone(RouteId),
+enum TicketState {
+    /// A task waits for a request of this route.
+    Waiting(oneshot::Sender<AdmissionOutcome>, RouteId),
+    /// The ticket was settled before the task registered.
+    Settled(AdmissionOutcome),
+    /// The task was dropped after the dispatcher had removed the ticket from its queue. The ticket is of this route.
+    Abandoned(RouteId),
 }
 
-/// The waiting requests.
+/// All waiting tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    shards: [Mutex<HashMap<Ticket, Slot>>; SHARDS],
-    /// Rung when a request begins to wait, for whoever watches the deadlines.
-    pub(crate) bell: Notify,
+pub(crate) struct Waiters {
+    shards: [Mutex<HashMap<Ticket, TicketState>>; SHARDS],
+    /// Notified when a request begins to wait, for the task that watches the deadlines.
+    pub(crate) queue_changed: Notify,
 }
 
-/// A place in the queue, held by the task that waits.
+/// Place of a waiting task in the queue.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     pub(crate) ticket: Ticket,
-    pub(crate) settled: oneshot::Receiver<Outcome>,
+    pub(crate) settled: oneshot::Receiver<AdmissionOutcome>,
 }
 
-impl Waiting {
-    fn shard(&self, ticket: Ticket) -> MutexGuard<'_, HashMap<Ticket, Slot>> {
+impl Waiters {
+    fn shard(&self, ticket: Ticket) -> MutexGuard<'_, HashMap<Ticket, TicketState>> {
         self.shards[ticket.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers the calling task as the one that waits for `ticket`.
-    pub(crate) fn register(&self, ticket: Ticket, route: RouteId) -> Place {
+    /// Registers the calling task for `ticket`.
+    pub(crate) fn register(&self, ticket: Ticket, route: RouteId) -> QueuePlace {
         let (sender, settled) = oneshot::channel();
         let mut shard = self.shard(ticket);
         match shard.remove(&ticket) {
-            Some(Slot::Early(outcome)) => drop(sender.send(outcome)),
-            _ => drop(shard.insert(ticket, Slot::Waits(sender, route))),
+            Some(TicketState::Settled(outcome)) => drop(sender.send(outcome)),
+            _ => drop(shard.insert(ticket, TicketState::Waiting(sender, route))),
         }
         drop(shard);
-        self.bell.notify_one();
-        Place { ticket, settled }
+        self.queue_changed.notify_one();
+        QueuePlace { ticket, settled }
     }
 
-    /// Gives up a place. A request that was started meanwhile is returned: its load must be given back.
-    pub(crate) fn give_up(&self, dispatcher: &Dispatcher, mut place: Place) -> Option<Decision> {
+    /// Cancels a place. If the request was started meanwhile, returns its decision; the caller must return the load.
+    pub(crate) fn cancel(&self, dispatcher: &Dispatcher, mut place: QueuePlace) -> Option<Decision> {
         let cancelled = dispatcher.cancel(place.ticket);
         let mut shard = self.shard(place.ticket);
         match (shard.remove(&place.ticket), cancelled) {
-            (Some(Slot::Waits(_, route)), Cancel::NotWaiting) => {
-                shard.insert(place.ticket, Slot::Gone(route));
+            (Some(TicketState::Waiting(_, route)), Cancel::NotWaiting) => {
+                shard.insert(place.ticket, TicketState::Abandoned(route));
                 None
             }
             (_, Cancel::Removed) => None,
@@ -72,7 +72,7 @@ impl Waiting {
         }
     }
 
-    /// Tells the tasks what the dispatcher has decided. Started requests whose task is gone are ended at once,
+    /// Wakes the tasks whose requests the dispatcher has started. Requests whose task is gone are finished at once,
     /// which may start others.
     pub(crate) fn deliver(&self, dispatcher: &Dispatcher, now: Time, mut started: Vec<Started>) {
         let mut next = 0;
@@ -91,24 +91,24 @@ impl Waiting {
         }
     }
 
-    /// Settles one ticket; returns a decision that nobody takes.
-    fn settle(&self, ticket: Ticket, outcome: Outcome) -> Option<(Decision, RouteId)> {
+    /// Settles one ticket. Returns the decision if no task takes it.
+    fn settle(&self, ticket: Ticket, outcome: AdmissionOutcome) -> Option<(Decision, RouteId)> {
         let mut shard = self.shard(ticket);
         match shard.remove(&ticket) {
             // The receiver lives until its task has settled the ticket under this lock.
-            Some(Slot::Waits(sender, route)) => {
+            Some(TicketState::Waiting(sender, route)) => {
                 let untaken = sender.send(outcome).err().and_then(Result::ok);
                 untaken.map(|decision| (decision, route))
             }
-            Some(Slot::Gone(route)) => outcome.ok().map(|decision| (decision, route)),
-            Some(Slot::Early(_)) | None => {
-                shard.insert(ticket, Slot::Early(outcome));
+            Some(TicketState::Abandoned(route)) => outcome.ok().map(|decision| (decision, route)),
+            Some(TicketState::Settled(_)) | None => {
+                shard.insert(ticket, TicketState::Settled(outcome));
                 None
             }
         }
     }
 
-    /// Tickets that are registered or half settled.
+    /// Number of tickets that are registered or half settled.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
@@ -121,7 +121,7 @@ mod tests {
     use larder_core::dispatch::Admission;
     use larder_core::{Arrival, NodeId, NodeSpec, Request, Settings, TargetId};
 
-    /// A dispatcher with one request at its only node and one that waits.
+    /// Returns a dispatcher with one request at its only node and one waiting request.
     fn one_waits() -> (Dispatcher, Ticket) {
         let settings = Settings { admission: Admission::Fixed(1), ..Settings::default() };
         let dispatcher = Dispatcher::new(settings, &[NodeSpec::named("a")]).expect("valid");
@@ -138,36 +138,36 @@ mod tests {
         started
     }
 
-    fn nothing_is_left(dispatcher: &Dispatcher, waiting: &Waiting) -> bool {
+    fn nothing_is_left(dispatcher: &Dispatcher, waiting: &Waiters) -> bool {
         (dispatcher.outstanding(), dispatcher.nodes().load(NodeId(0)), waiting.len()) == (0, 0, 0)
     }
 
     #[test]
-    fn a_task_that_goes_while_its_ticket_is_being_started_is_ended_for() {
+    fn a_task_dropped_while_its_ticket_starts_is_finished() {
         let (dispatcher, ticket) = one_waits();
-        let waiting = Waiting::default();
+        let waiting = Waiters::default();
         let place = waiting.register(ticket, RouteId::DEFAULT);
         let started = first_ends(&dispatcher);
-        assert_eq!(waiting.give_up(&dispatcher, place), None);
+        assert_eq!(waiting.cancel(&dispatcher, place), None);
         waiting.deliver(&dispatcher, Time::ZERO, started);
         assert!(nothing_is_left(&dispatcher, &waiting));
     }
 
     #[test]
-    fn a_task_that_goes_after_its_ticket_was_started_gets_the_decision_to_end() {
+    fn a_task_dropped_after_its_ticket_started_gets_the_decision() {
         let (dispatcher, ticket) = one_waits();
-        let waiting = Waiting::default();
+        let waiting = Waiters::default();
         let place = waiting.register(ticket, RouteId::DEFAULT);
         waiting.deliver(&dispatcher, Time::ZERO, first_ends(&dispatcher));
-        let decision = waiting.give_up(&dispatcher, place).expect("a decision");
+        let decision = waiting.cancel(&dispatcher, place).expect("a decision");
         dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
         assert!(nothing_is_left(&dispatcher, &waiting));
     }
 
     #[test]
-    fn a_ticket_that_is_started_before_its_task_registers_waits_for_it() {
+    fn a_ticket_started_before_registration_is_kept() {
         let (dispatcher, ticket) = one_waits();
-        let waiting = Waiting::default();
+        let waiting = Waiters::default();
         waiting.deliver(&dispatcher, Time::ZERO, first_ends(&dispatcher));
         let mut place = waiting.register(ticket, RouteId::DEFAULT);
         let decision = place.settled.try_recv().expect("settled").expect("started");

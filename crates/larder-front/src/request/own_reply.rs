@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::enter::ALLOWED;
 use super::exchange::Exchange;
-use super::known::apply;
+use super::facts::apply;
 use super::requests::Requests;
 use crate::failure::{ERROR_HEADER, Failure};
 use larder_edge::Fields;
@@ -11,20 +11,20 @@ use larder_http::h1::{Body, Fault, RequestHead};
 use larder_http::relay::{Answer, Refusal, Then};
 
 impl Requests {
-    /// Completes an answer of the switch's own.
-    pub(super) fn own(
+    /// Adds the fields that every reply of the switch itself has, and applies the header rules.
+    pub(super) fn finish_own_reply(
         &self,
         client: &Client,
         exchange: &Exchange,
         head: &RequestHead,
         mut answer: Answer,
     ) -> Answer {
-        let route = self.shared.decider.routing.of(exchange.request.route);
+        let route = self.shared.decider.routing.route(exchange.request.route);
         answer.head.fields.add("Via", self.shared.via.as_bytes());
-        if !route.edited {
+        if !route.has_edits {
             return answer;
         }
-        self.tell_request_id(exchange, &mut answer.head.fields);
+        self.add_request_id(exchange, &mut answer.head.fields);
         let rules = [&self.shared.decider.routing.reply_fields, &route.edits.reply_fields];
         let status = Some(answer.head.status());
         if let Some(values) = self.values((client, exchange), head, status, rules) {
@@ -33,8 +33,8 @@ impl Requests {
         answer
     }
 
-    /// Tells the client the request's id, where it is to know it.
-    pub(super) fn tell_request_id(&self, exchange: &Exchange, fields: &mut impl Fields) {
+    /// Adds the request id to a reply, if the config says so.
+    pub(super) fn add_request_id(&self, exchange: &Exchange, fields: &mut impl Fields) {
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &exchange.request_id)
             && ids.config.reply
         {
@@ -42,7 +42,7 @@ impl Requests {
         }
     }
 
-    /// The answer to a request that has failed.
+    /// Returns the reply to a failed request.
     pub(super) fn fail(
         &self,
         client: &Client,
@@ -50,8 +50,8 @@ impl Requests {
         head: &RequestHead,
         failure: Failure,
     ) -> Answer {
-        let mut answer = self.failed(exchange, failure);
-        // A client at fault may not mean what it sends next.
+        let mut answer = self.failure_reply(exchange, failure);
+        // If the client is at fault, its next bytes may not be a request.
         let closes = match failure {
             Failure::RateLimited => false,
             Failure::Unauthorized | Failure::Denied => head.body() != Body::None,
@@ -59,21 +59,21 @@ impl Requests {
         };
         answer.then = if closes { Then::Closes } else { Then::GoesOn };
         if failure == Failure::Unauthorized
-            && let Some(guard) = &self.shared.decider.routing.of(exchange.request.route).edits.guard
+            && let Some(guard) = &self.shared.decider.routing.route(exchange.request.route).edits.guard
         {
             answer.head.fields.add("WWW-Authenticate", guard.challenge().as_bytes());
         }
-        self.own(client, exchange, head, answer)
+        self.finish_own_reply(client, exchange, head, answer)
     }
 
-    fn failed(&self, exchange: &mut Exchange, failure: Failure) -> Answer {
+    fn failure_reply(&self, exchange: &mut Exchange, failure: Failure) -> Answer {
         exchange.failure = Some(failure);
         exchange.has_failed = true;
-        with_failure(failure, exchange.retry_after_s)
+        reply_for_failure(failure, exchange.retry_after_s)
     }
 
-    /// The answer to what is no request that could be decided about.
-    pub(super) fn refusal(&self, refusal: Refusal) -> Option<Answer> {
+    /// Returns the reply to a message that could not be parsed as a request.
+    pub(super) fn refusal_reply(&self, refusal: Refusal) -> Option<Answer> {
         let failure = match refusal {
             Refusal::TimedOut => Failure::HeaderTimeout,
             Refusal::TooLarge { in_target: true } => Failure::UriTooLong,
@@ -84,20 +84,20 @@ impl Requests {
         };
         self.shared.decider.metrics.failed(failure);
         match refusal {
-            // Where HTTP/2 is spoken too, what begins like neither is no request that could be answered.
+            // If HTTP/2 is enabled too, a connection in neither protocol gets no reply.
             Refusal::Malformed { is_other_protocol: true, .. } if self.shared.h2c => None,
             Refusal::Connect => {
                 let mut answer = Answer::new(405);
                 answer.head.fields.add("Allow", ALLOWED);
                 Some(answer)
             }
-            _ => Some(with_failure(failure, None)),
+            _ => Some(reply_for_failure(failure, None)),
         }
     }
 }
 
-/// The reply that names a failure.
-fn with_failure(failure: Failure, retry_after_s: Option<u32>) -> Answer {
+/// Returns a reply that names a failure.
+fn reply_for_failure(failure: Failure, retry_after_s: Option<u32>) -> Answer {
     let mut answer = Answer::new(failure.status());
     let fields = &mut answer.head.fields;
     fields.add("Content-Type", b"text/plain");

@@ -1,4 +1,4 @@
-//! The facts about a request that rules and templates read.
+//! Facts about a request that rules and templates read.
 
 use super::client::Client;
 use super::exchange::Exchange;
@@ -10,29 +10,29 @@ use larder_core::{Found, Reason};
 use larder_edge::Fields;
 use larder_http::h1::{self, FieldName, RequestHead};
 
-/// The fields of a request, for rules and key templates.
+/// Header fields of a request, for rules and key templates.
 #[derive(Debug)]
-pub(super) struct Rules<'a>(pub(super) &'a h1::Fields);
+pub(super) struct RuleHeaders<'a>(pub(super) &'a h1::Fields);
 
-impl Headers for Rules<'_> {
+impl Headers for RuleHeaders<'_> {
     fn get(&self, name: &str) -> Option<&[u8]> {
         self.0.get(name.as_bytes())
     }
 }
 
-/// The host that a request names; empty if there is none.
+/// Returns the host of a request; empty if there is none.
 pub(super) fn host(head: &RequestHead) -> &[u8] {
     head.fields.named(FieldName::Host).unwrap_or_default()
 }
 
-/// Shows a request to `act` in the form that rules read.
+/// Calls `act` with the request in the form that rules read.
 pub(super) fn with_head<T>(head: &RequestHead, act: impl FnOnce(&Head<'_>) -> T) -> T {
-    act(&target::head(head.method(), host(head), head.target(), &Rules(&head.fields)))
+    act(&target::rule_head(head.method(), host(head), head.target(), &RuleHeaders(&head.fields)))
 }
 
 impl Requests {
-    /// Shows `act` the facts about a request, and about its reply if there is one of this status.
-    pub(super) fn known<T>(
+    /// Calls `act` with the facts about a request, and about its reply if `status` is given.
+    pub(super) fn with_facts<T>(
         &self,
         (client, exchange): (&Client, &Exchange),
         head: &RequestHead,
@@ -47,7 +47,7 @@ impl Requests {
                 secure: client.is_secure(),
                 request_id: exchange.request_id.as_deref(),
                 target: exchange.request.target,
-                route: &self.shared.decider.routing.of(exchange.request.route).name,
+                route: &self.shared.decider.routing.route(exchange.request.route).name,
                 class: exchange.request.class.name(),
                 policy: self.shared.decider.dispatcher.settings_of(exchange.request.route).policy.name(),
                 node: node.as_ref().map(|node| &*node.name),
@@ -58,7 +58,7 @@ impl Requests {
         })
     }
 
-    /// Renders the values of header rules for a request; nothing if there are no rules.
+    /// Renders the values of header rules; `None` if there are no rules.
     pub(super) fn values(
         &self,
         of: (&Client, &Exchange),
@@ -70,7 +70,7 @@ impl Requests {
             return None;
         }
         let mut values = Values::default();
-        self.known(of, head, status, |known| {
+        self.with_facts(of, head, status, |known| {
             rules.iter().for_each(|rules| rules.render(known, &mut values));
         });
         Some(values)
