@@ -4,7 +4,7 @@
 
 use crate::clients::Connected;
 use crate::failure::Failure;
-use crate::handoff::{Delivery, DeliveryReason, Entered};
+use crate::handoff::{AcceptedDelivery, Delivery, DeliveryReason};
 use crate::metrics::Metrics;
 use crate::preface::begins_http2;
 use crate::request::{Client, Requests, Security};
@@ -188,9 +188,9 @@ impl Acceptor {
         }
         let (tcp, delivery, outcome) = match &shared.handoff {
             None => (tcp, Delivery::relay(DeliveryReason::Configured), None),
-            Some(edge) => match edge.enter(tcp, client).await {
-                Entered::Relay(tcp, delivery, outcome) => (tcp, delivery, outcome),
-                Entered::Done => return None,
+            Some(edge) => match edge.deliver(tcp, client).await {
+                AcceptedDelivery::Relay(tcp, delivery, outcome) => (tcp, delivery, outcome),
+                AcceptedDelivery::Done => return None,
             },
         };
         let client = Client::new(client, server, delivery, outcome);

@@ -79,7 +79,7 @@ pub use handle::{
     UnknownNode,
 };
 pub use handoff::{
-    ConnectionFacts, Delivery, DeliveryReason, FirstBytes, Forward, HandoffConfig, HandoffError,
+    ConnectionFacts, Delivery, DeliveryReason, Encapsulation, FirstBytes, HandoffConfig, HandoffError,
     HandoffStatus, Handshake, Mechanism, MechanismSetting, NodeHandoff, UnknownMechanism,
 };
 pub use health::OutlierConfig;

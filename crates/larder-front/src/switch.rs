@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::config::SwitchConfig;
 use crate::decider::{Decider, ForwardingPlane};
 use crate::handle::SwitchHandle;
-use crate::handoff::{Ears, Edge, HandoffConfig, MechanismSetting, Owners};
+use crate::handoff::{Edge, EdgeInputs, HandoffConfig, MechanismSetting, SwitchParts};
 use crate::health;
 use crate::peer_switches::{self};
 use crate::routing::Routing;
@@ -134,15 +134,15 @@ impl PreparedSwitch {
     pub fn open(mut self) -> Result<Switch, SwitchError> {
         let mut inbox = None;
         if self.handoff.setting == MechanismSetting::Relay {
-            Edge::leave_nothing(&self.handoff)?;
+            Edge::remove_leftovers(&self.handoff)?;
         } else {
-            let owners = Owners {
+            let parts = SwitchParts {
                 decider: self.shared.decider.clone(),
                 observers: self.shared.observers.clone(),
                 timeouts: self.shared.timeouts.clone(),
             };
             let addresses = &self.addresses[..self.cleartext_count];
-            let (edge, heard) = Edge::open(self.handoff, addresses, self.nodes_max, owners)?;
+            let (edge, heard) = Edge::open(self.handoff, addresses, self.nodes_max, parts)?;
             let plane: Arc<dyn ForwardingPlane> = edge.clone();
             let _ = self.shared.decider.plane.set(Arc::downgrade(&plane));
             (self.shared.handoff, inbox) = (Some(edge), Some(heard));
@@ -173,7 +173,7 @@ pub struct Switch {
     threads: usize,
     pool_limits: PoolLimits,
     joined: mpsc::UnboundedReceiver<NodeId>,
-    inbox: Option<Ears>,
+    inbox: Option<EdgeInputs>,
 }
 
 impl Switch {
@@ -238,7 +238,7 @@ impl Switch {
         let mut edge_task = None;
         if let (Some(edge), Some(inbox)) = (&self.shared.handoff, self.inbox.take()) {
             let members = self.shared.decider.nodes.members();
-            edge.settle_places(&members.map(|node| (node.id, crate::handoff::key_of(&node))).collect());
+            edge.reconcile_slots(&members.map(|node| (node.id, crate::handoff::node_key(&node))).collect());
             edge_task = Some(helpers.spawn(edge.clone().run(inbox)).id());
         }
         self.shared.decider.follow_backups();
@@ -296,7 +296,7 @@ impl Shared {
     /// Ends the background tasks, the recorder and the access log. All client connections have ended by now.
     async fn finish(&self, mut helpers: JoinSet<()>) {
         if let Some(edge) = &self.handoff {
-            edge.clone().drain_out(self.timeouts.drain).await;
+            edge.clone().wait_for_connections(self.timeouts.drain).await;
         }
         if let Some(peer_switches) = &self.peer_switches {
             peer_switches.leave().await;
@@ -316,7 +316,7 @@ fn watch_node(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
     helpers.spawn(health::watch((shared.decider.clone(), shared.guards.clone()), node));
     helpers.spawn(signals::watch((shared.decider.clone(), shared.signals.clone()), node));
     if let (Some(edge), Some(entry)) = (&shared.handoff, shared.decider.nodes.get(node)) {
-        edge.join(node, &entry);
+        edge.connect_node(node, &entry);
     }
 }
 

@@ -355,7 +355,7 @@ impl Snapshot {
         for (what, value) in [("packet", packets), ("late", late), ("connection", unaccepted)] {
             count(&mut lost, &[("what", what)], value)?;
         }
-        let (seen, elsewhere) = edge.map_or((0, 0), |edge| edge.counts.laters());
+        let (seen, elsewhere) = edge.map_or((0, 0), |edge| edge.counts.later_requests());
         let mut later = describe(encoder, &table::LATER)?;
         for (home, value) in [("here", seen.saturating_sub(elsewhere)), ("elsewhere", elsewhere)] {
             count(&mut later, &[("home", home)], value)?;

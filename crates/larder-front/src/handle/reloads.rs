@@ -150,12 +150,12 @@ impl SwitchHandle {
     /// Lets go of the forwarding plane, for the process that takes over; new connections are relayed from here on, and
     /// handed-off ones go on by the kernel. False if there is no plane. Blocks for a moment. The network of switches, too,
     /// is for the other one from here on.
-    pub fn let_go(&self) -> bool {
+    pub fn release_plane(&self) -> bool {
         if let Some(peer_switches) = &self.shared.peer_switches {
             peer_switches.let_go();
         }
         self.shared.handoff.as_ref().is_some_and(|edge| {
-            edge.let_go();
+            edge.release_plane();
             true
         })
     }

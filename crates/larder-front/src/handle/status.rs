@@ -1,7 +1,7 @@
 //! The state of a running switch and of its nodes, and the commands of an operator.
 
 use crate::config_error::ConfigError;
-use crate::handoff::peers::HandoffStatus;
+use crate::handoff::channels::HandoffStatus;
 use crate::node::{Node, NodeError};
 use crate::node_entry::NodeEntry;
 use crate::nodes::NodeRef;
@@ -203,7 +203,7 @@ impl SwitchHandle {
                 misses,
                 report: node.signals.status(now),
                 cache_followed: node.signals.is_streaming(),
-                handoff: self.shared.handoff.as_ref().and_then(|edge| edge.peers.status(row.id)),
+                handoff: self.shared.handoff.as_ref().and_then(|edge| edge.channels.status(row.id)),
             }
         });
         status.collect()
@@ -316,7 +316,7 @@ impl SwitchHandle {
             .decider
             .change_condition(&member, "no member any more", |condition| condition.left = true);
         if let Some(edge) = &self.shared.handoff {
-            edge.node_leaves(member.id);
+            edge.node_left(member.id);
         }
         Ok(())
     }

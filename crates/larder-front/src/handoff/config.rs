@@ -1,4 +1,4 @@
-//! What an edge is told.
+//! Configuration of handoff.
 
 use super::mechanism::MechanismSetting;
 use crate::config_error::ConfigError;
@@ -7,45 +7,46 @@ use larder_kernel::repair::Mends;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A first packet that is older when it is read is late. A client resends it after 200 ms at the earliest (Linux; RFC 6298 has a
-/// second).
+/// Age above which a first packet counts as late. A client retransmits it after 200 ms at the earliest (Linux; RFC
+/// 6298 says 1 s).
 pub(super) const RESEND_MIN: Duration = Duration::from_millis(150);
 
-/// How packets reach the nodes.
+/// Encapsulation of packets to the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Forward {
-    /// Same layer 2: the frame's addresses are rewritten.
+pub enum Encapsulation {
+    /// None: nodes share the layer 2 network, and the frame's addresses are rewritten.
     #[default]
     L2,
-    /// IP in IP (RFC 2003, RFC 2473). 20 or 40 bytes a packet.
+    /// IP in IP (RFC 2003, RFC 2473). 20 or 40 bytes per packet.
     Ipip,
-    /// Generic UDP encapsulation to this port. 32 or 52 bytes a packet.
+    /// Generic UDP encapsulation to this port. 32 or 52 bytes per packet.
     Gue(u16),
-    /// VXLAN (RFC 7348) to this port with this network identifier. 50 or 70 bytes a packet.
+    /// VXLAN (RFC 7348) to this port with this network identifier. 50 or 70 bytes per packet.
     Vxlan {
-        /// UDP port; 4789 is usual.
+        /// UDP port; usually 4789.
         port: u16,
         /// Network identifier, 24 bits.
         vni: u32,
     },
 }
 
-/// Who completes the handshake of a connection that may be moved by `repair`. Cookies are always the forwarding plane's.
+/// Party that completes the TCP handshake of connections delivered by `repair`. For `cookie`, it is always the
+/// forwarding plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Handshake {
-    /// The forwarding plane, with a cookie: this host never has a socket, and the node gets the state that it would have.
-    /// Where the forwarding plane cannot, the stack.
+    /// The forwarding plane, with a cookie. This host never has a socket, and the node gets the state that the socket
+    /// would have. If the forwarding plane is not available, the stack is used.
     #[default]
     Plane,
-    /// This host's stack: every connection is accepted here, then moved. The published scheme.
+    /// This host's stack: every connection is accepted here, then moved. This is the published scheme.
     Stack,
 }
 
 impl Handshake {
-    /// Both.
+    /// Every value.
     pub const ALL: [Self; 2] = [Self::Plane, Self::Stack];
 
-    /// The word used in the config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plane => "plane",
@@ -54,53 +55,55 @@ impl Handshake {
     }
 }
 
-/// Handoff at a switch.
+/// Handoff settings of a switch.
 #[derive(Clone, Debug)]
 pub struct HandoffConfig {
-    /// What is asked for. Default relay.
+    /// Allowed mechanisms. Default relay.
     pub setting: MechanismSetting,
-    /// Who completes the handshake under `repair`. Default the forwarding plane.
+    /// Party that completes the handshake for `repair`. Default the forwarding plane.
     pub handshake: Handshake,
-    /// Names the instance: what it leaves in the kernel is found under this name. Default `switch`.
+    /// Name of the instance, under which its kernel objects are found. Default `switch`.
     pub name: String,
-    /// The interface that clients come by; `None` finds it by the listen address.
+    /// Interface that clients use; `None` finds it by the listen address.
     pub interface: Option<String>,
-    /// This switch's key, by which nodes know it.
+    /// Key that identifies this switch to nodes.
     pub identity: Option<Identity>,
-    /// From which cookie keys are made; switches that share connections share it. `None`: one of its own, made from
-    /// `identity`, so that a restart makes the same.
+    /// File of the secret that cookie keys are derived from. Switches that share connections share it. `None` derives
+    /// it from `identity`, so that a restart gets the same secret.
     pub secret: Option<PathBuf>,
-    /// How packets reach the nodes.
-    pub forward: Forward,
-    /// Whether the forwarding plane may use a decision again. Default true.
+    /// Encapsulation of packets to the nodes.
+    pub forward: Encapsulation,
+    /// Whether the forwarding plane may reuse a decision for later connections. Default true.
     pub fast: bool,
-    /// How long it may. 1 ms to 10 s; default 1 s: the node's load and state hold it back in the meantime.
+    /// Time for which a decision may be reused. 1 ms to 10 s; default 1 s. The node's load and state limit the reuse
+    /// in the meantime.
     pub fast_age: Duration,
-    /// Connections the forwarding plane knows; the least recently used are forgotten beyond. 1,024 to 16,777,216;
-    /// default 262,144.
+    /// Size of the flow table; the least recently used connections are evicted. 1,024 to 16,777,216; default 262,144.
     pub flows_max: u32,
-    /// Targets whose decisions may be used again. 1,024 to 16,777,216; default 65,536.
+    /// Number of targets whose decisions may be reused. 1,024 to 16,777,216; default 65,536.
     pub targets_max: u32,
-    /// Connections that may wait for their decision; more are relayed. 1 to 65,536; default 4,096.
+    /// Connections that may be held until their decision; further ones are relayed. 1 to 65,536; default 4,096.
     pub hold_max: usize,
-    /// Packets of one that are kept. 1 to 1,024; default 64.
+    /// Packets kept per held connection. 1 to 1,024; default 64.
     pub hold_packets: u32,
-    /// How long the rest of a request header is waited for before this host accepts the connection itself. 0 to 1 s;
+    /// Time to wait for the rest of a request header before this host accepts the connection itself. 0 to 1 s;
     /// default 2 ms.
     pub header_wait: Duration,
-    /// How long a key makes cookies; it is believed for half as long again. A client that connects and asks later than that
-    /// is not understood any more, so that it should not be less than clients keep unused connections. 10 s to 1 h; default 5 min.
+    /// Time for which a key makes cookies. The key is accepted for half as long again. A client that connects and
+    /// sends its request later than that is not understood, so the value should cover the idle time of client
+    /// connections. 10 s to 1 h; default 5 min.
     pub key_life: Duration,
-    /// Without packets for so long a connection counts no more, until its next request. 10 ms to 1 h; default 1 s.
+    /// Time without packets after which a connection no longer counts as load, until its next request. 10 ms to 1 h;
+    /// default 1 s.
     pub idle_after: Duration,
-    /// Replies below this are not worth moving an accepted socket for. Bytes; default 16,384.
+    /// Size of a reply below which moving an accepted socket is not worthwhile. Bytes; default 16,384.
     pub repair_bytes_min: u64,
-    /// The share of later requests on a kept-alive connection that may belong to other nodes before a route is relayed.
+    /// Share of later requests on a kept-alive connection that may belong to other nodes before the route is relayed.
     /// 0 to 1; default 0.2.
     pub locality_lost_max: f64,
     /// Whether TLS is passed through by server name. Default true.
     pub tls: bool,
-    /// Which races of moved sockets are mended. Default all; only tests switch one off.
+    /// Workarounds for races of moved sockets. Default all; only tests turn one off.
     pub mends: Mends,
 }
 
@@ -113,7 +116,7 @@ impl Default for HandoffConfig {
             interface: None,
             identity: None,
             secret: None,
-            forward: Forward::L2,
+            forward: Encapsulation::L2,
             fast: true,
             fast_age: Duration::from_secs(1),
             flows_max: 262_144,
@@ -132,12 +135,12 @@ impl Default for HandoffConfig {
 }
 
 impl HandoffConfig {
-    /// Whether there is anything to do beside relaying and splicing.
-    pub fn moves_connections(&self) -> bool {
+    /// Whether connections can be handed off, beyond relay and splice.
+    pub fn hands_off(&self) -> bool {
         self.setting.allows_cookie() || self.setting.allows_repair()
     }
 
-    /// Whether other switches believe this switch's cookies, so that a client's connection may come by any of them.
+    /// Whether other switches accept this switch's cookies, so that a client's connection may arrive at any of them.
     pub(crate) fn shares_connections(&self) -> bool {
         self.secret.is_some()
     }
@@ -155,7 +158,7 @@ impl HandoffConfig {
         if self.name.is_empty() || self.name.len() > 32 || !self.name.bytes().all(is_name_byte) {
             return Err(ConfigError::HandoffName(self.name.chars().take(40).collect()));
         }
-        if self.moves_connections() && self.identity.is_none() {
+        if self.hands_off() && self.identity.is_none() {
             return Err(ConfigError::HandoffIdentity);
         }
         if !(0.0..=1.0).contains(&self.locality_lost_max) {
@@ -169,11 +172,11 @@ const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'
 }
 
-/// How a node takes connections.
+/// Handoff settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeHandoff {
-    /// `host:port` of its control channel.
+    /// Address of its control channel, as `host:port`.
     pub control: String,
-    /// The key it must prove.
+    /// Key that the node must prove.
     pub key: PublicKey,
 }

@@ -1,27 +1,27 @@
-//! What the edge counts.
+//! Counters of the edge.
 
 use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use larder_core::handoff::End;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The counters.
+/// Counters of the edge.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct HandoffCounts {
     delivered: [[AtomicU64; DeliveryReason::ALL.len()]; Mechanism::ALL.len()],
     ended: [AtomicU64; End::ALL.len()],
-    /// Held packets that could not be sent on.
+    /// Held packets that could not be forwarded.
     lost: AtomicU64,
-    /// First packets that were read so late that their clients may have resent them to another switch.
+    /// First packets read so late that their clients may have retransmitted them to another switch.
     late: AtomicU64,
-    /// Connections that this host's stack was to accept and did not.
+    /// Connections that this host's stack should have accepted but did not.
     unaccepted: AtomicU64,
-    /// Later requests on kept-alive connections that were looked at, and those that belong elsewhere.
+    /// Later requests on kept-alive connections that were examined, and the ones that belong to another node.
     later: AtomicU64,
-    elsewhere: AtomicU64,
+    misplaced: AtomicU64,
 }
 
-impl Default for Counts {
+impl Default for HandoffCounts {
     fn default() -> Self {
         let zeros = |_| AtomicU64::new(0);
         Self {
@@ -31,12 +31,12 @@ impl Default for Counts {
             late: AtomicU64::new(0),
             unaccepted: AtomicU64::new(0),
             later: AtomicU64::new(0),
-            elsewhere: AtomicU64::new(0),
+            misplaced: AtomicU64::new(0),
         }
     }
 }
 
-impl Counts {
+impl HandoffCounts {
     pub(crate) fn delivered(&self, Delivery { mechanism, reason }: Delivery) {
         let reason = DeliveryReason::ALL.iter().position(|other| *other == reason).unwrap_or(0);
         self.delivered[mechanism as usize][reason].fetch_add(1, Relaxed);
@@ -56,21 +56,21 @@ impl Counts {
         self.late.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn later(&self, elsewhere: bool) {
+    pub(crate) fn later_request(&self, misplaced: bool) {
         self.later.fetch_add(1, Relaxed);
-        self.elsewhere.fetch_add(u64::from(elsewhere), Relaxed);
+        self.misplaced.fetch_add(u64::from(misplaced), Relaxed);
     }
 
-    /// Later requests looked at, and those of them that belong elsewhere.
-    pub(crate) fn laters(&self) -> (u64, u64) {
-        (self.later.load(Relaxed), self.elsewhere.load(Relaxed))
+    /// Returns the examined later requests, and the ones that belong to another node.
+    pub(crate) fn later_requests(&self) -> (u64, u64) {
+        (self.later.load(Relaxed), self.misplaced.load(Relaxed))
     }
 
     pub(crate) fn unaccepted(&self, count: usize) {
         self.unaccepted.fetch_add(count as u64, Relaxed);
     }
 
-    /// Connections by mechanism and reason; those that are not zero.
+    /// Returns the connections by mechanism and reason, without zeros.
     pub(crate) fn deliveries(&self) -> impl Iterator<Item = (Delivery, u64)> {
         let all = Mechanism::ALL.into_iter().flat_map(|mechanism| {
             DeliveryReason::ALL.into_iter().map(move |reason| Delivery { mechanism, reason })
@@ -79,12 +79,12 @@ impl Counts {
         all.zip(cells).filter(|(_, count)| *count > 0)
     }
 
-    /// Handed-off connections that have ended, by how.
+    /// Returns the ended handed-off connections by kind of end.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (End, u64)> {
         End::ALL.into_iter().zip(&self.ended).map(|(end, cell)| (end, cell.load(Relaxed)))
     }
 
-    /// Packets lost, first packets read too late, connections not accepted.
+    /// Returns the lost packets, the late first packets and the connections not accepted.
     pub(crate) fn losses(&self) -> [u64; 3] {
         [&self.lost, &self.late, &self.unaccepted].map(|count| count.load(Relaxed))
     }

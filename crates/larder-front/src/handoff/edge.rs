@@ -1,28 +1,28 @@
-//! The edge: gives what the forwarding plane tells to the machine, and makes the decisions that it asks for.
+//! The edge: passes events of the forwarding plane to the state machine, and makes the decisions that it asks for.
 //!
-//! A connection's way: its first packet is *held* and handed over ([`Told::Punt`]); the request is read from it, the
-//! dispatcher decides, the rule of [`super::mechanism`] says how it is delivered; then either the node gets the held
-//! packets and all further ones, or this host's own stack does and the accept loop finds the decision ready
-//! ([`Edge::placed`]). A target's next connections may be opened by the plane itself ([`Told::Opened`]), which the
-//! dispatcher is told ([`larder_core::Dispatcher::reuse`]).
+//! The plane *holds* a new connection and hands its first packet over ([`DatapathEvent::Punt`]). The edge reads the
+//! request from it, the dispatcher decides, and the rule of [`super::mechanism`] chooses the delivery. Then either
+//! the node gets the held packets and all further ones, or this host's own stack accepts the connection and the
+//! accept loop finds the decision ([`Edge::take_pending_accept`]). The plane may open the next connections of a
+//! target by itself ([`DatapathEvent::Opened`]); the dispatcher counts them ([`larder_core::Dispatcher::reuse`]).
 //!
-//! The state of connections is [`larder_core::handoff::EdgeMachine`]'s. What the plane tells waits in one queue, from which it is
-//! taken under the machine's lock, so that any thread may read the plane and all is handled in order. What the machine answers
-//! is carried out under the same lock ([`super::outputs`]). Nothing that asks the dispatcher to admit a request holds it, except for
-//! a connection that a node gives up.
+//! [`larder_core::handoff::EdgeMachine`] holds the state of connections. Events of the plane wait in one queue, which
+//! is read under the machine's lock, so that any thread may read the plane and all events are handled in order. The
+//! machine's outputs are executed under the same lock ([`super::outputs`]). No step that asks the dispatcher to admit
+//! a request holds the lock, except for a connection that a node gives up.
 
+use super::channels::NodeChannels;
 use super::config::{HandoffConfig, RESEND_MIN};
-use super::counts::Counts;
-use super::fabric::{Fabric, Reusable, Told};
-use super::first::{self, Asked, First};
+use super::counts::HandoffCounts;
+use super::datapath::{Datapath, DatapathEvent, ReusableDecision};
+use super::detachable::DetachableDatapath;
 use super::frame::{self, Frame};
-use super::learned::Learned;
-use super::lent::Lent;
+use super::history::TrafficHistory;
 use super::lock::lock;
+use super::log_text::LogText;
 use super::mechanism::{Delivery, DeliveryReason, FirstBytes, Mechanism};
-use super::parts::{self, EdgeState, Load};
-use super::peers::Peers;
-use super::text::Text;
+use super::opening::{self, Opening, RequestHeader};
+use super::parts::{self, ConnectionLoad, EdgeState};
 use crate::decider::Decider;
 use crate::lease::{Lease, Placement, StartedRequest};
 use crate::limits::Timeouts;
@@ -42,199 +42,202 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// How long a connection that this host's own stack is to accept may take until it is accepted.
-const PLACED_FOR: Duration = Duration::from_secs(5);
+/// Time for this host's own stack to accept a connection.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Decisions that may wait for the accept loop.
-const PLACED_MAX: usize = 65_536;
+/// Maximum number of decisions that wait for the accept loop.
+const PENDING_ACCEPTS_MAX: usize = 65_536;
 
-/// Events of the plane that wait to be handled.
+/// Maximum number of queued events of the plane.
 const EVENTS_MAX: usize = 65_536;
 
-/// Batches of events taken before other work gets its turn.
+/// Batches of events handled before other work gets its turn.
 const DRAINS_MAX: usize = 8;
 
-/// Something that the plane has told, until it is handled.
-pub(super) enum Event {
-    Input(Input<parts::Live>),
+/// A queued event of the plane.
+pub(super) enum EdgeEvent {
+    Input(Input<parts::LiveParts>),
     /// A copy of a later packet of a handed-off connection.
     Later(FlowKey, Box<[u8]>),
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for EdgeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Event")
     }
 }
 
-/// A decision that waits for the accept loop to find its connection.
+/// A decision that waits until the accept loop accepts its connection.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct PendingAccept {
     pub(crate) delivery: Delivery,
-    /// What the dispatcher said, if it was asked.
+    /// Decision or refusal, if the dispatcher was asked.
     pub(crate) outcome: Option<Placement>,
     since: Time,
 }
 
-/// What is known of a connection whose decision is being made.
+/// A connection whose decision is being made.
 #[derive(Debug)]
-struct Pending {
+struct PendingDecision {
     key: FlowKey,
-    /// Of what is held.
+    /// Generation of the held packets.
     generation: u64,
     request: Request,
     first_bytes: FirstBytes,
-    text: Option<Arc<Text>>,
-    /// The fast path's hash, where the decision may be used again.
+    text: Option<Arc<LogText>>,
+    /// Hash of the fast path, if the decision may be reused.
     head: Option<u64>,
 }
 
-/// The owners whose work the edge shares.
+/// Parts of the switch that the edge shares.
 #[derive(Debug)]
-pub(crate) struct Owners {
+pub(crate) struct SwitchParts {
     pub(crate) decider: Arc<Decider>,
     pub(crate) observers: Arc<Observers>,
     pub(crate) timeouts: Timeouts,
 }
 
-/// The edge.
+/// The handoff edge of a switch.
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) config: HandoffConfig,
     pub(super) decider: Arc<Decider>,
     pub(super) observers: Arc<Observers>,
     pub(super) timeouts: Timeouts,
-    pub(super) fabric: Lent,
-    /// Listen addresses by their numbers.
+    pub(super) datapath: DetachableDatapath,
+    /// Listen addresses by service number.
     pub(super) services: Vec<SocketAddr>,
-    pub(crate) peers: Peers,
-    /// The state of connections.
+    pub(crate) channels: NodeChannels,
+    /// State of connections.
     pub(super) machine: Mutex<EdgeState>,
-    /// There are fewer moves under way than before.
+    /// Notified when a move has ended.
     pub(super) moves_ended: Condvar,
-    /// Events that the plane has reported and that are not handled yet, in order. While there are [`EVENTS_MAX`], the plane's ring is
-    /// not read: it keeps what it has room for, and counts what it loses.
-    pub(super) events: Mutex<VecDeque<Event>>,
-    placed: Mutex<HashMap<FlowKey, Placed>>,
-    /// Requests that are about to be admitted.
+    /// Events that were read from the plane and not handled yet, in order. While there are [`EVENTS_MAX`], the
+    /// plane's ring buffer is not read; it then counts the events that it loses.
+    pub(super) events: Mutex<VecDeque<EdgeEvent>>,
+    pending_accepts: Mutex<HashMap<FlowKey, PendingAccept>>,
+    /// Number of reservations at the gate.
     pub(super) reserved: AtomicU32,
-    /// Somebody else has read what the plane has told, or the time of a header is over soon.
+    /// Notified when another thread has read events, or the deadline of a header is near.
     pub(super) caught_up: tokio::sync::Notify,
-    /// What is counted is read and written to the gates by one thread at a time.
+    /// Lock that makes reading counts and writing gates atomic.
     pub(super) writing_gates: Mutex<()>,
-    pub(super) learned: Learned,
-    pub(crate) counts: Counts,
-    /// Another process has the plane, or is about to.
+    pub(super) history: TrafficHistory,
+    pub(crate) counts: HandoffCounts,
+    /// Becomes true when another process takes the plane.
     pub(super) gone: tokio::sync::watch::Sender<bool>,
 }
 
-/// Fields of a request, and whether anybody has looked at one.
-struct Watched<'a> {
-    asked: &'a Asked<'a>,
-    looked: Cell<bool>,
+/// Header fields that record whether a rule has read one.
+struct TrackedHeaders<'a> {
+    header: &'a RequestHeader<'a>,
+    was_read: Cell<bool>,
 }
 
-impl Headers for Watched<'_> {
+impl Headers for TrackedHeaders<'_> {
     fn get(&self, name: &str) -> Option<&[u8]> {
-        self.looked.set(true);
-        self.asked.get(name)
+        self.was_read.set(true);
+        self.header.get(name)
     }
 }
 
 impl Edge {
     pub(crate) fn new(
         config: HandoffConfig,
-        fabric: Box<dyn Fabric>,
+        datapath: Box<dyn Datapath>,
         services: Vec<SocketAddr>,
-        peers: Peers,
-        owners: Owners,
+        channels: NodeChannels,
+        parts: SwitchParts,
     ) -> Self {
-        let Owners { decider, observers, timeouts } = owners;
-        let learned = Learned::new(config.targets_max as usize);
+        let SwitchParts { decider, observers, timeouts } = parts;
+        let history = TrafficHistory::new(config.targets_max as usize);
         let machine = EdgeState::new(&config);
         Self {
             config,
             decider,
             observers,
             timeouts,
-            fabric: Lent::new(fabric),
+            datapath: DetachableDatapath::new(datapath),
             services,
-            peers,
+            channels,
             machine: Mutex::new(machine),
             moves_ended: Condvar::new(),
             events: Mutex::default(),
-            placed: Mutex::default(),
+            pending_accepts: Mutex::default(),
             reserved: AtomicU32::new(0),
             caught_up: tokio::sync::Notify::new(),
             writing_gates: Mutex::default(),
-            learned,
-            counts: Counts::default(),
+            history,
+            counts: HandoffCounts::default(),
             gone: tokio::sync::watch::Sender::new(false),
         }
     }
 
-    /// The time that long before now.
-    fn ago(&self, age: Duration) -> Time {
+    /// Returns the time `age` before now.
+    fn time_before(&self, age: Duration) -> Time {
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         Time::from_nanos(self.decider.clock.now().as_nanos().saturating_sub(age))
     }
 
-    /// Takes what the plane has told, and decides what is due. What a flood leaves for later is taken with the next tick.
+    /// Reads the plane's events and decides what is due. After a flood, the rest is read at the next tick.
     pub(super) fn drain(self: &Arc<Self>) {
         for _ in 0..DRAINS_MAX {
-            let count = self.listen();
-            self.work_off();
+            let count = self.read_events();
+            self.process_events();
             if count == 0 {
                 break;
             }
         }
     }
 
-    /// Reads what the plane has told. Connections that it has opened by itself count from here on; all else waits to be handled.
-    pub(super) fn listen(&self) -> usize {
+    /// Reads the plane's events. Connections that the plane has opened are counted at once; all other events are
+    /// queued. Returns the number of events.
+    pub(super) fn read_events(&self) -> usize {
         if lock(&self.events).len() >= EVENTS_MAX {
             return 0;
         }
-        self.fabric.told(&mut |told| self.note(told))
+        self.datapath.read_events(&mut |event| self.enqueue(event))
     }
 
-    /// Something that the plane has told.
-    pub(super) fn note(&self, told: Told<'_>) {
-        let event = match told {
-            Told::Punt { key, first, head, packet, age } => {
+    /// Queues an event of the plane.
+    pub(super) fn enqueue(&self, event: DatapathEvent<'_>) {
+        let event = match event {
+            DatapathEvent::Punt { key, first, head, packet, age } => {
                 let late = self.config.shares_connections() && age > RESEND_MIN;
                 let packet = Frame::new(packet, head.filter(|_| first));
-                Event::Input(Input::Packet { key, first, packet, late })
+                EdgeEvent::Input(Input::Packet { key, first, packet, late })
             }
-            Told::Opened { key, reused, age } => {
-                let Some((decision, load)) = self.opened(reused) else { return };
-                Event::Input(Input::Opened { key, decision, load, at: self.ago(age) })
+            DatapathEvent::Opened { key, reused, age } => {
+                let Some((decision, load)) = self.count_opened(reused) else { return };
+                EdgeEvent::Input(Input::Opened { key, decision, load, at: self.time_before(age) })
             }
-            Told::Later { key, packet } => Event::Later(key, packet.into()),
-            Told::Woke { key, node } => Event::Input(Input::Woke { key, node }),
-            Told::Ended { key, flags, account, age } => {
+            DatapathEvent::Later { key, packet } => EdgeEvent::Later(key, packet.into()),
+            DatapathEvent::Woke { key, node } => EdgeEvent::Input(Input::Woke { key, node }),
+            DatapathEvent::Ended { key, flags, account, age } => {
                 if !self.config.mends.entry_outlives && flags & flow_flag::CLIENT_FIN != 0 {
-                    self.fabric.remove_flow(key);
+                    self.datapath.remove_flow(key);
                 }
-                Event::Input(ended(key, flags, account, self.ago(age)))
+                EdgeEvent::Input(client_ended(key, flags, account, self.time_before(age)))
             }
         };
         lock(&self.events).push_back(event);
     }
 
-    /// Handles what the plane has told, and then decides what is due: connections that the plane has opened by itself may stand behind
-    /// the packet of one that is to be decided, and count before.
-    pub(super) fn work_off(self: &Arc<Self>) {
+    /// Handles queued events, then decides held connections. Connections that the plane has opened are counted first,
+    /// because their events may follow the packet that is to be decided.
+    pub(super) fn process_events(self: &Arc<Self>) {
         loop {
-            // Taken under the machine's lock, so that the order is kept whoever takes it.
+            // The event is taken under the machine's lock, so that the order is kept whichever thread takes it.
             let mut machine = lock(&self.machine);
             let event = lock(&self.events).pop_front();
             match event {
-                Some(Event::Input(input)) => drop(self.drive(&mut machine, self.decider.clock.now(), input)),
-                Some(Event::Later(key, packet)) => {
-                    let node = machine.connection(key).map(|one| one.decision.node);
+                Some(EdgeEvent::Input(input)) => {
+                    drop(self.drive(&mut machine, self.decider.clock.now(), input))
+                }
+                Some(EdgeEvent::Later(key, packet)) => {
+                    let node = machine.connection(key).map(|connection| connection.decision.node);
                     drop(machine);
-                    self.later(key, node, &packet);
+                    self.check_locality(key, node, &packet);
                 }
                 None => {
                     let Some((key, generation)) = machine.next_undecided() else { return };
@@ -242,43 +245,48 @@ impl Edge {
                     let head = frames.first().and_then(|frame| frame.head);
                     let bytes = frame::payload(frames);
                     drop(machine);
-                    self.consider((key, generation), &bytes, head);
+                    self.decide_held((key, generation), &bytes, head);
                 }
             }
         }
     }
 
-    /// Reads what a held connection asks for, and asks the dispatcher.
-    fn consider(self: &Arc<Self>, held: (FlowKey, u64), bytes: &[u8], head: Option<u64>) {
-        let first_bytes = match first::read(bytes) {
-            First::Http(asked) => return self.asked(held, &asked, head),
-            First::Tls(name) => return self.hello(held, &name),
-            First::No(first_bytes) => first_bytes,
+    /// Reads the request of a held connection and asks the dispatcher.
+    fn decide_held(self: &Arc<Self>, held: (FlowKey, u64), bytes: &[u8], head: Option<u64>) {
+        let first_bytes = match opening::parse(bytes) {
+            Opening::Http(header) => return self.decide_request(held, &header, head),
+            Opening::Tls(name) => return self.decide_tls(held, &name),
+            Opening::Unusable(first_bytes) => first_bytes,
         };
         let (key, generation) = held;
         if first_bytes == FirstBytes::Partial {
-            self.act(Input::Incomplete { key, generation });
+            self.handle_input(Input::Incomplete { key, generation });
             return self.caught_up.notify_one();
         }
         let delivery = self
             .facts(first_bytes, false)
             .before_node()
             .unwrap_or(Delivery::relay(DeliveryReason::Unreadable));
-        self.here(key, generation, delivery, None);
+        self.accept_here(key, generation, delivery, None);
     }
 
-    /// A whole request header.
-    fn asked(self: &Arc<Self>, (key, generation): (FlowKey, u64), asked: &Asked<'_>, head: Option<u64>) {
-        let watched = Watched { asked, looked: Cell::new(false) };
-        let request = self.request(asked, &watched, Some(key.client.ip()));
-        // A decision by fields, by turns or by lot is this request's alone.
-        let again = !watched.looked.get() && self.may_reuse(request.route);
+    /// Decides a connection with a complete request header.
+    fn decide_request(
+        self: &Arc<Self>,
+        (key, generation): (FlowKey, u64),
+        header: &RequestHeader<'_>,
+        head: Option<u64>,
+    ) {
+        let tracked = TrackedHeaders { header, was_read: Cell::new(false) };
+        let request = self.request(header, &tracked, Some(key.client.ip()));
+        // A decision that depends on header fields, turns or a random draw applies to this request only.
+        let again = !tracked.was_read.get() && self.may_reuse(request.route);
         let text = self.observers.access.is_some().then(|| {
-            let text = self.learned.texts.of(asked)?;
-            Some(self.learned.text(request.target, text))
+            let text = self.history.texts.create(header)?;
+            Some(self.history.store_text(request.target, text))
         });
         let head = head.filter(|_| again);
-        self.decide(Pending {
+        self.decide(PendingDecision {
             key,
             generation,
             request,
@@ -288,73 +296,80 @@ impl Edge {
         });
     }
 
-    /// A ClientHello that is passed through: its server name stands for all it will ask for.
-    fn hello(self: &Arc<Self>, (key, generation): (FlowKey, u64), name: &[u8]) {
+    /// Decides a TLS connection that is passed through, by its server name.
+    fn decide_tls(self: &Arc<Self>, (key, generation): (FlowKey, u64), name: &[u8]) {
         let request = self.request_by_name(name, Some(key.client.ip()));
         let first_bytes = if self.config.tls { FirstBytes::Tls } else { FirstBytes::TlsHere };
-        self.decide(Pending { key, generation, request, first_bytes, text: None, head: None });
+        self.decide(PendingDecision { key, generation, request, first_bytes, text: None, head: None });
     }
 
-    /// The dispatcher's request of a header. `headers`: its fields, perhaps watched.
+    /// Returns the dispatcher's request for a header. `headers` are its fields, possibly tracked.
     pub(super) fn request(
         &self,
-        asked: &Asked<'_>,
+        header: &RequestHeader<'_>,
         headers: &dyn Headers,
         client: Option<IpAddr>,
     ) -> Request {
-        let head = target::rule_head(asked.method.as_bytes(), asked.host, asked.target.as_bytes(), headers);
+        let head =
+            target::rule_head(header.method.as_bytes(), header.host, header.target.as_bytes(), headers);
         self.decider.routing.request(&head, client)
     }
 
-    /// The dispatcher's request of a server name.
+    /// Returns the dispatcher's request for a server name.
     pub(super) fn request_by_name(&self, name: &[u8], client: Option<IpAddr>) -> Request {
         self.decider.routing.request(&target::rule_head(b"CONNECT", name, b"", &()), client)
     }
 
-    fn decide(self: &Arc<Self>, pending: Pending) {
+    fn decide(self: &Arc<Self>, pending: PendingDecision) {
         let key = pending.key;
-        let facts = self.facts_of(pending.request.route, pending.first_bytes, false);
+        let facts = self.route_facts(pending.request.route, pending.first_bytes, false);
         if let Some(delivery) = facts.before_node() {
-            return self.here(key, pending.generation, delivery, None);
+            return self.accept_here(key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(self.decider.clone());
         match lease.arrive(self.decider.clock.now(), pending.request) {
-            Ok(Some(decision)) => self.settle(pending, lease, Ok(decision)),
+            Ok(Some(decision)) => self.finish_decision(pending, lease, Ok(decision)),
             Ok(None) => {
-                self.act(Input::Waits { key, generation: pending.generation });
+                self.handle_input(Input::Waits { key, generation: pending.generation });
                 let edge = self.clone();
                 tokio::spawn(async move {
                     let outcome = lease.wait().await;
-                    edge.settle(pending, lease, outcome);
+                    edge.finish_decision(pending, lease, outcome);
                 });
             }
-            Err(refusal) => self.settle(pending, lease, Err(refusal)),
+            Err(refusal) => self.finish_decision(pending, lease, Err(refusal)),
         }
     }
 
-    /// The dispatcher has answered.
-    fn settle(self: &Arc<Self>, pending: Pending, lease: Lease, outcome: Result<Decision, Refusal>) {
-        let Pending { key, generation, request, first_bytes, text, head } = pending;
+    /// Delivers a connection after the dispatcher's decision.
+    fn finish_decision(
+        self: &Arc<Self>,
+        pending: PendingDecision,
+        lease: Lease,
+        outcome: Result<Decision, Refusal>,
+    ) {
+        let PendingDecision { key, generation, request, first_bytes, text, head } = pending;
         let decision = match outcome {
             Ok(decision) => decision,
-            // The relay answers with the refusal.
+            // The relay replies with the refusal.
             Err(refusal) => {
                 let delivery = Delivery::relay(DeliveryReason::Refused);
-                return self.here(key, generation, delivery, Some(Err(refusal)));
+                return self.accept_here(key, generation, delivery, Some(Err(refusal)));
             }
         };
-        // Before anything can be used again.
+        // The gates are set before the decision can be reused.
         self.set_bases(decision.node);
-        let mut delivery = self.delivery(request, decision.node, first_bytes, false);
-        // A node that takes cookies for this address too could accept a copy of the first packet before the state comes.
-        if delivery.mechanism == Mechanism::Repair && self.takes_cookies(decision.node) {
+        let mut delivery = self.choose_delivery(request, decision.node, first_bytes, false);
+        // A node that accepts cookies for this address could accept a copy of the first packet before the state
+        // arrives.
+        if delivery.mechanism == Mechanism::Repair && self.accepts_cookies(decision.node) {
             delivery = Delivery { mechanism: Mechanism::Cookie, reason: DeliveryReason::Cookie };
         }
         let started = StartedRequest { lease, request, decision };
         match delivery.mechanism {
-            Mechanism::Repair => self.give_state((key, generation), started, text),
+            Mechanism::Repair => self.send_first_state((key, generation), started, text),
             Mechanism::Cookie => {
-                let (decision, load) = Load::of(started, delivery, text);
+                let (decision, load) = ConnectionLoad::new(started, delivery, text);
                 let mut machine = lock(&self.machine);
                 let now = self.decider.clock.now();
                 self.drive(&mut machine, now, Input::At { key, generation, decision, load });
@@ -363,41 +378,43 @@ impl Edge {
                 {
                     let class = u8::try_from(request.class.index()).unwrap_or(0);
                     let (target, node, service) = (request.target, decision.node, key.service);
-                    let reusable = Reusable { target, node, route: request.route.0, service, class };
-                    self.fabric.put_target(head, &reusable, self.config.fast_age);
+                    let reusable = ReusableDecision { target, node, route: request.route.0, service, class };
+                    self.datapath.put_target(head, &reusable, self.config.fast_age);
                 }
             }
-            Mechanism::Relay | Mechanism::Splice => self.here(key, generation, delivery, Some(Ok(started))),
+            Mechanism::Relay | Mechanism::Splice => {
+                self.accept_here(key, generation, delivery, Some(Ok(started)))
+            }
         }
     }
 
-    /// Whether a node was told to accept connections by cookie, and can.
-    fn takes_cookies(&self, node: NodeId) -> bool {
-        self.config.setting.allows_cookie() && self.peers.capability(node).cookie
+    /// Whether a node accepts connections by cookie.
+    fn accepts_cookies(&self, node: NodeId) -> bool {
+        self.config.setting.allows_cookie() && self.channels.capability(node).cookie
     }
 
-    /// This host's own stack takes a held connection; the accept loop finds what was decided.
-    fn here(&self, key: FlowKey, generation: u64, delivery: Delivery, outcome: Option<Placement>) {
-        self.act(Input::Here { key, generation, verdict: (delivery, outcome) });
+    /// Lets this host's own stack accept a held connection. The accept loop finds the decision.
+    fn accept_here(&self, key: FlowKey, generation: u64, delivery: Delivery, outcome: Option<Placement>) {
+        self.handle_input(Input::Here { key, generation, verdict: (delivery, outcome) });
     }
 
-    /// The accept loop is told what was decided.
-    pub(super) fn place(&self, key: FlowKey, delivery: Delivery, outcome: Option<Placement>) {
+    /// Stores a decision for the accept loop.
+    pub(super) fn add_pending_accept(&self, key: FlowKey, delivery: Delivery, outcome: Option<Placement>) {
         let since = self.decider.clock.now();
-        let mut placed = lock(&self.placed);
-        // Beyond that the accept loop decides anew.
-        if placed.len() < PLACED_MAX || placed.contains_key(&key) {
-            placed.insert(key, Placed { delivery, outcome, since });
+        let mut pending = lock(&self.pending_accepts);
+        // Without a stored decision, the accept loop decides anew.
+        if pending.len() < PENDING_ACCEPTS_MAX || pending.contains_key(&key) {
+            pending.insert(key, PendingAccept { delivery, outcome, since });
         }
     }
 
-    /// What was decided of a connection that the accept loop has got.
-    pub(crate) fn placed(&self, client: SocketAddr, local: SocketAddr) -> Option<Placed> {
+    /// Takes the decision of a connection that was accepted.
+    pub(crate) fn take_pending_accept(&self, client: SocketAddr, local: SocketAddr) -> Option<PendingAccept> {
         let service = self.service(local)?;
-        lock(&self.placed).remove(&FlowKey::new(client, service))
+        lock(&self.pending_accepts).remove(&FlowKey::new(client, service))
     }
 
-    /// The number of a listen address.
+    /// Returns the service number of a listen address.
     pub(crate) fn service(&self, local: SocketAddr) -> Option<u16> {
         let same = |listen: &SocketAddr| {
             let any = listen.ip().is_unspecified() || listen.ip().to_canonical() == local.ip().to_canonical();
@@ -406,8 +423,8 @@ impl Edge {
         u16::try_from(self.services.iter().position(same)?).ok()
     }
 
-    /// The fast path has opened a connection: the dispatcher counts it. `None` if it does not know the node.
-    fn opened(&self, reused: Reusable) -> Option<(Decision, Load)> {
+    /// Counts a connection that the fast path has opened. Returns `None` if the node is unknown.
+    fn count_opened(&self, reused: ReusableDecision) -> Option<(Decision, ConnectionLoad)> {
         let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
         let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
         let counted = self.reuse(
@@ -415,66 +432,66 @@ impl Edge {
             reused.node,
             Delivery { mechanism: Mechanism::Cookie, reason: DeliveryReason::Fast },
         );
-        // Afterwards, so that a gate that is set in between counts it twice and not never.
-        self.peers.count_opened(reused.node);
+        // Counted afterwards, so that a gate that is set in between counts it twice and not never.
+        self.channels.count_opened(reused.node);
         let (decision, load) = counted?;
-        Some((decision, Load { text: self.learned.text_of(reused.target), ..load }))
+        Some((decision, ConnectionLoad { text: self.history.text(reused.target), ..load }))
     }
 
-    /// The dispatcher counts a connection that is at a node already. `None` if it does not know the node.
+    /// Counts a connection that is at a node already. Returns `None` if the node is unknown.
     pub(super) fn reuse(
         &self,
         request: Request,
         node: NodeId,
         delivery: Delivery,
-    ) -> Option<(Decision, Load)> {
+    ) -> Option<(Decision, ConnectionLoad)> {
         let mut lease = Lease::new(self.decider.clone());
         let counted = lease.reuse(self.decider.clock.now(), request, node);
         let decision = Decision { node, reason: Reason::Reuse };
-        counted.then_some((decision, Load { lease, request, delivery, text: None }))
+        counted.then_some((decision, ConnectionLoad { lease, request, delivery, text: None }))
     }
 
-    /// A later request of a connection that is handed off to `node`: would it have gone to the same node?
-    fn later(&self, key: FlowKey, node: Option<NodeId>, packet: &[u8]) {
+    /// Checks whether a later request of a connection at `node` would have gone to the same node.
+    fn check_locality(&self, key: FlowKey, node: Option<NodeId>, packet: &[u8]) {
         let Some(segment) = frame::segment(packet) else { return };
-        // Something that does not begin a request says nothing.
-        let First::Http(asked) = first::read(segment.payload) else { return };
+        // A packet that does not begin a request says nothing.
+        let Opening::Http(header) = opening::parse(segment.payload) else { return };
         let Some(node) = node else { return };
-        let request = self.request(&asked, &*asked, Some(key.client.ip()));
+        let request = self.request(&header, &*header, Some(key.client.ip()));
         if !self.decider.dispatcher.settings_of(request.route).policy.is_by_target() {
             return;
         }
         let explained = self.decider.dispatcher.explain_request(self.decider.clock.now(), &request);
-        // A target that nobody has yet is at home wherever it is asked for first.
+        // A target without servers belongs to the node that is asked first.
         let Some(known) = explained.known.filter(|known| !known.servers.is_empty()) else { return };
-        let elsewhere = !known.servers.contains(&node);
-        self.learned.note_later(request.route, elsewhere);
-        self.counts.later(elsewhere);
+        let misplaced = !known.servers.contains(&node);
+        self.history.note_later_request(request.route, misplaced);
+        self.counts.later_request(misplaced);
     }
 
-    /// Forgets decisions whose connections were never accepted. Gives how many.
-    pub(super) fn expire_placed(&self, now: Time) -> usize {
-        let mut placed = lock(&self.placed);
-        let before = placed.len();
-        placed.retain(|_, placed| now.since(placed.since) < PLACED_FOR);
-        before - placed.len()
+    /// Removes decisions whose connections were never accepted. Returns their number.
+    pub(super) fn expire_pending_accepts(&self, now: Time) -> usize {
+        let mut pending = lock(&self.pending_accepts);
+        let before = pending.len();
+        pending.retain(|_, accept| now.since(accept.since) < ACCEPT_TIMEOUT);
+        before - pending.len()
     }
 
-    /// Counters of the forwarding plane, by name.
+    /// Returns the counters of the forwarding plane by name.
     pub(crate) fn plane_counters(&self) -> Vec<(&'static str, u64)> {
-        self.fabric.counters()
+        self.datapath.counters()
     }
 
-    /// Connections held, handed off, and waiting to be accepted here.
+    /// Returns the numbers of held, handed-off and not yet accepted connections.
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let machine = lock(&self.machine);
         let (held, handed) = (machine.held(), machine.len());
         drop(machine);
-        (held, handed, lock(&self.placed).len())
+        (held, handed, lock(&self.pending_accepts).len())
     }
 }
 
-fn ended(key: FlowKey, flags: u8, account: Account, at: Time) -> Input<parts::Live> {
+fn client_ended(key: FlowKey, flags: u8, account: Account, at: Time) -> Input<parts::LiveParts> {
     let end = if flags & flow_flag::CLIENT_RST != 0 {
         ClientEnd::Reset
     } else if flags & flow_flag::CLIENT_FIN == 0 {

@@ -1,16 +1,16 @@
-//! Packets of held connections: Ethernet frames, in the order in which they came.
+//! Packets of held connections: Ethernet frames in order of arrival.
 
 use larder_core::handoff::Packet;
 use std::sync::Arc;
 
-/// The most of a request header that is put together from held packets. Bytes.
+/// Maximum size of a request header that is reassembled from held packets. Bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// A frame as the plane hands it over.
+/// A frame from the plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) bytes: Arc<[u8]>,
-    /// The fast path's hash of the request's head, if the frame opens a connection and has one.
+    /// Hash of the request head for the fast path, if the frame opens a connection and has one.
     pub(crate) head: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Packet for Frame {
     }
 }
 
-/// The TCP segment of a packet.
+/// TCP segment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'p> {
     pub(crate) seq: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Segment<'p> {
 
 const TCP: u8 = 6;
 
-/// The TCP segment in an Ethernet frame as the plane hands it over; `None` if it is something else.
+/// Returns the TCP segment of an Ethernet frame; `None` if it contains something else.
 pub(crate) fn segment(frame: &[u8]) -> Option<Segment<'_>> {
     let be16 = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let (l4, total) = match be16(12)? {
@@ -57,12 +57,12 @@ pub(crate) fn segment(frame: &[u8]) -> Option<Segment<'_>> {
     };
     let seq = u32::from_be_bytes(frame.get(l4 + 4..l4 + 8)?.try_into().ok()?);
     let data = l4 + usize::from(frame.get(l4 + 12)? >> 4) * 4;
-    // A frame may be padded to the least that Ethernet sends.
+    // A frame may be padded to Ethernet's minimum size.
     let fin = *frame.get(l4 + 13)? & 1 == 1;
     Some(Segment { seq, fin, payload: frame.get(data..total)? })
 }
 
-/// The client's bytes without a gap, from its first byte on.
+/// Returns the client's bytes up to the first gap.
 pub(crate) fn payload(frames: &[Frame]) -> Vec<u8> {
     let segments = frames.iter().filter_map(|frame| segment(&frame.bytes));
     let mut segments: Vec<Segment<'_>> = segments.filter(|segment| !segment.payload.is_empty()).collect();
@@ -74,15 +74,15 @@ pub(crate) fn payload(frames: &[Frame]) -> Vec<u8> {
         if at > bytes.len() || bytes.len() >= HEAD_BYTES_MAX {
             break;
         }
-        // A segment that was sent again begins before the end of what is there.
+        // A retransmitted segment begins before the end of the collected bytes.
         bytes.extend_from_slice(payload.get(bytes.len() - at..).unwrap_or_default());
     }
     bytes
 }
 
-/// Whether `received` bytes from the first one on, as [`payload`] gives them, are all that the frames say: no end of the client's,
-/// and nothing behind a gap.
-pub(crate) fn is_all(frames: &[Frame], received: usize) -> bool {
+/// Whether `received` bytes, as [`payload`] returns them, are all bytes of the frames: there is no FIN and no byte
+/// behind a gap.
+pub(crate) fn is_complete(frames: &[Frame], received: usize) -> bool {
     let first = frames.first().and_then(|frame| segment(&frame.bytes)).map(|segment| segment.seq);
     frames.iter().all(|frame| {
         let Some((segment, first)) = segment(&frame.bytes).zip(first) else { return false };
@@ -96,7 +96,7 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A frame with this payload.
+    /// Returns a frame with this payload.
     pub(in crate::handoff) fn frame(seq: u32, payload: &[u8], v6: bool) -> Vec<u8> {
         let mut tcp = vec![0; 20];
         tcp[4..8].copy_from_slice(&seq.to_be_bytes());
@@ -119,7 +119,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn padding_is_no_payload() {
+    fn padding_is_not_payload() {
         for v6 in [false, true] {
             let mut padded = frame(7, b"G", v6);
             padded.extend([0; 9]);
@@ -132,7 +132,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn bytes_are_put_together_however_they_come(
+        fn segments_reassemble_in_any_order(
             text in prop::collection::vec(any::<u8>(), 1..200),
             first in any::<u32>(),
             cuts in prop::collection::vec((any::<prop::sample::Index>(), 1..60_usize), 0..12),
@@ -145,13 +145,13 @@ pub(super) mod tests {
             }
             let bytes = payload(&held);
             prop_assert!(!bytes.is_empty() && text.starts_with(&bytes));
-            // All of the text is there once every byte of it has come.
+            // The whole text is returned once every byte has arrived.
             held.push(Frame::new(&frame(first, &text, false), None));
             prop_assert_eq!(payload(&held), text);
         }
 
         #[test]
-        fn any_frame_is_read(frame in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_frame_parses_without_panic(frame in prop::collection::vec(any::<u8>(), 0..120)) {
             let _ = segment(&frame);
         }
     }

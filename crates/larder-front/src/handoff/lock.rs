@@ -1,8 +1,8 @@
-//! Locks that a panic does not spoil.
+//! Locking that ignores poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex. What it holds is used on after a panic: each change of it is whole.
+/// Locks a mutex, also after a panic, because each change of the protected values is complete.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! The access log's line of a connection that a node has answered directly.
+//! Access log line of a handed-off connection.
 
 use super::edge::Edge;
-use super::parts::Load;
+use super::parts::ConnectionLoad;
 use crate::access_fields::AccessFields;
 use larder_core::Decision;
 use larder_edge::access::Record;
@@ -9,12 +9,12 @@ use larder_kernel::FlowKey;
 use std::time::Duration;
 
 impl Edge {
-    /// Writes the line: of the connection's first request, since only that was seen.
+    /// Writes the line for the connection's first request, the only one that the switch saw.
     pub(super) fn log(
         &self,
         key: FlowKey,
         decision: Decision,
-        load: &Load,
+        load: &ConnectionLoad,
         bytes: Option<u64>,
         total: Duration,
     ) {

@@ -1,10 +1,11 @@
-//! How a connection is delivered, and the rule that chooses.
+//! Delivery mechanisms of connections, and the rule that chooses one.
 //!
-//! Four mechanisms, the cheapest for the front-end first: *cookie* (the node's kernel completes the handshake, the
-//! front-end only forwards packets), *repair* (the state of a socket is moved to the node), *splice* (two connections,
-//! bytes moved in the kernel), *relay* (two connections, bytes through this process, a decision for every request).
+//! There are four mechanisms, the cheapest for the switch first: *cookie* (the node's kernel completes the handshake,
+//! the switch only forwards packets), *repair* (the state of a socket is moved to the node), *splice* (two
+//! connections, bytes moved in the kernel), *relay* (two connections, bytes pass through this process, a decision for
+//! every request).
 //!
-//! The rule, in order; the first line that applies names the reason:
+//! The first row that applies chooses the mechanism and names the reason:
 //!
 //! | if | then | reason |
 //! |---|---|---|
@@ -24,18 +25,18 @@
 //! | the setting allows repair, the node can | repair | `repair` |
 //! | none of these | relay, or splice for TLS | `node` |
 //!
-//! For a connection without a socket, *relay* and *splice* mean that this host's own stack accepts it first, and *repair*
-//! that the node gets the state that the socket would have.
+//! For a connection without a socket, *relay* and *splice* mean that this host's own stack accepts it first, and
+//! *repair* that the node gets the state that the socket would have.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How a connection is delivered.
+/// Mechanism that delivers a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mechanism {
-    /// Two connections; bytes pass through this process; every request is decided by itself.
+    /// Two connections; bytes pass through this process; every request is decided.
     Relay,
-    /// Two connections; bytes are moved in the kernel.
+    /// Two connections; the kernel moves the bytes.
     Splice,
     /// The connection's state is moved to the node.
     Repair,
@@ -47,7 +48,7 @@ impl Mechanism {
     /// Every mechanism.
     pub const ALL: [Self; 4] = [Self::Relay, Self::Splice, Self::Repair, Self::Cookie];
 
-    /// The word used in logs and metric labels.
+    /// Returns the name used in logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Relay => "relay",
@@ -64,14 +65,14 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// What the operator asks for.
+/// Mechanisms that the operator allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MechanismSetting {
-    /// The best that this machine and the node can: cookie, else repair, else relay.
+    /// The best mechanism that this machine and the node support: cookie, otherwise repair, otherwise relay.
     Auto,
-    /// Cookie, else relay.
+    /// Cookie, otherwise relay.
     Cookie,
-    /// Repair, else relay.
+    /// Repair, otherwise relay.
     Repair,
     /// Splice.
     Splice,
@@ -84,7 +85,7 @@ impl MechanismSetting {
     /// Every setting.
     pub const ALL: [Self; 5] = [Self::Auto, Self::Cookie, Self::Repair, Self::Splice, Self::Relay];
 
-    /// The word used in the config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -95,18 +96,18 @@ impl MechanismSetting {
         }
     }
 
-    /// Whether cookies may be used.
+    /// Whether `cookie` is allowed.
     pub const fn allows_cookie(self) -> bool {
         matches!(self, Self::Auto | Self::Cookie)
     }
 
-    /// Whether sockets may be moved.
+    /// Whether `repair` is allowed.
     pub const fn allows_repair(self) -> bool {
         matches!(self, Self::Auto | Self::Repair)
     }
 }
 
-/// A word that names no setting.
+/// Error: the name is not a setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no mechanism '{0}': use auto, cookie, repair, splice or relay")]
 pub struct UnknownMechanism(String);
@@ -120,100 +121,101 @@ impl FromStr for MechanismSetting {
     }
 }
 
-/// What the first bytes of a connection are.
+/// Protocol of a connection's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FirstBytes {
     /// A whole HTTP/1.x request header.
     Http1,
     /// HTTP/2 with prior knowledge.
     Http2,
-    /// A TLS ClientHello, to be passed through.
+    /// A TLS ClientHello that is passed through.
     Tls,
-    /// A TLS ClientHello, to be ended here.
+    /// A TLS ClientHello of a connection that ends here.
     TlsHere,
-    /// The beginning of one of these, and no more has come.
+    /// The beginning of one of these; the rest is missing.
     Partial,
     /// Something else.
     Other,
 }
 
-/// What the rule looks at.
+/// Facts that the rule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionFacts {
-    /// The operator's word for the route.
+    /// The operator's setting for the route.
     pub setting: MechanismSetting,
-    /// The client's first bytes.
+    /// Protocol of the client's first bytes.
     pub first_bytes: FirstBytes,
-    /// This host has a socket for the connection.
+    /// Whether this host has a socket for the connection.
     pub accepted: bool,
-    /// The node's control channel is up.
+    /// Whether the node's control channel is up.
     pub channel: bool,
-    /// The node's kernel takes cookies.
+    /// Whether the node accepts connections by cookie.
     pub node_cookie: bool,
-    /// The node takes sockets.
+    /// Whether the node accepts moved sockets.
     pub node_repair: bool,
-    /// Failures in a row that traffic has seen of the node.
+    /// Consecutive failures of requests at the node.
     pub node_failures: u32,
-    /// What was learned of the target's reply. Bytes; `None` if nothing yet.
+    /// Mean size of the target's replies in bytes; `None` if unknown.
     pub reply_bytes: Option<u64>,
-    /// Replies below this are cheaper to relay than to move an accepted socket for. Bytes.
+    /// Size of a reply below which relaying is cheaper than moving an accepted socket. Bytes.
     pub repair_bytes_min: u64,
-    /// Later requests on the route's connections would have gone elsewhere too often.
+    /// Whether too many later requests on the route's connections belong to other nodes.
     pub locality_lost: bool,
-    /// The route's requests or replies are edited.
+    /// Whether the route edits requests or replies.
     pub edited: bool,
-    /// Those of some other route are.
+    /// Whether any route edits requests or replies.
     pub edits_later: bool,
-    /// Some route has a guard, which cannot look into TLS that is passed through.
+    /// Whether any route has a guard, which cannot inspect TLS that is passed through.
     pub guarded: bool,
 }
 
-/// Why a mechanism was chosen.
+/// Reason for the choice of a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeliveryReason {
-    /// The operator asked for it, or handoff is off.
+    /// The operator has configured it, or handoff is off.
     Configured,
-    /// The route edits its requests or replies, or answers by itself.
+    /// The route edits requests or replies, or replies itself.
     Edited,
-    /// Another route does, and the connection may bring requests for it.
+    /// Another route edits, and the connection may bring requests for it.
     EditsLater,
-    /// HTTP/2 is decided request by request.
+    /// HTTP/2 requests are decided one by one.
     Http2,
     /// Neither HTTP/1 nor TLS.
     Unreadable,
-    /// The header did not come in one go.
+    /// The first packet does not contain the whole header.
     Incomplete,
     /// TLS ends here.
     Tls,
-    /// The node failed of late; a relay can try another.
+    /// The node failed recently; a relay can try another node.
     Shaky,
     /// Too many later requests of such connections belong to other nodes.
     Locality,
     /// The node's control channel is down.
     Channel,
-    /// The node's kernel takes cookies.
+    /// The node accepts connections by cookie.
     Cookie,
-    /// A decision was used again by the forwarding plane.
+    /// The forwarding plane reused a decision.
     Fast,
-    /// The node takes sockets, and the reply is large enough.
+    /// The node accepts moved sockets, and the reply is large enough.
     Repair,
     /// The reply is small.
     Small,
-    /// The node can take neither.
+    /// The node accepts neither.
     Node,
-    /// As many connections as may wait do wait.
+    /// The limit of held connections is reached.
     HoldFull,
-    /// The dispatcher refused the request; the relay says so.
+    /// The dispatcher refused the request; the relay sends the refusal.
     Refused,
     /// The handoff failed and the connection was kept.
     Failed,
-    /// It was there before this switch started, or had been forgotten.
+    /// The connection is older than this process, or was forgotten.
     Adopted,
-    /// It went on after it was counted as ended, and its node has it. Counted beside how it was delivered first.
+    /// The connection continued after it was counted as ended, and its node has it. Counted in addition to its first
+    /// delivery.
     Resumed,
-    /// Its node drains: another one has it now. Counted beside how it was delivered first.
+    /// Its node drains, and another node has the connection now. Counted in addition to its first delivery.
     Drain,
-    /// It was held when another process was to take the plane.
+    /// The connection was held when another process took over the plane.
     Reload,
 }
 
@@ -244,7 +246,7 @@ impl DeliveryReason {
         Self::Reload,
     ];
 
-    /// The word used in logs and metric labels.
+    /// Returns the name used in logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Configured => "configured",
@@ -279,34 +281,34 @@ impl fmt::Display for DeliveryReason {
     }
 }
 
-/// What was chosen, and why.
+/// Chosen mechanism and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// How.
+    /// Mechanism.
     pub mechanism: Mechanism,
-    /// Why.
+    /// Reason.
     pub reason: DeliveryReason,
 }
 
 impl Delivery {
-    /// Relay, for this reason.
+    /// Returns a relay for this reason.
     pub const fn relay(reason: DeliveryReason) -> Self {
         Self { mechanism: Mechanism::Relay, reason }
     }
 }
 
 impl ConnectionFacts {
-    /// What can be said before a node is known.
+    /// Returns the delivery if it does not depend on the node.
     pub fn before_node(&self) -> Option<Delivery> {
         let chosen = |mechanism, reason| Some(Delivery { mechanism, reason });
         match (self.setting, self.first_bytes) {
-            // The relay refuses it, since it can read no request.
+            // The relay refuses it, because it can read no request.
             (_, FirstBytes::Tls) if self.guarded => chosen(Mechanism::Relay, DeliveryReason::Edited),
             (MechanismSetting::Relay, FirstBytes::Tls) => {
                 chosen(Mechanism::Splice, DeliveryReason::Configured)
             }
             (MechanismSetting::Relay, _) => chosen(Mechanism::Relay, DeliveryReason::Configured),
-            // What is sealed cannot be edited, here or by a relay.
+            // Encrypted requests cannot be edited, by handoff or by a relay.
             (_, FirstBytes::Http1) if self.edited => chosen(Mechanism::Relay, DeliveryReason::Edited),
             (_, FirstBytes::Http1) if self.edits_later => {
                 chosen(Mechanism::Relay, DeliveryReason::EditsLater)
@@ -320,7 +322,7 @@ impl ConnectionFacts {
         }
     }
 
-    /// The whole rule.
+    /// Applies the whole rule.
     pub fn choose(&self) -> Delivery {
         if let Some(delivery) = self.before_node() {
             return delivery;
@@ -340,7 +342,7 @@ impl ConnectionFacts {
         if self.setting.allows_cookie() && !self.accepted && self.node_cookie {
             return Delivery { mechanism: Mechanism::Cookie, reason: DeliveryReason::Cookie };
         }
-        // TLS can be moved only while its first bytes are unread, which the repair path sees to.
+        // TLS can be moved only while its first bytes are unread, which holds for `repair`.
         if self.setting.allows_repair() && self.node_repair {
             if self.accepted && self.reply_bytes.is_some_and(|bytes| bytes < self.repair_bytes_min) {
                 return relay_or_splice(DeliveryReason::Small);
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_that_works_is_taken() {
+    fn the_best_supported_mechanism_is_chosen() {
         assert_eq!(of(BEST), ("cookie", "cookie"));
         assert_eq!(of(ConnectionFacts { node_cookie: false, ..BEST }), ("repair", "repair"));
         assert_eq!(of(ConnectionFacts { node_cookie: false, node_repair: false, ..BEST }), ("relay", "node"));

@@ -1,68 +1,69 @@
-//! Delivering connections without standing in between: the edge of the switch.
+//! The handoff edge of the switch: delivers connections to nodes without a relay.
 //!
-//! Connections are kept by [`larder_core::handoff::EdgeMachine`]. [`mechanism`] has the rule that chooses; `edge` gives the
-//! machine what the forwarding plane tells, and asks the dispatcher; `outputs` carries out what the machine answers; `peers` talks to
-//! the nodes, whose places are in `slots`; `sweep` keeps counts and ends exact; `gates` bounds what the plane opens by itself;
-//! `fabric` is the plane, which `lent` lets go of.
+//! [`larder_core::handoff::EdgeMachine`] holds the state of connections. [`mechanism`] has the rule that chooses how
+//! a connection is delivered. `edge` passes events of the forwarding plane to the machine and asks the dispatcher.
+//! `outputs` executes what the machine returns. `channels` and `node_messages` talk to the nodes, and `slots` keeps
+//! the slots of nodes in the plane. `sweep` keeps counts and ends exact, and `gates` limits what the plane opens by
+//! itself. `datapath` is the interface to the plane, and `detachable` lets another process take it over.
 
-mod begun;
-mod choice;
+mod accepted;
+pub(crate) mod channels;
 pub(crate) mod config;
 mod counts;
+mod datapath;
+mod detachable;
 mod edge;
-mod entrance;
-mod fabric;
-mod first;
+mod facts;
+mod first_state;
 mod frame;
 mod gates;
-mod hear;
+mod history;
+mod host_datapath;
 mod keyring;
-mod learned;
-mod lent;
+mod locate;
 mod lock;
 mod log;
-mod machine;
+mod log_text;
 pub(crate) mod mechanism;
-mod moving;
+mod node_messages;
+mod opening;
 mod outputs;
 mod parts;
-pub(crate) mod peers;
 mod run;
 mod slots;
+mod socket_move;
 mod splice;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod text;
-mod whereabouts;
 
-pub use config::{Forward, HandoffConfig, Handshake, NodeHandoff};
+pub use channels::HandoffStatus;
+pub use config::{Encapsulation, HandoffConfig, Handshake, NodeHandoff};
 pub use mechanism::{
     ConnectionFacts, Delivery, DeliveryReason, FirstBytes, Mechanism, MechanismSetting, UnknownMechanism,
 };
-pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
 
-pub(crate) use edge::{Edge, Owners};
-pub(crate) use entrance::Entered;
-pub(crate) use run::Ears;
-pub(crate) use slots::key_of;
+pub(crate) use accepted::AcceptedDelivery;
+pub(crate) use edge::{Edge, SwitchParts};
+pub(crate) use run::EdgeInputs;
+pub(crate) use slots::node_key;
 
 /// Entry points for the fuzz targets.
 #[doc(hidden)]
 pub(crate) mod fuzzing {
-    use super::first::{self, First};
     use super::frame::{Frame, payload, segment};
     use super::mechanism::FirstBytes;
+    use super::opening::{self, Opening};
 
-    /// Reads the first bytes of a connection as they grow: a verdict stays, whatever comes behind.
+    /// Parses growing prefixes of a connection: a verdict must not change when more bytes follow.
     pub fn fuzz_first(bytes: &[u8]) {
         let Some((cut, bytes)) = bytes.split_first() else { return };
-        let kind = |bytes: &[u8]| match first::read(bytes) {
-            First::Http(asked) => (FirstBytes::Http1, asked.target.as_bytes().to_vec()),
-            First::Tls(name) => (FirstBytes::Tls, name),
-            First::No(speaks) => (speaks, Vec::new()),
+        let kind = |bytes: &[u8]| match opening::parse(bytes) {
+            Opening::Http(asked) => (FirstBytes::Http1, asked.target.as_bytes().to_vec()),
+            Opening::Tls(name) => (FirstBytes::Tls, name),
+            Opening::Unusable(first_bytes) => (first_bytes, Vec::new()),
         };
         let early = kind(&bytes[..bytes.len().min(usize::from(*cut) * 2)]);
         if early.0 != FirstBytes::Partial {
@@ -70,7 +71,7 @@ pub(crate) mod fuzzing {
         }
     }
 
-    /// Puts held frames together, each as long as the byte before it says.
+    /// Reassembles held frames. The byte before each frame is its length.
     pub fn fuzz_held(mut bytes: &[u8]) {
         let mut held = Vec::new();
         while let Some((length, rest)) = bytes.split_first() {

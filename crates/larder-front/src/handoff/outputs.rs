@@ -1,13 +1,15 @@
-//! Carries out the machine's outputs: in the plane, on the channels, at the dispatcher and in the logs.
+//! Executes the machine's outputs: in the plane, on the control channels, at the dispatcher and in the logs.
 
+use super::datapath::{Datapath, Destination};
 use super::edge::Edge;
-use super::fabric::{Fabric, To};
 use super::frame::Frame;
 use super::lock::lock;
 use super::mechanism::{Delivery, DeliveryReason, Mechanism};
-use super::parts::{Buffers, EdgeState, Live, LiveMachine, Load, Sight, State};
+use super::parts::{
+    Buffers, ConnectionLoad, ConnectionState, DatapathView, EdgeState, LiveMachine, LiveParts,
+};
 use crate::lease::Lease;
-use crate::metrics::HandedEnd;
+use crate::metrics::HandoffEnd;
 use larder_core::dispatch::Served;
 use larder_core::handoff::{AcceptReason, End, EndedConnection, Input, Note, Output, Say};
 use larder_core::{Decision, NodeId, Request, TargetId, Time, handoff};
@@ -15,43 +17,49 @@ use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_kernel::FlowKey;
 use std::collections::VecDeque;
 
-/// Nodes that are asked for at most, when those that the dispatcher names take no sockets.
-const NODES_TRIED: usize = 4;
+/// Maximum number of nodes to try when the dispatcher's choices accept no sockets.
+const NODES_TRIED_MAX: usize = 4;
 
-/// The start of an accepted socket's move.
+/// First step of moving an accepted socket.
 pub(super) enum MoveStart {
-    /// It is to be frozen: the number of the move.
+    /// Freeze the socket. The value is the id of the move.
     Freeze(u64),
-    /// It stays here.
-    Stays(Option<(Decision, Load)>),
+    /// Keep the connection here.
+    Kept(Option<(Decision, ConnectionLoad)>),
 }
 
-/// Inputs that follow from what was carried out.
-type Inputs = VecDeque<Input<Live>>;
+/// Inputs that follow from executed outputs.
+type Inputs = VecDeque<Input<LiveParts>>;
 
 impl Edge {
-    /// Gives the machine an input, and carries out what it answers.
-    pub(super) fn act(&self, input: Input<Live>) -> Option<MoveStart> {
-        self.act_at(self.decider.clock.now(), input)
+    /// Passes an input to the machine and executes its outputs.
+    pub(super) fn handle_input(&self, input: Input<LiveParts>) -> Option<MoveStart> {
+        self.handle_input_at(self.decider.clock.now(), input)
     }
 
-    /// Gives the machine an input at this time, and carries out what it answers.
-    pub(super) fn act_at(&self, now: Time, input: Input<Live>) -> Option<MoveStart> {
+    /// Passes an input with this time to the machine and executes its outputs.
+    pub(super) fn handle_input_at(&self, now: Time, input: Input<LiveParts>) -> Option<MoveStart> {
         self.drive(&mut lock(&self.machine), now, input)
     }
 
-    /// Gives the locked machine an input, and carries out what it answers. Returns what the caller is to do with a socket that it wants to move.
-    pub(super) fn drive(&self, machine: &mut EdgeState, now: Time, input: Input<Live>) -> Option<MoveStart> {
-        let (moves, mut begun) = (machine.moves(), None);
+    /// Passes an input to the locked machine and executes its outputs. Returns the next step for a socket that the
+    /// caller wants to move.
+    pub(super) fn drive(
+        &self,
+        machine: &mut EdgeState,
+        now: Time,
+        input: Input<LiveParts>,
+    ) -> Option<MoveStart> {
+        let (moves, mut started) = (machine.moves(), None);
         let Buffers { mut inputs, mut outputs } = std::mem::take(&mut machine.buffers);
         inputs.push_back(input);
         while let Some(input) = inputs.pop_front() {
-            machine.handle(now, input, &Sight(&self.fabric), &mut outputs);
+            machine.handle(now, input, &DatapathView(&self.datapath), &mut outputs);
             for output in outputs.drain(..) {
                 match output {
-                    Output::Freeze { id } => begun = Some(MoveStart::Freeze(id)),
-                    Output::NotMoved { load } => begun = Some(MoveStart::Stays(load)),
-                    output => self.carry_out(machine, output, &mut inputs),
+                    Output::Freeze { id } => started = Some(MoveStart::Freeze(id)),
+                    Output::NotMoved { load } => started = Some(MoveStart::Kept(load)),
+                    output => self.execute(machine, output, &mut inputs),
                 }
             }
         }
@@ -59,126 +67,135 @@ impl Edge {
         if machine.moves() < moves {
             self.moves_ended.notify_all();
         }
-        begun
+        started
     }
 
-    fn carry_out(&self, machine: &LiveMachine, output: Output<Live>, inputs: &mut Inputs) {
+    fn execute(&self, machine: &LiveMachine, output: Output<LiveParts>, inputs: &mut Inputs) {
         match output {
             Output::Point { key, to, by } => {
-                let done = self.point(key, to);
+                let done = self.set_destination(key, to);
                 inputs.push_back(Input::Pointed { key, by, done });
             }
-            Output::Forward { node, packet } => self.counts.sent(&self.fabric.forward(node, &packet.bytes)),
-            Output::Inject(packet) => self.counts.sent(&self.fabric.accept_here(&packet.bytes)),
+            Output::Forward { node, packet } => self.counts.sent(&self.datapath.forward(node, &packet.bytes)),
+            Output::Inject(packet) => self.counts.sent(&self.datapath.accept_here(&packet.bytes)),
             Output::Accept { key, why: reason, packets } => self.accept(key, reason, &packets),
-            Output::Forget(key) => self.fabric.remove_flow(key),
-            Output::MarkIdle(key) => self.fabric.set_idle(key),
+            Output::Forget(key) => self.datapath.remove_flow(key),
+            Output::MarkIdle(key) => self.datapath.set_idle(key),
             Output::GiveBack(key) => inputs.push_back(Input::GiveBack { key }),
-            Output::MarkEnded(key) => self.fabric.set_ended(key),
-            Output::MarkResumed(key) => self.fabric.set_resumed(key),
+            Output::MarkEnded(key) => self.datapath.set_ended(key),
+            Output::MarkResumed(key) => self.datapath.set_resumed(key),
             Output::Reset { key, ack } => {
-                if let Err(error) = self.fabric.reset_client_at(key, ack) {
+                if let Err(error) = self.datapath.reset_client_at(key, ack) {
                     tracing::debug!(%error, %key, "reset of a lost connection failed");
                 }
             }
             Output::Learn { key, node } => {
-                if let Err(error) = self.fabric.add_flow(key, node) {
-                    tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
+                if let Err(error) = self.datapath.add_flow(key, node) {
+                    tracing::warn!(%error, %key, "flow table update failed: a node's connection is not forwarded");
                 }
             }
             Output::Send { node, id, key, first_seq, state, then } => {
                 if self.send_state(node, id, (key, first_seq), state) {
                     then.iter()
-                        .for_each(|packet| self.counts.sent(&self.fabric.forward(node, &packet.bytes)));
+                        .for_each(|packet| self.counts.sent(&self.datapath.forward(node, &packet.bytes)));
                 } else {
                     inputs.push_back(Input::NotSent { id });
                 }
             }
-            // Nobody waits for it if the accept loop has ended: the connection is dropped with its load.
+            // If the accept loop has ended, no task waits for the outcome, and the connection is dropped with its
+            // load.
             Output::Answer { waiter, answer } => drop(waiter.send(answer)),
             Output::Choose { key, from } => {
-                let request =
-                    machine.connection(key).map_or(Request::new(TargetId(0)), |one| one.load.request);
+                let request = machine
+                    .connection(key)
+                    .map_or(Request::new(TargetId(0)), |connection| connection.load.request);
                 let next = self.next_node(from, request);
                 inputs.push_back(Input::Chosen { key, from, next });
             }
-            Output::Tell { node, key, say } => self.tell(node, key, say),
-            Output::Ask { node, first } => self.ask(node, first),
+            Output::Tell { node, key, say } => self.send_say(node, key, say),
+            Output::Ask { node, first } => self.request_connections(node, first),
             Output::Resumed { key, node } => self.adopt(key, node, DeliveryReason::Resumed, inputs),
             Output::Stranger { key, node } => self.adopt(key, node, DeliveryReason::Adopted, inputs),
             Output::Entered { key, moved } => self.entered(machine, key, moved),
             Output::LoadChanged(node) => self.set_bases(node),
             Output::Ended(ended) => self.ended(ended),
             Output::Late => self.counts.late(),
-            Output::Note(note) => self.say(note),
-            // Taken by the caller.
+            Output::Note(note) => self.handle_note(note),
+            // The caller handles these.
             Output::Freeze { .. } | Output::NotMoved { .. } => {}
         }
     }
 
-    /// This host accepts a connection.
-    fn accept(&self, key: FlowKey, reason: AcceptReason<Live>, packets: &[Frame]) {
-        let (delivery, outcome) = verdict(reason);
-        // The accept loop may find the connection at once.
-        self.place(key, delivery, outcome);
-        self.point(key, handoff::To::Here);
+    /// Lets this host accept a connection.
+    fn accept(&self, key: FlowKey, reason: AcceptReason<LiveParts>, packets: &[Frame]) {
+        let (delivery, outcome) = accept_decision(reason);
+        // The decision is stored first, because the accept loop may accept the connection at once.
+        self.add_pending_accept(key, delivery, outcome);
+        self.set_destination(key, handoff::To::Here);
         for packet in packets {
-            self.counts.sent(&self.fabric.accept_here(&packet.bytes));
+            self.counts.sent(&self.datapath.accept_here(&packet.bytes));
         }
     }
 
-    /// Sends the state of a connection to its node. False if that is not possible.
-    fn send_state(&self, node: NodeId, id: u64, (key, first_seq): (FlowKey, u32), state: State) -> bool {
+    /// Sends the state of a connection to its node. Returns false if that is not possible.
+    fn send_state(
+        &self,
+        node: NodeId,
+        id: u64,
+        (key, first_seq): (FlowKey, u32),
+        state: ConnectionState,
+    ) -> bool {
         let connection = key.into();
-        let State { checkpoint, unread } = state;
+        let ConnectionState { checkpoint, unread } = state;
         let handoff =
             Handoff { id, connection, first_seq, checkpoint: Blob(checkpoint), request: Blob(unread) };
-        let sent = self.peers.send_in_session(node, &ToNode::Handoff(handoff));
+        let sent = self.channels.send_in_session(node, &ToNode::Handoff(handoff));
         if let Err(error) = &sent {
-            tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
+            tracing::debug!(%error, %key, "connection state not sent to the node");
         }
         sent.is_ok()
     }
 
-    /// Tells a node something about a connection that it gives up.
-    fn tell(&self, node: NodeId, key: FlowKey, say: Say) {
+    /// Sends a node a message about a connection that it gives up.
+    fn send_say(&self, node: NodeId, key: FlowKey, say: Say) {
         let message = match say {
             Say::Give => ToNode::Give(key.into()),
             Say::Taken => ToNode::Taken(key.into()),
             Say::Keep => ToNode::Keep(key.into()),
         };
-        if let Err(error) = self.peers.send(node, &message) {
-            // It asks again when its channel is up.
-            tracing::debug!(%error, "a node could not be told of a connection that it gives up");
+        if let Err(error) = self.channels.send(node, &message) {
+            // The node asks again when its channel is up.
+            tracing::debug!(%error, "message about a released connection not sent to the node");
         }
     }
 
-    /// Asks a node for all its connections.
-    fn ask(&self, node: NodeId, first: bool) {
+    /// Requests the list of all connections of a node.
+    fn request_connections(&self, node: NodeId, first: bool) {
         let asked = match first {
-            true => self.peers.send_in_session(node, &ToNode::Live),
-            false => self.peers.send(node, &ToNode::Live),
+            true => self.channels.send_in_session(node, &ToNode::Live),
+            false => self.channels.send(node, &ToNode::Live),
         };
         if let Err(error) = asked {
-            // It is asked when its channel is up again.
-            tracing::debug!(%error, %node, "a node could not be asked for its connections");
+            // The list is requested again when the channel is up.
+            tracing::debug!(%error, %node, "connection list not requested from the node");
         }
     }
 
-    /// Points a connection's packets. False if the plane has no room for the connection.
-    fn point(&self, key: FlowKey, to: handoff::To) -> bool {
+    /// Sets the destination of a connection's packets. Returns false if the flow table is full.
+    fn set_destination(&self, key: FlowKey, to: handoff::To) -> bool {
         let to = match to {
-            handoff::To::Node(node) => To::Node(node),
-            handoff::To::Held | handoff::To::Here | handoff::To::Reset => To::Here,
+            handoff::To::Node(node) => Destination::Node(node),
+            handoff::To::Held | handoff::To::Here | handoff::To::Reset => Destination::Here,
         };
-        let entered = self.fabric.put_flow(key, to);
+        let entered = self.datapath.put_flow(key, to);
         if let Err(error) = &entered {
-            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
+            tracing::warn!(%error, %key, "flow table update failed");
         }
         entered.is_ok()
     }
 
-    /// A connection that was opened before this switch started, or by another one, or that goes on after its end, counts.
+    /// Counts a connection that was opened before this process started or by another switch, or that continues after
+    /// its end.
     fn adopt(&self, key: FlowKey, node: NodeId, reason: DeliveryReason, inputs: &mut Inputs) {
         let delivery = Delivery { mechanism: Mechanism::Cookie, reason };
         if let Some((decision, load)) = self.reuse(Request::new(TargetId(0)), node, delivery) {
@@ -186,16 +203,16 @@ impl Edge {
         }
     }
 
-    /// A node for a connection that another one gives up.
-    fn next_node(&self, from: NodeId, request: Request) -> Option<(Decision, Load)> {
+    /// Returns a node for a connection that another node gives up.
+    fn next_node(&self, from: NodeId, request: Request) -> Option<(Decision, ConnectionLoad)> {
         let mut exclude = request.exclude.with(from);
-        for _ in 0..NODES_TRIED {
+        for _ in 0..NODES_TRIED_MAX {
             let mut lease = Lease::new(self.decider.clone());
             let decision = lease.arrive(self.decider.clock.now(), Request { exclude, ..request }).ok()??;
-            let peer = self.peers.capability(decision.node);
-            if decision.node != from && peer.up && peer.repair && peer.linked {
+            let capability = self.channels.capability(decision.node);
+            if decision.node != from && capability.up && capability.repair && capability.linked {
                 let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Drain };
-                return Some((decision, Load { lease, request, delivery, text: None }));
+                return Some((decision, ConnectionLoad { lease, request, delivery, text: None }));
             }
             exclude = exclude.with(decision.node);
         }
@@ -203,19 +220,19 @@ impl Edge {
     }
 
     fn entered(&self, machine: &LiveMachine, key: FlowKey, moved: bool) {
-        let Some(one) = machine.connection(key) else { return };
-        let Load { request, delivery, .. } = &one.load;
+        let Some(connection) = machine.connection(key) else { return };
+        let ConnectionLoad { request, delivery, .. } = &connection.load;
         if !matches!(delivery.reason, DeliveryReason::Adopted | DeliveryReason::Resumed) {
-            self.decider.metrics.handed(one.decision, *request);
+            self.decider.metrics.handed_off(connection.decision, *request);
         }
-        // A connection that moves is delivered once its node has it.
+        // A moved connection is counted as delivered once its node has it.
         if !moved {
             self.counts.delivered(*delivery);
         }
     }
 
-    /// A connection has ended: its load, what it taught, its line in the log.
-    fn ended(&self, ended: EndedConnection<FlowKey, Load>) {
+    /// Ends a connection: releases its load, records its size, and logs it.
+    fn ended(&self, ended: EndedConnection<FlowKey, ConnectionLoad>) {
         let now = self.decider.clock.now();
         let EndedConnection { key, mut load, decision, end, bytes, requests, total, rested } = ended;
         let node = decision.node;
@@ -223,7 +240,7 @@ impl Edge {
             && requests <= 1
             && let Some(bytes) = bytes.filter(|bytes| *bytes > 0)
         {
-            self.learned.note_reply(load.request.target, bytes);
+            self.history.note_reply(load.request.target, bytes);
             if !rested {
                 let served = Served { elapsed: total, first_byte: None, found: None };
                 self.decider.dispatcher.served(now, &load.request, node, &served);
@@ -232,14 +249,14 @@ impl Edge {
         load.lease.release(now);
         self.set_bases(node);
         if !self.config.mends.entry_outlives {
-            self.fabric.remove_flow(key);
+            self.datapath.remove_flow(key);
         }
         self.counts.ended(end);
-        self.decider.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });
+        self.decider.metrics.handoff_ended(&HandoffEnd { node, bytes: bytes.unwrap_or(0), total });
         self.log(key, decision, &load, bytes, total);
     }
 
-    fn say(&self, note: Note<FlowKey>) {
+    fn handle_note(&self, note: Note<FlowKey>) {
         let repair = |reason| self.counts.delivered(Delivery { mechanism: Mechanism::Repair, reason });
         match note {
             Note::Moved(_) => repair(DeliveryReason::Repair),
@@ -257,9 +274,9 @@ impl Edge {
     }
 }
 
-/// The decision for the accept loop.
-fn verdict(reason: AcceptReason<Live>) -> <Live as handoff::Parts>::Verdict {
-    let decided = |reason, (decision, load): (Decision, Load)| {
+/// Returns the decision for the accept loop.
+fn accept_decision(reason: AcceptReason<LiveParts>) -> <LiveParts as handoff::Parts>::Verdict {
+    let decided = |reason, (decision, load): (Decision, ConnectionLoad)| {
         (Delivery::relay(reason), Some(Ok(load.started(decision))))
     };
     match reason {

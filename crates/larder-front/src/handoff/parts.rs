@@ -1,9 +1,9 @@
-//! The types with which the live switch drives [`EdgeMachine`].
+//! Types with which the live switch drives [`EdgeMachine`].
 
-use super::fabric::Fabric;
+use super::datapath::Datapath;
 use super::frame::Frame;
+use super::log_text::LogText;
 use super::mechanism::Delivery;
-use super::text::Text;
 use crate::lease::{Lease, Placement, StartedRequest};
 use larder_core::handoff::{self, Answer, EdgeMachine, EdgeSettings, Flow, Input, Output, Parts, To, View};
 use larder_core::{Decision, NodeId, Request, Time};
@@ -17,25 +17,25 @@ use tokio::sync::oneshot;
 
 use super::config::HandoffConfig;
 
-/// All held packets together. Bytes.
+/// Maximum size of all held packets together. Bytes.
 pub(crate) const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// The machine of a live switch.
-pub(super) type LiveMachine = EdgeMachine<Live>;
+/// State machine of a live switch.
+pub(super) type LiveMachine = EdgeMachine<LiveParts>;
 
-/// The machine, and the buffers of whoever drives it.
+/// State machine and the buffers of its driver.
 #[derive(Debug)]
 pub(super) struct EdgeState {
     machine: LiveMachine,
-    /// Empty between two inputs. Kept, because a connection takes several inputs.
+    /// Empty between two inputs. Reused, because a connection takes several inputs.
     pub(super) buffers: Buffers,
 }
 
-/// Inputs and outputs on their way.
+/// Buffered inputs and outputs.
 #[derive(Default)]
 pub(super) struct Buffers {
-    pub(super) inputs: VecDeque<Input<Live>>,
-    pub(super) outputs: Vec<Output<Live>>,
+    pub(super) inputs: VecDeque<Input<LiveParts>>,
+    pub(super) outputs: Vec<Output<LiveParts>>,
 }
 
 impl fmt::Debug for Buffers {
@@ -64,43 +64,43 @@ impl DerefMut for EdgeState {
     }
 }
 
-/// The live switch's types.
+/// Types of the live switch.
 #[derive(Debug)]
-pub(crate) struct Live;
+pub(crate) struct LiveParts;
 
-impl Parts for Live {
+impl Parts for LiveParts {
     type Key = FlowKey;
     type Packet = Frame;
-    type Load = Load;
+    type Load = ConnectionLoad;
     type Verdict = (Delivery, Option<Placement>);
-    type State = State;
-    type Waiter = oneshot::Sender<Answer<Load>>;
+    type State = ConnectionState;
+    type Waiter = oneshot::Sender<Answer<ConnectionLoad>>;
 }
 
-/// The state of a connection, as its node gets it.
+/// State of a connection, as its node receives it.
 #[derive(Debug)]
-pub(crate) struct State {
-    /// An encoded checkpoint.
+pub(crate) struct ConnectionState {
+    /// Encoded checkpoint.
     pub(crate) checkpoint: Vec<u8>,
-    /// Bytes of the client's that a server has read already, and that are to be read again.
+    /// Bytes of the client that a server has read already and that must be read again.
     pub(crate) unread: Vec<u8>,
 }
 
-/// The load of a connection at the dispatcher, and the facts for its line in the log.
+/// Load of a connection at the dispatcher, and the facts for its log line.
 #[derive(Debug)]
-pub(crate) struct Load {
+pub(crate) struct ConnectionLoad {
     pub(crate) lease: Lease,
     pub(crate) request: Request,
     pub(crate) delivery: Delivery,
-    pub(crate) text: Option<Arc<Text>>,
+    pub(crate) text: Option<Arc<LogText>>,
 }
 
-impl Load {
-    /// The load of a started request, with its decision.
-    pub(super) fn of(
+impl ConnectionLoad {
+    /// Returns the load of a started request, with its decision.
+    pub(super) fn new(
         started: StartedRequest,
         delivery: Delivery,
-        text: Option<Arc<Text>>,
+        text: Option<Arc<LogText>>,
     ) -> (Decision, Self) {
         let StartedRequest { lease, request, decision } = started;
         (decision, Self { lease, request, delivery, text })
@@ -111,7 +111,7 @@ impl Load {
     }
 }
 
-impl handoff::Load for Load {
+impl handoff::Load for ConnectionLoad {
     fn release(&mut self, now: Time) {
         self.lease.release(now);
     }
@@ -126,10 +126,10 @@ impl handoff::Load for Load {
     }
 }
 
-/// The forwarding plane, to look at.
-pub(super) struct Sight<'f>(pub(super) &'f dyn Fabric);
+/// Read-only view of the datapath.
+pub(super) struct DatapathView<'f>(pub(super) &'f dyn Datapath);
 
-impl View<FlowKey> for Sight<'_> {
+impl View<FlowKey> for DatapathView<'_> {
     fn flow(&self, key: FlowKey) -> Option<Flow> {
         self.0.flow(key).as_ref().map(flow)
     }
@@ -139,7 +139,7 @@ impl View<FlowKey> for Sight<'_> {
     }
 }
 
-/// A flow in the machine's terms.
+/// Converts a flow table entry to the machine's type.
 pub(super) fn flow(flow: &abi::Flow) -> Flow {
     Flow {
         to: match flow.state {
@@ -163,7 +163,7 @@ pub(super) fn flow(flow: &abi::Flow) -> Flow {
     }
 }
 
-/// The machine's settings.
+/// Returns the machine's settings.
 fn settings(config: &HandoffConfig) -> EdgeSettings {
     EdgeSettings {
         header_wait: config.header_wait,

@@ -1,13 +1,13 @@
-//! The edge at work: opened with the switch, run beside it, ended after it.
+//! Life of the edge: it is opened with the switch, runs beside it, and ends after it.
 
-use super::config::{Forward, HandoffConfig, Handshake, RESEND_MIN};
-use super::edge::{Edge, Owners};
-use super::fabric::{Fabric, Nothing, Told};
+use super::channels::NodeChannels;
+use super::config::{Encapsulation, HandoffConfig, Handshake, RESEND_MIN};
+use super::datapath::{Datapath, DatapathEvent, NoDatapath};
+use super::edge::{Edge, SwitchParts};
+use super::host_datapath::{DatapathError, HostDatapath};
 use super::keyring::Keyring;
 use super::lock::lock;
-use super::machine::{Machine, MachineError};
 use super::mechanism::MechanismSetting;
-use super::peers::Peers;
 use crate::node::Node;
 use larder_core::NodeId;
 use larder_core::handoff::Input;
@@ -23,85 +23,86 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How often events that wake nobody are taken and gates set.
+/// Interval of reading events and setting gates.
 const TICK: Duration = Duration::from_millis(50);
-/// How often the connections under way are looked at.
+/// Interval of the review of active connections.
 const REVIEW: Duration = Duration::from_millis(500);
-/// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
+/// Interval of the sweep over the whole flow table, which may be large.
 const SWEEP: Duration = Duration::from_secs(2);
-/// So long what is on its way to nodes is waited for when another process takes the plane: they answer within milliseconds.
+/// Time to wait for moves in progress when another process takes over the plane. Nodes reply within milliseconds.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
-/// What a predecessor has not read of what the plane held is heard if it is not older; before, clients have sent it again.
+/// Maximum age of packets that an earlier process has not read. Clients have retransmitted older ones.
 const UNREAD_FOR: Duration = Duration::from_secs(10);
-/// So many packets of it at most: more than a ring of them has room for comes while it is read.
+/// Maximum number of such packets. More than a ring buffer may arrive while it is read.
 const UNREAD_MAX: usize = 65_536;
-/// How often the plane is asked, at the end, whether it forwards anything still: its table may be large.
+/// Interval of checking, at the end, whether the plane still forwards connections.
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
-/// However many connections there are, looking at those under way takes a hundredth of the time at most.
+/// The review takes at most this fraction of the time.
 const REVIEW_ONE_IN: u32 = 100;
-/// The same for the whole table, most of which are connections that have ended.
+/// The sweep takes at most this fraction of the time.
 const SWEEP_ONE_IN: u32 = 400;
 
-/// So long after a start data that belong to nothing are not answered: nodes may yet tell of connections that they have,
-/// and clients of what a restart interrupted send again at growing distances, which reach 51 s by then (RFC 6298).
+/// Time after a start during which data of unknown connections are not reset. Nodes may still report connections, and
+/// clients retransmit at growing intervals, which reach 51 s by then (RFC 6298).
 const GRACE: Duration = Duration::from_secs(120);
 
-/// What the secret of cookies is derived for.
+/// Purpose of the secret that is derived for cookies.
 const COOKIES: u64 = 1;
 
-/// What an edge hears.
+/// Inputs of an edge: messages of nodes and events of the plane.
 #[derive(Debug)]
-pub(crate) struct Ears {
+pub(crate) struct EdgeInputs {
     pub(super) nodes: mpsc::Receiver<Event>,
     pub(super) plane: Option<OwnedFd>,
     pub(super) keyring: Keyring,
-    pub(super) unread: Vec<Unread>,
+    pub(super) unread: Vec<UnreadPacket>,
 }
 
-/// A packet of a held connection that a predecessor has not read: it came while that one let go of the plane.
-type Unread = (FlowKey, Box<[u8]>);
+/// A packet of a held connection that an earlier process has not read while it detached from the plane.
+type UnreadPacket = (FlowKey, Box<[u8]>);
 
-/// Why an edge cannot be opened although connections could be relayed.
+/// An error that prevents the switch from starting, although connections could be relayed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoffError {
     /// The shared secret cannot be read. Fault of the config.
     #[error("handoff.secret: {0}")]
     Secret(#[source] larder_handoff::channel::identity::IdentityError),
-    /// Programs that a predecessor has left would answer clients with nobody behind, and cannot be removed. Fault of this
-    /// process's rights.
+    /// Programs of an earlier process would answer clients without a switch behind them, and cannot be removed. Fault
+    /// of this process's privileges.
     #[error(
         "a switch of this name has left programs in the kernel that answer clients, and they cannot be taken off ({0}): \
          start it with the rights that it had, or remove its directory under the bpffs"
     )]
     Remains(#[source] larder_kernel::plane::PlaneError),
-    /// No randomness. Fault of the machine.
-    #[error("no random secret: {0}")]
+    /// The random source cannot be read. Fault of the machine.
+    #[error("cannot read the system's random source: {0}")]
     Random(#[source] io::Error),
 }
 
 impl Edge {
-    /// Opens the edge of a switch with these listen addresses. What this machine cannot do is done without, and said.
+    /// Opens the edge for these listen addresses. A mechanism that this machine does not support is turned off and
+    /// logged.
     pub(crate) fn open(
         mut config: HandoffConfig,
         listen: &[SocketAddr],
         nodes_max: u16,
-        owners: Owners,
-    ) -> Result<(Arc<Self>, Ears), HandoffError> {
+        parts: SwitchParts,
+    ) -> Result<(Arc<Self>, EdgeInputs), HandoffError> {
         let keyring = Keyring::new(secret(&config)?, config.key_life);
-        let (machine, cookie) = machine(&mut config, listen);
+        let (machine, cookie) = open_datapath(&mut config, listen);
         if machine.is_none() {
-            Self::leave_nothing(&config)?;
+            Self::remove_leftovers(&config)?;
         }
-        // Where cookies are only for this host, nodes get whole connections.
+        // If cookies are only used for this host, nodes get whole connections.
         let node_cookie = cookie && config.setting.allows_cookie();
         let plane = machine.as_ref().and_then(|machine| match machine.events() {
             Ok(events) => Some(events),
             Err(error) => {
-                tracing::error!(%error, "the forwarding plane's events cannot be read");
+                tracing::error!(%error, "forwarding plane: cannot open its events");
                 None
             }
         });
-        let live = keyring.at(since_1970()).0;
+        let active = keyring.keys_at(since_1970()).0;
         let services = (0..).zip(listen).map(|(id, address)| Service {
             id,
             address: *address,
@@ -112,41 +113,41 @@ impl Edge {
         let hello = Hello {
             name: config.name.clone(),
             tag: 0,
-            keys: Keys::new(live.keys, live.current),
+            keys: Keys::new(active.keys, active.current),
             services: services.collect(),
             tunnel: None,
         };
-        let fabric: Box<dyn Fabric> = match machine {
+        let datapath: Box<dyn Datapath> = match machine {
             Some(machine) => Box::new(machine),
-            None => Box::new(Nothing),
+            None => Box::new(NoDatapath),
         };
         let identity = config.identity.clone();
-        let (peers, nodes) = Peers::new(nodes_max, identity, hello);
-        fabric.set_keys(&live.keys, live.current);
-        fabric.set_former_keys(&keyring.former(since_1970()));
+        let (channels, nodes) = NodeChannels::new(nodes_max, identity, hello);
+        datapath.set_keys(&active.keys, active.current);
+        datapath.set_expired_keys(&keyring.expired(since_1970()));
         let unread =
-            unread(fabric.as_ref(), if config.shares_connections() { RESEND_MIN } else { UNREAD_FOR });
-        peers.begin_counting(|node| fabric.opened(node));
-        let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers, owners));
-        Ok((edge, Ears { nodes, plane, keyring, unread }))
+            unread(datapath.as_ref(), if config.shares_connections() { RESEND_MIN } else { UNREAD_FOR });
+        channels.begin_counting(|node| datapath.opened(node));
+        let edge = Arc::new(Self::new(config, datapath, listen.to_vec(), channels, parts));
+        Ok((edge, EdgeInputs { nodes, plane, keyring, unread }))
     }
 
-    /// For a switch that moves no connections: nothing of a predecessor that did answers clients any more.
-    pub(crate) fn leave_nothing(config: &HandoffConfig) -> Result<(), HandoffError> {
-        super::machine::take_off_remains(config).map_err(HandoffError::Remains)
+    /// Removes the programs of an earlier process, for a switch without handoff.
+    pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), HandoffError> {
+        super::host_datapath::remove_leftovers(config).map_err(HandoffError::Remains)
     }
 
-    /// Connects to a node that takes connections.
-    pub(crate) fn join(&self, id: NodeId, node: &Node) {
-        self.take_place(id, node);
-        let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.moves_connections()) else { return };
+    /// Connects to a node that accepts handoffs.
+    pub(crate) fn connect_node(&self, id: NodeId, node: &Node) {
+        self.assign_slot(id, node);
+        let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.hands_off()) else { return };
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => {
                 let tunnel = tunnel(self.config.forward, node.resolved.ip()).unwrap_or_else(|error| {
                     tracing::warn!(node = &*node.name, %error, "handoff: no route to the node yet");
                     None
                 });
-                self.peers.watch(id, address, handoff.key, tunnel);
+                self.channels.connect(id, address, handoff.key, tunnel);
             }
             Ok(None) => {
                 tracing::warn!(
@@ -161,42 +162,42 @@ impl Edge {
         }
     }
 
-    /// Runs until dropped.
-    pub(crate) async fn run(self: Arc<Self>, ears: Ears) {
-        let Ears { nodes, plane, keyring, unread } = ears;
+    /// Runs the edge until the future is dropped or another process takes the plane.
+    pub(crate) async fn run(self: Arc<Self>, inputs: EdgeInputs) {
+        let EdgeInputs { nodes, plane, keyring, unread } = inputs;
         let ring = plane.and_then(|plane| match Readiness::new(plane.as_fd()) {
             Ok(ring) => Some(ring),
             Err(error) => {
-                tracing::error!(%error, "the forwarding plane's events cannot be waited for");
+                tracing::error!(%error, "forwarding plane: cannot wait for its events");
                 None
             }
         });
-        let began = if ring.is_some() { self.fabric.begin() } else { Ok(()) };
+        let began = if ring.is_some() { self.datapath.start() } else { Ok(()) };
         if let Err(error) = began {
-            tracing::error!(%error, "the forwarding plane could not be opened for connections");
+            tracing::error!(%error, "forwarding plane: cannot take connections");
         }
         let mut gone = self.gone.subscribe();
         let work = async {
             match ring {
                 Some(ring) => {
-                    self.hear_unread(&unread);
+                    self.process_unread(&unread);
                     self.serve(&ring, &keyring).await;
                 }
                 None => {
-                    // Nobody would hear of what is held.
-                    self.fabric.remove();
+                    // Without events, held connections would never be decided.
+                    self.datapath.uninstall();
                     std::future::pending::<()>().await;
                 }
             }
         };
-        // What nodes say may take long to work through; what the plane holds must not wait for it.
+        // Messages of nodes may take long to handle, and held connections must not wait for them.
         let mut hearing = JoinSet::new();
-        hearing.spawn(self.clone().hear(nodes));
+        hearing.spawn(self.clone().handle_node_messages(nodes));
         tokio::select! {
             () = work => {}
             _ = gone.wait_for(|gone| *gone) => {}
             Some(Err(error)) = hearing.join_next() => {
-                // A fault there is one of the edge.
+                // A panic in that task is a panic of the edge.
                 if let Ok(fault) = error.try_into_panic() {
                     std::panic::resume_unwind(fault);
                 }
@@ -204,21 +205,27 @@ impl Edge {
         }
     }
 
-    /// Goes on with what a predecessor has not read, as with packets of what somebody holds.
-    pub(super) fn hear_unread(self: &Arc<Self>, unread: &[Unread]) {
+    /// Handles packets that an earlier process has not read.
+    pub(super) fn process_unread(self: &Arc<Self>, unread: &[UnreadPacket]) {
         for (key, packet) in unread {
-            self.note(Told::Punt { key: *key, first: false, head: None, packet, age: Duration::ZERO });
+            self.enqueue(DatapathEvent::Punt {
+                key: *key,
+                first: false,
+                head: None,
+                packet,
+                age: Duration::ZERO,
+            });
         }
-        self.work_off();
+        self.process_events();
     }
 
     async fn serve(self: &Arc<Self>, ring: &Readiness, keyring: &Keyring) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        // The first sweep finds what a predecessor left.
+        // The first sweep finds the connections of an earlier process.
         let mut review_due = tokio::time::Instant::now() + REVIEW;
         let mut sweep_due = review_due;
-        let (mut live, left) = keyring.at(since_1970());
+        let (mut active, left) = keyring.keys_at(since_1970());
         let mut keys_due = tokio::time::Instant::now() + left;
         let settles = tokio::time::sleep(GRACE);
         tokio::pin!(settles);
@@ -231,13 +238,13 @@ impl Edge {
                     }
                     self.drain();
                 }
-                () = self.caught_up.notified() => self.work_off(),
+                () = self.caught_up.notified() => self.process_events(),
                 () = self.header_due() => self.tick(self.decider.clock.now()),
                 _ = tick.tick() => {
                     self.drain();
                     self.set_gates();
                     self.tick(self.decider.clock.now());
-                    self.bury(true);
+                    self.drop_dead_nodes(true);
                 }
                 () = tokio::time::sleep_until(review_due) => {
                     self.drain();
@@ -252,27 +259,27 @@ impl Edge {
                     sweep_due = began + SWEEP.max(began.elapsed() * SWEEP_ONE_IN);
                 }
                 () = &mut settles, if !settled => {
-                    self.fabric.settle();
+                    self.datapath.enable_resets();
                     settled = true;
                 }
                 () = tokio::time::sleep_until(keys_due) => {
-                    let (next, left) = keyring.at(since_1970());
+                    let (next, left) = keyring.keys_at(since_1970());
                     keys_due = tokio::time::Instant::now() + left;
-                    if next != live {
-                        // Nodes first: they must believe what the plane makes.
-                        self.peers.set_keys(Keys::new(next.keys, next.current));
-                        self.fabric.set_keys(&next.keys, next.current);
-                        self.fabric.set_former_keys(&keyring.former(since_1970()));
-                        live = next;
+                    if next != active {
+                        // Nodes first: they must accept the cookies that the plane makes.
+                        self.channels.set_keys(Keys::new(next.keys, next.current));
+                        self.datapath.set_keys(&next.keys, next.current);
+                        self.datapath.set_expired_keys(&keyring.expired(since_1970()));
+                        active = next;
                     }
                 }
             }
         }
     }
 
-    /// Takes no new connections any more: SYNs go to this host's stack.
+    /// Stops taking new connections. SYNs go to this host's stack.
     pub(crate) fn close(&self) {
-        self.fabric.close();
+        self.datapath.close();
     }
 
     /// Whether another process has the plane.
@@ -280,7 +287,7 @@ impl Edge {
         *self.gone.borrow()
     }
 
-    /// Returns when the time of a held connection's header is over.
+    /// Waits until the deadline of a held connection's header.
     async fn header_due(&self) {
         let due = lock(&self.machine).due();
         match due {
@@ -289,28 +296,28 @@ impl Edge {
         }
     }
 
-    /// Lets go of the plane, for another process to take: no new connections come by it, this process hears nothing of it any
-    /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel, held ones here.
-    /// Blocks for a moment: what is on its way to nodes arrives first.
-    pub(crate) fn let_go(self: &Arc<Self>) {
+    /// Releases the plane so that another process can take it. This process reads and changes nothing of it any more,
+    /// and the channels to the nodes end. Handed-off connections continue in the kernel, held connections are
+    /// accepted here. Blocks briefly, so that moves in progress arrive first.
+    pub(crate) fn release_plane(self: &Arc<Self>) {
         self.close();
-        self.peers.offer_nothing();
+        self.channels.clear_capabilities();
         let machine = lock(&self.machine);
         let arrives =
             self.moves_ended.wait_timeout_while(machine, ARRIVES_WITHIN, |machine| machine.moves() > 0);
         drop(arrives);
-        // In this order: nothing is held any more once all that is has been given away.
-        self.fabric.deafen();
-        self.work_off();
-        self.act(Input::LetGo);
+        // The order matters: no connection is held once all held connections have been accepted.
+        self.datapath.stop_events();
+        self.process_events();
+        self.handle_input(Input::LetGo);
         self.gone.send_replace(true);
-        self.peers.hush();
-        self.fabric.let_go();
+        self.channels.close_all();
+        self.datapath.detach();
     }
 
-    /// Waits for the handed-off connections, the longest for `drain`. What is left then goes on being forwarded without
-    /// this process, until it is started again.
-    pub(crate) async fn drain_out(self: Arc<Self>, drain: Duration) {
+    /// Waits until handed-off connections have ended, at most for `drain`. After that, the kernel forwards the rest
+    /// without this process, until it is started again.
+    pub(crate) async fn wait_for_connections(self: Arc<Self>, drain: Duration) {
         if self.is_gone() {
             return;
         }
@@ -318,7 +325,7 @@ impl Edge {
         let all_ended = async {
             loop {
                 let (held, handed, _) = self.sizes();
-                // What this process does not count the plane may forward all the same.
+                // The plane may forward connections that this process does not count.
                 match held + handed {
                     0 if self.forwarded() == 0 => return,
                     0 => tokio::time::sleep(DRAIN_LOOK).await,
@@ -327,40 +334,40 @@ impl Edge {
             }
         };
         if tokio::time::timeout(drain, all_ended).await.is_ok() {
-            self.fabric.remove();
+            self.datapath.uninstall();
         } else {
             let left = self.forwarded().max(self.sizes().1);
             tracing::warn!(
                 connections = left,
                 name = self.config.name,
-                "handed-off connections go on: the forwarding plane stays in the kernel for the next start"
+                "drain deadline passed: handed-off connections continue, the forwarding plane stays in the kernel for the next start"
             );
         }
     }
 }
 
-/// Packets that a predecessor has not read, of the given age at most. Its other events count for nobody.
-pub(super) fn unread(fabric: &dyn Fabric, age_max: Duration) -> Vec<Unread> {
+/// Returns packets that an earlier process has not read, up to an age. Other events are dropped.
+pub(super) fn unread(datapath: &dyn Datapath, age_max: Duration) -> Vec<UnreadPacket> {
     let mut unread = Vec::new();
-    let mut keep = |told: Told<'_>| {
-        if let Told::Punt { key, packet, age, .. } = told
+    let mut keep = |event: DatapathEvent<'_>| {
+        if let DatapathEvent::Punt { key, packet, age, .. } = event
             && age <= age_max
             && unread.len() < UNREAD_MAX
         {
             unread.push((key, packet.into()));
         }
     };
-    while fabric.told(&mut keep) > 0 {}
+    while datapath.read_events(&mut keep) > 0 {}
     unread
 }
 
-/// How packets come to a node, as it is told; `None` for packets that come as they are.
-fn tunnel(forward: Forward, node: IpAddr) -> io::Result<Option<Tunnel>> {
+/// Returns the tunnel that a node is told about; `None` without encapsulation.
+fn tunnel(forward: Encapsulation, node: IpAddr) -> io::Result<Option<Tunnel>> {
     let kind = match forward {
-        Forward::L2 => return Ok(None),
-        Forward::Ipip => TunnelKind::Ipip,
-        Forward::Gue(port) => TunnelKind::Gue { port },
-        Forward::Vxlan { port, vni } => TunnelKind::Vxlan { port, vni },
+        Encapsulation::L2 => return Ok(None),
+        Encapsulation::Ipip => TunnelKind::Ipip,
+        Encapsulation::Gue(port) => TunnelKind::Gue { port },
+        Encapsulation::Vxlan { port, vni } => TunnelKind::Vxlan { port, vni },
     };
     // The address that the kernel would send from, as for the outer packets.
     let any = if node.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -369,40 +376,40 @@ fn tunnel(forward: Forward, node: IpAddr) -> io::Result<Option<Tunnel>> {
     Ok(Some(Tunnel { kind, local: node, remote: Some(probe.local_addr()?.ip()) }))
 }
 
-/// The machine, or as much of it as there is; and whether cookies are used.
-fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine>, bool) {
-    if !config.moves_connections() {
+/// Opens the best datapath that this machine supports. Also returns whether cookies are used.
+fn open_datapath(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<HostDatapath>, bool) {
+    if !config.hands_off() {
         return (None, false);
     }
     if config.setting.allows_cookie() {
-        match Machine::open(config, listen, true) {
+        match HostDatapath::open(config, listen, true) {
             Ok(machine) => return (Some(machine), true),
-            Err(error) => without("cookie", &error),
+            Err(error) => log_unavailable("cookie", &error),
         }
     }
     if config.setting.allows_repair() {
-        // Whoever allows cookies has tried this.
+        // If cookies are allowed, this was tried above.
         if config.handshake == Handshake::Plane && !config.setting.allows_cookie() {
-            match Machine::open(config, listen, true) {
+            match HostDatapath::open(config, listen, true) {
                 Ok(machine) => return (Some(machine), true),
-                Err(error) => without("repair without a socket", &error),
+                Err(error) => log_unavailable("repair without a socket", &error),
             }
         }
         let opened =
-            larder_kernel::repair::available().map_err(|reason| MachineError::Io(io::Error::other(reason)));
-        match opened.and_then(|()| Machine::open(config, listen, false)) {
+            larder_kernel::repair::available().map_err(|reason| DatapathError::Io(io::Error::other(reason)));
+        match opened.and_then(|()| HostDatapath::open(config, listen, false)) {
             Ok(machine) => {
                 config.setting = MechanismSetting::Repair;
                 return (Some(machine), false);
             }
-            Err(error) => without("repair", &error),
+            Err(error) => log_unavailable("repair", &error),
         }
     }
     config.setting = MechanismSetting::Relay;
     (None, false)
 }
 
-fn without(mechanism: &str, error: &MachineError) {
+fn log_unavailable(mechanism: &str, error: &DatapathError) {
     tracing::warn!(mechanism, %error, "handoff: not possible on this machine, `larder doctor` says what it lacks");
 }
 

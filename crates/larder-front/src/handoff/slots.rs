@@ -1,13 +1,13 @@
-//! Nodes by their places: the plane knows a node by the number of its place alone.
+//! Slots of nodes: the plane knows a node only by the number of its slot.
 //!
-//! Places outlive the process: whose they are is pinned beside the connections ([`Edge::settle_places`]). A node that
-//! leaves takes nothing new from that moment on, and finishes what it has: its channel and the way to it stay
-//! until then, or until nothing has been heard from it for a while.
+//! Slots outlive the process. The owners of slots are pinned in the kernel beside the connections
+//! ([`Edge::reconcile_slots`]). A node that leaves gets no new connections and finishes the ones it has. Its channel
+//! and its link stay until then, or until the node has been silent for a while.
 
+use super::channels::{Departure, tag};
+use super::datapath::{Datapath as _, Destination};
 use super::edge::Edge;
-use super::fabric::{Fabric as _, To};
 use super::lock::lock;
-use super::peers::{Left, tag};
 use crate::node::Node;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, Time};
@@ -17,85 +17,87 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the channel of a node that has left may be down until its clients are told that it is gone.
-const SILENT_FOR: Duration = Duration::from_secs(10);
+/// Time that the channel of a departed node may be down before its clients are reset.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// A place that has gone from one node to another has no tag for so long: by it packets of the old node's connections, where
-/// the plane has forgotten them, would go to the new one.
-const TAG_RESTS: Duration = Duration::from_secs(3_600);
+/// Time without a tag for a slot that has changed its node. With a tag, packets of the old node's forgotten
+/// connections would go to the new node.
+const TAG_REST: Duration = Duration::from_secs(3_600);
 
-/// The key of a node that takes no connections.
-const NOBODY: [u8; 32] = [0; 32];
+/// Key of a node that accepts no handoffs.
+const NO_KEY: [u8; 32] = [0; 32];
 
-/// By which a node proves itself; zeros for one that takes no connections.
-pub(crate) fn key_of(node: &Node) -> [u8; 32] {
-    node.handoff.as_ref().map_or(NOBODY, |handoff| handoff.key.0)
+/// Returns the key that a node must prove; zeros if it accepts no handoffs.
+pub(crate) fn node_key(node: &Node) -> [u8; 32] {
+    node.handoff.as_ref().map_or(NO_KEY, |handoff| handoff.key.0)
 }
 
 impl Edge {
-    /// Before anything is decided: connections of a predecessor go to the nodes that have them, in whatever order the
-    /// config names these now. Those of nodes that are no more, whose places others have, are reset.
-    pub(crate) fn settle_places(&self, keys: &HashMap<NodeId, [u8; 32]>) {
-        let place_of =
-            |key: [u8; 32]| keys.iter().find(|(_, own)| key != NOBODY && **own == key).map(|(id, _)| *id);
+    /// Assigns the connections of an earlier process to the nodes that have them, whatever the order of the nodes in
+    /// the config. Connections of nodes that are gone and whose slots are reused are reset. Must be called before the
+    /// first decision.
+    pub(crate) fn reconcile_slots(&self, keys: &HashMap<NodeId, [u8; 32]>) {
+        let slot_of =
+            |key: [u8; 32]| keys.iter().find(|(_, own)| key != NO_KEY && **own == key).map(|(id, _)| *id);
         let mut moved = HashMap::new();
-        for index in 0..self.peers.places() {
-            let place = NodeId(index);
-            let Some(owner) = self.fabric.owner(place) else { break };
-            let taken = keys.get(&place).is_some_and(|key| *key != owner.key);
-            let elsewhere = place_of(owner.key).filter(|now| *now != place);
+        for index in 0..self.channels.capacity() {
+            let slot = NodeId(index);
+            let Some(owner) = self.datapath.owner(slot) else { break };
+            let taken = keys.get(&slot).is_some_and(|key| *key != owner.key);
+            let elsewhere = slot_of(owner.key).filter(|now| *now != slot);
             if taken || elsewhere.is_some() {
-                moved.insert(place, elsewhere);
+                moved.insert(slot, elsewhere);
             }
         }
-        self.clear(&moved);
-        for (place, key) in keys {
-            self.own(*place, *key);
+        self.clear_slots(&moved);
+        for (slot, key) in keys {
+            self.set_owner(*slot, *key);
         }
     }
 
-    /// A node has a place: what another has left there goes.
-    pub(super) fn take_place(&self, place: NodeId, node: &Node) {
-        let key = key_of(node);
-        if self.fabric.owner(place).is_some_and(|owner| owner.key != key) {
-            self.clear(&HashMap::from([(place, None)]));
-            self.own(place, key);
+    /// Assigns a slot to a node and removes the connections of an earlier node.
+    pub(super) fn assign_slot(&self, slot: NodeId, node: &Node) {
+        let key = node_key(node);
+        if self.datapath.owner(slot).is_some_and(|owner| owner.key != key) {
+            self.clear_slots(&HashMap::from([(slot, None)]));
+            self.set_owner(slot, key);
         }
-        self.peers.set_tag(place, if self.tag_rests(place) { 0 } else { tag(place) });
+        self.channels.set_tag(slot, if self.tag_is_resting(slot) { 0 } else { tag(slot) });
     }
 
-    fn tag_rests(&self, place: NodeId) -> bool {
-        self.fabric.owner(place).and_then(|owner| owner.since).is_some_and(|since| since < TAG_RESTS)
+    fn tag_is_resting(&self, slot: NodeId) -> bool {
+        self.datapath.owner(slot).and_then(|owner| owner.since).is_some_and(|since| since < TAG_REST)
     }
 
-    /// Nodes whose places' tags have rested long enough have them again.
-    pub(super) fn wake_tags(self: &Arc<Self>) {
+    /// Restores the tags of slots that have rested long enough.
+    pub(super) fn restore_tags(self: &Arc<Self>) {
         for row in self.decider.dispatcher.nodes().rows() {
             let own = tag(row.id);
             let takes = self.decider.nodes.get(row.id).is_some_and(|node| node.handoff.is_some());
-            if takes && own != 0 && self.peers.tag_of(row.id) == 0 && !self.tag_rests(row.id) {
-                self.give_tag(row.id, own);
+            if takes && own != 0 && self.channels.tag_of(row.id) == 0 && !self.tag_is_resting(row.id) {
+                self.set_node_tag(row.id, own);
             }
         }
     }
 
-    /// Notes whose a place is.
-    fn own(&self, place: NodeId, key: [u8; 32]) {
-        if let Some(owner) = self.fabric.owner(place).filter(|owner| owner.key != key) {
-            self.fabric.set_owner(place, key, owner.key != NOBODY || owner.since.is_some());
+    /// Stores the owner of a slot.
+    fn set_owner(&self, slot: NodeId, key: [u8; 32]) {
+        if let Some(owner) = self.datapath.owner(slot).filter(|owner| owner.key != key) {
+            self.datapath.set_owner(slot, key, owner.key != NO_KEY || owner.since.is_some());
         }
     }
 
-    /// Empties places: their connections go with their nodes to other places, or are reset.
-    fn clear(&self, moved: &HashMap<NodeId, Option<NodeId>>) {
-        // The ways first, old and new: nothing may reach the wrong node. They are open again when the channels are up.
-        for place in moved.keys().chain(moved.values().flatten()) {
-            if let Err(error) = self.fabric.close_link(*place) {
-                tracing::warn!(%error, node = place.index(), "the way to a node could not be closed");
+    /// Clears slots: their connections follow their nodes to other slots, or are reset.
+    fn clear_slots(&self, moved: &HashMap<NodeId, Option<NodeId>>) {
+        // The old and new links are closed first, so that no packet reaches the wrong node. They are opened when the
+        // channels are up.
+        for slot in moved.keys().chain(moved.values().flatten()) {
+            if let Err(error) = self.datapath.close_link(*slot) {
+                tracing::warn!(%error, node = slot.index(), "forwarding plane: link to the node not closed");
             }
         }
         let mut flows = Vec::new();
-        self.fabric.each_flow(&mut |key, flow| {
+        self.datapath.each_flow(&mut |key, flow| {
             if flow.state == flow_state::NODE
                 && let Some(to) = moved.get(&NodeId(flow.node))
             {
@@ -110,48 +112,48 @@ impl Edge {
         }
         for (key, to) in flows {
             let done = match to {
-                Some(node) => self.fabric.put_flow(key, To::Node(node)),
-                None => self.fabric.reset_client(key),
+                Some(node) => self.datapath.put_flow(key, Destination::Node(node)),
+                None => self.datapath.reset_client(key),
             };
             if let Err(error) = done {
-                tracing::debug!(%error, %key, "a connection could not follow its node");
+                tracing::debug!(%error, %key, "flow table: connection not moved to its node's slot");
             }
         }
     }
 
-    /// A node has left.
-    pub(crate) fn node_leaves(&self, node: NodeId) {
-        // At once: the dispatcher's rows, by which gates are set, have it no more.
-        self.fabric.set_gate(Some(node), 1, false);
-        self.peers.with_left(node, |left| *left = Some(Left::default()));
+    /// Starts the departure of a node.
+    pub(crate) fn node_left(&self, node: NodeId) {
+        // The gate is closed at once, because the dispatcher's rows no longer contain the node.
+        self.datapath.set_gate(Some(node), 1, false);
+        self.channels.with_departure(node, |left| *left = Some(Departure::default()));
     }
 
-    /// Closes the ways to nodes that have left and have nothing any more.
-    pub(super) fn sweep_left(&self, now: Time) {
-        for node in self.peers.leaving() {
-            // A gate that was being set when it left may have been opened after that.
-            self.fabric.set_gate(Some(node), 1, false);
-            let up = self.peers.capability(node).up;
-            let silent = self.peers.with_left(node, |left| {
+    /// Closes the links to departed nodes without connections.
+    pub(super) fn sweep_departed(&self, now: Time) {
+        for node in self.channels.departing() {
+            // A gate that was being set when the node left may have been opened afterwards.
+            self.datapath.set_gate(Some(node), 1, false);
+            let up = self.channels.capability(node).up;
+            let silent = self.channels.with_departure(node, |left| {
                 let left = left.as_mut()?;
-                left.silent = if up { None } else { left.silent.or(Some(now)) };
-                left.silent
+                left.silent_since = if up { None } else { left.silent_since.or(Some(now)) };
+                left.silent_since
             });
-            let gone = silent.flatten().is_some_and(|since| now.since(since) >= SILENT_FOR);
-            let keys = self.under_way(node);
+            let gone = silent.flatten().is_some_and(|since| now.since(since) >= SILENCE_MAX);
+            let keys = self.connections_of(node);
             if gone || keys.is_empty() {
                 for key in keys {
-                    self.act(Input::Lost { key });
+                    self.handle_input(Input::Lost { key });
                 }
-                self.close_way(node);
+                self.close_node(node);
             }
         }
     }
 
-    /// The connections that a node has: also those that count for nobody, as those of a predecessor that rest.
-    fn under_way(&self, node: NodeId) -> Vec<FlowKey> {
+    /// Returns the connections of a node, including idle ones that do not count.
+    fn connections_of(&self, node: NodeId) -> Vec<FlowKey> {
         let mut keys: HashSet<FlowKey> = lock(&self.machine).of_node(node).into_iter().collect();
-        self.fabric.each_flow(&mut |key, flow| {
+        self.datapath.each_flow(&mut |key, flow| {
             let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
             if flow.state == flow_state::NODE && flow.node == node.0 && !ended {
                 keys.insert(key);
@@ -160,11 +162,11 @@ impl Edge {
         keys.into_iter().collect()
     }
 
-    /// Nothing is sent to a place any more.
-    fn close_way(&self, node: NodeId) {
-        self.peers.unwatch(node);
-        if let Err(error) = self.fabric.close_link(node) {
-            tracing::warn!(%error, node = node.index(), "the way to a node that has left could not be closed");
+    /// Closes the channel and the link of a slot.
+    fn close_node(&self, node: NodeId) {
+        self.channels.disconnect(node);
+        if let Err(error) = self.datapath.close_link(node) {
+            tracing::warn!(%error, node = node.index(), "forwarding plane: link to a departed node not closed");
         }
     }
 }

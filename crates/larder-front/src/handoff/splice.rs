@@ -1,7 +1,7 @@
-//! Two connections, bytes moved from one to the other inside the kernel: `splice(2)` through a pipe, both ways.
+//! Splice: two connections whose bytes the kernel moves with `splice(2)` through a pipe in each direction.
 //!
-//! The whole connection goes to one node; nothing of it is looked at after its first bytes. An end of one side is passed
-//! on when all before it has been written, so that half-closed connections work.
+//! The whole connection goes to one node; only its first bytes are read. The end of one side is passed on once all
+//! bytes before it have been written, so half-closed connections work.
 
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use std::io;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// What is moved at a time; a pipe holds so much by default. Bytes.
+/// Bytes moved at a time; the default capacity of a pipe.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// When bytes last moved, either way. Milliseconds since the connection was spliced.
+/// Time of the last progress in either direction. Milliseconds since the connection was spliced.
 struct Progress {
     began: Instant,
     at_ms: AtomicU64,
@@ -30,7 +30,7 @@ impl Progress {
         self.at_ms.store(self.now_ms(), Relaxed);
     }
 
-    /// Waits for `ready`, for as long as bytes move in either direction now and then.
+    /// Waits for `ready`, as long as bytes keep moving in either direction.
     async fn wait(&self, ready: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         tokio::pin!(ready);
         loop {
@@ -45,8 +45,8 @@ impl Progress {
     }
 }
 
-/// One direction: from one socket into a pipe and out of it to the other; `sent` is how many bytes went.
-async fn one_way(
+/// Moves bytes in one direction, from one socket through a pipe to the other. `sent` counts them.
+async fn splice_one(
     from: &TcpStream,
     to: &TcpStream,
     (read, write): (OwnedFd, OwnedFd),
@@ -80,22 +80,22 @@ async fn one_way(
     }
 }
 
-/// The pipes that a connection needs, one each way.
+/// The two pipes of a connection, one per direction.
 pub(super) struct Pipes([(OwnedFd, OwnedFd); 2]);
 
 impl Pipes {
     /// # Errors
-    /// There are no descriptors left.
+    /// The process has no descriptors left.
     pub(super) fn new() -> io::Result<Self> {
         let pipe = || pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC);
         Ok(Self([pipe()?, pipe()?]))
     }
 }
 
-/// Moves bytes both ways until both sides have ended, one has failed, or nothing has moved either way for `silent`.
-/// Gives the bytes that went to the client, and how it ended. A node that has ended its side has said all: the client
-/// need not end its own.
-pub(super) async fn both_ways(
+/// Moves bytes in both directions until both sides have ended, one has failed, or nothing has moved for `silent`.
+/// Returns the bytes sent to the client, and the result. When the node has closed its side, the client need not close
+/// its own.
+pub(super) async fn splice_both(
     client: TcpStream,
     node: TcpStream,
     Pipes([up, down]): Pipes,
@@ -103,12 +103,12 @@ pub(super) async fn both_ways(
 ) -> (u64, io::Result<()>) {
     let progress = Progress { began: Instant::now(), at_ms: AtomicU64::new(0), silent };
     let (asked, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-    let upward = one_way(&client, &node, up, &progress, &asked);
-    let downward = one_way(&node, &client, down, &progress, &answered);
+    let upward = splice_one(&client, &node, up, &progress, &asked);
+    let downward = splice_one(&node, &client, down, &progress, &answered);
     tokio::pin!(upward, downward);
     let ended = tokio::select! {
         ended = &mut downward => ended,
-        // What the client has still to say is no condition for what it is still to get.
+        // The reply continues even if the client has closed its side.
         ended = &mut upward => match ended {
             Ok(()) => downward.await,
             Err(error) => Err(error),
@@ -138,10 +138,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_byte_goes_both_ways_and_a_half_close_is_passed_on() {
+    async fn bytes_and_half_closes_pass_in_both_directions() {
         let ((mut client, front), (back, mut node)) = (pair().await, pair().await);
         let pipes = Pipes::new().expect("descriptors");
-        let spliced = tokio::spawn(both_ways(front, back, pipes, Duration::from_secs(10)));
+        let spliced = tokio::spawn(splice_both(front, back, pipes, Duration::from_secs(10)));
         let request: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
         let reply: Vec<u8> = (0..2_000_000_u32).map(|n| (n % 241) as u8).collect();
         let (sent, answer) = (request.clone(), reply.clone());
@@ -166,7 +166,7 @@ mod tests {
     async fn a_node_that_closes_first_ends_the_connection() {
         let ((mut client, front), (back, mut node)) = (pair().await, pair().await);
         let pipes = Pipes::new().expect("descriptors");
-        let spliced = tokio::spawn(both_ways(front, back, pipes, Duration::from_secs(10)));
+        let spliced = tokio::spawn(splice_both(front, back, pipes, Duration::from_secs(10)));
         node.write_all(b"bye").await.expect("writes");
         drop(node);
         let mut got = Vec::new();
@@ -180,12 +180,12 @@ mod tests {
     async fn silence_ends_a_connection_and_a_slow_reply_does_not() {
         let ((_client, front), (back, _node)) = (pair().await, pair().await);
         let pipes = Pipes::new().expect("descriptors");
-        let (_, ended) = both_ways(front, back, pipes, Duration::from_millis(50)).await;
+        let (_, ended) = splice_both(front, back, pipes, Duration::from_millis(50)).await;
         assert_eq!(ended.expect_err("nothing moved").kind(), io::ErrorKind::TimedOut);
 
         let ((mut client, front), (back, mut node)) = (pair().await, pair().await);
         let pipes = Pipes::new().expect("descriptors");
-        let spliced = tokio::spawn(both_ways(front, back, pipes, Duration::from_millis(400)));
+        let spliced = tokio::spawn(splice_both(front, back, pipes, Duration::from_millis(400)));
         client.shutdown().await.expect("half-closes");
         let mut got = Vec::new();
         for _ in 0..6 {

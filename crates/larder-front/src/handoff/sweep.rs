@@ -1,7 +1,7 @@
-//! Regular work: idle and forgotten connections, dead nodes.
+//! Periodic work: idle and forgotten connections, and dead nodes.
 
+use super::datapath::Datapath as _;
 use super::edge::Edge;
-use super::fabric::Fabric as _;
 use super::lock::lock;
 use super::parts;
 use larder_core::handoff::{Flow, Input, To};
@@ -11,54 +11,54 @@ use larder_kernel::FlowKey;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client that has said nothing for so long has gone without a word.
+/// Silence after which a client counts as gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 
 impl Edge {
-    /// Lets the machine know the time.
+    /// Passes the time to the machine.
     pub(super) fn tick(&self, now: Time) {
-        self.act_at(now, Input::Tick);
+        self.handle_input_at(now, Input::Tick);
     }
 
-    /// Looks at the connections that count at their nodes: those that rest, and those that the plane has forgotten.
+    /// Reviews active connections: detects idle ones and ones that the plane has forgotten.
     pub(super) fn review(&self) {
         let active = lock(&self.machine).active();
         for key in active {
-            self.act(Input::Review { key });
+            self.handle_input(Input::Review { key });
         }
         let now = self.decider.clock.now();
         self.tick(now);
-        self.counts.unaccepted(self.expire_placed(now));
-        self.bury(false);
-        self.release_draining();
+        self.counts.unaccepted(self.expire_pending_accepts(now));
+        self.drop_dead_nodes(false);
+        self.request_release();
     }
 
-    /// Looks at every connection that the plane knows: those that are over, and those that came from before a restart; and at
-    /// those that it no longer knows.
+    /// Sweeps the whole flow table: detects ended connections, connections from before a restart, and connections
+    /// that the table no longer has.
     pub(super) fn sweep(self: &Arc<Self>) {
-        self.act(Input::SweepBegins);
-        let now = Time::from_nanos(self.fabric.now_ns());
+        self.handle_input(Input::SweepBegins);
+        let now = Time::from_nanos(self.datapath.now_ns());
         let mut odd: Vec<(FlowKey, Flow)> = Vec::new();
-        self.fabric.each_flow(&mut |key, flow| {
+        self.datapath.each_flow(&mut |key, flow| {
             let flow = parts::flow(&flow);
             if lock(&self.machine).note_seen(key, &flow, now) {
                 odd.push((key, flow));
             }
         });
-        self.act(Input::SweepEnds);
+        self.handle_input(Input::SweepEnds);
         for (key, flow) in odd {
-            self.act(Input::Seen { key, flow });
+            self.handle_input(Input::Seen { key, flow });
         }
-        self.sweep_left(self.decider.clock.now());
-        self.wake_tags();
+        self.sweep_departed(self.decider.clock.now());
+        self.restore_tags();
     }
 
-    /// The connections that the plane forwards: also those that rest and count for nobody, as a predecessor's do, but not
-    /// those whose clients have said nothing for very long.
+    /// Returns the number of connections that the plane forwards, including idle ones that do not count as load, but
+    /// without those whose clients have been silent very long.
     pub(super) fn forwarded(&self) -> usize {
-        let now = Time::from_nanos(self.fabric.now_ns());
+        let now = Time::from_nanos(self.datapath.now_ns());
         let mut count = 0;
-        self.fabric.each_flow(&mut |_, flow| {
+        self.datapath.each_flow(&mut |_, flow| {
             let flow = parts::flow(&flow);
             let goes_on = matches!(flow.to, To::Node(_)) && !flow.has_ended();
             count += usize::from(goes_on && flow.silence(now) < FORGOTTEN_AFTER);
@@ -66,32 +66,32 @@ impl Edge {
         count
     }
 
-    /// The connections of dead nodes, or with `newly` of those that have died just now: their clients are told at once.
-    pub(super) fn bury(&self, newly: bool) {
+    /// Resets the connections of dead nodes, or with `newly` only of nodes that have just died.
+    pub(super) fn drop_dead_nodes(&self, newly: bool) {
         for row in self.decider.dispatcher.nodes().rows() {
             let node = row.id;
             let dead = self.is_dead(node);
-            let died = self.peers.note_dead(node, dead);
+            let died = self.channels.set_dead(node, dead);
             if dead && (died || !newly) {
-                self.act(Input::Dead { node });
+                self.handle_input(Input::Dead { node });
             } else if dead {
-                self.act(Input::GiveUp { node });
+                self.handle_input(Input::GiveUp { node });
             }
         }
     }
 
-    /// Asks nodes that drain to give their connections up.
-    fn release_draining(&self) {
+    /// Requests draining nodes to release their connections.
+    fn request_release(&self) {
         for row in self.decider.dispatcher.nodes().rows() {
             let node = row.id;
             let drains = self.decider.dispatcher.nodes().state(node) == NodeState::Draining;
             if drains
-                && self.peers.capability(node).up
+                && self.channels.capability(node).up
                 && lock(&self.machine).has_any(node)
-                && let Err(error) = self.peers.send(node, &ToNode::Release)
+                && let Err(error) = self.channels.send(node, &ToNode::Release)
             {
-                // It is asked again with the next review.
-                tracing::debug!(%error, %node, "a node could not be asked to give its connections up");
+                // The request is repeated at the next review.
+                tracing::debug!(%error, %node, "release request not sent to a draining node");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The edge against a machine that only takes notes.
+//! Tests of the edge with a datapath that only records calls.
 
 mod edits;
 mod ends;
@@ -7,13 +7,13 @@ mod moves;
 mod reloads;
 mod slots;
 
-use super::config::{Forward, HandoffConfig, NodeHandoff, RESEND_MIN};
+use super::accepted::AcceptedDelivery;
+use super::channels::{NodeChannels, UP_FOR_TESTS};
+use super::config::{Encapsulation, HandoffConfig, NodeHandoff, RESEND_MIN};
+use super::datapath::{Datapath, DatapathEvent, Destination, NodeLink, ReusableDecision};
 use super::edge::Edge;
-use super::entrance::Entered;
-use super::fabric::{Fabric, Reusable, To, Told, Way};
 use super::lock::lock;
 use super::mechanism::{Mechanism, MechanismSetting};
-use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::SwitchConfig;
 use crate::decider::ForwardingPlane;
 use crate::node::NodeCondition;
@@ -33,68 +33,68 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the machine was told to do.
+/// Recorded calls and prepared events of the datapath.
 #[derive(Debug, Default)]
-struct Notes {
-    flows: BTreeMap<FlowKey, To>,
-    /// Connections that the plane holds, from number 1 on.
+struct Recording {
+    flows: BTreeMap<FlowKey, Destination>,
+    /// Connections that the plane holds, with first sequence number 1.
     holds: Vec<FlowKey>,
     forwarded: Vec<(NodeId, usize)>,
     accepted: Vec<usize>,
-    targets: Vec<(u64, Reusable)>,
+    targets: Vec<(u64, ReusableDecision)>,
     removed: Vec<FlowKey>,
     idle: Vec<FlowKey>,
     reset: Vec<FlowKey>,
-    /// With these numbers.
+    /// Acknowledgement numbers of the resets.
     reset_at: Vec<Option<u32>>,
     seen_ns: BTreeMap<FlowKey, u64>,
     opened_ns: BTreeMap<FlowKey, u64>,
     flags: BTreeMap<FlowKey, u8>,
-    /// What the plane has yet to tell: openings by the fast path.
-    untold: Vec<(FlowKey, Reusable)>,
-    /// Connections that end right after the plane's table has been read.
+    /// Openings by the fast path that the plane has not reported yet.
+    unreported: Vec<(FlowKey, ReusableDecision)>,
+    /// Connections that end right after the flow table was read.
     end_meanwhile: Vec<FlowKey>,
     now_ns: u64,
-    /// Limit, and whether the fast path may go by it.
+    /// Limit of each gate, and whether it is open.
     gates: BTreeMap<Option<NodeId>, (u32, bool)>,
-    /// Connections known, and those of the fast path among them.
+    /// Counted connections at each gate, and those of the fast path among them.
     bases: BTreeMap<Option<NodeId>, (u32, u32)>,
-    /// Those when the latest flow was entered.
+    /// The bases when the latest flow was added.
     bases_then: BTreeMap<Option<NodeId>, (u32, u32)>,
-    /// What there is to tell, in order; connections opened are counted as soon as they stand here.
-    to_tell: VecDeque<Tale>,
+    /// Events to report, in order. Opened connections count at once.
+    to_report: VecDeque<PreparedEvent>,
     opened: u32,
-    /// Nodes to which the way is closed.
+    /// Nodes whose links are closed.
     closed: Vec<NodeId>,
     owners: BTreeMap<NodeId, Owner>,
     taken_off: bool,
-    /// Connections that their clients' hosts have denied.
+    /// Connections that the hosts of their clients have reset.
     denied: Vec<FlowKey>,
-    /// There is no room for a connection.
+    /// Whether the flow table is full.
     full: bool,
-    /// Finding the way to a node takes so long.
+    /// Time that setting a link takes.
     link_takes: Duration,
     links_begun: usize,
-    /// To stand there once the plane was asked for the first time.
-    late: VecDeque<Tale>,
+    /// Events that appear after the first read.
+    late: VecDeque<PreparedEvent>,
 }
 
-/// Something to tell later.
+/// A prepared event.
 #[derive(Clone, Copy, Debug)]
-enum Tale {
+enum PreparedEvent {
     Punt(FlowKey),
-    /// The same, a minute ago.
+    /// The same event, a minute old.
     Stale(FlowKey),
-    Opened(FlowKey, Reusable),
-    /// By the client's reset.
+    Opened(FlowKey, ReusableDecision),
+    /// Ended by the client's reset.
     Ended(FlowKey),
 }
 
 #[derive(Clone, Debug, Default)]
-struct Paper(Arc<Mutex<Notes>>);
+struct RecordingDatapath(Arc<Mutex<Recording>>);
 
-impl Fabric for Paper {
-    fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
+impl Datapath for RecordingDatapath {
+    fn put_flow(&self, key: FlowKey, to: Destination) -> io::Result<()> {
         let mut notes = lock(&self.0);
         if notes.full {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -109,7 +109,7 @@ impl Fabric for Paper {
     }
 
     fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()> {
-        if self.flow(key).is_some() { Ok(()) } else { self.put_flow(key, To::Node(node)) }
+        if self.flow(key).is_some() { Ok(()) } else { self.put_flow(key, Destination::Node(node)) }
     }
 
     fn note_frozen(&self, _key: FlowKey, _seq: u32, _ack: u32) {}
@@ -127,8 +127,8 @@ impl Fabric for Paper {
             return Some(abi::Flow { state: flow_state::HOLD, first_seq: 1, ..Default::default() });
         }
         let (state, node) = match notes.flows.get(&key)? {
-            To::Node(node) => (flow_state::NODE, node.0),
-            To::Here => (flow_state::LOCAL, abi::NO_NODE),
+            Destination::Node(node) => (flow_state::NODE, node.0),
+            Destination::Here => (flow_state::LOCAL, abi::NO_NODE),
         };
         let seen_ns = notes.seen_ns.get(&key).copied().unwrap_or(0);
         Some(abi::Flow {
@@ -179,7 +179,7 @@ impl Fabric for Paper {
         Ok(())
     }
 
-    fn put_target(&self, head: u64, reusable: &Reusable, _lasts: Duration) {
+    fn put_target(&self, head: u64, reusable: &ReusableDecision, _lasts: Duration) {
         lock(&self.0).targets.push((head, *reusable));
     }
 
@@ -191,7 +191,7 @@ impl Fabric for Paper {
         lock(&self.0).bases.insert(node, (base, seen));
     }
 
-    fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
+    fn set_link(&self, _node: NodeId, _link: &NodeLink, _forward: Encapsulation) -> io::Result<()> {
         let takes = {
             let mut notes = lock(&self.0);
             notes.links_begun += 1;
@@ -217,7 +217,7 @@ impl Fabric for Paper {
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
-    fn set_former_keys(&self, _keys: &[CookieKey]) {}
+    fn set_expired_keys(&self, _keys: &[CookieKey]) {}
 
     fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
         lock(&self.0).reset.push(key);
@@ -233,41 +233,47 @@ impl Fabric for Paper {
         Vec::new()
     }
 
-    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
-        let untold = std::mem::take(&mut lock(&self.0).untold);
-        untold.iter().for_each(|&(key, reused)| visit(Told::Opened { key, reused, age: Duration::ZERO }));
-        let tales = std::mem::take(&mut lock(&self.0).to_tell);
-        for tale in &tales {
-            match *tale {
-                Tale::Punt(key) | Tale::Stale(key) => {
-                    let age = Duration::from_secs(if matches!(tale, Tale::Stale(_)) { 60 } else { 0 });
+    fn read_events(&self, visit: &mut dyn FnMut(DatapathEvent<'_>)) -> usize {
+        let unreported = std::mem::take(&mut lock(&self.0).unreported);
+        unreported
+            .iter()
+            .for_each(|&(key, reused)| visit(DatapathEvent::Opened { key, reused, age: Duration::ZERO }));
+        let prepared_events = std::mem::take(&mut lock(&self.0).to_report);
+        for prepared in &prepared_events {
+            match *prepared {
+                PreparedEvent::Punt(key) | PreparedEvent::Stale(key) => {
+                    let age =
+                        Duration::from_secs(if matches!(prepared, PreparedEvent::Stale(_)) { 60 } else { 0 });
                     let packet = super::frame::tests::frame(1, GET, false);
-                    visit(Told::Punt { key, first: true, head: None, packet: &packet, age });
+                    visit(DatapathEvent::Punt { key, first: true, head: None, packet: &packet, age });
                 }
-                Tale::Opened(key, reused) => visit(Told::Opened { key, reused, age: Duration::ZERO }),
-                Tale::Ended(key) => visit(ended(key, flow_flag::CLIENT_RST)),
+                PreparedEvent::Opened(key, reused) => {
+                    visit(DatapathEvent::Opened { key, reused, age: Duration::ZERO })
+                }
+                PreparedEvent::Ended(key) => visit(ended(key, flow_flag::CLIENT_RST)),
             }
         }
         let mut notes = lock(&self.0);
         let late = std::mem::take(&mut notes.late);
-        notes.opened += late.iter().filter(|tale| matches!(tale, Tale::Opened(..))).count() as u32;
-        notes.to_tell.extend(late);
-        untold.len() + tales.len()
+        notes.opened +=
+            late.iter().filter(|prepared| matches!(prepared, PreparedEvent::Opened(..))).count() as u32;
+        notes.to_report.extend(late);
+        unreported.len() + prepared_events.len()
     }
 
     fn opened(&self, _node: Option<NodeId>) -> u32 {
         lock(&self.0).opened
     }
 
-    fn begin(&self) -> io::Result<()> {
+    fn start(&self) -> io::Result<()> {
         Ok(())
     }
 
-    fn settle(&self) {}
+    fn enable_resets(&self) {}
 
     fn close(&self) {}
 
-    fn remove(&self) {
+    fn uninstall(&self) {
         lock(&self.0).taken_off = true;
     }
 }
@@ -275,9 +281,9 @@ impl Fabric for Paper {
 pub(super) struct Bench {
     pub(super) shared: Arc<Shared>,
     pub(super) edge: Arc<Edge>,
-    paper: Paper,
-    /// What nodes say, until somebody hears it.
-    said: Option<tokio::sync::mpsc::Receiver<Event>>,
+    datapath: RecordingDatapath,
+    /// Messages of nodes, until a task takes the receiver.
+    messages: Option<tokio::sync::mpsc::Receiver<Event>>,
 }
 
 impl Bench {
@@ -294,7 +300,7 @@ impl Bench {
         config.handoff = HandoffConfig {
             setting: MechanismSetting::Auto,
             identity: Some(identity),
-            // A header that is not complete is held throughout a test.
+            // An incomplete header is held throughout a test.
             header_wait: Duration::from_secs(3600),
             ..HandoffConfig::default()
         };
@@ -311,52 +317,58 @@ impl Bench {
             services: Vec::new(),
             tunnel: None,
         };
-        let (peers, said) = Peers::new(8, handoff.identity.clone(), hello);
+        let (channels, messages) = NodeChannels::new(8, handoff.identity.clone(), hello);
         for node in [NodeId(0), NodeId(1)] {
-            peers.set_bits(node, UP_FOR_TESTS);
+            channels.set_bits(node, UP_FOR_TESTS);
         }
-        let paper = Paper::default();
-        let owners = super::Owners {
+        let datapath = RecordingDatapath::default();
+        let parts = super::SwitchParts {
             decider: shared.decider.clone(),
             observers: shared.observers.clone(),
             timeouts: shared.timeouts.clone(),
         };
-        let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers, owners));
+        let edge = Arc::new(Edge::new(handoff, Box::new(datapath.clone()), listen, channels, parts));
         let plane: Arc<dyn ForwardingPlane> = edge.clone();
         let _ = shared.decider.plane.set(Arc::downgrade(&plane));
         shared.handoff = Some(edge.clone());
-        Self { shared: Arc::new(shared), edge, paper, said: Some(said) }
+        Self { shared: Arc::new(shared), edge, datapath, messages: Some(messages) }
     }
 
     pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
         let packet = super::frame::tests::frame(seq, payload, false);
-        self.take(Told::Punt { key, first, head: first.then_some(99), packet: &packet, age: Duration::ZERO });
+        self.report(DatapathEvent::Punt {
+            key,
+            first,
+            head: first.then_some(99),
+            packet: &packet,
+            age: Duration::ZERO,
+        });
     }
 
-    pub(super) fn take(&self, told: Told<'_>) {
-        if matches!(told, Told::Opened { .. }) {
+    pub(super) fn report(&self, event: DatapathEvent<'_>) {
+        if matches!(event, DatapathEvent::Opened { .. }) {
             self.notes(|notes| notes.opened += 1);
         }
-        self.edge.note(told);
-        self.edge.work_off();
+        self.edge.enqueue(event);
+        self.edge.process_events();
     }
 
-    /// A node says that a connection has ended there.
+    /// Reports that a connection has ended at a node.
     fn node_ended(&self, key: FlowKey, first_seq: u32, node: NodeId) {
-        self.edge.act(Input::Closed { node, key, first_seq });
+        self.edge.handle_input(Input::Closed { node, key, first_seq });
     }
 
-    /// A node names all that it has, having been asked at `as_of`.
+    /// Reports all connections of a node, requested at `as_of`.
     fn reconcile(&self, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
-        self.edge.act_at(as_of, Input::Up { node });
+        self.edge.handle_input_at(as_of, Input::Up { node });
         let connections = live.iter().map(|key| (*key, 0)).collect();
-        self.edge.act(Input::Named { node, connections, last: true });
+        self.edge.handle_input(Input::Named { node, connections, last: true });
         while lock(&self.edge.machine).has_lists() {
-            self.edge.act(Input::Judge);
+            self.edge.handle_input(Input::Judge);
         }
     }
 
-    /// States on their way to nodes.
+    /// Returns the number of moves in progress.
     fn moves(&self) -> usize {
         lock(&self.edge.machine).moves()
     }
@@ -365,8 +377,8 @@ impl Bench {
         self.edge.decider.dispatcher.nodes().rows().iter().map(|row| row.load).sum()
     }
 
-    fn notes<R>(&self, look: impl FnOnce(&mut Notes) -> R) -> R {
-        look(&mut lock(&self.paper.0))
+    fn notes<R>(&self, look: impl FnOnce(&mut Recording) -> R) -> R {
+        look(&mut lock(&self.datapath.0))
     }
 
     fn delivered(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -381,19 +393,24 @@ pub(super) fn key(port: u16) -> FlowKey {
 
 pub(super) const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 
-/// As the plane tells it of a client that has had 1,000 bytes.
-fn ended(key: FlowKey, flags: u8) -> Told<'static> {
-    Told::Ended { key, flags, account: Account { acknowledged: 1_001, requests: 1 }, age: Duration::ZERO }
+/// Returns the event for a client that has received 1,000 bytes.
+fn ended(key: FlowKey, flags: u8) -> DatapathEvent<'static> {
+    DatapathEvent::Ended {
+        key,
+        flags,
+        account: Account { acknowledged: 1_001, requests: 1 },
+        age: Duration::ZERO,
+    }
 }
 
 /// The client may have resent its first packet to another switch, which has given the connection to a node. A switch that
 /// shares its secret with no other switch serves it.
 #[tokio::test]
-async fn a_late_first_packet_opens_nothing_beside_other_switches() {
+async fn late_first_packets_are_dropped_if_switches_share_connections() {
     let late = RESEND_MIN + Duration::from_millis(1);
     let punt = |bench: &Bench, first: bool, age: Duration| {
         let packet = super::frame::tests::frame(1, GET, false);
-        bench.take(Told::Punt { key: key(1), first, head: None, packet: &packet, age });
+        bench.report(DatapathEvent::Punt { key: key(1), first, head: None, packet: &packet, age });
         bench.edge.sizes()
     };
     let alone = Bench::new(|_| {});
@@ -412,7 +429,7 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 7, GET);
     let node = bench.notes(|notes| {
-        let To::Node(node) = notes.flows[&key(1)] else { panic!("{notes:?}") };
+        let Destination::Node(node) = notes.flows[&key(1)] else { panic!("{notes:?}") };
         assert_eq!(notes.forwarded, [(node, 54 + GET.len())]);
         let (head, reusable) = notes.targets[0];
         assert_eq!((head, reusable.node, reusable.service), (99, node, 0));
@@ -422,7 +439,7 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     // A packet that was handed over before the decision took effect follows the others.
     bench.punt(key(1), false, 7 + GET.len() as u32, b"x");
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
-    bench.take(ended(key(1), flow_flag::CLIENT_FIN));
+    bench.report(ended(key(1), flow_flag::CLIENT_FIN));
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
     bench.node_ended(key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
@@ -430,22 +447,22 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     assert_eq!(bench.delivered(), [("cookie", "cookie", 1)]);
     let target = bench.notes(|notes| notes.targets[0].1.target);
-    assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_000), "what the client has acknowledged");
+    assert_eq!(bench.edge.history.reply_bytes(target), Some(1_000), "what the client has acknowledged");
 }
 
 #[tokio::test]
-async fn a_node_that_ends_gets_nothing_new() {
+async fn a_node_that_shuts_down_gets_nothing_new() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 7, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
     let state = || bench.edge.decider.dispatcher.nodes().state(node);
-    bench.edge.node_ends(node);
+    bench.edge.node_shutting_down(node);
     assert_eq!((state(), bench.notes(|notes| notes.gates[&Some(node)].1)), (NodeState::Draining, false));
     bench.punt(key(2), true, 7, GET);
     assert_ne!(bench.notes(|notes| notes.forwarded[1].0), node);
     // Its kernel goes on with what clients have not acknowledged.
     bench.edge.node_down(node, "closed");
-    bench.edge.bury(false);
+    bench.edge.drop_dead_nodes(false);
     assert_eq!((state(), bench.notes(|notes| notes.reset.clone())), (NodeState::Draining, vec![]));
     // It is back, or nothing is.
     let member = bench.edge.decider.nodes.get(node).expect("a member").to_arc().expect("a member");
@@ -456,57 +473,58 @@ async fn a_node_that_ends_gets_nothing_new() {
 }
 
 #[tokio::test]
-async fn a_request_in_pieces_is_put_together_in_order() {
+async fn a_request_in_pieces_is_reassembled() {
     let bench = Bench::new(|_| {});
     for at in 1..GET.len() {
         let key = key(at as u16);
         bench.punt(key, true, 1, &GET[..at]);
         assert_eq!(bench.edge.sizes().0, 1, "held");
         bench.punt(key, false, 1 + at as u32, &GET[at..]);
-        assert!(bench.notes(|notes| matches!(notes.flows[&key], To::Node(_))), "cut at {at}");
+        assert!(bench.notes(|notes| matches!(notes.flows[&key], Destination::Node(_))), "cut at {at}");
     }
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2 * (GET.len() - 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_come_in_one_go_is_accepted_here() {
+async fn an_incomplete_header_is_accepted_here() {
     let bench = Bench::new(|config| config.handoff.header_wait = Duration::from_millis(2));
     bench.punt(key(1), true, 1, &GET[..5]);
     let now = bench.edge.decider.clock.now();
     assert!(lock(&bench.edge.machine).due().is_some_and(|due| due <= now + Duration::from_millis(2)));
     bench.edge.tick(now + Duration::from_millis(2));
-    assert_eq!(bench.notes(|notes| (notes.accepted.len(), notes.flows[&key(1)])), (1, To::Here));
-    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(bench.notes(|notes| (notes.accepted.len(), notes.flows[&key(1)])), (1, Destination::Here));
+    let placed =
+        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!(placed.delivery.reason.name(), "incomplete");
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_beyond_the_limit_wait_held_and_then_go_on() {
+async fn connections_beyond_the_admission_limit_are_held() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (1, 1, 0)));
     bench.punt(key(2), false, 1 + GET.len() as u32, b"GET ");
-    bench.take(ended(key(1), flow_flag::CLIENT_RST));
+    bench.report(ended(key(1), flow_flag::CLIENT_RST));
     larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
-    assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], To::Node(_)) && notes.forwarded.len() == 3));
+    assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], Destination::Node(_)) && notes.forwarded.len() == 3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
+async fn a_client_that_leaves_while_held_leaves_no_load() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
-    bench.take(ended(key(2), flow_flag::CLIENT_RST));
+    bench.report(ended(key(2), flow_flag::CLIENT_RST));
     bench.node_ended(key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
 #[tokio::test]
-async fn connections_that_cannot_even_be_held_are_accepted_here() {
+async fn connections_beyond_the_hold_limit_are_accepted_here() {
     let bench = Bench::new(|config| {
         config.settings.admission = Admission::Fixed(1);
         config.handoff.hold_max = 1;
@@ -514,14 +532,15 @@ async fn connections_that_cannot_even_be_held_are_accepted_here() {
     for port in 1..=3 {
         bench.punt(key(port), true, 1, GET);
     }
-    assert_eq!(bench.notes(|notes| notes.flows.get(&key(3)).copied()), Some(To::Here));
-    let placed = bench.edge.placed(key(3).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(bench.notes(|notes| notes.flows.get(&key(3)).copied()), Some(Destination::Here));
+    let placed =
+        bench.edge.take_pending_accept(key(3).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!(placed.delivery.reason.name(), "hold_full");
 }
 
 /// All packets of all held connections together have a limit too.
 #[tokio::test]
-async fn what_is_held_has_a_limit_in_bytes() {
+async fn held_packets_have_a_limit_in_bytes() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
@@ -534,8 +553,9 @@ async fn what_is_held_has_a_limit_in_bytes() {
     }
     assert!(held > super::parts::HELD_BYTES_MAX / 2, "{held}");
     let accepted = bench.notes(|notes| (notes.flows[&key(2)], notes.accepted.iter().sum::<usize>()));
-    assert!(accepted.0 == To::Here && accepted.1 > held);
-    let placed = bench.edge.placed(key(2).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert!(accepted.0 == Destination::Here && accepted.1 > held);
+    let placed =
+        bench.edge.take_pending_accept(key(2).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!(placed.delivery.reason.name(), "hold_full");
     bench.punt(key(3), true, 1, GET);
     assert_eq!(bench.edge.sizes().0, 1, "there is room again");
@@ -562,7 +582,7 @@ async fn a_refusal_comes_with_its_connection() {
     while bench.edge.sizes().2 == 0 {
         tokio::task::yield_now().await;
     }
-    let Entered::Relay(_, delivery, outcome) = bench.edge.enter(accepted, from).await else {
+    let AcceptedDelivery::Relay(_, delivery, outcome) = bench.edge.deliver(accepted, from).await else {
         panic!("it is relayed");
     };
     assert_eq!(delivery.reason.name(), "refused");
@@ -571,13 +591,14 @@ async fn a_refusal_comes_with_its_connection() {
 }
 
 #[tokio::test]
-async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
+async fn a_connection_without_a_cookie_node_is_relayed_with_its_decision() {
     let bench = Bench::new(|_| {});
     for node in [NodeId(0), NodeId(1)] {
-        bench.edge.peers.set_bits(node, 0);
+        bench.edge.channels.set_bits(node, 0);
     }
     bench.punt(key(1), true, 1, GET);
-    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    let placed =
+        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "channel"));
     assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1);
     drop(placed);
@@ -585,7 +606,7 @@ async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
 }
 
 #[tokio::test]
-async fn a_request_that_fields_decide_is_not_decided_again_in_the_plane() {
+async fn decisions_by_fields_are_not_reused_by_the_plane() {
     let bench = Bench::new(|config| {
         config.key = "{host}{path}{header:accept-language}".parse().expect("a template");
     });

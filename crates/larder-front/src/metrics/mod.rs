@@ -102,7 +102,7 @@ pub(crate) struct Ended {
 
 /// How a handed-off connection ended, for the counters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HandedEnd {
+pub(crate) struct HandoffEnd {
     pub(crate) node: NodeId,
     /// What the client has acknowledged.
     pub(crate) bytes: u64,
@@ -173,7 +173,7 @@ impl Metrics {
     }
 
     /// A connection was handed to a node by this decision.
-    pub(crate) fn handed(&self, decision: Decision, request: Request) {
+    pub(crate) fn handed_off(&self, decision: Decision, request: Request) {
         let cells = self.cells.local();
         cells.add(self.block(Some(decision.node)) + HANDED, 1);
         let (route, reason) = (self.route_block(request.route), position(&Reason::ALL, &decision.reason));
@@ -183,7 +183,7 @@ impl Metrics {
     }
 
     /// A handed-off connection has ended.
-    pub(crate) fn handed_ended(&self, end: &HandedEnd) {
+    pub(crate) fn handoff_ended(&self, end: &HandoffEnd) {
         let cells = self.cells.local();
         cells.add(self.block(Some(end.node)) + HANDED_BYTES, end.bytes);
         cells.observe(HANDED_TOTAL, end.total);

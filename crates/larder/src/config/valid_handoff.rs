@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_front::{Forward, HandoffConfig, Handshake, MechanismSetting, NodeHandoff};
+use larder_front::{Encapsulation, HandoffConfig, Handshake, MechanismSetting, NodeHandoff};
 use larder_handoff::channel::identity::Identity;
 
 use super::error::Fault;
@@ -44,7 +44,7 @@ pub(super) fn handoff(raw: &RawHandoff, absent: &mut Vec<Fault>) -> Result<Hando
         tls: raw.tls,
         ..HandoffConfig::default()
     };
-    if config.moves_connections() {
+    if config.hands_off() {
         let Some(path) = &raw.identity else {
             return Err(Fault::new(
                 "switch.handoff.identity",
@@ -72,7 +72,7 @@ pub(super) fn mechanism(key: &str, word: &str) -> Result<MechanismSetting, Fault
     })
 }
 
-fn forward(raw: &RawHandoff) -> Result<Forward, Fault> {
+fn forward(raw: &RawHandoff) -> Result<Encapsulation, Fault> {
     let key = "switch.handoff.forward";
     if raw.vni >= 1 << 24 {
         return Err(
@@ -85,10 +85,10 @@ fn forward(raw: &RawHandoff) -> Result<Forward, Fault> {
         );
     }
     match raw.forward.as_str() {
-        "l2" => Ok(Forward::L2),
-        "ipip" => Ok(Forward::Ipip),
-        "gue" => Ok(Forward::Gue(raw.forward_port)),
-        "vxlan" => Ok(Forward::Vxlan { port: raw.forward_port, vni: raw.vni }),
+        "l2" => Ok(Encapsulation::L2),
+        "ipip" => Ok(Encapsulation::Ipip),
+        "gue" => Ok(Encapsulation::Gue(raw.forward_port)),
+        "vxlan" => Ok(Encapsulation::Vxlan { port: raw.forward_port, vni: raw.vni }),
         other => Err(Fault::new(key, format!("unknown value '{}'", other.escape_debug()))
             .hint(suggest(other, &FORWARDS))),
     }
@@ -110,7 +110,7 @@ pub(super) fn peer(key: &str, raw: &RawPeerHandoff) -> Result<NodeHandoff, Fault
 #[cfg(test)]
 mod tests {
     use super::super::Written;
-    use larder_front::{Forward, Handshake, MechanismSetting};
+    use larder_front::{Encapsulation, Handshake, MechanismSetting};
     use larder_handoff::channel::identity::Identity;
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let handoff = switch.handoff;
         assert_eq!(
             (handoff.setting, handoff.forward),
-            (MechanismSetting::Cookie, Forward::Vxlan { port: 99, vni: 7 })
+            (MechanismSetting::Cookie, Encapsulation::Vxlan { port: 99, vni: 7 })
         );
         assert_eq!(handoff.handshake, Handshake::Stack);
         assert_eq!(

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use larder_edge::access::{AccessLogConfig, AccessLogOutput};
-use larder_front::{Forward, MechanismSetting};
+use larder_front::{Encapsulation, MechanismSetting};
 use larder_kernel::probe::{Mechanism, Role, Subject};
 use larder_node::{OriginConfig, StoreConfig};
 
@@ -105,7 +105,7 @@ fn switch(role: &SwitchRole, needs: &mut Needs) {
         needs.file("switch.purge_token", path, Use::Tokens, run_as);
     }
     if let Some(path) = &config.handoff.secret
-        && config.handoff.moves_connections()
+        && config.handoff.hands_off()
     {
         needs.file("switch.handoff.secret", path, Use::Secret, run_as);
     }
@@ -208,7 +208,7 @@ pub(super) fn handoff(config: &Config) -> Vec<HandoffNeed> {
             MechanismSetting::Auto | MechanismSetting::Splice | MechanismSetting::Relay => None,
         };
         let subject = subject(Role::Switch, handoff.interface.clone(), switch.listen.clone());
-        let subject = Subject { tunnels: handoff.forward != Forward::L2, ..subject };
+        let subject = Subject { tunnels: handoff.forward != Encapsulation::L2, ..subject };
         needs.extend(mechanism.map(|mechanism| HandoffNeed { key, mechanism, subject, required: false }));
     }
     let of_node = config.node.as_ref().and_then(|role| role.handoff.as_ref());

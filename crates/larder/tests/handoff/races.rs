@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use larder_core::NodeSpec;
 use larder_front::{
-    HandoffConfig, Handshake, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig, SwitchHandle,
+    HandoffConfig, Handshake, MechanismSetting, NodeEntry, NodeHandoff, Switch, SwitchConfig, SwitchHandle,
 };
 use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen, Sockets};
 use larder_handoff::channel::Timing;
@@ -372,7 +372,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     entry.handoff = Some(NodeHandoff { control: control.to_string(), key: node_id.public() });
     let mut config = SwitchConfig::new(vec![service], vec![entry]);
     config.handoff = HandoffConfig {
-        setting: Setting::Repair,
+        setting: MechanismSetting::Repair,
         handshake: Handshake::Stack,
         name,
         interface: Some("eth0".to_owned()),

@@ -16,14 +16,15 @@ fn placed(path: &str, setting: MechanismSetting) -> (Mechanism, &'static str, bo
         config.routes = vec![Route { edits, ..Route::new("edited", matcher) }];
     });
     bench.punt(key(1), true, 1, GET);
-    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    let placed =
+        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert!(bench.notes(|notes| notes.targets.is_empty()), "the plane decides nothing by itself");
     assert_eq!(bench.load(), 0, "nobody was asked");
     (placed.delivery.mechanism, placed.delivery.reason.name(), placed.outcome.is_none())
 }
 
 #[tokio::test]
-async fn what_is_edited_is_relayed_undecided() {
+async fn edited_requests_are_relayed_undecided() {
     for setting in
         [MechanismSetting::Auto, MechanismSetting::Cookie, MechanismSetting::Repair, MechanismSetting::Splice]
     {

@@ -4,15 +4,15 @@ use super::*;
 use larder_core::handoff::End;
 
 #[tokio::test]
-async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
+async fn connections_of_the_plane_count_idle_wake_and_end() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.take(Told::Opened { key: key(2), reused, age: Duration::ZERO });
+    bench.report(DatapathEvent::Opened { key: key(2), reused, age: Duration::ZERO });
     bench.notes(|notes| {
-        notes.flows.insert(key(2), To::Node(reused.node));
+        notes.flows.insert(key(2), Destination::Node(reused.node));
     });
-    assert_eq!((bench.load(), bench.edge.peers.opened_seen(reused.node)), (2, 1));
+    assert_eq!((bench.load(), bench.edge.channels.opened_seen(reused.node)), (2, 1));
     bench.notes(|notes| notes.now_ns = 2_000_000_000);
     bench.edge.review();
     bench.edge.sweep();
@@ -20,8 +20,8 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     bench.edge.review();
     bench.edge.sweep();
     assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
-    bench.take(Told::Woke { key: key(2), node: reused.node });
-    bench.take(Told::Woke { key: key(2), node: reused.node });
+    bench.report(DatapathEvent::Woke { key: key(2), node: reused.node });
+    bench.report(DatapathEvent::Woke { key: key(2), node: reused.node });
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.flows.clear());
     bench.edge.review();
@@ -37,13 +37,13 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     for port in [1, 2] {
         bench.punt(key(port), true, 1, GET);
         bench.notes(|notes| notes.flags.insert(key(port), fin));
-        bench.take(ended(key(port), fin));
+        bench.report(ended(key(port), fin));
     }
     bench.edge.review();
     assert_eq!((bench.load(), bench.edge.sizes().1), (0, 2), "most have had all that they asked for");
     let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
     for (port, node) in [1, 2].into_iter().zip(nodes) {
-        bench.take(Told::Woke { key: key(port), node });
+        bench.report(DatapathEvent::Woke { key: key(port), node });
     }
     assert_eq!(bench.load(), 2, "these acknowledge more");
     let node = nodes[0];
@@ -59,16 +59,16 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
 
 /// A node may be done with a connection before the edge has looked at what the plane tells of its begin.
 #[tokio::test]
-async fn an_end_that_is_heard_before_the_begin_ends_it() {
+async fn an_end_that_precedes_the_opening_ends_the_connection() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
     bench.notes(|notes| {
-        notes.flows.insert(key(2), To::Node(reused.node));
-        notes.untold.push((key(2), reused));
+        notes.flows.insert(key(2), Destination::Node(reused.node));
+        notes.unreported.push((key(2), reused));
     });
     let socket = |key: FlowKey| Socket { connection: key.into(), first_seq: 0 };
-    bench.edge.node_says(reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
+    bench.edge.handle_node_message(reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     // Nor are they taken for connections from before a restart.
     bench.notes(|notes| notes.now_ns = 9_000_000_000);
@@ -76,7 +76,7 @@ async fn an_end_that_is_heard_before_the_begin_ends_it() {
     bench.edge.sweep();
     assert_eq!(bench.load(), 0);
     bench.notes(|notes| {
-        notes.flows.insert(key(3), To::Node(reused.node));
+        notes.flows.insert(key(3), Destination::Node(reused.node));
         notes.seen_ns.insert(key(3), 9_000_000_000);
         notes.end_meanwhile.push(key(3));
     });
@@ -95,7 +95,7 @@ async fn a_new_connection_of_old_addresses_ends_the_old_one() {
 }
 
 #[tokio::test]
-async fn connections_of_a_dead_node_are_told() {
+async fn connections_of_a_dead_node_are_reset() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
@@ -103,7 +103,7 @@ async fn connections_of_a_dead_node_are_told() {
     bench.edge.review();
     bench.edge.sweep();
     assert!(bench.notes(|notes| notes.reset.is_empty()), "its channel is up: it is only slow");
-    bench.edge.peers.set_bits(node, 0);
+    bench.edge.channels.set_bits(node, 0);
     bench.edge.review();
     assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
     assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [None], "the plane has seen its numbers");
@@ -115,7 +115,7 @@ async fn connections_from_before_a_restart_are_counted() {
     bench.notes(|notes| {
         // The plane has had it for long, and something came just now.
         notes.now_ns = 9_000_000_000;
-        notes.flows.insert(key(1), To::Node(NodeId(1)));
+        notes.flows.insert(key(1), Destination::Node(NodeId(1)));
         notes.seen_ns.insert(key(1), 9_000_000_000);
     });
     bench.edge.review();
@@ -124,7 +124,7 @@ async fn connections_from_before_a_restart_are_counted() {
     let live = [key(5)].into_iter().collect();
     bench.reconcile(NodeId(1), &live, Time::ZERO);
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
-    assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
+    assert_eq!(entered, Some(Destination::Node(NodeId(1))), "what the node has, the plane forwards");
 }
 
 /// At the end a connection from before the start, which rests and counts for nobody, is forwarded on; one whose client went
@@ -136,23 +136,23 @@ async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
         let bench = Bench::new(|_| {});
         bench.notes(|notes| {
             notes.now_ns = 9 * hour;
-            notes.flows.insert(key(1), To::Node(NodeId(1)));
+            notes.flows.insert(key(1), Destination::Node(NodeId(1)));
             notes.seen_ns.insert(key(1), 9 * hour - silent_ns);
         });
         bench.edge.review();
         bench.edge.sweep();
         assert_eq!(bench.edge.sizes(), (0, 0, 0), "it counts for nobody");
-        bench.edge.clone().drain_out(Duration::from_millis(200)).await;
+        bench.edge.clone().wait_for_connections(Duration::from_millis(200)).await;
         assert_eq!(bench.notes(|notes| notes.taken_off), !stays);
     }
 }
 
 /// The node has a connection's packets, and the plane no room for it: nothing more of the client's would get there.
 #[tokio::test]
-async fn a_client_whose_connection_finds_no_room_is_told() {
+async fn a_client_is_reset_if_the_flow_table_is_full() {
     let bench = Bench::new(|_| {});
     bench.notes(|notes| notes.full = true);
-    bench.take(Told::Punt {
+    bench.report(DatapathEvent::Punt {
         key: key(1),
         first: true,
         head: None,
@@ -170,13 +170,13 @@ async fn a_client_whose_connection_finds_no_room_is_told() {
 /// What a node says it has is entered only where nobody else has its addresses by now: one that is held, one that the plane
 /// knows, or one at another node.
 #[tokio::test]
-async fn a_nodes_word_does_not_take_the_next_connection() {
+async fn a_nodes_list_does_not_replace_newer_connections() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
     let (node, other) = bench.notes(|notes| {
         let node = notes.forwarded[0].0;
-        notes.flows.insert(key(3), To::Here);
+        notes.flows.insert(key(3), Destination::Here);
         notes.flows.remove(&key(1));
         (node, NodeId(1 - node.0))
     });
@@ -184,9 +184,13 @@ async fn a_nodes_word_does_not_take_the_next_connection() {
     let live = [key(1), key(2), key(3), key(4)].into_iter().collect();
     bench.reconcile(other, &live, Time::ZERO);
     let flows = bench.notes(|notes| notes.flows.clone());
-    assert_eq!(flows, [(key(3), To::Here), (key(4), To::Node(other))].into());
+    assert_eq!(flows, [(key(3), Destination::Here), (key(4), Destination::Node(other))].into());
     bench.reconcile(node, &live, Time::ZERO);
-    assert_eq!(bench.notes(|notes| notes.flows.get(&key(1)).copied()), Some(To::Node(node)), "forgotten");
+    assert_eq!(
+        bench.notes(|notes| notes.flows.get(&key(1)).copied()),
+        Some(Destination::Node(node)),
+        "forgotten"
+    );
 }
 
 /// A forged RST has ended the account of a connection that its node still has.
@@ -196,14 +200,14 @@ async fn a_connection_that_goes_on_after_its_end_counts_again() {
     for port in [1, 2] {
         bench.punt(key(port), true, 1, GET);
         bench.notes(|notes| notes.flags.insert(key(port), flow_flag::CLIENT_RST | flow_flag::TOLD));
-        bench.take(ended(key(port), flow_flag::CLIENT_RST));
+        bench.report(ended(key(port), flow_flag::CLIENT_RST));
     }
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
     let listed = |port: u16| [key(port)].into_iter().collect();
     let before = bench.edge.decider.clock.now();
     for (port, node) in [1, 2].into_iter().zip(nodes) {
-        bench.take(Told::Woke { key: key(port), node });
+        bench.report(DatapathEvent::Woke { key: key(port), node });
     }
     assert_eq!(bench.load(), 0, "late packets follow a real end too");
     bench.reconcile(nodes[0], &listed(1), before);
@@ -221,11 +225,11 @@ async fn a_connection_that_goes_on_after_its_end_counts_again() {
 
 /// The edge has taken a silence after the client's end for that of the connection.
 #[tokio::test]
-async fn an_end_that_only_looks_like_one_is_watched() {
+async fn an_apparent_end_is_watched() {
     let bench = Bench::new(|_| {});
     let fin = flow_flag::CLIENT_FIN | flow_flag::ACKED;
     bench.punt(key(1), true, 1, GET);
-    bench.take(ended(key(1), flow_flag::CLIENT_FIN));
+    bench.report(ended(key(1), flow_flag::CLIENT_FIN));
     bench.notes(|notes| {
         notes.flags.insert(key(1), fin);
         notes.now_ns = 9_000_000_000;

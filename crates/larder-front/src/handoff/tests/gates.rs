@@ -5,11 +5,11 @@ use larder_core::dispatch::Served;
 use larder_core::policy::thresholds::HighRule;
 
 #[tokio::test(start_paused = true)]
-async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing() {
+async fn gates_follow_loads_and_close_for_unusable_nodes() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.take(Told::Opened { key: key(2), reused, age: Duration::ZERO });
+    bench.report(DatapathEvent::Opened { key: key(2), reused, age: Duration::ZERO });
     let (node, other) = (reused.node, NodeId(1 - reused.node.0));
     let gates = || {
         bench.edge.set_gates();
@@ -22,7 +22,7 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
     // A failure that traffic has seen, a channel that is down, a node that takes nothing.
     let failures = &bench.edge.decider.nodes.get(node).expect("the node").to_arc().expect("the node");
     failures.failures.store(1, std::sync::atomic::Ordering::Relaxed);
-    bench.edge.peers.set_bits(other, 0);
+    bench.edge.channels.set_bits(other, 0);
     let (shut, _) = gates();
     assert!(!shut[&Some(node)].1 && !shut[&Some(other)].1);
     failures.failures.store(0, std::sync::atomic::Ordering::Relaxed);
@@ -36,18 +36,18 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
 /// With room for two, one is there, and the plane has opened a second one by itself: before the first packet of a third
 /// came, after it, or while it was being looked at. The third one waits.
 #[tokio::test(start_paused = true)]
-async fn what_the_plane_has_opened_takes_its_place_before_it_is_told() {
+async fn unreported_connections_of_the_plane_are_counted() {
     for order in ["before", "behind", "late"] {
         let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
         bench.punt(key(1), true, 1, GET);
         let reused = bench.notes(|notes| notes.targets[0].1);
-        let (punt, opened) = (Tale::Punt(key(2)), Tale::Opened(key(3), reused));
+        let (punt, opened) = (PreparedEvent::Punt(key(2)), PreparedEvent::Opened(key(3), reused));
         bench.notes(|notes| {
             match order {
-                "before" => notes.to_tell.extend([opened, punt]),
-                "behind" => notes.to_tell.extend([punt, opened]),
+                "before" => notes.to_report.extend([opened, punt]),
+                "behind" => notes.to_report.extend([punt, opened]),
                 _ => {
-                    notes.to_tell.push_back(punt);
+                    notes.to_report.push_back(punt);
                     notes.late.push_back(opened);
                 }
             }
@@ -62,12 +62,12 @@ async fn what_the_plane_has_opened_takes_its_place_before_it_is_told() {
 
 /// The same for a request that is relayed; and a connection whose first packet was told with it is decided all the same.
 #[tokio::test]
-async fn what_the_plane_has_opened_takes_its_place_before_a_relayed_request() {
+async fn unreported_connections_are_counted_before_a_relayed_request() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
     bench.notes(|notes| {
-        notes.to_tell.extend([Tale::Opened(key(3), reused), Tale::Punt(key(2))]);
+        notes.to_report.extend([PreparedEvent::Opened(key(3), reused), PreparedEvent::Punt(key(2))]);
         notes.opened = 1;
     });
     let mut lease = crate::lease::Lease::new(bench.edge.decider.clone());
@@ -76,7 +76,7 @@ async fn what_the_plane_has_opened_takes_its_place_before_a_relayed_request() {
     assert_eq!(bench.load(), 2);
     bench.edge.caught_up.notified().await;
     assert_eq!(bench.edge.decider.dispatcher.queued(), 1);
-    bench.edge.work_off();
+    bench.edge.process_events();
     assert_eq!(bench.edge.decider.dispatcher.queued(), 2);
 }
 
@@ -94,7 +94,7 @@ async fn gates_are_set_before_a_decision_takes_effect() {
     assert_eq!(bench.notes(|notes| notes.bases[&None]), (2, 0));
     bench.notes(|notes| {
         notes.now_ns = 9_000_000_000;
-        notes.flows.insert(key(5), To::Node(NodeId(1)));
+        notes.flows.insert(key(5), Destination::Node(NodeId(1)));
         notes.seen_ns.insert(key(5), 9_000_000_000);
     });
     bench.edge.sweep();
@@ -104,7 +104,7 @@ async fn gates_are_set_before_a_decision_takes_effect() {
 /// The least T_high of the routes whose decisions may be used again, as it is in force: one route has learned its own from
 /// how long requests take.
 #[tokio::test]
-async fn gates_go_by_the_thresholds_in_force() {
+async fn gates_use_the_thresholds_in_effect() {
     let bench = Bench::new(|config| {
         let by_delay = HighRule::ByDelay { delay: Duration::from_millis(300), service: None };
         let matcher = larder_core::rules::Matcher::new();

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::handoff::mechanism::{Delivery, DeliveryReason};
-use crate::handoff::moving::Moved;
 use crate::handoff::outputs::MoveStart;
-use crate::handoff::parts::{Load, State};
+use crate::handoff::parts::{ConnectionLoad, ConnectionState};
+use crate::handoff::socket_move::MoveOutcome;
 use crate::lease::{Lease, StartedRequest};
 use larder_core::handoff::{Answer, End};
 use larder_handoff::channel::Timing;
@@ -38,14 +38,14 @@ impl Node {
         let server = Server::bind(([127, 0, 0, 1], 0).into(), identity, vec![switch], Timing::default());
         let server = server.await.expect("a port");
         let address = server.address().expect("its address");
-        let (sink, mut peers) = tokio::sync::mpsc::channel(1);
+        let (sink, mut channels) = tokio::sync::mpsc::channel(1);
         tokio::spawn(server.run(sink));
-        bench.edge.peers.set_bits(NodeId(0), 0);
+        bench.edge.channels.set_bits(NodeId(0), 0);
         bench.edge.decider.dispatcher.fail(bench.edge.decider.clock.now(), NodeId(1), &mut Vec::new());
-        bench.edge.peers.watch(NodeId(0), address, key, None);
-        let said = bench.said.take().expect("once");
-        tokio::spawn(bench.edge.clone().hear(said));
-        let peer = peers.recv().await.expect("the switch");
+        bench.edge.channels.connect(NodeId(0), address, key, None);
+        let said = bench.messages.take().expect("once");
+        tokio::spawn(bench.edge.clone().handle_node_messages(said));
+        let peer = channels.recv().await.expect("the switch");
         let mut node = Self { peer };
         let welcome = Welcome {
             name: "a".to_owned(),
@@ -58,7 +58,7 @@ impl Node {
             accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
         };
         node.say(FromNode::Welcome(welcome)).await;
-        bench.until(|| bench.edge.peers.capability(NodeId(0)).repair).await;
+        bench.until(|| bench.edge.channels.capability(NodeId(0)).repair).await;
         node
     }
 
@@ -88,25 +88,32 @@ impl Bench {
 
     fn punt_whole(&self, key: FlowKey, seq: u32, payload: &[u8]) {
         let packet = whole(seq, payload);
-        self.take(Told::Punt { key, first: true, head: None, packet: &packet, age: Duration::ZERO });
+        self.report(DatapathEvent::Punt {
+            key,
+            first: true,
+            head: None,
+            packet: &packet,
+            age: Duration::ZERO,
+        });
     }
 
     /// A socket that moves, as far as the plane forwards its connection.
-    fn moving(&self, key: FlowKey) -> Moving {
+    fn moving(&self, key: FlowKey) -> MoveInProgress {
         let (waiter, answer) = oneshot::channel();
         let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair };
-        let (decision, load) = Load::of(self.started(), delivery, None);
-        let Some(MoveStart::Freeze(id)) = self.edge.act(Input::Move { key, decision, load, waiter }) else {
+        let (decision, load) = ConnectionLoad::new(self.started(), delivery, None);
+        let Some(MoveStart::Freeze(id)) = self.edge.handle_input(Input::Move { key, decision, load, waiter })
+        else {
             panic!("the plane has room");
         };
-        Moving { id, node: decision.node, answer }
+        MoveInProgress { id, node: decision.node, answer }
     }
 
     /// A socket that moves, whose state was sent. `first_ack`: the number of the reply's first byte.
-    fn sent(&self, key: FlowKey, first_ack: u32) -> Moving {
+    fn sent(&self, key: FlowKey, first_ack: u32) -> MoveInProgress {
         let moving = self.moving(key);
-        let state = State { checkpoint: vec![1], unread: Vec::new() };
-        self.edge.act(Input::Frozen { key, id: moving.id, first_seq: 7, first_ack, state });
+        let state = ConnectionState { checkpoint: vec![1], unread: Vec::new() };
+        self.edge.handle_input(Input::Frozen { key, id: moving.id, first_seq: 7, first_ack, state });
         moving
     }
 
@@ -118,23 +125,25 @@ impl Bench {
     }
 
     /// A node says what became of a move, or says nothing for too long.
-    fn hear_of(&self, moving: &Moving, said: Said) {
+    fn node_replies(&self, moving: &MoveInProgress, said: NodeReply) {
         let (node, id) = (moving.node, moving.id);
         match said {
-            Said::Restored => drop(self.edge.act(Input::Restored { node, id })),
-            Said::Refused => drop(self.edge.act(Input::Refused { node, id, why: "full".to_owned() })),
-            Said::Nothing => self.edge.tick(self.edge.decider.clock.now() + Duration::from_secs(31)),
+            NodeReply::Restored => drop(self.edge.handle_input(Input::Restored { node, id })),
+            NodeReply::Refused => {
+                drop(self.edge.handle_input(Input::Refused { node, id, why: "full".to_owned() }))
+            }
+            NodeReply::Nothing => self.edge.tick(self.edge.decider.clock.now() + Duration::from_secs(31)),
         }
     }
 }
 
-struct Moving {
+struct MoveInProgress {
     id: u64,
     node: NodeId,
-    answer: oneshot::Receiver<Answer<Load>>,
+    answer: oneshot::Receiver<Answer<ConnectionLoad>>,
 }
 
-impl Moving {
+impl MoveInProgress {
     /// The outcome for its socket; `None` if there is none yet.
     fn told(&mut self) -> Option<&'static str> {
         self.answer.try_recv().ok().map(|answer| match answer {
@@ -146,7 +155,7 @@ impl Moving {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Said {
+enum NodeReply {
     Restored,
     Refused,
     Nothing,
@@ -155,14 +164,14 @@ enum Said {
 /// A client resets a connection that has moved, and begins another one from the same port. The plane has told of the reset, which
 /// wakes nobody: the event must not end the other connection.
 #[tokio::test]
-async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
+async fn the_reset_of_a_moved_socket_does_not_end_the_next_connection() {
     if !larder_kernel::netns::root_or_skip("CAP_NET_ADMIN") {
         return;
     }
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     let _before = bench.moving(key(1));
-    bench.notes(|notes| notes.to_tell.push_back(Tale::Ended(key(1))));
+    bench.notes(|notes| notes.to_report.push_back(PreparedEvent::Ended(key(1))));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address");
     let _client = tokio::net::TcpStream::connect(address).await.expect("a connection");
@@ -173,7 +182,7 @@ async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
     // The switch reads all events then.
     node.say(FromNode::Closed(Vec::new())).await;
     node.say(FromNode::Restored { ids: vec![id] }).await;
-    assert!(matches!(moving.await.expect("it ends"), Moved::Gone));
+    assert!(matches!(moving.await.expect("it ends"), MoveOutcome::HandedOff));
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     let ends: Vec<End> =
         bench.edge.counts.ends().filter(|(_, count)| *count > 0).map(|(end, _)| end).collect();
@@ -183,8 +192,8 @@ async fn the_reset_of_a_moved_socket_is_not_the_next_connections() {
 /// A node answers, or does not, once another connection has the addresses: it stays as it is, whether the table or only the
 /// plane knows of it.
 #[tokio::test]
-async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
-    for said in [Said::Refused, Said::Nothing, Said::Restored] {
+async fn a_late_reply_does_not_affect_the_next_connection() {
+    for said in [NodeReply::Refused, NodeReply::Nothing, NodeReply::Restored] {
         for told in [true, false] {
             let bench = Bench::new(|_| {});
             let mut moving = bench.moving(key(1));
@@ -197,7 +206,7 @@ async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
                 bench.punt(key(1), true, 7, GET);
             }
             let before = bench.notes(|notes| notes.flows.clone());
-            bench.hear_of(&moving, said);
+            bench.node_replies(&moving, said);
             assert_eq!(moving.told(), Some("close"), "{said:?}, {told}");
             bench.notes(|notes| {
                 assert_eq!(notes.flows, before, "{said:?}, {told}");
@@ -220,28 +229,28 @@ const ACKNOWLEDGED: u32 = 1_002;
 
 /// The same answers while the connection is the same.
 #[tokio::test]
-async fn an_answer_of_a_moved_socket_is_its_connections() {
+async fn a_reply_decides_the_move_of_its_connection() {
     let (silent, _node) = with_node().await;
     let mut moving = silent.sent(key(1), ACKNOWLEDGED);
-    silent.hear_of(&moving, Said::Nothing);
+    silent.node_replies(&moving, NodeReply::Nothing);
     assert_eq!(moving.told(), Some("abort"));
     assert_eq!((silent.notes(|notes| notes.reset.clone()), silent.load()), (vec![key(1)], 0));
     let (refused, _node) = with_node().await;
     let mut moving = refused.sent(key(1), ACKNOWLEDGED);
-    refused.hear_of(&moving, Said::Refused);
-    assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (To::Here, 0));
+    refused.node_replies(&moving, NodeReply::Refused);
+    assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (Destination::Here, 0));
     assert_eq!((refused.load(), moving.told(), refused.load()), (1, Some("thaw"), 0), "with its load");
     // It had answered, and its client has had something of it.
     let (over, _node) = with_node().await;
     let mut moving = over.sent(key(1), 1);
-    over.hear_of(&moving, Said::Refused);
+    over.node_replies(&moving, NodeReply::Refused);
     assert_eq!(moving.told(), Some("close"));
     assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
 }
 
 /// Not once its host has denied the connection, or has another one on the same addresses; but as long as nothing says so.
 #[tokio::test]
-async fn nobody_waits_for_a_node_longer_than_the_client_does() {
+async fn a_move_ends_when_the_client_is_gone() {
     let denied: fn(&Bench) = |bench| bench.notes(|notes| notes.denied.push(key(1)));
     let replaced: fn(&Bench) = |bench| bench.punt(key(1), true, 7, GET);
     for (over, told, resets, load) in [(denied, "abort", 1, 0), (replaced, "close", 0, 1)] {
@@ -258,12 +267,12 @@ async fn nobody_waits_for_a_node_longer_than_the_client_does() {
 
 /// What a node refuses goes on here; but a connection that has taken over its addresses is none of its business.
 #[tokio::test]
-async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
+async fn a_refused_state_restores_only_its_own_connection() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     let first = node.state().await;
-    assert_eq!(bench.notes(|notes| notes.flows[&key(1)]), To::Node(NodeId(0)));
+    assert_eq!(bench.notes(|notes| notes.flows[&key(1)]), Destination::Node(NodeId(0)));
     bench.punt_whole(key(1), 9_007, GET);
     let second = node.state().await;
     assert_ne!(first.id, second.id);
@@ -271,20 +280,21 @@ async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
     bench.until(|| bench.moves() == 1).await;
     let untouched = || {
         let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
-        (seen, bench.edge.sizes()) == ((To::Node(NodeId(0)), 0, 0), (0, 1, 0))
+        (seen, bench.edge.sizes()) == ((Destination::Node(NodeId(0)), 0, 0), (0, 1, 0))
     };
     holds_for_async(Duration::from_millis(10), "the newer connection is untouched", untouched).await;
     node.refuse(second.id).await;
     bench.until(|| bench.edge.sizes().2 == 1).await;
-    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
-    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (Destination::Here, 1));
+    let placed =
+        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "failed"));
     assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1, "with its decision");
 }
 
 /// The plane has opened another connection on the addresses, and has yet to tell.
 #[tokio::test]
-async fn a_state_that_is_refused_leaves_alone_what_the_plane_has_yet_to_tell() {
+async fn a_refused_state_does_not_affect_an_unreported_connection() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
@@ -294,17 +304,17 @@ async fn a_state_that_is_refused_leaves_alone_what_the_plane_has_yet_to_tell() {
     bench.until(|| bench.moves() == 0).await;
     let untouched = || {
         let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
-        (seen, bench.edge.sizes()) == ((To::Node(NodeId(0)), 0, 0), (0, 1, 0))
+        (seen, bench.edge.sizes()) == ((Destination::Node(NodeId(0)), 0, 0), (0, 1, 0))
     };
     holds_for_async(Duration::from_millis(10), "the newer connection is untouched", untouched).await;
-    bench.take(ended(key(1), 0));
+    bench.report(ended(key(1), 0));
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it ends as what it was");
 }
 
 /// Where the switch lets cookies be used, a route's word for `repair` moves states only to nodes that take no cookies: such a
 /// node could accept a copy of the first packet before the state comes.
 #[tokio::test]
-async fn a_routes_repair_goes_by_cookie_where_nodes_take_cookies() {
+async fn a_route_with_repair_uses_cookies_at_cookie_nodes() {
     let moves = b"GET /moves HTTP/1.1\r\nHost: h\r\n\r\n";
     for (cookie, expected) in [(true, "cookie"), (false, "repair")] {
         let mut bench = Bench::new(|config| {
@@ -323,14 +333,14 @@ async fn a_routes_repair_goes_by_cookie_where_nodes_take_cookies() {
         bench.until(|| bench.delivered().iter().map(|(_, _, count)| count).sum::<u64>() == 2).await;
         let delivered = bench.delivered();
         assert!(delivered.iter().all(|(name, ..)| *name == expected), "{cookie}: {delivered:?}");
-        assert_eq!(bench.notes(|notes| notes.flows[&key(2)]), To::Node(NodeId(0)));
+        assert_eq!(bench.notes(|notes| notes.flows[&key(2)]), Destination::Node(NodeId(0)));
     }
 }
 
 /// A moved connection may be over as soon as it has begun. Its node's word is its own by the number; that of its predecessor,
 /// or of one whose number is not known, is not.
 #[tokio::test]
-async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
+async fn a_short_moved_connection_stops_counting_at_its_end() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
@@ -344,7 +354,7 @@ async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
 
 /// A channel that is down for longer than most need to come back: its clients are told then, and not after the longest wait.
 #[tokio::test]
-async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
+async fn an_unacknowledged_state_waits_for_its_node() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
@@ -356,7 +366,7 @@ async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
     };
     assert_eq!(later(25_000), 1, "the channel is up");
     drop(node);
-    bench.until(|| !bench.edge.peers.capability(NodeId(0)).up).await;
+    bench.until(|| !bench.edge.channels.capability(NodeId(0)).up).await;
     assert_eq!((later(1_000), later(2_001)), (1, 0));
     bench.until(|| bench.notes(|notes| notes.reset == [key(1)])).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
@@ -364,13 +374,13 @@ async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
 
 /// Another process takes the plane before a node has answered: it hears from the node what it has, and nothing counts here.
 #[tokio::test]
-async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
+async fn moves_in_progress_at_a_reload_are_left_to_the_next_process() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
     let edge = bench.edge.clone();
-    tokio::task::spawn_blocking(move || edge.let_go()).await.expect("it ends");
+    tokio::task::spawn_blocking(move || edge.release_plane()).await.expect("it ends");
     assert_eq!(bench.moves(), 0);
     bench.until(|| bench.edge.sizes() == (0, 0, 0)).await;
     assert_eq!(bench.load(), 0);
@@ -378,7 +388,7 @@ async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
 
 /// A node whose tag comes back is told.
 #[tokio::test]
-async fn a_tag_that_has_rested_is_told() {
+async fn a_restored_tag_is_sent_to_its_node() {
     let mut bench = Bench::new(|_| {});
     let mut node = Node::join(&mut bench, true).await;
     assert_eq!(node.peer.hello.tag, 0, "nobody has given it one");
@@ -393,11 +403,12 @@ async fn a_tag_that_has_rested_is_told() {
 
 /// Nobody looks at a checksum again once its bytes are in a state.
 #[tokio::test]
-async fn a_damaged_request_goes_into_no_state() {
+async fn a_damaged_request_is_not_moved() {
     let bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
     bench.punt(key(1), true, 1, GET);
-    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
-    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (Destination::Here, 1));
+    let placed =
+        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "failed"));
     assert!(matches!(placed.outcome, Some(Ok(_))), "with its decision");
 }

@@ -3,32 +3,32 @@
 use super::*;
 use crate::handoff::config::Handshake;
 use crate::handoff::keyring::Keyring;
-use crate::handoff::run::Ears;
+use crate::handoff::run::EdgeInputs;
 use larder_handoff::channel::client::What;
 use larder_handoff::channel::message::{Accepted, Live, Welcome};
 use larder_testkit::eventually_async;
 
 /// A node may refuse what it was told and take the next.
 #[tokio::test]
-async fn what_a_node_has_refused_it_may_take_later() {
+async fn a_node_may_accept_settings_after_a_refusal() {
     let bench = Bench::new(|_| {});
     let takes = |keys| Accepted { keys, tag: true, tunnel: true, services: vec![0], mixed: false };
     let mixed = Accepted { mixed: true, ..takes(true) };
-    let can = || bench.edge.peers.capability(NodeId(0));
-    bench.edge.accepted(NodeId(0), &takes(false));
+    let can = || bench.edge.channels.capability(NodeId(0));
+    bench.edge.update_capability(NodeId(0), &takes(false));
     assert!(can().up && !can().cookie && !can().repair);
-    bench.edge.accepted(NodeId(0), &takes(true));
+    bench.edge.update_capability(NodeId(0), &takes(true));
     assert!(can().cookie && can().repair);
-    bench.edge.accepted(NodeId(0), &mixed);
+    bench.edge.update_capability(NodeId(0), &mixed);
     assert!(can().up && !can().repair, "it takes another switch's cookies too");
     let stack = Bench::new(|config| config.handoff.handshake = Handshake::Stack);
-    stack.edge.accepted(NodeId(0), &mixed);
-    assert!(stack.edge.peers.capability(NodeId(0)).repair, "which are not this one's");
+    stack.edge.update_capability(NodeId(0), &mixed);
+    assert!(stack.edge.channels.capability(NodeId(0)).repair, "which are not this one's");
 }
 
 /// A node that leaves gets nothing new by the fast path, finishes what it has, and then there is no way to it any more.
 #[tokio::test]
-async fn a_node_that_leaves_finishes_and_is_closed() {
+async fn a_departing_node_finishes_and_is_closed() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
@@ -45,26 +45,26 @@ async fn a_node_that_leaves_finishes_and_is_closed() {
     bench.notes(|notes| notes.flows.clear());
     bench.edge.sweep();
     assert_eq!(bench.notes(|notes| (notes.closed.clone(), notes.reset.len())), (vec![node], 0));
-    assert!(!bench.edge.peers.capability(node).up && bench.edge.peers.leaving().is_empty());
+    assert!(!bench.edge.channels.capability(node).up && bench.edge.channels.departing().is_empty());
 }
 
 /// A node that has left and then falls silent takes nobody with it unheard.
 #[tokio::test]
-async fn clients_of_a_node_that_has_left_and_died_are_told() {
+async fn clients_of_a_departed_dead_node_are_reset() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
-    bench.edge.node_leaves(node);
-    bench.edge.peers.set_bits(node, 0);
+    bench.edge.node_left(node);
+    bench.edge.channels.set_bits(node, 0);
     let after = |seconds| {
         let now = bench.edge.decider.clock.now() + Duration::from_secs(seconds);
-        bench.edge.sweep_left(now);
+        bench.edge.sweep_departed(now);
         bench.notes(|notes| (notes.reset.len(), notes.closed.len()))
     };
     assert_eq!(after(0), (0, 0), "it may come back");
-    bench.edge.peers.set_bits(node, UP_FOR_TESTS);
+    bench.edge.channels.set_bits(node, UP_FOR_TESTS);
     assert_eq!(after(11), (0, 0), "it is back");
-    bench.edge.peers.set_bits(node, 0);
+    bench.edge.channels.set_bits(node, 0);
     assert_eq!((after(20), after(29)), ((0, 0), (0, 0)));
     assert_eq!(after(31), (1, 1));
 }
@@ -72,42 +72,42 @@ async fn clients_of_a_node_that_has_left_and_died_are_told() {
 /// Places 0, 1 and 2 were a's, b's and c's. Now the first is b's and the second a newcomer's; a is gone, and c without a
 /// place: its connections go on.
 #[tokio::test]
-async fn connections_follow_their_nodes_to_other_places() {
+async fn connections_follow_their_nodes_to_other_slots() {
     let bench = Bench::new(|_| {});
     let [a, b, c, x] = [1, 2, 3, 4].map(|byte| [byte; 32]);
     bench.notes(|notes| {
         for (index, owner) in (0..).zip([a, b, c]) {
             notes.owners.insert(NodeId(index), Owner { key: owner, since: None });
-            notes.flows.insert(key(index), To::Node(NodeId(index)));
+            notes.flows.insert(key(index), Destination::Node(NodeId(index)));
         }
     });
-    bench.edge.settle_places(&[(NodeId(0), b), (NodeId(1), x)].into());
+    bench.edge.reconcile_slots(&[(NodeId(0), b), (NodeId(1), x)].into());
     bench.notes(|notes| {
         assert_eq!(notes.reset, [key(0)], "a's place is another's");
-        assert_eq!(notes.flows[&key(1)], To::Node(NodeId(0)), "b has moved");
-        assert_eq!(notes.flows[&key(2)], To::Node(NodeId(2)), "c has its place to the end");
+        assert_eq!(notes.flows[&key(1)], Destination::Node(NodeId(0)), "b has moved");
+        assert_eq!(notes.flows[&key(2)], Destination::Node(NodeId(2)), "c has its place to the end");
         let closed: std::collections::BTreeSet<NodeId> = notes.closed.drain(..).collect();
         assert_eq!(closed, [NodeId(0), NodeId(1)].into(), "closed until the channels are up");
         let moved = |key| Owner { key, since: Some(Duration::ZERO) };
         assert_eq!((notes.owners[&NodeId(0)], notes.owners[&NodeId(1)]), (moved(b), moved(x)));
     });
-    bench.edge.settle_places(&[(NodeId(0), b), (NodeId(1), x)].into());
+    bench.edge.reconcile_slots(&[(NodeId(0), b), (NodeId(1), x)].into());
     assert!(bench.notes(|notes| notes.closed.is_empty() && notes.reset.len() == 1), "all is as it was");
 }
 
 /// A place that another node had is emptied, and has no tag at first.
 #[tokio::test]
-async fn a_place_is_used_again() {
+async fn a_slot_is_reused() {
     let bench = Bench::new(|_| {});
     let node = bench.edge.decider.nodes.get(NodeId(0)).and_then(|node| node.to_arc()).expect("it is there");
     bench.notes(|notes| {
         notes.owners.insert(NodeId(5), Owner { key: [9; 32], since: None });
-        notes.flows.insert(key(1), To::Node(NodeId(5)));
+        notes.flows.insert(key(1), Destination::Node(NodeId(5)));
     });
     for (place, tag) in [(NodeId(5), 0), (NodeId(6), 7)] {
-        bench.edge.take_place(place, &node);
-        assert_eq!(bench.edge.peers.tag_of(place), tag, "{place}");
-        assert_eq!(bench.notes(|notes| notes.owners[&place].key), crate::handoff::key_of(&node));
+        bench.edge.assign_slot(place, &node);
+        assert_eq!(bench.edge.channels.tag_of(place), tag, "{place}");
+        assert_eq!(bench.notes(|notes| notes.owners[&place].key), crate::handoff::node_key(&node));
     }
     assert_eq!(bench.notes(|notes| notes.reset.clone()), [key(1)]);
     // An hour later nothing of the other node's can be left.
@@ -115,8 +115,8 @@ async fn a_place_is_used_again() {
         let owner = notes.owners.get_mut(&NodeId(5)).expect("it has one");
         owner.since = Some(Duration::from_secs(3_600));
     });
-    bench.edge.take_place(NodeId(5), &node);
-    assert_eq!(bench.edge.peers.tag_of(NodeId(5)), 6);
+    bench.edge.assign_slot(NodeId(5), &node);
+    assert_eq!(bench.edge.channels.tag_of(NodeId(5)), 6);
     // The same, without a start.
     let minutes = |count: u64| {
         bench.notes(|notes| {
@@ -124,23 +124,23 @@ async fn a_place_is_used_again() {
             notes.owners.insert(NodeId(0), owner);
         });
         bench.edge.sweep();
-        bench.edge.peers.tag_of(NodeId(0))
+        bench.edge.channels.tag_of(NodeId(0))
     };
     assert_eq!((minutes(59), minutes(60)), (0, 1));
 }
 
 /// While the way to a node is being looked for, on a runtime of one thread, connections are decided.
 #[tokio::test]
-async fn what_nodes_say_holds_nothing_up() {
+async fn node_messages_do_not_block_decisions() {
     let bench = Bench::new(|_| {});
-    bench.edge.peers.set_bits(NodeId(0), 0);
+    bench.edge.channels.set_bits(NodeId(0), 0);
     bench.notes(|notes| notes.link_takes = Duration::from_secs(2));
     let (said, nodes) = tokio::sync::mpsc::channel(1);
     // Never readable: events are taken with every tick.
     let (plane, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let keyring = Keyring::new([0; 32], Duration::from_secs(300));
-    let ears = Ears { nodes, plane: Some(plane.into()), keyring, unread: Vec::new() };
-    let work = tokio::spawn(bench.edge.clone().run(ears));
+    let inputs = EdgeInputs { nodes, plane: Some(plane.into()), keyring, unread: Vec::new() };
+    let work = tokio::spawn(bench.edge.clone().run(inputs));
     let welcome = Welcome {
         name: "a".to_owned(),
         incarnation: 1,
@@ -154,9 +154,9 @@ async fn what_nodes_say_holds_nothing_up() {
     said.send(Event { node: 0, session: 1, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
     eventually_async("the link is being made", || bench.notes(|notes| notes.links_begun > 0).then_some(()))
         .await;
-    bench.notes(|notes| notes.to_tell.push_back(Tale::Punt(key(1))));
+    bench.notes(|notes| notes.to_report.push_back(PreparedEvent::Punt(key(1))));
     eventually_async("the connection is placed", || (bench.load() > 0).then_some(())).await;
-    let up = || bench.edge.peers.capability(NodeId(0));
+    let up = || bench.edge.channels.capability(NodeId(0));
     assert!(!up().up, "it was decided before the way was found");
     eventually_async("the node is up", || up().up.then_some(())).await;
     assert!(up().cookie && up().linked);
@@ -165,7 +165,7 @@ async fn what_nodes_say_holds_nothing_up() {
 
 /// Others have their turn while a long list is worked through.
 #[tokio::test]
-async fn a_long_list_is_worked_through_in_pieces() {
+async fn a_long_list_is_handled_in_pieces() {
     let bench = Bench::new(|_| {});
     let socket = |port| Socket { connection: key(port).into(), first_seq: 0 };
     let live = Live { connections: (1..=10_000).map(socket).collect(), last: true };
@@ -177,7 +177,7 @@ async fn a_long_list_is_worked_through_in_pieces() {
             tokio::task::yield_now().await;
         }
     });
-    bench.edge.node_lives(NodeId(1), live).await;
+    bench.edge.handle_connection_list(NodeId(1), live).await;
     others.abort();
     assert_eq!(bench.notes(|notes| notes.flows.len()), 10_000);
     assert!(turns.load(std::sync::atomic::Ordering::Relaxed) > 20, "{turns:?}");
@@ -185,7 +185,7 @@ async fn a_long_list_is_worked_through_in_pieces() {
 
 /// A connection that came after the list was asked for says nothing by not being in it, however long the list takes.
 #[tokio::test]
-async fn a_late_list_ends_nothing_that_is_younger() {
+async fn a_late_list_ends_no_newer_connection() {
     let bench = Bench::new(|_| {});
     let asked = bench.edge.decider.clock.now();
     bench.punt(key(1), true, 1, GET);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use larder_front::{Forward, NodeEntry};
+use larder_front::{Encapsulation, NodeEntry};
 use larder_kernel::neighbour::{holder, interface_for};
 use larder_kernel::probe::{Finding, Mechanism, Role, State, Subject};
 
@@ -55,11 +55,11 @@ impl Ask {
         self.asked = config.handoff.setting.into();
         self.listen.clone_from(&config.listen);
         self.subject.services.extend(&config.listen);
-        self.subject.tunnels |= config.handoff.forward != Forward::L2;
+        self.subject.tunnels |= config.handoff.forward != Encapsulation::L2;
         let by_address = || interface_for(config.listen.first()?.ip());
         let interface = self.subject.interface.take();
         self.subject.interface = interface.or_else(|| config.handoff.interface.clone()).or_else(by_address);
-        let moves = config.handoff.moves_connections();
+        let moves = config.handoff.hands_off();
         // With none that takes connections by config, all are looked at: the answer is what they could have.
         let some_take = config.nodes.iter().any(|node| node.handoff.is_some());
         for node in &config.nodes {

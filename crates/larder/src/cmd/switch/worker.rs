@@ -356,7 +356,7 @@ impl Worker {
         self.admin.pause();
         let (handle, roster) = (self.handle.clone(), self.roster.clone());
         let files = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
-            let gone = handle.let_go();
+            let gone = handle.release_plane();
             let nodes = link::blob(&serde_json::to_vec(&roster.handed())?)?;
             let shares = link::blob(&serde_json::to_vec(&handle.shares())?)?;
             Ok((gone, [nodes, link::blob(&handle.handover())?, shares]))

@@ -1,4 +1,4 @@
-//! The nodes' side of the control channel: what each can do, and what it tells.
+//! Control channels to the nodes: capabilities of each node, and its messages.
 
 use super::lock::lock;
 use larder_core::{NodeId, Time};
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use tokio::sync::mpsc;
 
-/// Messages of all nodes that may wait for the edge; a node that says more is slowed down.
+/// Maximum number of queued messages from all nodes. Beyond it, nodes are slowed down.
 const EVENTS_MAX: usize = 1_024;
 
 const TAG_MAX: u8 = 127;
@@ -22,110 +22,111 @@ pub(super) const COOKIE: u8 = 2;
 pub(super) const REPAIR: u8 = 4;
 pub(super) const LINKED: u8 = 8;
 pub(super) const LATERAL: u8 = 16;
-/// All of it.
+/// All capabilities of a node.
 #[cfg(test)]
 pub(super) const UP_FOR_TESTS: u8 = UP | COOKIE | REPAIR | LINKED;
 #[cfg(test)]
 pub(super) const LATERAL_FOR_TESTS: u8 = LATERAL;
 
-/// How a node takes connections, for status pages.
+/// Handoff status of a node.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct HandoffStatus {
-    /// Its control channel: `up`, `connecting`, or `down: ` and why.
+    /// State of its control channel: `up`, `connecting`, or `down: ` and the reason.
     pub channel: String,
-    /// The name by which its agent goes.
+    /// Name of its agent.
     pub agent: Option<String>,
-    /// It can be handed connections by cookie now.
+    /// Whether it accepts connections by cookie now.
     pub cookie: bool,
-    /// It can be handed sockets now.
+    /// Whether it accepts moved sockets now.
     pub repair: bool,
 }
 
-/// What a node can do at the moment.
+/// Current capabilities of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Capability {
-    /// Its control channel is up.
+pub(crate) struct NodeCapability {
+    /// Whether its control channel is up.
     pub(crate) up: bool,
-    /// Its kernel accepts connections by cookie, and believes our keys.
+    /// Whether it accepts connections by cookie with our keys.
     pub(crate) cookie: bool,
-    /// It takes sockets.
+    /// Whether it accepts moved sockets.
     pub(crate) repair: bool,
-    /// The forwarding plane knows the way to it.
+    /// Whether the forwarding plane has a link to it.
     pub(crate) linked: bool,
-    /// Its server fetches from others what they have.
+    /// Whether its server fetches from other nodes what they have.
     pub(crate) lateral: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct ChannelSlot {
     pub(super) bits: AtomicU8,
-    /// In its connections' timestamps.
+    /// Tag in the timestamps of its connections.
     pub(super) tag: AtomicU8,
-    /// Of [`COOKIE`] and [`REPAIR`], those that the node's host can; whether it does so for us is for it to accept.
+    /// Bits of [`COOKIE`] and [`REPAIR`] that the node's host supports. The node decides whether it uses them for
+    /// this switch.
     pub(super) able: AtomicU8,
-    /// Connections opened by the fast path that the dispatcher has been told of.
+    /// Connections opened by the fast path that the dispatcher has counted.
     pub(super) opened_seen: AtomicU32,
     pub(super) channel: Mutex<Option<NodeChannel>>,
-    /// Of the node's latest welcome.
+    /// Incarnation of the node's latest welcome.
     pub(super) incarnation: AtomicU64,
     pub(super) dead: AtomicBool,
-    /// Of its interface, as it said last.
+    /// MAC address that its interface last reported.
     pub(super) mac: Mutex<Option<[u8; 6]>>,
-    /// Of the channel's connections the one that was heard to come up last: by no other are moves sent, nor is asked for all.
+    /// Newest session of the channel. Only this session sends moves and requests full lists.
     pub(super) session: AtomicU64,
-    /// The node has left, and finishes what it has.
-    pub(super) left: Mutex<Option<Left>>,
+    /// Departure of a node that has left and finishes its connections.
+    pub(super) departure: Mutex<Option<Departure>>,
 }
 
-/// A node that has left.
+/// Departure of a node.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Left {
-    /// Since when its channel is down.
-    pub(super) silent: Option<Time>,
+pub(super) struct Departure {
+    /// Time since which its channel is down.
+    pub(super) silent_since: Option<Time>,
 }
 
-/// All nodes.
+/// Control channels to all nodes.
 #[derive(Debug)]
-pub(crate) struct Peers {
-    slots: Box<[Slot]>,
+pub(crate) struct NodeChannels {
+    slots: Box<[ChannelSlot]>,
     identity: Option<Identity>,
     sink: mpsc::Sender<Event>,
     hello: Mutex<Hello>,
-    /// As [`Slot::opened_seen`], of all nodes.
+    /// Sum of [`ChannelSlot::opened_seen`] over all nodes.
     opened_seen: AtomicU32,
 }
 
-impl Peers {
-    /// Room for so many nodes, and what they will tell.
+impl NodeChannels {
+    /// Creates the channels for this number of nodes, and the receiver of their messages.
     pub(crate) fn new(
         nodes_max: u16,
         identity: Option<Identity>,
         hello: Hello,
     ) -> (Self, mpsc::Receiver<Event>) {
         let (sink, events) = mpsc::channel(EVENTS_MAX);
-        let peers = Self {
-            slots: (0..nodes_max).map(|_| Slot::default()).collect(),
+        let channels = Self {
+            slots: (0..nodes_max).map(|_| ChannelSlot::default()).collect(),
             identity,
             sink,
             hello: Mutex::new(hello),
             opened_seen: AtomicU32::new(0),
         };
-        (peers, events)
+        (channels, events)
     }
 
-    /// How many nodes there is room for.
-    pub(super) fn places(&self) -> u16 {
+    /// Returns the number of slots.
+    pub(super) fn capacity(&self) -> u16 {
         u16::try_from(self.slots.len()).unwrap_or(u16::MAX)
     }
 
-    pub(super) fn slot(&self, node: NodeId) -> Option<&Slot> {
+    pub(super) fn slot(&self, node: NodeId) -> Option<&ChannelSlot> {
         self.slots.get(node.index())
     }
 
-    /// What a node can do; nothing if it is not known.
-    pub(crate) fn capability(&self, node: NodeId) -> Capability {
+    /// Returns the capabilities of a node; none if it is unknown.
+    pub(crate) fn capability(&self, node: NodeId) -> NodeCapability {
         let bits = self.slot(node).map_or(0, |slot| slot.bits.load(Relaxed));
-        Capability {
+        NodeCapability {
             up: bits & UP != 0,
             cookie: bits & COOKIE != 0,
             repair: bits & REPAIR != 0,
@@ -134,7 +135,7 @@ impl Peers {
         }
     }
 
-    /// Sets what a node can do.
+    /// Sets the capabilities of a node.
     #[cfg(test)]
     pub(super) fn set_bits(&self, node: NodeId, bits: u8) {
         if let Some(slot) = self.slot(node) {
@@ -143,7 +144,7 @@ impl Peers {
         }
     }
 
-    /// How a node stands, for people; `None` if it takes no connections.
+    /// Returns the status of a node; `None` if it takes no connections.
     pub(crate) fn status(&self, node: NodeId) -> Option<HandoffStatus> {
         let state =
             lock(&self.slot(node)?.channel).as_ref().map(|channel| channel.state().borrow().clone())?;
@@ -152,11 +153,11 @@ impl Peers {
             ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),
             ChannelState::Waiting { why: reason, .. } => (format!("down: {reason}"), None),
         };
-        let Capability { up, cookie, repair, linked, .. } = self.capability(node);
+        let NodeCapability { up, cookie, repair, linked, .. } = self.capability(node);
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
     }
 
-    /// What names the node in timestamps; 0 if nothing does.
+    /// Returns the tag of the node in timestamps; 0 if it has none.
     pub(super) fn tag_of(&self, node: NodeId) -> u8 {
         self.slot(node).map_or(0, |slot| slot.tag.load(Relaxed))
     }
@@ -167,54 +168,59 @@ impl Peers {
         }
     }
 
-    /// Nothing new goes to any node.
-    pub(super) fn offer_nothing(&self) {
+    /// Clears the capabilities of all nodes, so that they get nothing new.
+    pub(super) fn clear_capabilities(&self) {
         for slot in &self.slots {
             slot.able.store(0, Relaxed);
             slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
         }
     }
 
-    /// Ends all channels: nodes keep what they have.
-    pub(crate) fn hush(&self) {
+    /// Closes all channels. Nodes keep their connections.
+    pub(crate) fn close_all(&self) {
         for slot in &self.slots {
             slot.bits.store(0, Relaxed);
             drop(lock(&slot.channel).take());
         }
     }
 
-    /// Connects to a node's control address and keeps doing so. The node is told that packets come by `tunnel`.
-    pub(crate) fn watch(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
+    /// Connects to a node's control address and reconnects until the channel is closed. `tunnel` is the encapsulation
+    /// of packets to the node.
+    pub(crate) fn connect(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
         let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
         let peer = Peer { node: node.0, address, key };
         let mut hello = lock(&self.hello).clone();
         (hello.tag, hello.tunnel) = (slot.tag.load(Relaxed), tunnel);
         let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
         *lock(&slot.channel) = Some(channel);
-        *lock(&slot.left) = None;
+        *lock(&slot.departure) = None;
     }
 
-    /// Looks at what is known of a node's leave.
-    pub(super) fn with_left<R>(&self, node: NodeId, look: impl FnOnce(&mut Option<Left>) -> R) -> Option<R> {
-        self.slot(node).map(|slot| look(&mut lock(&slot.left)))
+    /// Calls `look` with the departure of a node.
+    pub(super) fn with_departure<R>(
+        &self,
+        node: NodeId,
+        look: impl FnOnce(&mut Option<Departure>) -> R,
+    ) -> Option<R> {
+        self.slot(node).map(|slot| look(&mut lock(&slot.departure)))
     }
 
-    /// The nodes that have left and finish what they have.
-    pub(super) fn leaving(&self) -> Vec<NodeId> {
-        let left = (0..).zip(&self.slots).filter(|(_, slot)| lock(&slot.left).is_some());
+    /// Returns the nodes that have left and finish their connections.
+    pub(super) fn departing(&self) -> Vec<NodeId> {
+        let left = (0..).zip(&self.slots).filter(|(_, slot)| lock(&slot.departure).is_some());
         left.map(|(index, _)| NodeId(index)).collect()
     }
 
-    /// Ends the channel to a node that has left, and has nothing any more.
-    pub(super) fn unwatch(&self, node: NodeId) {
+    /// Closes the channel to a node that has left and has no connections.
+    pub(super) fn disconnect(&self, node: NodeId) {
         if let Some(slot) = self.slot(node) {
             *lock(&slot.channel) = None;
-            *lock(&slot.left) = None;
+            *lock(&slot.departure) = None;
             slot.bits.store(0, Relaxed);
         }
     }
 
-    /// Tells every node the live keys.
+    /// Sends the active keys to every node.
     pub(crate) fn set_keys(&self, keys: Keys) {
         lock(&self.hello).keys = keys;
         self.slots.iter().for_each(|slot| {
@@ -224,7 +230,7 @@ impl Peers {
         });
     }
 
-    /// One more connection that the fast path has opened is counted.
+    /// Counts a connection that the fast path has opened.
     pub(crate) fn count_opened(&self, node: NodeId) {
         if let Some(slot) = self.slot(node) {
             slot.opened_seen.fetch_add(1, Relaxed);
@@ -232,7 +238,7 @@ impl Peers {
         }
     }
 
-    /// What was opened before this start is nobody's to count.
+    /// Starts counting after the connections that were opened before this start.
     pub(super) fn begin_counting(&self, opened: impl Fn(Option<NodeId>) -> u32) {
         for (index, slot) in (0..).zip(&self.slots) {
             slot.opened_seen.store(opened(Some(NodeId(index))), Relaxed);
@@ -240,18 +246,18 @@ impl Peers {
         self.opened_seen.store(opened(None), Relaxed);
     }
 
-    /// How many of them are.
+    /// Returns the counted connections of a node.
     pub(crate) fn opened_seen(&self, node: NodeId) -> u32 {
         self.slot(node).map_or(0, |slot| slot.opened_seen.load(Relaxed))
     }
 
-    /// How many of all nodes are.
+    /// Returns the counted connections of all nodes.
     pub(crate) fn opened_seen_sum(&self) -> u32 {
         self.opened_seen.load(Relaxed)
     }
 
-    /// Whether a node is dead from now on; `true` if it has just died.
-    pub(super) fn note_dead(&self, node: NodeId, dead: bool) -> bool {
+    /// Sets whether a node is dead. Returns true if it has just died.
+    pub(super) fn set_dead(&self, node: NodeId, dead: bool) -> bool {
         self.slot(node).is_some_and(|slot| !slot.dead.swap(dead, Relaxed) && dead)
     }
 
@@ -261,8 +267,7 @@ impl Peers {
         lock(&slot.channel).as_ref().ok_or(SendError::Down)?.send(message)
     }
 
-    /// Sends a message to a node, by that of the channel's connections only that was heard to come up last: what the node names
-    /// afterwards tells of it.
+    /// Sends a message to a node in the newest session only, so that later lists of the node refer to it.
     pub(crate) fn send_in_session(&self, node: NodeId, message: &ToNode) -> Result<(), SendError> {
         let slot = self.slot(node).ok_or(SendError::Down)?;
         let channel = lock(&slot.channel);
@@ -270,8 +275,8 @@ impl Peers {
     }
 }
 
-/// The tag of a node in timestamps: only the first 127 slots have one, for a clock with a higher one looks like one that
-/// has gone back (RFC 7323 section 5.2).
+/// Returns the tag of a node in timestamps. Only the first 127 slots have one, because a clock with a higher tag
+/// looks as if it had gone back (RFC 7323 section 5.2).
 pub(crate) fn tag(node: NodeId) -> u8 {
     u8::try_from(node.0 + 1).ok().filter(|tag| *tag <= TAG_MAX).unwrap_or(0)
 }

@@ -1,12 +1,12 @@
-//! `repair` without a socket: the forwarding plane has answered the handshake, the request is held, and the node gets the
-//! state that a socket of this host would have ([`Checkpoint::begun`]).
+//! `repair` without a socket: the forwarding plane has completed the handshake and holds the request, and the node
+//! gets the state that a socket of this host would have ([`Checkpoint::begun`]).
 
 use super::edge::Edge;
 use super::frame::{self, Frame};
 use super::lock::lock;
+use super::log_text::LogText;
 use super::mechanism::{Delivery, DeliveryReason, Mechanism};
-use super::parts::{Load, State};
-use super::text::Text;
+use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
 use larder_core::handoff::Input;
 use larder_kernel::FlowKey;
@@ -14,35 +14,35 @@ use larder_kernel::plane::is_undamaged;
 use larder_kernel::repair::Checkpoint;
 use std::sync::Arc;
 
-/// The checkpoint that a socket of a held connection would have.
+/// Checkpoint of the socket that a held connection would have.
 struct FirstCheckpoint {
-    /// Encoded.
+    /// Encoded checkpoint.
     checkpoint: Vec<u8>,
-    /// The number of the client's first byte.
+    /// Sequence number of the client's first byte.
     first_seq: u32,
-    /// All that is held is in it.
+    /// Whether it contains all held bytes.
     complete: bool,
 }
 
 impl Edge {
-    /// Gives a held connection to the node that was decided on.
-    pub(super) fn give_state(
+    /// Sends the state of a held connection to the chosen node.
+    pub(super) fn send_first_state(
         &self,
         (key, generation): (FlowKey, u64),
         started: StartedRequest,
-        text: Option<Arc<Text>>,
+        text: Option<Arc<LogText>>,
     ) {
         let mut machine = lock(&self.machine);
-        // Otherwise its client has reset it meanwhile.
+        // If there are no packets, the client has reset the connection.
         let Some(frames) = machine.packets(key, generation) else { return };
-        let input = match self.state(key, frames, self.peers.tag_of(started.decision.node)) {
+        let input = match self.state(key, frames, self.channels.tag_of(started.decision.node)) {
             Some(FirstCheckpoint { checkpoint, first_seq, complete }) => {
                 let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair };
-                let (decision, load) = Load::of(started, delivery, text);
-                let state = State { checkpoint, unread: Vec::new() };
+                let (decision, load) = ConnectionLoad::new(started, delivery, text);
+                let state = ConnectionState { checkpoint, unread: Vec::new() };
                 Input::State { key, generation, decision, load, state, first_seq, complete }
             }
-            // What the client sends has not what a state needs: its timestamps, say, or a good checksum.
+            // The packets cannot make a state: for example, timestamps are missing or a checksum is wrong.
             None => {
                 let verdict = (Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
                 Input::Here { key, generation, verdict }
@@ -51,16 +51,16 @@ impl Edge {
         self.drive(&mut machine, self.decider.clock.now(), input);
     }
 
-    /// The state of a held connection.
+    /// Builds the state of a held connection.
     fn state(&self, key: FlowKey, frames: &[Frame], tag: u8) -> Option<FirstCheckpoint> {
-        // What was damaged on its way must not become the client's word: nobody looks at its checksum any more.
+        // Damaged bytes must not enter the state, because no later step verifies their checksum.
         if !frames.iter().all(|frame| is_undamaged(&frame.bytes)) {
             return None;
         }
         let server = *self.services.get(usize::from(key.service))?;
         let received = frame::payload(frames);
-        let complete = frame::is_all(frames, received.len());
-        // What it says of the client comes from the packet that proved its cookie.
+        let complete = frame::is_complete(frames, received.len());
+        // The facts about the client come from the packet that proved the cookie.
         let first = frames.first()?;
         let state = Checkpoint::begun(&first.bytes, (server, key.client), received, tag)?;
         let first_seq = state.unread_seq();

@@ -1,5 +1,4 @@
-//! What the switch tells others of targets, and learns of them in passing: nodes that ask who has a target, replies that are
-//! relayed.
+//! Locations of targets: questions of nodes about which nodes have a target, and sizes of relayed replies.
 
 use super::edge::Edge;
 use crate::lease::Lease;
@@ -11,11 +10,11 @@ use larder_handoff::channel::message::ToNode;
 use larder_handoff::channel::whereabouts::{Asked, HOLDERS_MAX, Has, Holder, Where};
 use std::cell::Cell;
 
-/// The fields of a request that are not known, and whether anybody wanted one.
+/// Headers of a request whose fields are unknown. Records whether a rule has read one.
 #[derive(Default)]
-struct Unseen(Cell<bool>);
+struct MissingHeaders(Cell<bool>);
 
-impl Headers for Unseen {
+impl Headers for MissingHeaders {
     fn get(&self, _name: &str) -> Option<&[u8]> {
         self.0.set(true);
         None
@@ -23,35 +22,35 @@ impl Headers for Unseen {
 }
 
 impl Edge {
-    /// Answers a node's question.
-    pub(super) fn tell_where(&self, node: NodeId, question: &Where) {
-        let has = self.whereabouts(node, question.id, &question.asked);
-        if let Err(error) = self.peers.send(node, &ToNode::Has(has)) {
-            tracing::debug!(%node, %error, "a node's question was not answered");
+    /// Answers a node's question about a target.
+    pub(super) fn answer_locate(&self, node: NodeId, question: &Where) {
+        let has = self.locate(node, question.id, &question.asked);
+        if let Err(error) = self.channels.send(node, &ToNode::Has(has)) {
+            tracing::debug!(%node, %error, "answer to a node's question not sent");
         }
     }
 
-    /// What the dispatcher remembers of a request's target, for the node that asks. A target that is mapped nowhere is
-    /// placed, as a first request would place it: else every node would read it for itself.
-    fn whereabouts(&self, node: NodeId, id: u64, asked: &Asked) -> Has {
+    /// Returns the nodes that have a request's target. A target without servers is placed, as its first request would
+    /// be. Otherwise every node would fetch it for itself.
+    fn locate(&self, node: NodeId, id: u64, asked: &Asked) -> Has {
         let nodes = self.decider.dispatcher.nodes();
         let mut has = Has { id, target: None, here: false, load: nodes.load(node), holders: Vec::new() };
-        let unseen = Unseen::default();
+        let missing = MissingHeaders::default();
         let head = target::rule_head(
             asked.method.as_bytes(),
             asked.host.as_bytes(),
             asked.target.as_bytes(),
-            &unseen,
+            &missing,
         );
         let request = self.decider.routing.request(&head, None);
-        if unseen.0.get() {
-            // Another target, on another route, for all that is known.
+        if missing.0.get() {
+            // The unknown fields may change the target and the route.
             return has;
         }
         has.target = Some(request.target.0);
         let mut servers = self.servers(&request);
         if servers.is_empty() && self.decider.dispatcher.settings_of(request.route).policy.is_by_target() {
-            // Its load, or its place in the queue, is given back at once: the request is at the node already.
+            // The load or the place in the queue is returned at once, because the request is at the node already.
             let _ = Lease::new(self.decider.clone()).arrive(self.decider.clock.now(), request);
             servers = self.servers(&request);
         }
@@ -69,20 +68,20 @@ impl Edge {
         has
     }
 
-    /// A relayed request has been answered: how long the reply will be, if it says so and if that is ever asked.
+    /// Records the size of a relayed reply, if it has a length and handoff uses it.
     pub(crate) fn note_relayed(&self, method: &[u8], target: TargetId, status: u16, reply: &impl Lookup) {
         if !self.config.setting.allows_repair() || method != b"GET" || status != 200 {
             return;
         }
         let length = reply.first("Content-Length").and_then(|length| std::str::from_utf8(length).ok());
         if let Some(bytes) = length.and_then(|length| length.parse().ok()) {
-            self.learned.note_reply(target, bytes);
+            self.history.note_reply(target, bytes);
         }
     }
 }
 
 impl Edge {
-    /// The nodes that have a request's target, as the dispatcher knows.
+    /// Returns the nodes that have a request's target.
     fn servers(&self, request: &Request) -> Vec<NodeId> {
         let known = self.decider.dispatcher.explain_request(self.decider.clock.now(), request).known;
         known.map_or(Vec::new(), |known| known.servers)
@@ -91,8 +90,8 @@ impl Edge {
 
 #[cfg(test)]
 mod tests {
+    use super::super::channels::{LATERAL_FOR_TESTS, UP_FOR_TESTS};
     use super::super::mechanism::{DeliveryReason, FirstBytes, MechanismSetting};
-    use super::super::peers::{LATERAL_FOR_TESTS, UP_FOR_TESTS};
     use super::super::tests::{Bench, GET, key};
     use super::*;
     use larder_edge::Fields as _;
@@ -102,11 +101,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodes_learn_who_has_what_the_dispatcher_has_placed() {
+    async fn nodes_learn_the_holders_of_placed_targets() {
         let bench = Bench::new(|_| {});
         let edge = &bench.edge;
         bench.punt(key(1), true, 1, GET);
-        let all = [NodeId(0), NodeId(1)].map(|node| edge.whereabouts(node, 2, &asked("/a")));
+        let all = [NodeId(0), NodeId(1)].map(|node| edge.locate(node, 2, &asked("/a")));
         let (at, other) = if all[0].here { (0, 1) } else { (1, 0) };
         assert!(all[at].here && all[at].holders.is_empty() && all[at].load == 1, "{all:?}");
         let address = "127.0.0.1:9".parse().expect("an address");
@@ -114,22 +113,22 @@ mod tests {
         assert_eq!((all[other].here, &all[other].holders[..]), (false, &[holder][..]));
         assert_eq!(all[0].target, all[1].target);
         // Mapped nowhere, it is placed, and stays where it is.
-        let placed = [NodeId(0), NodeId(1), NodeId(0)].map(|node| edge.whereabouts(node, 3, &asked("/b")));
+        let placed = [NodeId(0), NodeId(1), NodeId(0)].map(|node| edge.locate(node, 3, &asked("/b")));
         assert_eq!((placed[0].here, placed[0].holders.len()), (placed[2].here, placed[2].holders.len()));
         assert!(placed[0].here != placed[1].here, "{placed:?}");
         assert_eq!((placed[2].id, bench.load()), (3, 1), "and counts no load");
         edge.decider.dispatcher.fail(edge.decider.clock.now(), NodeId(at as u16), &mut Vec::new());
-        let lost = edge.whereabouts(NodeId(other as u16), 4, &asked("/a"));
+        let lost = edge.locate(NodeId(other as u16), 4, &asked("/a"));
         assert_eq!(lost.holders, [], "a dead node has nothing");
     }
 
     #[tokio::test]
-    async fn what_is_not_in_the_question_is_not_guessed() {
+    async fn unknown_fields_give_no_answer() {
         let template = "{path}{header:x-tenant}".parse().expect("a template");
         let bench = Bench::new(|config| config.key = template);
         bench.punt(key(1), true, 1, GET);
         for node in [NodeId(0), NodeId(1)] {
-            let has = bench.edge.whereabouts(node, 1, &asked("/a"));
+            let has = bench.edge.locate(node, 1, &asked("/a"));
             assert_eq!((has.target, has.here, has.holders.len()), (None, false, 0));
         }
     }
@@ -138,10 +137,10 @@ mod tests {
     async fn routes_that_lose_locality_are_relayed_unless_the_node_fetches_from_others() {
         let bench = Bench::new(|_| {});
         let request = Request::new(TargetId(1));
-        (0..99).for_each(|_| bench.edge.learned.note_later(request.route, true));
+        (0..99).for_each(|_| bench.edge.history.note_later_request(request.route, true));
         let relayed = |bits| {
-            bench.edge.peers.set_bits(NodeId(0), bits);
-            let delivery = || bench.edge.delivery(request, NodeId(0), FirstBytes::Http1, false);
+            bench.edge.channels.set_bits(NodeId(0), bits);
+            let delivery = || bench.edge.choose_delivery(request, NodeId(0), FirstBytes::Http1, false);
             (0..64).filter(|_| delivery().reason == DeliveryReason::Locality).count()
         };
         assert_eq!(relayed(UP_FOR_TESTS), 60, "one in sixteen is tried");
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn relayed_replies_teach_how_long_they_are() {
+    async fn relayed_replies_record_their_size() {
         let bench = Bench::new(|_| {});
         let target = TargetId(5);
         let reply = |length: Option<&str>| {
@@ -167,12 +166,12 @@ mod tests {
             (b"GET", 200, Some("x")),
         ] {
             bench.edge.note_relayed(method, target, status, &reply(length));
-            assert_eq!(bench.edge.learned.reply_bytes(target), None, "{method:?} {status} {length:?}");
+            assert_eq!(bench.edge.history.reply_bytes(target), None, "{method:?} {status} {length:?}");
         }
         bench.edge.note_relayed(b"GET", target, 200, &reply(Some("1234")));
-        assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_234));
+        assert_eq!(bench.edge.history.reply_bytes(target), Some(1_234));
         let cookie = Bench::new(|config| config.handoff.setting = MechanismSetting::Cookie);
         cookie.edge.note_relayed(b"GET", target, 200, &reply(Some("1234")));
-        assert_eq!(cookie.edge.learned.reply_bytes(target), None, "nobody would ask");
+        assert_eq!(cookie.edge.history.reply_bytes(target), None, "nobody would ask");
     }
 }

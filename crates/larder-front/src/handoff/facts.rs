@@ -1,11 +1,11 @@
-//! What the rule of [`super::mechanism`] sees of a request.
+//! Facts for the rule of [`super::mechanism`].
 
 use super::edge::Edge;
 use super::mechanism::{ConnectionFacts, Delivery, FirstBytes};
 use larder_core::{NodeId, Request, RouteId};
 
 impl Edge {
-    /// What the rule sees before a node is known.
+    /// Returns the facts that are known before a node is chosen.
     pub(super) fn facts(&self, first_bytes: FirstBytes, accepted: bool) -> ConnectionFacts {
         ConnectionFacts {
             setting: self.config.setting,
@@ -24,46 +24,46 @@ impl Edge {
         }
     }
 
-    /// The same for a request of a known route, whose own word counts.
-    pub(super) fn facts_of(
+    /// Returns the facts for a request of a known route, including the route's own settings.
+    pub(super) fn route_facts(
         &self,
         route: RouteId,
         first_bytes: FirstBytes,
         accepted: bool,
     ) -> ConnectionFacts {
-        let (facts, routed) = (self.facts(first_bytes, accepted), self.decider.routing.route(route));
+        let (facts, route_state) = (self.facts(first_bytes, accepted), self.decider.routing.route(route));
         ConnectionFacts {
-            setting: routed.mechanism.unwrap_or(facts.setting),
-            edited: routed.has_edits,
+            setting: route_state.mechanism.unwrap_or(facts.setting),
+            edited: route_state.has_edits,
             edits_later: self.decider.routing.any_edits,
             guarded: self.decider.routing.any_guards,
             ..facts
         }
     }
 
-    /// What the rule says of a request that goes to `node`.
-    pub(crate) fn delivery(
+    /// Chooses the delivery of a request that goes to `node`.
+    pub(crate) fn choose_delivery(
         &self,
         request: Request,
         node: NodeId,
         first_bytes: FirstBytes,
         accepted: bool,
     ) -> Delivery {
-        let peer = self.peers.capability(node);
+        let capability = self.channels.capability(node);
         let failures = self
             .decider
             .nodes
             .get(node)
             .map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
         let facts = ConnectionFacts {
-            channel: peer.up,
-            node_cookie: peer.cookie && peer.linked,
-            node_repair: peer.repair && peer.linked,
+            channel: capability.up,
+            node_cookie: capability.cookie && capability.linked,
+            node_repair: capability.repair && capability.linked,
             node_failures: failures,
-            reply_bytes: self.learned.reply_bytes(request.target),
-            locality_lost: !peer.lateral
-                && self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts_of(request.route, first_bytes, accepted)
+            reply_bytes: self.history.reply_bytes(request.target),
+            locality_lost: !capability.lateral
+                && self.history.locality_lost(request.route, self.config.locality_lost_max),
+            ..self.route_facts(request.route, first_bytes, accepted)
         };
         facts.choose()
     }

@@ -1,91 +1,91 @@
-//! The first bytes of a connection: what is asked for, without consuming anything.
+//! Parser of the first bytes of a connection, which consumes nothing.
 //!
 //! HTTP/1.x: the request header (RFC 9112). TLS: the server name of the ClientHello (RFC 8446 section 4.1.2, RFC 6066
-//! section 3), whose record may be cut into several segments. Linear in the bytes given; nothing is allocated but for a
-//! hello that spans several TLS records.
+//! section 3), whose record may span several segments. Runs in linear time. Allocates only for a ClientHello that
+//! spans several TLS records.
 
 use super::mechanism::FirstBytes;
 use larder_core::rules::Headers;
 
-/// Header fields looked at; a request with more is left to the relay, which has the same limit for its answer.
+/// Maximum number of header fields. A request with more is left to the relay, which has the same limit.
 pub(crate) const FIELDS_MAX: usize = 100;
 
-/// How HTTP/2's connection preface begins (RFC 9113 section 3.4). The method is reserved for it, so that nothing behind it
-/// changes what it is.
+/// Start of HTTP/2's connection preface (RFC 9113 section 3.4). The method is reserved for it, so the bytes that
+/// follow do not matter.
 const PREFACE: &[u8] = b"PRI ";
 
-/// The first byte of a TLS record that holds a handshake.
+/// First byte of a TLS handshake record.
 pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-/// A ClientHello longer than this is nobody's.
+/// Maximum size of a ClientHello. Bytes.
 const HELLO_BYTES_MAX: usize = 16_384;
 
-/// What the bytes are.
+/// Parsed first bytes of a connection.
 #[derive(Debug)]
-pub(crate) enum First<'b> {
+pub(crate) enum Opening<'b> {
     /// A whole request header.
-    Http(Box<Asked<'b>>),
-    /// A ClientHello with this server name, empty if it has none.
+    Http(Box<RequestHeader<'b>>),
+    /// A ClientHello with this server name; empty if it has none.
     Tls(Vec<u8>),
-    /// None of these, or not all of it.
-    No(FirstBytes),
+    /// Neither of these, or incomplete.
+    Unusable(FirstBytes),
 }
 
 /// A request header.
 #[derive(Debug)]
-pub(crate) struct Asked<'b> {
+pub(crate) struct RequestHeader<'b> {
     pub(crate) method: &'b str,
-    /// As sent.
+    /// Request target as sent.
     pub(crate) target: &'b str,
-    /// `HTTP/1.` this.
+    /// Minor version of HTTP/1.
     pub(crate) minor: u8,
-    /// Empty if there is none; of several, which the node will refuse, the first.
+    /// Host; empty if there is none. If there are several, the first; the node will refuse them.
     pub(crate) host: &'b [u8],
     pub(crate) fields: Vec<httparse::Header<'b>>,
 }
 
-impl Headers for Asked<'_> {
+impl Headers for RequestHeader<'_> {
     fn get(&self, name: &str) -> Option<&[u8]> {
         self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
     }
 }
 
-/// Reads the first bytes of a connection.
-pub(crate) fn read(bytes: &[u8]) -> First<'_> {
+/// Parses the first bytes of a connection.
+pub(crate) fn parse(bytes: &[u8]) -> Opening<'_> {
     match bytes.first() {
-        None => First::No(FirstBytes::Partial),
+        None => Opening::Unusable(FirstBytes::Partial),
         Some(&HANDSHAKE) => hello(bytes),
-        Some(_) if bytes.starts_with(PREFACE) => First::No(FirstBytes::Http2),
+        Some(_) if bytes.starts_with(PREFACE) => Opening::Unusable(FirstBytes::Http2),
         Some(_) => http(bytes),
     }
 }
 
-fn http(bytes: &[u8]) -> First<'_> {
+fn http(bytes: &[u8]) -> Opening<'_> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) => return First::No(FirstBytes::Partial),
-        Err(_) => return First::No(FirstBytes::Other),
+        Ok(httparse::Status::Partial) => return Opening::Unusable(FirstBytes::Partial),
+        Err(_) => return Opening::Unusable(FirstBytes::Other),
     }
     let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
-        return First::No(FirstBytes::Other);
+        return Opening::Unusable(FirstBytes::Other);
     };
     let fields = request.headers.to_vec();
     let host =
         fields.iter().find(|field| field.name.eq_ignore_ascii_case("host")).map_or(&b""[..], |f| f.value);
-    First::Http(Box::new(Asked { method, target, minor, host, fields }))
+    Opening::Http(Box::new(RequestHeader { method, target, minor, host, fields }))
 }
 
-fn hello(bytes: &[u8]) -> First<'_> {
-    match server_name(bytes) {
-        Ok(name) => First::Tls(name),
-        Err(first_bytes) => First::No(first_bytes),
+fn hello(bytes: &[u8]) -> Opening<'_> {
+    match read_client_hello(bytes) {
+        Ok(name) => Opening::Tls(name),
+        Err(first_bytes) => Opening::Unusable(first_bytes),
     }
 }
 
-/// Bytes read from the front; what is not there yet is [`FirstBytes::Partial`].
+/// Cursor over bytes. Missing bytes mean [`FirstBytes::Partial`].
 struct Cursor<'b>(&'b [u8]);
 
 impl<'b> Cursor<'b> {
@@ -99,15 +99,15 @@ impl<'b> Cursor<'b> {
         Some(self.take(bytes)?.iter().fold(0, |number, &byte| number << 8 | usize::from(byte)))
     }
 
-    /// What a length of so many bytes announces.
+    /// Returns the block that follows a length field of `length_bytes` bytes.
     fn block(&mut self, length_bytes: usize) -> Option<Cursor<'b>> {
         let length = self.number(length_bytes)?;
         self.take(length).map(Cursor)
     }
 }
 
-fn server_name(bytes: &[u8]) -> Result<Vec<u8>, FirstBytes> {
-    // The handshake message, out of its records.
+fn read_client_hello(bytes: &[u8]) -> Result<Vec<u8>, FirstBytes> {
+    // Joins the records of the handshake message.
     let (mut records, mut message) = (Cursor(bytes), Vec::new());
     let wanted = loop {
         let header = records.take(5).ok_or(FirstBytes::Partial)?;
@@ -134,12 +134,12 @@ fn server_name(bytes: &[u8]) -> Result<Vec<u8>, FirstBytes> {
         records.take(length).ok_or(FirstBytes::Partial)?;
     };
     let hello = Cursor(&message[4..4 + wanted]);
-    // The message is whole, so what is missing from here on never comes.
-    named(hello).ok_or(FirstBytes::Other)
+    // The message is complete, so missing bytes will never arrive.
+    server_name(hello).ok_or(FirstBytes::Other)
 }
 
-/// The name in a ClientHello's body; empty if it has none. `None` if the body is malformed.
-fn named(mut hello: Cursor<'_>) -> Option<Vec<u8>> {
+/// Returns the server name in a ClientHello's body; empty if it has none, `None` if the body is malformed.
+fn server_name(mut hello: Cursor<'_>) -> Option<Vec<u8>> {
     hello.take(2 + 32)?; // version, random
     hello.block(1)?; // session
     hello.block(2)?; // cipher suites
@@ -167,10 +167,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn first_bytes(bytes: &[u8]) -> FirstBytes {
-        match read(bytes) {
-            First::Http(_) => FirstBytes::Http1,
-            First::Tls(_) => FirstBytes::Tls,
-            First::No(first_bytes) => first_bytes,
+        match parse(bytes) {
+            Opening::Http(_) => FirstBytes::Http1,
+            Opening::Tls(_) => FirstBytes::Tls,
+            Opening::Unusable(first_bytes) => first_bytes,
         }
     }
 
@@ -192,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_whole_or_awaited() {
+    fn a_request_is_complete_or_partial() {
         let request = b"GET /a?b HTTP/1.1\r\nHost: H.example\r\nAccept: */*\r\n\r\nrest";
-        let First::Http(asked) = read(request) else { panic!("a request") };
+        let Opening::Http(asked) = parse(request) else { panic!("a request") };
         assert_eq!(
             (asked.method, asked.target, asked.minor, asked.host),
             ("GET", "/a?b", 1, &b"H.example"[..])
@@ -209,15 +209,15 @@ mod tests {
         for end in 4..=preface.len() {
             assert_eq!(first_bytes(&preface[..end]), FirstBytes::Http2, "{end}");
         }
-        // What it was taken for it stays.
+        // The verdict stays.
         assert_eq!(first_bytes(b"PRI * HTTP/1.1\r\n\r\n"), FirstBytes::Http2);
     }
 
     #[test]
-    fn a_server_name_is_found_in_however_many_records() {
+    fn a_server_name_is_found_across_records() {
         for record_bytes in [1, 7, 64, 16_384] {
             let hello = hello_of("Tiles.Example", record_bytes);
-            let First::Tls(name) = read(&hello) else { panic!("a hello, {record_bytes}") };
+            let Opening::Tls(name) = parse(&hello) else { panic!("a hello, {record_bytes}") };
             assert_eq!(name, b"tiles.example");
             for end in 1..hello.len() {
                 assert_eq!(first_bytes(&hello[..end]), FirstBytes::Partial, "{record_bytes} {end}");
@@ -229,13 +229,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..600), hello in any::<bool>()) {
+        fn any_bytes_parse_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), hello in any::<bool>()) {
             let bytes = if hello { [&[HANDSHAKE, 3, 1][..], &bytes].concat() } else { bytes };
             let _ = first_bytes(&bytes);
         }
 
         #[test]
-        fn a_damaged_hello_is_no_panic(at in 0..120_usize, byte in any::<u8>()) {
+        fn a_damaged_hello_does_not_panic(at in 0..120_usize, byte in any::<u8>()) {
             let mut hello = hello_of("a.example", 50);
             let at = at % hello.len();
             hello[at] = byte;

@@ -1,11 +1,11 @@
-//! The messages that nodes send over the control channel.
+//! Messages from nodes over the control channel.
 
+use super::channels::{COOKIE, LATERAL, LINKED, REPAIR, UP};
 use super::config::Handshake;
+use super::datapath::{Datapath as _, NodeLink};
 use super::edge::Edge;
-use super::fabric::{Fabric as _, Way};
 use super::lock::lock;
-use super::parts::State;
-use super::peers::{COOKIE, LATERAL, LINKED, REPAIR, UP};
+use super::parts::ConnectionState;
 use crate::node::NodeShutdown;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeState};
@@ -17,33 +17,33 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
 
 impl Edge {
-    /// Handles the messages of nodes until the edge ends.
-    pub(super) async fn hear(self: Arc<Self>, mut events: mpsc::Receiver<Event>) {
+    /// Handles messages from nodes until the edge ends.
+    pub(super) async fn handle_node_messages(self: Arc<Self>, mut events: mpsc::Receiver<Event>) {
         while let Some(Event { node, session, what }) = events.recv().await {
             let node = NodeId(node);
             match what {
                 What::Up(welcome) => self.node_up((node, session), welcome).await,
                 What::Down(error) => self.node_down(node, &error.to_string()),
-                What::Message(FromNode::Live(live)) => self.node_lives(node, live).await,
-                What::Message(message) => self.node_says(node, message),
+                What::Message(FromNode::Live(live)) => self.handle_connection_list(node, live).await,
+                What::Message(message) => self.handle_node_message(node, message),
             }
         }
     }
 
     async fn node_up(self: &Arc<Self>, (node, session): (NodeId, u64), welcome: Box<Welcome>) {
-        let Some(slot) = self.peers.slot(node) else { return };
+        let Some(slot) = self.channels.slot(node) else { return };
         let name = self.decider.nodes.get(node).map(|node| node.name.clone());
-        // The way through a tunnel is asked for, and the answer may take a moment.
+        // Resolving the link of a tunnel may take a moment.
         let (edge, mac) = (self.clone(), welcome.mac);
         *lock(&slot.mac) = mac;
-        let linked = tokio::task::spawn_blocking(move || edge.link(node, mac)).await.unwrap_or(false);
+        let linked = tokio::task::spawn_blocking(move || edge.link_node(node, mac)).await.unwrap_or(false);
         let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
         slot.session.store(session, Relaxed);
-        // Before the node gets connections. Its answer says which connections are there, and so which are not.
-        self.act(Input::Up { node });
+        // Before the node gets connections. Its reply lists its connections, and so tells which are gone.
+        self.handle_input(Input::Up { node });
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
-        self.accepted(node, &welcome.accepted);
+        self.update_capability(node, &welcome.accepted);
         self.set_shutdown(node, |_| NodeShutdown::None);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
@@ -57,7 +57,7 @@ impl Edge {
         if !welcome.accepted.keys {
             tracing::error!(
                 node = name.as_deref(),
-                "the node believes cookies of another switch: give all switches of a node one `secret`. It is relayed"
+                "handoff off for the node: it accepts the cookies of another switch, set the same `secret` on all switches of a node"
             );
         }
         let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
@@ -66,10 +66,11 @@ impl Edge {
         }
     }
 
-    /// Notes whether a node has accepted the last state that it was sent. While it has, it takes connections in every way that its host can.
-    pub(super) fn accepted(&self, node: NodeId, accepted: &Accepted) {
-        let Some(slot) = self.peers.slot(node) else { return };
-        // If the stack answers SYNs, there is no cookie of this switch.
+    /// Records whether a node has accepted the latest settings. If it has, it takes connections by every mechanism of
+    /// its host.
+    pub(super) fn update_capability(&self, node: NodeId, accepted: &Accepted) {
+        let Some(slot) = self.channels.slot(node) else { return };
+        // If the stack completes handshakes, this switch makes no cookies.
         let mixed = accepted.mixed && self.config.handshake == Handshake::Plane;
         if mixed {
             tracing::error!(
@@ -78,17 +79,17 @@ impl Edge {
                  by `repair`: give both one `mechanism`, or `secret`s of their own. It is relayed"
             );
         }
-        if takes(accepted, self.services.len()) && !mixed {
+        if accepts_all(accepted, self.services.len()) && !mixed {
             slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
         } else {
             slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
         }
     }
 
-    fn link(&self, node: NodeId, mac: Option<[u8; 6]>) -> bool {
+    fn link_node(&self, node: NodeId, mac: Option<[u8; 6]>) -> bool {
         let Some(entry) = self.decider.nodes.get(node) else { return false };
-        let way = Way { mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
-        match self.fabric.set_link(node, &way, self.config.forward) {
+        let link = NodeLink { mac, address: entry.resolved.ip(), tag: self.channels.tag_of(node) };
+        match self.datapath.set_link(node, &link, self.config.forward) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(node = &*entry.name, %error, "handoff: no route to the node, its requests are relayed");
@@ -97,25 +98,25 @@ impl Edge {
         }
     }
 
-    /// A node has a tag from now on.
-    pub(super) fn give_tag(self: &Arc<Self>, node: NodeId, tag: u8) {
-        let Some(slot) = self.peers.slot(node) else { return };
+    /// Sets the tag of a node.
+    pub(super) fn set_node_tag(self: &Arc<Self>, node: NodeId, tag: u8) {
+        let Some(slot) = self.channels.slot(node) else { return };
         slot.tag.store(tag, Relaxed);
         if let Some(channel) = &*lock(&slot.channel) {
             channel.set_tag(tag);
         }
         if slot.bits.load(Relaxed) & LINKED != 0 {
-            // The plane knows it a moment later than the node at worst: meanwhile it goes by the table.
+            // The plane may learn the tag a moment after the node, and uses the flow table meanwhile.
             let (edge, mac) = (self.clone(), *lock(&slot.mac));
-            tokio::task::spawn_blocking(move || edge.link(node, mac));
+            tokio::task::spawn_blocking(move || edge.link_node(node, mac));
         }
     }
 
     pub(super) fn node_down(&self, node: NodeId, reason: &str) {
-        if let Some(slot) = self.peers.slot(node) {
+        if let Some(slot) = self.channels.slot(node) {
             slot.bits.fetch_and(!UP, Relaxed);
         }
-        self.act(Input::Down { node });
+        self.handle_input(Input::Down { node });
         self.set_shutdown(
             node,
             |shutdown| if shutdown == NodeShutdown::None { shutdown } else { NodeShutdown::Ended },
@@ -124,12 +125,13 @@ impl Edge {
         tracing::warn!(node = name.as_deref(), reason, "control channel: down");
     }
 
-    /// A node says that it ends: neither the dispatcher nor the plane by itself sends it anything new. Then it is told so.
-    pub(super) fn node_ends(&self, node: NodeId) {
+    /// Handles a node's announcement of its shutdown: the dispatcher and the plane send it nothing new, and the node
+    /// is told so.
+    pub(super) fn node_shutting_down(&self, node: NodeId) {
         self.set_shutdown(node, |_| NodeShutdown::Draining);
         self.set_gates();
-        // A channel that is down says the same.
-        let _ = self.peers.send(node, &ToNode::Noted);
+        // If the channel is down, the node notices that.
+        let _ = self.channels.send(node, &ToNode::Noted);
     }
 
     fn set_shutdown(&self, node: NodeId, change: impl FnOnce(NodeShutdown) -> NodeShutdown) {
@@ -140,58 +142,62 @@ impl Edge {
         }
     }
 
-    pub(super) fn node_says(self: &Arc<Self>, node: NodeId, message: FromNode) {
+    pub(super) fn handle_node_message(self: &Arc<Self>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
-                // What the plane has opened by itself before it ended there.
+                // Events of connections that the plane opened before they ended at the node come first.
                 self.drain();
                 for socket in connections {
                     let (key, first_seq) = (socket.connection.into(), socket.first_seq);
-                    self.act(Input::Closed { node, key, first_seq });
+                    self.handle_input(Input::Closed { node, key, first_seq });
                 }
             }
-            FromNode::Accepted(accepted) => self.accepted(node, &accepted),
+            FromNode::Accepted(accepted) => self.update_capability(node, &accepted),
             FromNode::Restored { ids } => {
                 for id in ids {
-                    self.act(Input::Restored { node, id });
+                    self.handle_input(Input::Restored { node, id });
                 }
             }
             FromNode::Refused { id, why, detail } => {
-                self.act(Input::Refused { node, id, why: format!("{why:?}: {detail}") });
+                self.handle_input(Input::Refused { node, id, why: format!("{why:?}: {detail}") });
             }
-            FromNode::Where(question) => self.tell_where(node, &question),
-            FromNode::Leave(connection) => drop(self.act(Input::Leave { node, key: connection.into() })),
+            FromNode::Where(question) => self.answer_locate(node, &question),
+            FromNode::Leave(connection) => {
+                drop(self.handle_input(Input::Leave { node, key: connection.into() }))
+            }
             FromNode::Move(handoff) => {
                 let Handoff { connection, first_seq, checkpoint, request, .. } = handoff;
-                let state = State { checkpoint: checkpoint.0, unread: request.0 };
-                self.act(Input::GivenUp { node, key: connection.into(), first_seq, state });
+                let state = ConnectionState { checkpoint: checkpoint.0, unread: request.0 };
+                self.handle_input(Input::GivenUp { node, key: connection.into(), first_seq, state });
             }
-            FromNode::Ending => self.node_ends(node),
-            FromNode::Stay(connection) => drop(self.act(Input::Stay { node, key: connection.into() })),
-            // Lists are worked through by themselves.
+            FromNode::Ending => self.node_shutting_down(node),
+            FromNode::Stay(connection) => {
+                drop(self.handle_input(Input::Stay { node, key: connection.into() }))
+            }
+            // Lists are handled by `handle_connection_list`.
             FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
 
-    /// A piece of what a node's connections are.
-    pub(super) async fn node_lives(&self, node: NodeId, live: Live) {
+    /// Handles a part of a node's list of connections.
+    pub(super) async fn handle_connection_list(&self, node: NodeId, live: Live) {
         let named = |socket: Socket| (FlowKey::from(socket.connection), socket.first_seq);
         let connections = live.connections.into_iter().map(named).collect();
-        self.act(Input::Named { node, connections, last: live.last });
+        self.handle_input(Input::Named { node, connections, last: live.last });
         while lock(&self.machine).has_lists() {
-            self.act(Input::Judge);
-            // Others have their turn.
+            self.handle_input(Input::Judge);
+            // Other tasks get their turn.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Whether a node is dead: it neither answers nor is its channel up.
+    /// Whether a node is dead: its health checks fail and its channel is down.
     pub(super) fn is_dead(&self, node: NodeId) -> bool {
-        !self.peers.capability(node).up && self.decider.dispatcher.nodes().state(node) == NodeState::Down
+        !self.channels.capability(node).up && self.decider.dispatcher.nodes().state(node) == NodeState::Down
     }
 }
 
-/// Whether a node serves all our listen addresses, believes our keys and unwraps our packets.
-fn takes(accepted: &Accepted, services: usize) -> bool {
+/// Whether a node serves all our listen addresses, accepts our keys and decapsulates our packets.
+fn accepts_all(accepted: &Accepted, services: usize) -> bool {
     accepted.keys && accepted.tunnel && accepted.services.len() >= services
 }

@@ -1,20 +1,20 @@
-//! What a log line says of requests that were handed off: kept for as long as their connections, and bounded together.
+//! Log texts of handed-off requests: kept as long as their connections, with a common budget.
 
-use super::first::Asked;
+use super::opening::RequestHeader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Of a request's target so much is kept, and of its method and host. Bytes; the rest is cut off.
+/// Maximum sizes of the target, and of the method and host. Bytes; the rest is cut off.
 const TARGET_BYTES_MAX: usize = 1_024;
 const NAME_BYTES_MAX: usize = 255;
-/// All texts together. Bytes; a connection that comes while so many are kept is logged without.
+/// Maximum size of all texts. Bytes; further connections are logged without a text.
 const ALL_BYTES_MAX: usize = 128 << 20;
-/// What a text takes beside its bytes, about.
+/// Approximate overhead of a text. Bytes.
 const TEXT_BYTES: usize = 96;
 
-/// What a log line says of a request.
+/// Log text of a request.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct LogText {
     pub(crate) method: Box<str>,
     pub(crate) target: Box<str>,
     pub(crate) host: Box<[u8]>,
@@ -22,7 +22,7 @@ pub(crate) struct Text {
     _charge: Charge,
 }
 
-impl PartialEq for Text {
+impl PartialEq for LogText {
     fn eq(&self, other: &Self) -> bool {
         let of = |text: &Self| (text.http10, text.method.len(), text.target.len());
         of(self) == of(other)
@@ -30,7 +30,7 @@ impl PartialEq for Text {
     }
 }
 
-/// Bytes of the budget; given back when dropped.
+/// Bytes charged to the budget, returned on drop.
 #[derive(Debug)]
 struct Charge {
     used: Arc<AtomicUsize>,
@@ -43,9 +43,9 @@ impl Drop for Charge {
     }
 }
 
-/// The budget of all texts.
+/// Budget of all texts.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct LogTexts {
     used: Arc<AtomicUsize>,
 }
 
@@ -54,20 +54,21 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-impl Texts {
-    /// What will be said of a request; `None` if as much as may be kept is.
-    pub(crate) fn of(&self, asked: &Asked<'_>) -> Option<Text> {
-        let (method, target) = (cut(asked.method, NAME_BYTES_MAX), cut(asked.target, TARGET_BYTES_MAX));
-        let host = &asked.host[..asked.host.len().min(NAME_BYTES_MAX)];
+impl LogTexts {
+    /// Creates the log text of a request; `None` if the budget is used up.
+    pub(crate) fn create(&self, header: &RequestHeader<'_>) -> Option<LogText> {
+        let (method, target) = (cut(header.method, NAME_BYTES_MAX), cut(header.target, TARGET_BYTES_MAX));
+        let host = &header.host[..header.host.len().min(NAME_BYTES_MAX)];
         let bytes = TEXT_BYTES + method.len() + target.len() + host.len();
         let charge = Charge { used: self.used.clone(), bytes };
-        // Charged before it is looked at, so that threads do not pass the limit together; dropped, it is given back.
+        // The bytes are charged before the check, so that threads cannot exceed the limit together. Dropping the
+        // charge returns them.
         let room = self.used.fetch_add(bytes, Relaxed) + bytes <= ALL_BYTES_MAX;
-        room.then(|| Text {
+        room.then(|| LogText {
             method: method.into(),
             target: target.into(),
             host: host.into(),
-            http10: asked.minor == 0,
+            http10: header.minor == 0,
             _charge: charge,
         })
     }
@@ -79,21 +80,29 @@ mod tests {
 
     #[test]
     fn texts_are_cut_and_bounded_together() {
-        let texts = Texts::default();
+        let texts = LogTexts::default();
         let long = format!("/{}", "ä".repeat(20_000));
-        let asked =
-            Asked { method: "GET", target: &long, minor: 1, host: &[b'h'; 9_000], fields: Vec::new() };
-        let one = texts.of(&asked).expect("room");
+        let header = RequestHeader {
+            method: "GET",
+            target: &long,
+            minor: 1,
+            host: &[b'h'; 9_000],
+            fields: Vec::new(),
+        };
+        let one = texts.create(&header).expect("room");
         assert_eq!((one.target.len(), one.host.len()), (1_023, 255), "no character is cut in two");
         let bytes = texts.used.load(Relaxed);
         let mut kept = vec![one];
-        while let Some(text) = texts.of(&asked) {
+        while let Some(text) = texts.create(&header) {
             kept.push(text);
             assert!(texts.used.load(Relaxed) <= ALL_BYTES_MAX);
         }
         assert_eq!(kept.len(), ALL_BYTES_MAX / bytes);
         kept.truncate(1);
         assert_eq!(texts.used.load(Relaxed), bytes);
-        assert!(texts.of(&asked).as_ref() == kept.first(), "the same is said, and there is room again");
+        assert!(
+            texts.create(&header).as_ref() == kept.first(),
+            "the texts are equal, and there is room again"
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! The forwarding plane while this process has it. It may be let go of, for another process to take, while connections go on here.
+//! A datapath that this process can detach, so that another process takes it over while connections continue.
 
-use super::config::Forward;
-use super::fabric::{Fabric, Nothing, Reusable, To, Told, Way};
+use super::config::Encapsulation;
+use super::datapath::{Datapath, DatapathEvent, Destination, NoDatapath, NodeLink, ReusableDecision};
 use super::lock::lock;
 use arc_swap::ArcSwap;
 use larder_core::NodeId;
@@ -13,67 +13,67 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Calls that are under way when the plane is let go of end within this time.
+/// Time for calls in progress to end when the plane is detached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A plane until it is let go of; from then on one that moves nothing.
+/// The attached datapath; after [`Self::detach`], one that does nothing.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    fabric: ArcSwap<Owned>,
-    /// Closed once the plane is closed in this process.
+pub(crate) struct DetachableDatapath {
+    datapath: ArcSwap<AttachedDatapath>,
+    /// Disconnected once the datapath is dropped in this process.
     closed: Mutex<Receiver<()>>,
-    /// What the plane tells is for another process. Held while it is listened to.
-    deaf: Mutex<bool>,
+    /// Whether events are left to another process. The lock is held while events are read.
+    events_stopped: Mutex<bool>,
 }
 
 #[derive(Debug)]
-struct Owned {
-    // In this order, which is the order in which they are dropped.
-    fabric: Box<dyn Fabric>,
+struct AttachedDatapath {
+    // The order of the fields is the order in which they are dropped.
+    datapath: Box<dyn Datapath>,
     _open: Option<Sender<()>>,
 }
 
-impl Deref for Owned {
-    type Target = dyn Fabric;
+impl Deref for AttachedDatapath {
+    type Target = dyn Datapath;
 
     fn deref(&self) -> &Self::Target {
-        &*self.fabric
+        &*self.datapath
     }
 }
 
-impl Lent {
-    pub(crate) fn new(fabric: Box<dyn Fabric>) -> Self {
+impl DetachableDatapath {
+    pub(crate) fn new(datapath: Box<dyn Datapath>) -> Self {
         let (open, closed) = channel();
         Self {
-            fabric: ArcSwap::from_pointee(Owned { fabric, _open: Some(open) }),
+            datapath: ArcSwap::from_pointee(AttachedDatapath { datapath, _open: Some(open) }),
             closed: Mutex::new(closed),
-            deaf: Mutex::new(false),
+            events_stopped: Mutex::new(false),
         }
     }
 
-    fn now(&self) -> arc_swap::Guard<Arc<Owned>> {
-        self.fabric.load()
+    fn now(&self) -> arc_swap::Guard<Arc<AttachedDatapath>> {
+        self.datapath.load()
     }
 
-    /// What the plane tells from here on is left to another process. Blocks while somebody listens, a moment.
-    pub(crate) fn deafen(&self) {
-        *lock(&self.deaf) = true;
+    /// Leaves further events to another process. Blocks briefly while a thread reads events.
+    pub(crate) fn stop_events(&self) {
+        *lock(&self.events_stopped) = true;
     }
 
-    /// Lets go of the plane; what is in the kernel stays there. Blocks until no call is under way any more, a moment.
-    pub(crate) fn let_go(&self) {
-        drop(self.fabric.swap(Arc::new(Owned { fabric: Box::new(Nothing), _open: None })));
-        // Whoever is in a call drops it last.
+    /// Detaches the plane; kernel objects stay. Blocks briefly until no call is in progress.
+    pub(crate) fn detach(&self) {
+        drop(self.datapath.swap(Arc::new(AttachedDatapath { datapath: Box::new(NoDatapath), _open: None })));
+        // The last call in progress drops the datapath.
         if lock(&self.closed).recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!(
-                "forwarding plane: a call is still under way, the plane is let go of when it ends"
+                "forwarding plane: a call is still in progress, the plane is detached when it ends"
             );
         }
     }
 }
 
-impl Fabric for Lent {
-    fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
+impl Datapath for DetachableDatapath {
+    fn put_flow(&self, key: FlowKey, to: Destination) -> io::Result<()> {
         self.now().put_flow(key, to)
     }
 
@@ -117,7 +117,7 @@ impl Fabric for Lent {
         self.now().accept_here(packet)
     }
 
-    fn put_target(&self, head: u64, reusable: &Reusable, lasts: Duration) {
+    fn put_target(&self, head: u64, reusable: &ReusableDecision, lasts: Duration) {
         self.now().put_target(head, reusable, lasts);
     }
 
@@ -129,8 +129,8 @@ impl Fabric for Lent {
         self.now().set_base(node, base, seen);
     }
 
-    fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()> {
-        self.now().set_link(node, way, forward)
+    fn set_link(&self, node: NodeId, link: &NodeLink, forward: Encapsulation) -> io::Result<()> {
+        self.now().set_link(node, link, forward)
     }
 
     fn owner(&self, node: NodeId) -> Option<Owner> {
@@ -149,8 +149,8 @@ impl Fabric for Lent {
         self.now().set_keys(keys, current);
     }
 
-    fn set_former_keys(&self, keys: &[CookieKey]) {
-        self.now().set_former_keys(keys);
+    fn set_expired_keys(&self, keys: &[CookieKey]) {
+        self.now().set_expired_keys(keys);
     }
 
     fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
@@ -165,28 +165,28 @@ impl Fabric for Lent {
         self.now().counters()
     }
 
-    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
-        let deaf = lock(&self.deaf);
-        if *deaf { 0 } else { self.now().told(visit) }
+    fn read_events(&self, visit: &mut dyn FnMut(DatapathEvent<'_>)) -> usize {
+        let events_stopped = lock(&self.events_stopped);
+        if *events_stopped { 0 } else { self.now().read_events(visit) }
     }
 
     fn opened(&self, node: Option<NodeId>) -> u32 {
         self.now().opened(node)
     }
 
-    fn begin(&self) -> io::Result<()> {
-        self.now().begin()
+    fn start(&self) -> io::Result<()> {
+        self.now().start()
     }
 
-    fn settle(&self) {
-        self.now().settle();
+    fn enable_resets(&self) {
+        self.now().enable_resets();
     }
 
     fn close(&self) {
         self.now().close();
     }
 
-    fn remove(&self) {
-        self.now().remove();
+    fn uninstall(&self) {
+        self.now().uninstall();
     }
 }

@@ -1,7 +1,7 @@
-//! The machine that this host is: forwarding plane, node program for its own stack, injector.
+//! Datapath of this host: the forwarding plane, the node program for its own stack, and the packet injector.
 
-use super::config::{Forward, HandoffConfig};
-use super::fabric::{Fabric, Reusable, To, Told, Way};
+use super::config::{Encapsulation, HandoffConfig};
+use super::datapath::{Datapath, DatapathEvent, Destination, NodeLink, ReusableDecision};
 use larder_core::{NodeId, TargetId};
 use larder_kernel::abi::{self, COUNTERS, Flow, flow_flag};
 use larder_kernel::guard::{self, Guard, GuardConfig, GuardService};
@@ -18,49 +18,49 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Events that may wait to be read. Bytes; a power of two.
+/// Size of the event ring buffer. Bytes; a power of two.
 const RING_BYTES: u32 = 4 << 20;
-/// Outer headers are at most so long.
+/// Maximum size of outer headers. Bytes.
 const TUNNEL_BYTES_MAX: u16 = 70;
 
-/// Why connections cannot be handed over on this host.
+/// An error that prevents handoff on this host.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MachineError {
-    #[error("no interface has the listen address {0}: name one (handoff.interface)")]
+pub(crate) enum DatapathError {
+    #[error("no interface has the listen address {0}: set handoff.interface")]
     NoInterface(SocketAddr),
-    #[error("the forwarding plane: {0}")]
+    #[error("forwarding plane: {0}")]
     Plane(#[from] plane::PlaneError),
-    #[error("the program for this host's own stack: {0}")]
+    #[error("program for this host's own stack: {0}")]
     Guard(#[from] guard::GuardError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// The machine.
+/// Datapath of this host.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct HostDatapath {
     plane: Plane,
-    /// Where cookies are used.
-    own: Option<Own>,
+    /// Programs for this host's own stack; `None` without cookies.
+    local: Option<LocalStack>,
     services: Vec<SocketAddr>,
-    /// In force once connections are taken.
+    /// Service settings, in effect once connections are accepted.
     spec: Mutex<ServiceSpec>,
 }
 
-/// What makes this host's own stack accept connections that began with a cookie.
+/// Programs that let this host's own stack accept connections that began with a cookie.
 #[derive(Debug)]
-struct Own {
+struct LocalStack {
     guard: Guard,
     tap: Tap,
 }
 
-impl Machine {
-    /// Sets up the plane for these listen addresses; with cookies, if `cookie`.
+impl HostDatapath {
+    /// Installs the plane for these listen addresses, with cookies if `cookie` is set.
     pub(crate) fn open(
         config: &HandoffConfig,
         listen: &[SocketAddr],
         cookie: bool,
-    ) -> Result<Self, MachineError> {
+    ) -> Result<Self, DatapathError> {
         let interface = match &config.interface {
             Some(name) => name.clone(),
             None => interface_of(listen)?,
@@ -76,16 +76,16 @@ impl Machine {
             key_life: config.key_life,
         })?;
         tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane: attached");
-        let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
+        let local = if cookie { Some(LocalStack::open(config, &interface, listen)?) } else { None };
         if !cookie {
-            // Of a start that had cookies.
-            Guard::clean(&own_name(config))?;
+            // Removes the program of an earlier start with cookies.
+            Guard::clean(&local_name(config))?;
         }
         let mtu = larder_kernel::neighbour::mtu(&interface)?;
         let spec = ServiceSpec {
             cookie,
             fast: cookie && config.fast,
-            // Where this host's stack answers SYNs, the timestamps that come back are its own, and name nobody.
+            // If this host's stack completes handshakes, the echoed timestamps are its own and carry no tag.
             tags: cookie,
             grace: cookie,
             resets: false,
@@ -93,25 +93,25 @@ impl Machine {
             no_reuse: !config.mends.syn_begins_anew,
             mss: segment(mtu, config.forward),
         };
-        let machine = Self { plane, own, services: listen.to_vec(), spec: Mutex::new(spec) };
+        let machine = Self { plane, local, services: listen.to_vec(), spec: Mutex::new(spec) };
         Ok(machine)
     }
 
-    /// Changes what is done on the listen addresses.
-    fn set_services(&self, change: impl FnOnce(ServiceSpec) -> ServiceSpec) -> Result<(), MachineError> {
+    /// Changes the settings of all listen addresses.
+    fn set_services(&self, change: impl FnOnce(ServiceSpec) -> ServiceSpec) -> Result<(), DatapathError> {
         let mut now = self.spec.lock().unwrap_or_else(PoisonError::into_inner);
         let spec = change(*now);
         *now = spec;
         for (id, address) in (0..).zip(&self.services) {
-            // An IPv6 segment has 20 bytes less.
+            // An IPv6 segment is 20 bytes smaller.
             let mss = spec.mss - if address.is_ipv6() { 20 } else { 0 };
             self.plane.set_service(id, *address, ServiceSpec { mss, ..spec })?;
         }
         Ok(())
     }
 
-    /// Answers SYNs from here on: keys and nodes are known.
-    pub(crate) fn begin(&self) -> Result<(), MachineError> {
+    /// Answers SYNs from now on. Keys and nodes must be set.
+    pub(crate) fn start(&self) -> Result<(), DatapathError> {
         let stale = self.stale()?;
         for (address, _) in self.plane.services() {
             if !self.services.contains(&address) {
@@ -124,9 +124,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Connections of a predecessor whose listen address is no more, or has another number now: those that live are
-    /// known again by their node's tag.
-    fn stale(&self) -> Result<Vec<FlowKey>, MachineError> {
+    /// Returns the connections of an earlier process whose listen address is gone or has another number. Live ones
+    /// are recognized again by their node's tag.
+    fn stale(&self) -> Result<Vec<FlowKey>, DatapathError> {
         let ours = |id: u16| self.services.get(usize::from(id)).copied();
         let moved: Vec<u16> = self
             .plane
@@ -141,16 +141,16 @@ impl Machine {
         Ok(stale)
     }
 
-    /// Readable when the plane has something to tell.
+    /// Returns a descriptor that is readable when the plane has events.
     pub(crate) fn events(&self) -> io::Result<OwnedFd> {
         self.plane.events_fd().try_clone_to_owned()
     }
 }
 
-impl Own {
-    fn open(config: &HandoffConfig, interface: &str, listen: &[SocketAddr]) -> Result<Self, MachineError> {
+impl LocalStack {
+    fn open(config: &HandoffConfig, interface: &str, listen: &[SocketAddr]) -> Result<Self, DatapathError> {
         let guard = Guard::start(&GuardConfig {
-            name: own_name(config),
+            name: local_name(config),
             interface: interface.to_owned(),
             ring_bytes: 1 << 18,
             conns_max: config.flows_max,
@@ -163,13 +163,13 @@ impl Own {
     }
 }
 
-fn own_name(config: &HandoffConfig) -> String {
+fn local_name(config: &HandoffConfig) -> String {
     format!("{}-own", config.name)
 }
 
-/// Takes off what a predecessor has left in the kernel, where nobody will be behind it: its programs would go on answering
-/// SYNs, and nobody would accept the connections.
-pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
+/// Removes programs that an earlier process has left in the kernel. They would answer SYNs, and no process would
+/// accept the connections.
+pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
     match Plane::take_off_remains(&config.name)? {
         Remains::None => {}
         Remains::Unseen => tracing::info!(
@@ -182,7 +182,7 @@ pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::Plan
                 name = config.name,
                 "forwarding plane: removed that of a killed switch, its connections are reset"
             );
-            if let Err(error) = Guard::clean(&own_name(config)) {
+            if let Err(error) = Guard::clean(&local_name(config)) {
                 tracing::warn!(%error, "forwarding plane: the program for this host's stack cannot be removed");
             }
         }
@@ -190,41 +190,46 @@ pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::Plan
     Ok(())
 }
 
-/// The largest segment that fits through the way to the nodes.
-fn segment(mtu: u32, forward: Forward) -> u16 {
-    let outer = if forward == Forward::L2 { 0 } else { TUNNEL_BYTES_MAX };
+/// Returns the largest segment that fits through the encapsulation.
+fn segment(mtu: u32, forward: Encapsulation) -> u16 {
+    let outer = if forward == Encapsulation::L2 { 0 } else { TUNNEL_BYTES_MAX };
     u16::try_from(mtu).unwrap_or(u16::MAX).saturating_sub(40 + outer).max(536)
 }
 
-fn interface_of(listen: &[SocketAddr]) -> Result<String, MachineError> {
+fn interface_of(listen: &[SocketAddr]) -> Result<String, DatapathError> {
     let first = listen.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    larder_kernel::neighbour::interface_for(first.ip()).ok_or(MachineError::NoInterface(first))
+    larder_kernel::neighbour::interface_for(first.ip()).ok_or(DatapathError::NoInterface(first))
 }
 
-fn told(event: PlaneEvent<'_>) -> Told<'_> {
+fn datapath_event(event: PlaneEvent<'_>) -> DatapathEvent<'_> {
     let age = |at_ns: u64| Duration::from_nanos(plane::now_ns().saturating_sub(at_ns));
     match event {
         PlaneEvent::Punt { key, first, head_hash, packet, at_ns } => {
-            Told::Punt { key, first, head: head_hash, packet, age: age(at_ns) }
+            DatapathEvent::Punt { key, first, head: head_hash, packet, age: age(at_ns) }
         }
         PlaneEvent::Opened { key, node, route, class, target, at_ns } => {
-            let reused =
-                Reusable { target: TargetId(target), node: NodeId(node), route, service: key.service, class };
-            Told::Opened { key, reused, age: age(at_ns) }
+            let reused = ReusableDecision {
+                target: TargetId(target),
+                node: NodeId(node),
+                route,
+                service: key.service,
+                class,
+            };
+            DatapathEvent::Opened { key, reused, age: age(at_ns) }
         }
-        PlaneEvent::Later { key, packet, .. } => Told::Later { key, packet },
+        PlaneEvent::Later { key, packet, .. } => DatapathEvent::Later { key, packet },
         PlaneEvent::Ended { key, flags, account, at_ns, .. } => {
-            Told::Ended { key, flags, account, age: age(at_ns) }
+            DatapathEvent::Ended { key, flags, account, age: age(at_ns) }
         }
-        PlaneEvent::Woke { key, node, .. } => Told::Woke { key, node: NodeId(node) },
+        PlaneEvent::Woke { key, node, .. } => DatapathEvent::Woke { key, node: NodeId(node) },
     }
 }
 
-impl Fabric for Machine {
-    fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
+impl Datapath for HostDatapath {
+    fn put_flow(&self, key: FlowKey, to: Destination) -> io::Result<()> {
         let to = match to {
-            To::Node(node) => FlowTo::Node(node.0),
-            To::Here => FlowTo::Local,
+            Destination::Node(node) => FlowTo::Node(node.0),
+            Destination::Here => FlowTo::Local,
         };
         self.plane.put_flow(key, to).map_err(io::Error::other)
     }
@@ -235,13 +240,13 @@ impl Fabric for Machine {
 
     fn remove_flow(&self, key: FlowKey) {
         if let Err(error) = self.plane.remove_flow(key) {
-            tracing::debug!(%error, %key, "a connection could not be removed from the forwarding plane");
+            tracing::debug!(%error, %key, "flow table entry not removed");
         }
     }
 
     fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) {
         if let Err(error) = self.plane.note_frozen(key, seq, ack) {
-            tracing::debug!(%error, %key, "the plane does not know where a connection on its way stands");
+            tracing::debug!(%error, %key, "flow table: position of a frozen connection not updated");
         }
     }
 
@@ -251,26 +256,26 @@ impl Fabric for Machine {
 
     fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, Flow)) {
         if let Err(error) = self.plane.each_flow(visit) {
-            tracing::warn!(%error, "the forwarding plane's connections could not be read");
+            tracing::warn!(%error, "forwarding plane: cannot read the flow table");
         }
     }
 
     fn set_idle(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::IDLE) {
-            tracing::debug!(%error, %key, "a connection could not be marked as idle");
+            tracing::debug!(%error, %key, "flow table: connection not marked as idle");
         }
     }
 
     fn set_ended(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
-            tracing::debug!(%error, %key, "a connection could not be marked as ended");
+            tracing::debug!(%error, %key, "flow table: connection not marked as ended");
         }
     }
 
     fn set_resumed(&self, key: FlowKey) {
         let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::TOLD | flow_flag::IDLE;
         if let Err(error) = self.plane.clear_flags(key, ends) {
-            tracing::debug!(%error, %key, "the end of a connection that goes on could not be taken back");
+            tracing::debug!(%error, %key, "flow table: end mark not cleared");
         }
     }
 
@@ -279,17 +284,17 @@ impl Fabric for Machine {
     }
 
     fn accept_here(&self, packet: &[u8]) -> io::Result<()> {
-        match &self.own {
-            Some(own) => own.tap.write_frame(packet),
+        match &self.local {
+            Some(local) => local.tap.write_frame(packet),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    fn put_target(&self, head: u64, reusable: &Reusable, lasts: Duration) {
-        let Reusable { target, node, route, service, class } = *reusable;
+    fn put_target(&self, head: u64, reusable: &ReusableDecision, lasts: Duration) {
+        let ReusableDecision { target, node, route, service, class } = *reusable;
         let entry = TargetEntry { id: target.0, node: node.0, route, service, class };
         if let Err(error) = self.plane.put_target(head, &entry, lasts) {
-            tracing::debug!(%error, "a decision could not be entered in the forwarding plane");
+            tracing::debug!(%error, "forwarding plane: decision not stored for reuse");
         }
     }
 
@@ -302,31 +307,31 @@ impl Fabric for Machine {
     }
 
     fn opened(&self, node: Option<NodeId>) -> u32 {
-        // The gate counts modulo 2^32, as the difference between opened and seen needs it.
+        // The gate counts modulo 2^32, as the difference between opened and seen requires.
         (self.plane.opened(node.map(|node| node.0)) & u64::from(u32::MAX)) as u32
     }
 
-    fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()> {
+    fn set_link(&self, node: NodeId, node_link: &NodeLink, forward: Encapsulation) -> io::Result<()> {
         let (ifindex, source_mac) = self.plane.interface();
-        let link = match (forward, way.mac) {
-            (Forward::L2, Some(mac)) => {
-                Link { tag: way.tag, ifindex, source_mac, next_hop: mac, tunnel: None }
+        let link = match (forward, node_link.mac) {
+            (Encapsulation::L2, Some(mac)) => {
+                Link { tag: node_link.tag, ifindex, source_mac, next_hop: mac, tunnel: None }
             }
-            (Forward::L2, None) => {
-                return Err(io::Error::other("the node does not say which interface takes its packets"));
+            (Encapsulation::L2, None) => {
+                return Err(io::Error::other("the node has not reported its MAC address"));
             }
             (forward, mac) => {
-                let hop = next_hop(way.address)?;
+                let hop = next_hop(node_link.address)?;
                 let kind = match forward {
-                    Forward::Gue(port) => TunnelKind::Gue { port },
-                    Forward::Vxlan { port, vni } => {
+                    Encapsulation::Gue(port) => TunnelKind::Gue { port },
+                    Encapsulation::Vxlan { port, vni } => {
                         TunnelKind::Vxlan { port, vni, mac: mac.unwrap_or_default() }
                     }
-                    Forward::Ipip | Forward::L2 => TunnelKind::Ipip,
+                    Encapsulation::Ipip | Encapsulation::L2 => TunnelKind::Ipip,
                 };
-                let tunnel = Tunnel { kind, local: hop.source, remote: way.address };
+                let tunnel = Tunnel { kind, local: hop.source, remote: node_link.address };
                 Link {
-                    tag: way.tag,
+                    tag: node_link.tag,
                     ifindex: hop.ifindex,
                     source_mac: hop.source_mac,
                     next_hop: hop.mac,
@@ -343,7 +348,7 @@ impl Fabric for Machine {
 
     fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
         if let Err(error) = self.plane.set_owner(node.0, key, after_another) {
-            tracing::warn!(%error, node = node.index(), "whose place it is could not be noted");
+            tracing::warn!(%error, node = node.index(), "forwarding plane: owner of the node's slot not stored");
         }
     }
 
@@ -352,19 +357,19 @@ impl Fabric for Machine {
     }
 
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize) {
-        // Believed here before cookies are made with them.
-        let own = self.own.as_ref().map_or(Ok(()), |own| own.guard.set_keys(keys));
-        if let Err(error) = own {
-            tracing::error!(%error, "the keys of cookies could not be set for this host's own stack");
+        // The keys are accepted here before cookies are made with them.
+        let local = self.local.as_ref().map_or(Ok(()), |local| local.guard.set_keys(keys));
+        if let Err(error) = local {
+            tracing::error!(%error, "cookie keys not set for this host's own stack");
         }
         if let Err(error) = self.plane.set_keys(keys, current) {
-            tracing::error!(%error, "the keys of cookies could not be set in the forwarding plane");
+            tracing::error!(%error, "cookie keys not set in the forwarding plane");
         }
     }
 
-    fn set_former_keys(&self, keys: &[CookieKey]) {
+    fn set_expired_keys(&self, keys: &[CookieKey]) {
         if let Err(error) = self.plane.set_expired(keys) {
-            tracing::error!(%error, "the former keys of cookies could not be set in the forwarding plane");
+            tracing::error!(%error, "expired cookie keys not set in the forwarding plane");
         }
     }
 
@@ -380,36 +385,37 @@ impl Fabric for Machine {
         COUNTERS.into_iter().zip(self.plane.counters()).take(abi::FRONT_COUNTERS).collect()
     }
 
-    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
-        if let Some(own) = &self.own {
-            // Connections that this host's own stack has ended: nobody is told, but the ring must not fill.
-            own.guard.read_events(|_| {});
+    fn read_events(&self, visit: &mut dyn FnMut(DatapathEvent<'_>)) -> usize {
+        if let Some(local) = &self.local {
+            // Events of connections that this host's own stack has ended are not used, but the ring buffer must not
+            // fill.
+            local.guard.read_events(|_| {});
         }
-        self.plane.read_events(|event| visit(told(event)))
+        self.plane.read_events(|event| visit(datapath_event(event)))
     }
 
-    fn begin(&self) -> io::Result<()> {
-        Self::begin(self).map_err(io::Error::other)
+    fn start(&self) -> io::Result<()> {
+        Self::start(self).map_err(io::Error::other)
     }
 
-    fn settle(&self) {
+    fn enable_resets(&self) {
         let settled = self.set_services(|spec| ServiceSpec { resets: spec.cookie, ..spec });
         if let Err(error) = settled {
-            tracing::warn!(%error, "clients of connections that are nobody's are not told");
+            tracing::warn!(%error, "forwarding plane: connections without a node are not reset");
         }
     }
 
     fn close(&self) {
         if let Err(error) = self.set_services(|spec| ServiceSpec { closed: true, ..spec }) {
-            tracing::warn!(%error, "the forwarding plane could not be closed to new connections");
+            tracing::warn!(%error, "forwarding plane: cannot stop taking new connections");
         }
     }
 
-    fn remove(&self) {
+    fn uninstall(&self) {
         if let Err(error) = self.plane.take_off() {
             tracing::warn!(
                 %error,
-                "something of the forwarding plane stays behind; the next start removes it"
+                "forwarding plane: not removed from the kernel, the next start removes it"
             );
         }
     }
