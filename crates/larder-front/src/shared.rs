@@ -24,7 +24,7 @@ use crate::reload_counts::ReloadCounts;
 use crate::routes;
 use crate::routing::Routing;
 use crate::shadow::Feed;
-use crate::signals::{Needs, Signals};
+use crate::signals::{SignalNeeds, Signals};
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
@@ -131,7 +131,7 @@ impl Shared {
             let dial = Node::dial(entry, &config.reach, config.handoff.setting != MechanismSetting::Relay)?;
             nodes.insert(Node::new(id, entry, dial));
         }
-        let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
+        let needs = SignalNeeds::new(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
         let specs = routes::specs(&config, &routing.groups);
         let shadow =
             config.shadow.as_ref().map(|shadow| Feed::new(shadow, &config.settings, &specs)).transpose()?;

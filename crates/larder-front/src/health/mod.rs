@@ -84,7 +84,7 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
     let health = &guards.health;
     let Some(what) = &health.active else { return };
     let (mut good, mut bad) = (0_u32, 0_u32);
-    let mut lots = Lots::new(node.id.0);
+    let mut lots = Jitter::new(node.id.0);
     tokio::time::sleep(health.interval.mul_f64(lots.next())).await;
     while !node.condition().left {
         let result = tokio::time::timeout(health.timeout, probe::probe(what, &node.dial)).await;
@@ -136,13 +136,13 @@ async fn wait_out((decider, guards): (&Decider, &Guards), node: &Node) {
 }
 
 /// Numbers from 0 to 1 that differ between nodes and runs; only to keep checks out of step.
-pub(crate) struct Lots {
+pub(crate) struct Jitter {
     state: RandomState,
     drawn: u64,
     who: u16,
 }
 
-impl Lots {
+impl Jitter {
     pub(crate) fn new(who: u16) -> Self {
         Self { state: RandomState::new(), drawn: 0, who }
     }

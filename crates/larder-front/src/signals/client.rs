@@ -1,8 +1,8 @@
-//! A page of a node, asked for again and again over a connection that is kept.
+//! Client for one page of a node, over a kept connection.
 //!
-//! The caller sets the time limit.
+//! The caller sets timeouts.
 
-use super::cause::Cause;
+use super::failure::SignalFailure;
 use crate::dial::{Dialer, NodeProtocol};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT};
@@ -10,17 +10,17 @@ use http::{Request, StatusCode, Uri};
 use larder_http::client::{self, ClientError, Reply};
 use larder_peers::{ClusterSecrets, PROOF_FIELD};
 
-/// Where and what to ask.
+/// Client for one page.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct PageClient {
     dial: Dialer,
     request: Request<Bytes>,
     client: client::Client,
 }
 
-impl Client {
-    /// A client for one page. `path` begins with `/` and has been checked; `accept` is the media type. The node is shown the proof
-    /// of the first of `secrets`.
+impl PageClient {
+    /// Creates a client. `path` begins with `/` and has been validated; `accept` is the media type. The request
+    /// carries the proof of the first of `secrets`.
     pub(super) fn new(
         dial: Dialer,
         path: &str,
@@ -42,26 +42,26 @@ impl Client {
         Self { dial, request, client: client::Client::default() }
     }
 
-    /// Asks for the page; the body is to be read from the reply.
-    pub(super) async fn ask(&mut self) -> Result<Reply<'_>, Cause> {
+    /// Requests the page. The caller reads the body.
+    pub(super) async fn request(&mut self) -> Result<Reply<'_>, SignalFailure> {
         let connecting = self.dial.open(None, NodeProtocol::Http1);
         let reply = self.client.send(connecting, self.request.clone()).await?;
         if reply.status() != StatusCode::OK {
-            return Err(Cause::Status);
+            return Err(SignalFailure::Status);
         }
         if reply.headers().contains_key(CONTENT_ENCODING) {
-            return Err(Cause::Malformed);
+            return Err(SignalFailure::Malformed);
         }
         Ok(reply)
     }
 
-    /// Asks for the page and reads it whole, up to `body_max` bytes.
-    pub(super) async fn page(&mut self, body_max: usize) -> Result<Bytes, Cause> {
-        Ok(self.ask().await?.read(body_max).await?.into_body())
+    /// Requests the page and reads at most `body_max` bytes.
+    pub(super) async fn page(&mut self, body_max: usize) -> Result<Bytes, SignalFailure> {
+        Ok(self.request().await?.read(body_max).await?.into_body())
     }
 }
 
-impl From<ClientError> for Cause {
+impl From<ClientError> for SignalFailure {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Connect(_) | ClientError::Broken(_) => Self::Connection,

@@ -1,16 +1,16 @@
-//! Which signals a switch reads from its nodes, and how.
+//! Configuration of signals from nodes.
 
-use super::sample::APPS;
+use super::counters::APPS;
 use crate::config_error::{ConfigError, range, span};
 use core::fmt;
 use core::str::FromStr;
 use larder_peers::ClusterSecrets;
 use std::time::Duration;
 
-/// Where load reports come from.
+/// Source of load reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SignalSource {
-    /// Nowhere: policies that go by reports do what they do without.
+    /// No source: policies that use reports work without them.
     Off,
     /// Larder nodes: `GET /.larder/load` at the node's own address.
     Larder,
@@ -24,7 +24,7 @@ impl SignalSource {
     /// Every source.
     pub const ALL: [Self; 4] = [Self::Off, Self::Larder, Self::NodeExporter, Self::Orca];
 
-    /// The word used in configuration.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -41,7 +41,7 @@ impl fmt::Display for SignalSource {
     }
 }
 
-/// A word that names no source.
+/// Error: the name is not a source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no signal source '{0}': use off, larder, node-exporter or orca")]
 pub struct UnknownSource(String);
@@ -55,56 +55,55 @@ impl FromStr for SignalSource {
     }
 }
 
-/// The signals.
+/// Configuration of signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalsConfig {
-    /// Where load reports come from. Default `None`: [`SignalSource::Larder`] if a policy in use goes by reports, else
+    /// Source of load reports. Default `None`: [`SignalSource::Larder`] if a policy in use needs reports, otherwise
     /// [`SignalSource::Off`].
     pub source: Option<SignalSource>,
-    /// Secrets of the nodes' reports; a larder node is shown the proof of the first. Default `None`: nodes go by addresses.
+    /// Secrets of the cluster; a larder node gets the proof of the first. Default `None`: nodes check addresses.
     pub secret: Option<ClusterSecrets>,
-    /// Time between two reports of a node. 10 ms to 1 h; default 200 ms, HACC's (section 5.1). The first poll of a
-    /// node is at a chance moment of the first period, or second if that is shorter, so that nodes are not polled in
-    /// step.
+    /// Time between two reports of a node. 10 ms to 1 h; default 200 ms, as in HACC (section 5.1). The first poll is
+    /// at a random moment of the first period (at most 1 s), so that nodes are not polled in step.
     pub period: Duration,
-    /// How long a poll may take, from its beginning to the last byte. 1 ms to 1 min; default 1 s. Outcome: no report,
-    /// `timeout`.
+    /// Timeout of a poll, from its start to the last byte. 1 ms to 1 min; default 1 s. Outcome: no report, `timeout`.
     pub timeout: Duration,
-    /// How old a node's last report may become before it counts as missing. 10 ms to 24 h, and not below the period;
-    /// default 2 s. Outcome: the node has no report until the next one, which is logged.
+    /// Age at which a node's last report counts as missing. 10 ms to 24 h, and at least the period; default 2 s.
+    /// Outcome: the node has no report until the next one, which is logged.
     pub missing_after: Duration,
     /// Path and query of the page. Default `None`: the source's own, `/.larder/load`, or `/metrics` with the
     /// collectors needed. Not for ORCA.
     pub path: Option<String>,
     /// Port of the page at each node's host. Default `None`: the node's own, or 9100 for node_exporter. Not for ORCA.
     pub port: Option<u16>,
-    /// Names of up to 4 counters of the application, which become the signals `app1` to `app4`. What a name means is
-    /// the source's: see each source's table in the documentation of signals.
+    /// Names of up to 4 application counters, which become the signals `app1` to `app4`. The documentation of each
+    /// source says what a name means.
     pub counters: Vec<String>,
-    /// node_exporter: names of up to 64 disks that count, such as `sda`. Default: all that have worked.
+    /// For node_exporter: names of up to 64 disks that count, such as `sda`. Default: all disks that have ever
+    /// worked.
     pub disks: Vec<String>,
-    /// Bytes of a page. 1 KiB to 64 MiB; default 4 MiB. Outcome: no report, `body_too_large`.
+    /// Maximum size of a page. Bytes; 1 KiB to 64 MiB; default 4 MiB. Outcome: no report, `body_too_large`.
     pub body_max: usize,
-    /// The nodes' caches.
+    /// Cache signals.
     pub cache: CacheSignalsConfig,
 }
 
-/// How the switch hears of changes in its nodes' caches.
+/// Configuration of cache signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSignalsConfig {
-    /// Whether the nodes' event streams are followed. Default `None`: if a policy in use mirrors caches. Replies with
-    /// `Cache-Status` are read as well, for nodes without a stream.
+    /// Whether the nodes' event streams are followed. Default `None`: only if a policy in use mirrors caches.
+    /// `Cache-Status` of replies is used for nodes without a stream.
     pub follow: Option<bool>,
     /// Path of the stream at the node's own address. Default `/.larder/events`.
     pub path: String,
-    /// How long a stream may be silent before its link counts as dead. 200 ms to 1 h; default 10 s, five heartbeats of
-    /// a larder node.
+    /// Silence after which a stream counts as dead. 200 ms to 1 h; default 10 s, five heartbeats of a larder node.
     pub silence: Duration,
-    /// Longest pause between two tries to connect; it begins at 100 ms and doubles. 100 ms to 1 h; default 5 s.
+    /// Longest pause between two connection attempts. The pause starts at 100 ms and doubles. 100 ms to 1 h; default
+    /// 5 s.
     pub retry_max: Duration,
-    /// Targets of a node that are remembered, so that a new snapshot can take the place of the old one. 1 to
-    /// 100,000,000; default 1,048,576 (about 20 bytes each, twice that while a snapshot comes). Outcome beyond:
-    /// changes are passed on, but a target that left while the link was down is not noticed, `untracked`.
+    /// Number of tracked targets per node, which a new snapshot is compared with. 1 to 100,000,000; default 1,048,576
+    /// (about 20 bytes each, twice that during a snapshot). Outcome beyond: changes are passed on, but a target that
+    /// left while the stream was down is not noticed, `untracked`.
     pub targets_max: usize,
 }
 
@@ -182,8 +181,8 @@ mod tests {
     #[test]
     fn the_defaults_are_valid_and_each_fault_is_named() {
         assert_eq!(SignalsConfig::default().validate(), Ok(()));
-        type Spoil = fn(&mut SignalsConfig);
-        let cases: [(&str, Spoil); 12] = [
+        type Mutation = fn(&mut SignalsConfig);
+        let cases: [(&str, Mutation); 12] = [
             ("signals.period", |c| c.period = Duration::from_millis(9)),
             ("signals.timeout", |c| c.timeout = Duration::ZERO),
             ("signals.missing_after", |c| c.missing_after = Duration::from_millis(199)),
@@ -197,16 +196,16 @@ mod tests {
             ("signals.cache.path", |c| c.cache.path = String::new()),
             ("signals.cache.silence", |c| c.cache.silence = Duration::from_secs(7_200)),
         ];
-        for (name, spoil) in cases {
+        for (name, mutate) in cases {
             let mut config = SignalsConfig::default();
-            spoil(&mut config);
+            mutate(&mut config);
             let error = config.validate().expect_err(name).to_string();
             assert!(error.starts_with(name), "{error}");
         }
     }
 
     #[test]
-    fn sources_are_known_by_their_names() {
+    fn source_names_round_trip() {
         for source in SignalSource::ALL {
             assert_eq!(source.name().parse(), Ok(source));
         }

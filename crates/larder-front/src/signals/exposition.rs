@@ -1,40 +1,40 @@
-//! The Prometheus text format (version 0.0.4), as far as a poller of gauges and counters needs it.
+//! Parser of the Prometheus text format (version 0.0.4), as far as gauges and counters need it.
 //!
 //! ```text
 //! # TYPE node_cpu_seconds_total counter
 //! node_cpu_seconds_total{cpu="0",mode="idle"} 180.5 1395066363000
 //! ```
-//! Source: prometheus.io/docs/instrumenting/exposition_formats. Lines are read one by one, without copying; label values
-//! are unescaped (`\\`, `\"`, `\n`) when they are asked for. Names in quotes, which the format allows since Prometheus 3
-//! to those who ask for them, are not asked for; such lines are passed over. A line that cannot be read makes the page
-//! unreadable, as it does for Prometheus: half a page is not to be mistaken for a whole one.
+//! Source: prometheus.io/docs/instrumenting/exposition_formats. Lines are parsed one by one, without copying. Label
+//! values are unescaped (`\\`, `\"`, `\n`) when they are read. Quoted names, which Prometheus 3 sends only on
+//! request, are skipped. A malformed line makes the whole page invalid, as for Prometheus, so that half a page is
+//! never used as a whole one.
 
 use std::borrow::Cow;
 
-/// Bytes of a line.
+/// Maximum size of a line. Bytes.
 pub(super) const LINE_MAX: usize = 64 << 10;
 
-/// Why a page cannot be read.
+/// Error of parsing a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PageError {
+pub(super) enum ParseError {
     /// A line is longer than [`LINE_MAX`].
     LineTooLong,
-    /// A line is none of the format's.
+    /// A line is malformed.
     Malformed,
 }
 
-/// One value.
+/// One sample of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Point<'a> {
+pub(super) struct MetricSample<'a> {
     pub(super) name: &'a str,
     labels: &'a str,
     pub(super) value: f64,
-    /// The page has said that the family is a counter.
+    /// Whether the page declares the family a counter.
     pub(super) counter: bool,
 }
 
-impl<'a> Point<'a> {
-    /// The value of a label; empty and absent are the same in this format, so absent is `None` only.
+impl<'a> MetricSample<'a> {
+    /// Returns the value of a label; `None` if the label is absent.
     pub(super) fn label(&self, name: &str) -> Option<Cow<'a, str>> {
         let mut rest = self.labels;
         while let Ok(Some((label, value, after))) = label(rest) {
@@ -47,16 +47,16 @@ impl<'a> Point<'a> {
     }
 }
 
-/// Reads a page and hands every value to `take`, in the page's order.
-pub(super) fn read<'a>(page: &'a [u8], mut take: impl FnMut(Point<'a>)) -> Result<(), PageError> {
-    // The family that the page has last called a counter.
+/// Parses a page and passes every sample to `take`, in order.
+pub(super) fn parse<'a>(page: &'a [u8], mut take: impl FnMut(MetricSample<'a>)) -> Result<(), ParseError> {
+    // The family last declared a counter.
     let mut counter = "";
     for line in page.split(|&byte| byte == b'\n') {
         if line.len() > LINE_MAX {
-            return Err(PageError::LineTooLong);
+            return Err(ParseError::LineTooLong);
         }
         let line =
-            std::str::from_utf8(line).map_err(|_| PageError::Malformed)?.trim_matches([' ', '\t', '\r']);
+            std::str::from_utf8(line).map_err(|_| ParseError::Malformed)?.trim_matches([' ', '\t', '\r']);
         if let Some(comment) = line.strip_prefix('#') {
             let mut words = comment.split([' ', '\t']).filter(|word| !word.is_empty());
             if words.next() == Some("TYPE")
@@ -69,15 +69,15 @@ pub(super) fn read<'a>(page: &'a [u8], mut take: impl FnMut(Point<'a>)) -> Resul
         if line.is_empty() || line.starts_with('{') {
             continue;
         }
-        let mut point = point(line).ok_or(PageError::Malformed)?;
-        point.counter = point.name == counter || point.name.strip_suffix("_total") == Some(counter);
-        take(point);
+        let mut sample = sample(line).ok_or(ParseError::Malformed)?;
+        sample.counter = sample.name == counter || sample.name.strip_suffix("_total") == Some(counter);
+        take(sample);
     }
     Ok(())
 }
 
-/// Reads `name{labels} value timestamp`.
-fn point(line: &str) -> Option<Point<'_>> {
+/// Parses `name{labels} value timestamp`.
+fn sample(line: &str) -> Option<MetricSample<'_>> {
     let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':')).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
     if name.is_empty() || name.as_bytes()[0].is_ascii_digit() {
@@ -95,7 +95,7 @@ fn point(line: &str) -> Option<Point<'_>> {
     let value = words.next()?.parse().ok()?;
     match words.next() {
         None => {}
-        // An exemplar of OpenMetrics: not ours.
+        // An OpenMetrics exemplar, which is ignored.
         Some(word) if word.starts_with('#') => {}
         Some(timestamp) => {
             timestamp.parse::<f64>().ok()?;
@@ -104,10 +104,10 @@ fn point(line: &str) -> Option<Point<'_>> {
             }
         }
     }
-    Some(Point { name, labels, value, counter: false })
+    Some(MetricSample { name, labels, value, counter: false })
 }
 
-/// Passes over all labels, up to the closing brace.
+/// Skips all labels up to the closing brace.
 fn skip_labels(mut rest: &str) -> Option<&str> {
     while let Some((_, _, after)) = label(rest).ok()? {
         rest = after;
@@ -115,16 +115,17 @@ fn skip_labels(mut rest: &str) -> Option<&str> {
     Some(rest.trim_start_matches([' ', '\t', ',']))
 }
 
-/// A label: its name, its value with escapes, and what follows.
+/// A label: name, escaped value, and the rest of the line.
 type Label<'a> = (&'a str, &'a str, &'a str);
 
-/// Reads the next `name="value"`, with the comma before it if there is one. `None` at the closing brace or the end.
-fn label(rest: &str) -> Result<Option<Label<'_>>, PageError> {
+/// Parses the next `name="value"`, with a comma before it if there is one. Returns `None` at the closing brace or the
+/// end.
+fn label(rest: &str) -> Result<Option<Label<'_>>, ParseError> {
     let rest = rest.trim_start_matches([' ', '\t', ',']);
     if rest.is_empty() || rest.starts_with('}') {
         return Ok(None);
     }
-    let bad = PageError::Malformed;
+    let bad = ParseError::Malformed;
     let (name, rest) = rest.split_once('=').ok_or(bad)?;
     let name = name.trim_end_matches([' ', '\t']);
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -152,7 +153,7 @@ fn unescape(value: &str) -> Cow<'_, str> {
         match (c, if c == '\\' { chars.next() } else { None }) {
             ('\\', Some('n')) => out.push('\n'),
             ('\\', Some(escaped @ ('\\' | '"'))) => out.push(escaped),
-            // Unknown escapes stand for themselves.
+            // Unknown escapes are kept.
             ('\\', Some(other)) => out.extend(['\\', other]),
             (c, _) => out.push(c),
         }
@@ -165,12 +166,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn points(page: &str) -> Result<Vec<Point<'_>>, PageError> {
+    fn points(page: &str) -> Result<Vec<MetricSample<'_>>, ParseError> {
         let mut points = Vec::new();
-        read(page.as_bytes(), |point| points.push(point)).map(|()| points)
+        parse(page.as_bytes(), |sample| points.push(sample)).map(|()| points)
     }
 
-    /// The example of the format's own documentation, with its special cases.
+    /// The example of the format's documentation, with its special cases.
     const PAGE: &str = r#"# HELP http_requests_total The total number of HTTP requests.
 # TYPE http_requests_total counter
 http_requests_total{method="post",code="200"} 1027 1395066363000
@@ -185,9 +186,9 @@ http_request_duration_seconds_bucket { le = "0.05" , } 24054
 "#;
 
     #[test]
-    fn the_formats_own_example_is_read() {
+    fn the_documented_example_parses() {
         let points = points(PAGE).expect("it is well formed");
-        let values: Vec<(&str, f64)> = points.iter().map(|point| (point.name, point.value)).collect();
+        let values: Vec<(&str, f64)> = points.iter().map(|sample| (sample.name, sample.value)).collect();
         assert_eq!(
             values,
             [
@@ -204,12 +205,12 @@ http_request_duration_seconds_bucket { le = "0.05" , } 24054
         assert_eq!(points[2].label("path").as_deref(), Some(r"C:\DIR\FILE.TXT"));
         assert_eq!(points[2].label("error").as_deref(), Some("Cannot find file:\n\"FILE.TXT\""));
         assert_eq!(points[5].label("le").as_deref(), Some("0.05"));
-        let counters: Vec<bool> = points.iter().map(|point| point.counter).collect();
+        let counters: Vec<bool> = points.iter().map(|sample| sample.counter).collect();
         assert_eq!(counters, [true, true, false, false, false, false]);
     }
 
     #[test]
-    fn what_is_no_line_of_the_format_is_refused() {
+    fn malformed_lines_are_refused() {
         for line in [
             "a",
             "a b",
@@ -225,17 +226,17 @@ http_request_duration_seconds_bucket { le = "0.05" , } 24054
             "\u{e4} 1",
             "<html>",
         ] {
-            assert_eq!(points(line), Err(PageError::Malformed), "{line}");
+            assert_eq!(points(line), Err(ParseError::Malformed), "{line}");
         }
-        assert_eq!(points(&"a".repeat(LINE_MAX + 1)), Err(PageError::LineTooLong));
+        assert_eq!(points(&"a".repeat(LINE_MAX + 1)), Err(ParseError::LineTooLong));
         let mut nothing = 0;
-        assert_eq!(read(b"a \xff", |_| nothing += 1), Err(PageError::Malformed));
+        assert_eq!(parse(b"a \xff", |_| nothing += 1), Err(ParseError::Malformed));
     }
 
     #[test]
-    fn numbers_are_read_as_they_are_written() {
+    fn numbers_parse_as_written() {
         let points = points("a NaN\nb -Inf\nc -0.5e-3\nd 0x1\n");
-        assert_eq!(points, Err(PageError::Malformed), "no hexadecimal");
+        assert_eq!(points, Err(ParseError::Malformed), "no hexadecimal");
         let points = self::points("a NaN\nb -Inf\nc -0.5e-3\n{\"quoted.name\"} 1\n").expect("well formed");
         assert!(points[0].value.is_nan());
         assert_eq!((points[1].value, points[2].value, points.len()), (f64::NEG_INFINITY, -0.5e-3, 3));
@@ -243,14 +244,14 @@ http_request_duration_seconds_bucket { le = "0.05" , } 24054
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(page in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = read(&page, |point| {
-                let _ = point.label("x");
+        fn any_bytes_parse_or_fail(page in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&page, |sample| {
+                let _ = sample.label("x");
             });
         }
 
         #[test]
-        fn label_values_come_back(value in "\\PC{0,20}", other in "[a-z\"\\\\\n]{0,9}") {
+        fn label_values_round_trip(value in "\\PC{0,20}", other in "[a-z\"\\\\\n]{0,9}") {
             let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let page = format!("m{{a=\"{}\",b=\"{}\"}} 1\n", escape(&other), escape(&value));
             let points = points(&page).expect("well formed");

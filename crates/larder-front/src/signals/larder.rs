@@ -1,4 +1,4 @@
-//! The load counters of a larder node: `GET /.larder/load`, JSON.
+//! Load counters of a larder node: `GET /.larder/load`, JSON.
 //!
 //! | signal | from | unit |
 //! |---|---|---|
@@ -10,14 +10,14 @@
 //! | service time | `service_us` over `requests` | mean of those that ended |
 //! | counters of the application | `levels` as they are, else `app` | level, or per second |
 
-use super::cause::Cause;
-use super::sample::{APPS, App, Sample, Work};
+use super::counters::{APPS, AppCounter, BusyTime, NodeCounters};
+use super::failure::SignalFailure;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Debug, Deserialize)]
-struct Page {
+struct LoadPage {
     uptime_us: u64,
     run: Option<String>,
     cpu_busy_us: Option<u64>,
@@ -38,20 +38,20 @@ struct Page {
     levels: BTreeMap<String, f64>,
 }
 
-/// Reads a page. `counters` are the names of the application's counters that are wanted.
-pub(super) fn read(body: &[u8], counters: &[String]) -> Result<Sample, Cause> {
-    let page: Page = serde_json::from_slice(body).map_err(|_| Cause::Malformed)?;
+/// Parses a page. `counters` are the names of the wanted application counters.
+pub(super) fn read(body: &[u8], counters: &[String]) -> Result<NodeCounters, SignalFailure> {
+    let page: LoadPage = serde_json::from_slice(body).map_err(|_| SignalFailure::Malformed)?;
     let seconds = |us: u64| us as f64 / 1e6;
     let work = |busy: Option<u64>, devices: Option<u32>| {
         let (busy, devices) = (busy?, devices?);
-        Some(Work { busy: seconds(busy), available: seconds(page.uptime_us) * f64::from(devices) })
+        Some(BusyTime { busy: seconds(busy), available: seconds(page.uptime_us) * f64::from(devices) })
     };
     let mut app = [None; APPS];
     for (slot, name) in app.iter_mut().zip(counters) {
-        let counter = || page.app.get(name).map(|value| App::Counter(*value));
-        *slot = page.levels.get(name).map(|value| App::Level(*value)).or_else(counter);
+        let counter = || page.app.get(name).map(|value| AppCounter::Counter(*value));
+        *slot = page.levels.get(name).map(|value| AppCounter::Gauge(*value)).or_else(counter);
     }
-    Ok(Sample {
+    Ok(NodeCounters {
         at: Duration::from_micros(page.uptime_us),
         cpu: work(page.cpu_busy_us, page.cpus),
         disk: work(page.disk_busy_us, page.disks),
@@ -63,13 +63,13 @@ pub(super) fn read(body: &[u8], counters: &[String]) -> Result<Sample, Cause> {
         queue: page.queue.map(|queue| queue as f64),
         app,
         run: page.run,
-        ..Sample::default()
+        ..NodeCounters::default()
     })
 }
 
-/// The size of the node's memory.
+/// Returns the size of the node's memory cache.
 pub(super) fn cache_bytes_max(body: &[u8]) -> Option<u64> {
-    let page: Page = serde_json::from_slice(body).ok()?;
+    let page: LoadPage = serde_json::from_slice(body).ok()?;
     let bytes = page.levels.get("cache_bytes_max").copied()?;
     (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
 }
@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn a_page_is_read() {
         let counters = ["sessions".to_owned(), "hits".to_owned(), "other".to_owned()];
-        let expected = Sample {
+        let expected = NodeCounters {
             at: Duration::from_secs(2),
             run: Some("5f".to_owned()),
-            cpu: Some(Work { busy: 0.5, available: 4.0 }),
+            cpu: Some(BusyTime { busy: 0.5, available: 4.0 }),
             disk: None,
             disk_bytes: None,
             page_faults: Some(8.0),
@@ -97,8 +97,8 @@ mod tests {
             served: Some((10.0, 3.0)),
             processes: Some(3.0),
             queue: Some(1.0),
-            app: [Some(App::Level(2.0)), Some(App::Counter(7.0)), None, None],
-            ..Sample::default()
+            app: [Some(AppCounter::Gauge(2.0)), Some(AppCounter::Counter(7.0)), None, None],
+            ..NodeCounters::default()
         };
         assert_eq!(read(PAGE.as_bytes(), &counters), Ok(expected));
         assert_eq!(cache_bytes_max(PAGE.as_bytes()), None);
@@ -107,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn a_page_may_say_little_but_not_nonsense() {
+    fn a_page_may_lack_fields_but_not_be_malformed() {
         let least = read(b"{\"uptime_us\":1}", &[]).expect("all else is missing");
-        assert_eq!(least, Sample { at: Duration::from_micros(1), ..Sample::default() });
+        assert_eq!(least, NodeCounters { at: Duration::from_micros(1), ..NodeCounters::default() });
         for body in [
             "",
             "{}",
@@ -118,7 +118,7 @@ mod tests {
             "{\"uptime_us\":1,\"active\":\"x\"}",
             "{\"uptime_us\":1e99}",
         ] {
-            assert_eq!(read(body.as_bytes(), &[]), Err(Cause::Malformed), "{body}");
+            assert_eq!(read(body.as_bytes(), &[]), Err(SignalFailure::Malformed), "{body}");
         }
         let nothing = read(b"{\"uptime_us\":1,\"memory_used\":0,\"memory_max\":0}", &[]).expect("it is JSON");
         assert!(nothing.memory.is_some_and(f64::is_nan), "missing once it becomes a report");

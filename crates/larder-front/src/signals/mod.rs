@@ -1,4 +1,4 @@
-//! What the switch hears from its nodes besides replies: how loaded they are, and what their caches hold.
+//! Signals from nodes besides their replies: their load and the contents of their caches.
 //!
 //! ```text
 //! poll (larder, node_exporter) --\
@@ -8,22 +8,23 @@
 //!                                 > CacheEvent -> Dispatcher::cache_event   as they come
 //! Cache-Status: hit (replies) ---/
 //! ```
-//! One source of load per switch ([`SignalSource`]). Every signal states its source, unit and meaning in the module of
-//! its source; the staleness is bounded by [`SignalsConfig::missing_after`] for load, and by
+//! There is one source of load per switch ([`SignalSource`]). The module of each source states the source, unit and
+//! meaning of every signal. Staleness is bounded by [`SignalsConfig::missing_after`] for load, and by
 //! [`CacheSignalsConfig::silence`] for event streams. Missing is never zero: see [`larder_core::nodes::LoadReport`].
-//! What a node sends is limited in bytes, line length and time, each with a named outcome ([`cause::Cause`]).
+//! Input from nodes is limited in bytes, line length and time, each with a named outcome
+//! ([`failure::SignalFailure`]).
 
-mod cause;
+mod cache_mirror;
 mod client;
 pub(crate) mod config;
+mod counters;
 mod exposition;
+mod failure;
 mod follow;
 mod larder;
-mod mirror;
 mod node_exporter;
 mod orca;
 mod poll;
-mod sample;
 pub(crate) mod state;
 
 pub use config::{CacheSignalsConfig, SignalSource, SignalsConfig, UnknownSource};
@@ -32,7 +33,7 @@ pub use state::ReportStatus;
 use crate::decider::Decider;
 use crate::dial::Dialer;
 use crate::node::Node;
-use cause::Cause;
+use failure::SignalFailure;
 use larder_core::dispatch::{CacheEvent, Found};
 use larder_core::nodes::LoadReport;
 use larder_core::policy::PolicyKind;
@@ -42,25 +43,25 @@ use larder_edge::Fields;
 use larder_peers::ClusterSecrets;
 use state::EventKind;
 
-/// What the policies in use need to hear.
+/// Signals that the policies in use need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct SignalNeeds {
     reports: bool,
     caches: bool,
 }
 
-impl Needs {
-    /// What the policies of routes with these settings need.
-    pub(crate) fn of<'a>(routes: impl IntoIterator<Item = &'a Settings>) -> Self {
+impl SignalNeeds {
+    /// Returns the signals that routes with these settings need.
+    pub(crate) fn new<'a>(routes: impl IntoIterator<Item = &'a Settings>) -> Self {
         routes.into_iter().fold(Self::default(), |needs, route| Self {
-            reports: needs.reports || goes_by_reports(route),
+            reports: needs.reports || uses_reports(route),
             caches: needs.caches || route.policy.mirrors_caches(),
         })
     }
 }
 
-/// Whether a route's policy goes by load reports.
-fn goes_by_reports(route: &Settings) -> bool {
+/// Whether a route's policy uses load reports.
+fn uses_reports(route: &Settings) -> bool {
     match route.policy {
         PolicyKind::WrrNum | PolicyKind::WrrTime | PolicyKind::LardUtil | PolicyKind::Hacc => true,
         PolicyKind::Lard | PolicyKind::LardR => matches!(route.thresholds.low, LowRule::Learned(_)),
@@ -68,43 +69,41 @@ fn goes_by_reports(route: &Settings) -> bool {
     }
 }
 
-/// The signals of a switch.
+/// Signals of a switch.
 #[derive(Debug)]
 pub(crate) struct Signals {
     config: SignalsConfig,
     source: SignalSource,
     follow: bool,
-    /// A policy mirrors caches, so that replies' `Cache-Status` is news.
+    /// Whether a policy mirrors caches, so that `Cache-Status` of replies is used.
     mirrored: bool,
 }
 
 impl Signals {
-    pub(crate) fn new(config: SignalsConfig, needs: Needs) -> Self {
+    pub(crate) fn new(config: SignalsConfig, needs: SignalNeeds) -> Self {
         let automatic = if needs.reports { SignalSource::Larder } else { SignalSource::Off };
         let source = config.source.unwrap_or(automatic);
         if needs.reports && source == SignalSource::Off {
-            tracing::warn!(
-                "the policy goes by load reports, and signals are off: it does what it does without them"
-            );
+            tracing::warn!("signals are off but the policy uses load reports: it decides without them");
         }
         let follow = config.cache.follow.unwrap_or(needs.caches);
         Self { config, source, follow, mirrored: needs.caches }
     }
 
-    /// Where load reports come from.
+    /// Returns the source of load reports.
     pub(crate) fn source(&self) -> SignalSource {
         self.source
     }
 
-    /// The secrets whose proof the nodes are shown. `None` if the operator has stated a source that is not larder's own and does not
-    /// follow event streams: another program has no use for the proof, and might log it or pass it on.
+    /// Returns the secrets whose proof the nodes get. Returns `None` if the operator has chosen another source and no
+    /// event streams: another program does not need the proof, and might log it or pass it on.
     fn secrets(&self) -> Option<&ClusterSecrets> {
         let is_larder = self.config.source.is_none_or(|source| source == SignalSource::Larder);
         self.config.secret.as_ref().filter(|_| is_larder || self.config.cache.follow == Some(true))
     }
 }
 
-/// Listens to one node until it leaves.
+/// Reads the signals of a node until it leaves.
 pub(crate) async fn watch(
     (decider, signals): (std::sync::Arc<Decider>, std::sync::Arc<Signals>),
     node: NodeId,
@@ -113,7 +112,7 @@ pub(crate) async fn watch(
     let load = async {
         match signals.source {
             SignalSource::Off => {}
-            SignalSource::Orca => fade((&decider, &signals), &node).await,
+            SignalSource::Orca => expire_reports((&decider, &signals), &node).await,
             source => poll::run((&decider, &signals), &node, source).await,
         }
     };
@@ -125,39 +124,40 @@ pub(crate) async fn watch(
     tokio::join!(load, cache);
 }
 
-/// Withdraws reports that nothing follows, where nobody polls.
-async fn fade((decider, signals): (&Decider, &Signals), node: &Node) {
+/// Withdraws reports that are too old, for sources that are not polled.
+async fn expire_reports((decider, signals): (&Decider, &Signals), node: &Node) {
     while !node.condition().left {
         tokio::time::sleep(signals.config.missing_after / 2).await;
         if node.signals.reports() > 0 {
-            note_missing((decider, signals), node, Cause::Timeout);
+            note_missing((decider, signals), node, SignalFailure::Timeout);
         }
     }
 }
 
-/// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
+/// Returns the size of a larder node's memory cache; `None` if the node does not report it. The caller sets a
+/// timeout.
 pub(crate) async fn cache_bytes_max(signals: &Signals, node: Dialer) -> Option<u64> {
     const PAGE_MAX: usize = 64 << 10;
     let secrets = signals.secrets();
-    let mut client = client::Client::new(node, "/.larder/load", "application/json", secrets);
+    let mut client = client::PageClient::new(node, "/.larder/load", "application/json", secrets);
     larder::cache_bytes_max(&client.page(PAGE_MAX).await.ok()?)
 }
 
-/// Hands a report to the dispatcher.
-fn take(decider: &Decider, node: &Node, report: LoadReport) -> Result<(), Cause> {
+/// Passes a report to the dispatcher.
+fn report_load(decider: &Decider, node: &Node, report: LoadReport) -> Result<(), SignalFailure> {
     let now = decider.clock.now();
     if !decider.dispatcher.report(now, node.id, report) {
-        return Err(Cause::NotTaken);
+        return Err(SignalFailure::NotTaken);
     }
-    node.signals.reported(now, report);
-    if node.signals.turns(false) {
-        tracing::info!(node = &*node.name, "load reports come again");
+    node.signals.record(now, report);
+    if node.signals.missing_changed(false) {
+        tracing::info!(node = &*node.name, "load reports: available again");
     }
     Ok(())
 }
 
-/// No report has come, for this cause: the last one is withdrawn if it is too old, and the operator told once.
-fn note_missing((decider, signals): (&Decider, &Signals), node: &Node, cause: Cause) {
+/// Handles a missing report: withdraws the last one if it is too old, and logs once.
+fn note_missing((decider, signals): (&Decider, &Signals), node: &Node, cause: SignalFailure) {
     let now = decider.clock.now();
     if node.signals.age(now).is_some_and(|age| age <= signals.config.missing_after) {
         return;
@@ -166,15 +166,15 @@ fn note_missing((decider, signals): (&Decider, &Signals), node: &Node, cause: Ca
         node.signals.forget();
         decider.dispatcher.report(now, node.id, LoadReport::default());
     }
-    // Of a node that takes no requests no report is wanted.
-    if cause != Cause::NotTaken && node.signals.turns(true) {
+    // A node that takes no requests needs no report.
+    if cause != SignalFailure::NotTaken && node.signals.missing_changed(true) {
         let source = signals.source.name();
-        tracing::warn!(node = &*node.name, source, cause = cause.name(), "load reports are missing");
+        tracing::warn!(node = &*node.name, source, cause = cause.name(), "load reports: missing");
     }
 }
 
-/// Takes what a reply of `node` for `target` says: its load, which the client does not get to see, and that the node's
-/// cache holds the target.
+/// Reads the signals of a reply of `node` for `target`: its load, which is removed from the reply, and whether the
+/// node's cache has the target.
 pub(crate) fn note_reply(
     (decider, signals): (&Decider, &Signals),
     node: &Node,
@@ -182,11 +182,11 @@ pub(crate) fn note_reply(
     cache: Option<Found>,
     reply: &mut impl Fields,
 ) {
-    if signals.source == SignalSource::Orca && orca::is_in(reply) {
+    if signals.source == SignalSource::Orca && orca::has_report(reply) {
         let now = decider.clock.now();
         if node.signals.claim(now, signals.config.period) {
             let report = orca::read(reply).map(|orca| orca.report(&signals.config.counters));
-            if let Err(cause) = report.and_then(|report| take(decider, node, report)) {
+            if let Err(cause) = report.and_then(|taken| report_load(decider, node, taken)) {
                 node.signals.failed(cause);
             }
         }
@@ -194,14 +194,14 @@ pub(crate) fn note_reply(
             reply.remove(name.as_str());
         }
     }
-    // Where a stream is live, it knows better.
+    // A live stream is more accurate.
     if let Some(outcome) = cache
         && signals.mirrored
         && !node.signals.is_streaming()
     {
         let event = match outcome {
             Found::Hit => CacheEvent::Stored,
-            // Now it is on its way there, but what was there has left.
+            // The target is being fetched now, but the old copy has left.
             Found::Miss => CacheEvent::Gone,
         };
         decider.dispatcher.cache_event(decider.clock.now(), node.id, target, event);
@@ -212,10 +212,11 @@ pub(crate) fn note_reply(
 /// Entry points for the fuzz targets.
 #[doc(hidden)]
 pub(crate) mod fuzzing {
-    use super::{exposition, larder, mirror, node_exporter, orca};
+    use super::{cache_mirror, exposition, larder, node_exporter, orca};
     use std::time::Duration;
 
-    /// Reads a page of node_exporter, its labels, and a page of a larder node; what two pages say is in range.
+    /// Parses a page of node_exporter, its labels, and a page of a larder node. Reports from two pages must be in
+    /// range.
     pub fn fuzz_pages(bytes: &[u8]) {
         let half = bytes.len() / 2;
         let counters = ["a".to_owned(), "up".to_owned()];
@@ -233,10 +234,10 @@ pub(crate) mod fuzzing {
                 assert!(shares.iter().flatten().all(|share| *share <= 1_000));
             }
         }
-        let _ = exposition::read(bytes, |point| drop(point.label("mode")));
+        let _ = exposition::parse(bytes, |point| drop(point.label("mode")));
     }
 
-    /// Reads ORCA headers.
+    /// Parses ORCA headers.
     pub fn fuzz_orca(bytes: &[u8]) {
         for orca in [orca::read_value(bytes), orca::read_bin(bytes)].into_iter().flatten() {
             let report = orca.report(&["a".to_owned()]);
@@ -244,12 +245,12 @@ pub(crate) mod fuzzing {
         }
     }
 
-    /// Reads an event stream in pieces of the size that the first byte says, and whole: alike.
+    /// Parses an event stream in pieces of the size in the first byte, and whole. The results must be equal.
     pub fn fuzz_stream(bytes: &[u8]) {
         let Some((size, text)) = bytes.split_first() else { return };
         let read = |size: usize| {
             let (mut lines, mut mirror, mut told) =
-                (mirror::Lines::default(), mirror::Mirror::new(16), Vec::new());
+                (cache_mirror::LineSplitter::default(), cache_mirror::CacheMirror::new(16), Vec::new());
             let end = text.chunks(size).try_for_each(|piece| {
                 lines.feed(piece, |line| {
                     mirror.line(line, |target, event| told.push((target, event))).map(drop)
@@ -258,7 +259,7 @@ pub(crate) mod fuzzing {
             (told, end.is_ok())
         };
         let (whole, pieces) = (read(text.len().max(1)), read(usize::from(*size).max(1)));
-        // A line that never ends is noticed at different moments.
+        // An endless line is noticed at different moments.
         if whole.1 && pieces.1 {
             assert_eq!(whole, pieces);
         }
@@ -277,7 +278,7 @@ mod tests {
         learning.thresholds.low = LowRule::Learned(Training::default());
         let signals = |routes: &[Settings], source| {
             let config = SignalsConfig { source, ..SignalsConfig::default() };
-            let signals = Signals::new(config, Needs::of(routes));
+            let signals = Signals::new(config, SignalNeeds::new(routes));
             (signals.source, signals.follow)
         };
         assert_eq!(signals(&[of(PolicyKind::LardR), of(PolicyKind::Rr)], None), (SignalSource::Off, false));
@@ -290,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn the_proof_is_for_larder_nodes_alone() {
+    fn the_proof_is_sent_to_larder_nodes_only() {
         let secret: ClusterSecrets = larder_peers::ClusterSecret::new([1; 32]).into();
         let shows = |source, follow| {
             let mut config =
                 SignalsConfig { source, secret: Some(secret.clone()), ..SignalsConfig::default() };
             config.cache.follow = follow;
-            Signals::new(config, Needs { caches: true, ..Needs::default() }).secrets().is_some()
+            Signals::new(config, SignalNeeds { caches: true, ..SignalNeeds::default() }).secrets().is_some()
         };
         assert!(shows(None, None) && shows(Some(SignalSource::Larder), None));
         for other in [SignalSource::Off, SignalSource::NodeExporter, SignalSource::Orca] {

@@ -1,4 +1,4 @@
-//! The page of Prometheus' node_exporter: `GET :9100/metrics`.
+//! Page of Prometheus' node_exporter: `GET :9100/metrics`.
 //!
 //! | signal | from | unit |
 //! |---|---|---|
@@ -11,73 +11,73 @@
 //! | queue | `node_procs_blocked`: threads that wait for a disk | now |
 //! | counters of the application | any family, its values summed: counters by rate, the rest as they are | |
 //!
-//! Of two readings, those disks count that both have. Service times are not to be had here. Of the disks those count that the config names; if it names none, all that
-//! have ever worked, except what is stacked on others (`dm-`, `md`), kept in memory (`ram`, `zram`, `loop`) or
-//! removable (`sr`, `fd`). The exporter's page describes the machine, not the server on it.
+//! Only disks that both samples have count. There are no service times. The disks that the config names count; if it
+//! names none, all disks that have ever worked, except stacked ones (`dm-`, `md`), memory disks (`ram`, `zram`,
+//! `loop`) and removable ones (`sr`, `fd`). The page describes the machine, not the server on it.
 
-use super::cause::Cause;
-use super::exposition::{self, PageError, Point};
-use super::sample::{APPS, App, Disk, Sample, Work};
+use super::counters::{APPS, AppCounter, BusyTime, DiskCounters, NodeCounters};
+use super::exposition::{self, MetricSample, ParseError};
+use super::failure::SignalFailure;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Disks of a node that are looked at; further ones are passed over.
+/// Maximum number of disks per node; further ones are ignored.
 const DISKS_MAX: usize = 256;
 
-/// Path that asks for the collectors needed and no others.
+/// Path that requests only the needed collectors.
 pub(super) const PATH: &str = "/metrics?collect%5B%5D=cpu&collect%5B%5D=diskstats&collect%5B%5D=meminfo\
                                &collect%5B%5D=stat&collect%5B%5D=vmstat";
 
-impl From<PageError> for Cause {
-    fn from(error: PageError) -> Self {
+impl From<ParseError> for SignalFailure {
+    fn from(error: ParseError) -> Self {
         match error {
-            PageError::LineTooLong => Self::LineTooLong,
-            PageError::Malformed => Self::Malformed,
+            ParseError::LineTooLong => Self::LineTooLong,
+            ParseError::Malformed => Self::Malformed,
         }
     }
 }
 
-/// Reads a page that came at `at`. `disks` are the disks that count, `counters` the wanted families.
+/// Parses a page that arrived at `at`. `disks` are the disks that count, `counters` the wanted families.
 pub(super) fn read(
     body: &[u8],
     at: Duration,
     disks: &[String],
     counters: &[String],
-) -> Result<Sample, Cause> {
-    let mut tally = Tally::default();
-    exposition::read(body, |point| tally.take(point, disks, counters))?;
-    Ok(tally.sample(at))
+) -> Result<NodeCounters, SignalFailure> {
+    let mut totals = PageTotals::default();
+    exposition::parse(body, |point| totals.take(point, disks, counters))?;
+    Ok(totals.sample(at))
 }
 
 #[derive(Debug, Default)]
-struct Tally {
-    cpu: Option<Work>,
-    disks: BTreeMap<String, Disk>,
+struct PageTotals {
+    cpu: Option<BusyTime>,
+    disks: BTreeMap<String, DiskCounters>,
     page_faults: Option<f64>,
     memory_total: Option<f64>,
     memory_available: Option<f64>,
     processes: Option<f64>,
     queue: Option<f64>,
-    app: [Option<App>; APPS],
+    app: [Option<AppCounter>; APPS],
 }
 
-impl Tally {
-    fn take(&mut self, point: Point<'_>, disks: &[String], counters: &[String]) {
+impl PageTotals {
+    fn take(&mut self, point: MetricSample<'_>, disks: &[String], counters: &[String]) {
         let value = point.value;
         match point.name {
             "node_cpu_seconds_total" => {
-                let work = self.cpu.get_or_insert(Work { busy: 0.0, available: 0.0 });
+                let work = self.cpu.get_or_insert(BusyTime { busy: 0.0, available: 0.0 });
                 let mode = point.label("mode");
                 let idle = matches!(mode.as_deref(), Some("idle" | "iowait"));
                 work.available += value;
                 work.busy += if idle { 0.0 } else { value };
             }
-            "node_disk_io_time_seconds_total" if counts(&point, disks) => {
+            "node_disk_io_time_seconds_total" if is_counted(&point, disks) => {
                 if let Some(disk) = self.disk(&point) {
                     disk.busy = Some(value);
                 }
             }
-            "node_disk_read_bytes_total" | "node_disk_written_bytes_total" if counts(&point, disks) => {
+            "node_disk_read_bytes_total" | "node_disk_written_bytes_total" if is_counted(&point, disks) => {
                 if let Some(disk) = self.disk(&point) {
                     *disk.bytes.get_or_insert(0.0) += value;
                 }
@@ -91,16 +91,16 @@ impl Tally {
         }
         for (slot, _) in self.app.iter_mut().zip(counters).filter(|(_, name)| **name == point.name) {
             *slot = Some(match (*slot, point.counter) {
-                (Some(App::Counter(sum)), _) => App::Counter(sum + value),
-                (Some(App::Level(sum)), _) => App::Level(sum + value),
-                (None, true) => App::Counter(value),
-                (None, false) => App::Level(value),
+                (Some(AppCounter::Counter(sum)), _) => AppCounter::Counter(sum + value),
+                (Some(AppCounter::Gauge(sum)), _) => AppCounter::Gauge(sum + value),
+                (None, true) => AppCounter::Counter(value),
+                (None, false) => AppCounter::Gauge(value),
             });
         }
     }
 
-    /// The point's disk; none if there are too many.
-    fn disk(&mut self, point: &Point<'_>) -> Option<&mut Disk> {
+    /// Returns the disk of a sample; `None` if there are too many disks.
+    fn disk(&mut self, point: &MetricSample<'_>) -> Option<&mut DiskCounters> {
         let device = point.label("device")?;
         if self.disks.len() >= DISKS_MAX && !self.disks.contains_key(&*device) {
             return None;
@@ -108,9 +108,9 @@ impl Tally {
         Some(self.disks.entry(device.into_owned()).or_default())
     }
 
-    fn sample(self, at: Duration) -> Sample {
+    fn sample(self, at: Duration) -> NodeCounters {
         let memory = self.memory_total.zip(self.memory_available);
-        Sample {
+        NodeCounters {
             at,
             run: None,
             cpu: self.cpu,
@@ -127,8 +127,8 @@ impl Tally {
     }
 }
 
-/// Whether the point's disk counts.
-fn counts(point: &Point<'_>, disks: &[String]) -> bool {
+/// Whether the disk of a sample counts.
+fn is_counted(point: &MetricSample<'_>, disks: &[String]) -> bool {
     const OTHERS: [&str; 7] = ["dm-", "md", "ram", "zram", "loop", "sr", "fd"];
     let Some(device) = point.label("device") else { return false };
     if disks.is_empty() {
@@ -191,7 +191,7 @@ app_sessions 12.5
     }
 
     #[test]
-    fn what_the_machine_did_is_read() {
+    fn machine_counters_become_a_report() {
         let report = report(&[]);
         assert_eq!(report.cpu_permille, Some(400), "0.4 of 1.0 s a second");
         assert_eq!(report.disk_permille, Some(400), "the mean of 0.6 and 0.2; sdc has never worked");
@@ -203,14 +203,14 @@ app_sessions 12.5
     }
 
     #[test]
-    fn the_disks_that_are_named_count() {
+    fn only_named_disks_count() {
         assert_eq!(report(&["sda"]).disk_permille, Some(600));
         assert_eq!(report(&["sda"]).disk_bytes_per_s, Some(500_000));
         assert_eq!(report(&["sdx"]).disk_permille, None);
     }
 
     #[test]
-    fn disks_that_come_to_work_or_come_or_go_hide_no_others() {
+    fn added_and_removed_disks_do_not_hide_others() {
         let read = |second: u64, disks: &[(&str, f64, f64)]| {
             let lines: String = disks
                 .iter()
@@ -223,29 +223,29 @@ app_sessions 12.5
                 .collect();
             read(lines.as_bytes(), Duration::from_secs(second), &[], &[]).expect("well formed")
         };
-        let told = |before: &Sample, after: &Sample| {
+        let told = |before: &NodeCounters, after: &NodeCounters| {
             let report = after.since(before).expect("the same run").expect("time has passed");
             (report.disk_permille, report.disk_bytes_per_s)
         };
-        // A day after its start, one disk is busy for 8 s of 10, and another works for the first time, for 4.
+        // A day after the start, one disk is busy for 8 s of 10, and another works for the first time, for 4 s.
         let before = read(86_400, &[("sda", 500.0, 1e9), ("sdb", 0.0, 0.0)]);
         let first = read(86_410, &[("sda", 508.0, 1.001e9), ("sdb", 4.0, 1e6)]);
         assert_eq!(told(&before, &first), (Some(600), Some(200_000)));
-        // One is plugged in that has worked elsewhere; it counts from the next reading on.
+        // A disk is added that has worked elsewhere; it counts from the next sample on.
         let plugged = read(86_420, &[("sda", 510.0, 1.001e9), ("sdb", 8.0, 1e6), ("sdc", 9e3, 9e12)]);
         assert_eq!(told(&first, &plugged), (Some(300), Some(0)));
-        // Two are unplugged, and the node has not started anew for that.
+        // Two disks are removed; the node has not restarted.
         let left = read(86_430, &[("sda", 515.0, 1.002e9)]);
         assert_eq!(told(&plugged, &left), (Some(500), Some(100_000)));
     }
 
     #[test]
-    fn families_that_are_missing_are_missing_signals() {
+    fn missing_families_are_missing_signals() {
         let read = |text: &str, second| read(text.as_bytes(), Duration::from_secs(second), &[], &[]);
         let (before, after) =
             (read("", 1).expect("empty"), read("node_procs_running 1\n", 2).expect("short"));
         let report = after.since(&before).expect("the same run").expect("time has passed");
         assert_eq!(report, larder_core::nodes::LoadReport { processes: Some(1), ..Default::default() });
-        assert_eq!(read("<html>", 1), Err(Cause::Malformed));
+        assert_eq!(read("<html>", 1), Err(SignalFailure::Malformed));
     }
 }

@@ -1,6 +1,6 @@
-//! What is known of one node's signals: its last report and what went wrong, for operators and metrics.
+//! State of one node's signals: its last report and failures, for operators and metrics.
 
-use super::cause::Cause;
+use super::failure::SignalFailure;
 use larder_core::Time;
 use larder_core::nodes::LoadReport;
 use serde::Serialize;
@@ -11,42 +11,42 @@ use std::time::Duration;
 /// Kinds of cache events, in the order of [`NodeSignals::events`].
 pub(crate) const EVENT_KINDS: [&str; 5] = ["stored", "evicted", "passive", "untracked", "snapshot"];
 
-/// What came of the cache of a node.
+/// Kind of a cache event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// A target came into the cache, by the stream.
+    /// The stream reported a stored target.
     Stored,
-    /// A target left the cache, by the stream.
+    /// The stream reported an evicted target.
     Evicted,
-    /// A target is in the cache, or is not, by a reply's `Cache-Status`.
+    /// `Cache-Status` of a reply reported a target as present or absent.
     Passive,
-    /// A target is not remembered for want of room.
+    /// A target is not tracked because the limit is reached.
     Untracked,
-    /// A stream has told all that is held.
+    /// A stream's snapshot is complete.
     Snapshot,
 }
 
-/// A node's signals.
+/// State of a node's signals.
 #[derive(Debug, Default)]
 pub(crate) struct NodeSignals {
     last: Mutex<Option<(Time, LoadReport)>>,
     reports: AtomicU64,
-    failures: [AtomicU64; Cause::ALL.len()],
+    failures: [AtomicU64; SignalFailure::ALL.len()],
     events: [AtomicU64; EVENT_KINDS.len()],
-    /// Microseconds.
+    /// Delay of the last cache event. Microseconds.
     lag: AtomicU64,
-    /// An event stream is live.
+    /// Whether an event stream is live.
     streaming: AtomicBool,
-    /// When the next report in a reply's header is taken, in nanoseconds of the switch's clock.
+    /// Time from which the next report of a reply header is used. Nanoseconds of the switch's clock.
     next_due: AtomicU64,
-    /// The operator has been told that reports are missing.
-    told_missing: AtomicBool,
+    /// Whether missing reports were logged.
+    missing_reported: AtomicBool,
 }
 
-/// A node's last load report, with its age. A field that is `null` is missing: the source does not know it.
+/// Last load report of a node. A `null` field is missing: the source does not know it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReportStatus {
-    /// Seconds since it came.
+    /// Age in seconds.
     pub age_s: f64,
     /// Share of the time the CPU was busy, 0 to 1.
     pub cpu: Option<f64>,
@@ -54,33 +54,33 @@ pub struct ReportStatus {
     pub disk: Option<f64>,
     /// Share of the memory in use, 0 to 1.
     pub memory: Option<f64>,
-    /// Requests (or, from node_exporter, threads) being worked on.
+    /// Active requests (for node_exporter: running threads).
     pub processes: Option<u32>,
-    /// Requests (or threads) waiting for a device.
+    /// Requests (or threads) that wait for a device.
     pub queue: Option<u32>,
     /// Mean service time, in milliseconds.
     pub service_ms: Option<f64>,
-    /// Bytes to and from disk a second.
+    /// Bytes to and from disks per second.
     pub disk_bytes_per_s: Option<u64>,
-    /// Page faults that needed a disk, a second.
+    /// Major page faults per second.
     pub paging_per_s: Option<u32>,
     /// Counters of the application, in the order of the config.
     pub app: Vec<Option<f64>>,
 }
 
 impl NodeSignals {
-    /// A report has come.
-    pub(super) fn reported(&self, now: Time, report: LoadReport) {
+    /// Stores a report.
+    pub(super) fn record(&self, now: Time, report: LoadReport) {
         *self.lock() = Some((now, report));
         self.reports.fetch_add(1, Relaxed);
     }
 
-    /// The last report is too old to count.
+    /// Drops the last report, because it is too old.
     pub(super) fn forget(&self) {
         *self.lock() = None;
     }
 
-    pub(super) fn failed(&self, cause: Cause) {
+    pub(super) fn failed(&self, cause: SignalFailure) {
         self.failures[cause as usize].fetch_add(1, Relaxed);
     }
 
@@ -104,24 +104,24 @@ impl NodeSignals {
         self.streaming.load(Relaxed)
     }
 
-    /// Whether the reports' state has changed for the operator: `missing` and not told so, or the reverse.
-    pub(super) fn turns(&self, missing: bool) -> bool {
-        self.told_missing.swap(missing, Relaxed) != missing
+    /// Records whether reports are missing. Returns whether that has changed.
+    pub(super) fn missing_changed(&self, missing: bool) -> bool {
+        self.missing_reported.swap(missing, Relaxed) != missing
     }
 
-    /// Claims the report of the present period: true for one caller a period.
+    /// Claims the report of the current period. Returns true for one caller per period.
     pub(super) fn claim(&self, now: Time, period: Duration) -> bool {
         let due = self.next_due.load(Relaxed);
         let next = (now + period).as_nanos();
         now.as_nanos() >= due && self.next_due.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
     }
 
-    /// Age of the last report; `None` if it is missing.
+    /// Returns the age of the last report; `None` if it is missing.
     pub(crate) fn age(&self, now: Time) -> Option<Duration> {
         self.lock().map(|(at, _)| now.since(at))
     }
 
-    /// The last report.
+    /// Returns the last report.
     pub(crate) fn status(&self, now: Time) -> Option<ReportStatus> {
         let (at, report) = (*self.lock())?;
         let share = |permille: Option<u16>| permille.map(|permille| f64::from(permille) / 1e3);
@@ -139,22 +139,25 @@ impl NodeSignals {
         })
     }
 
-    /// Reports taken.
+    /// Returns the number of reports.
     pub(crate) fn reports(&self) -> u64 {
         self.reports.load(Relaxed)
     }
 
-    /// Failures by cause.
+    /// Returns the number of failures by reason.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Cause::ALL.iter().zip(&self.failures).map(|(cause, count)| (cause.name(), count.load(Relaxed)))
+        SignalFailure::ALL
+            .iter()
+            .zip(&self.failures)
+            .map(|(cause, count)| (cause.name(), count.load(Relaxed)))
     }
 
-    /// Cache events by kind.
+    /// Returns the number of cache events by kind.
     pub(crate) fn events(&self) -> impl Iterator<Item = (&'static str, u64)> {
         EVENT_KINDS.into_iter().zip(&self.events).map(|(kind, count)| (kind, count.load(Relaxed)))
     }
 
-    /// How much later than at its fastest the last cache event came.
+    /// Returns the delay of the last cache event, relative to the fastest one.
     pub(crate) fn lag(&self) -> Duration {
         Duration::from_micros(self.lag.load(Relaxed))
     }
@@ -169,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_report_a_period_is_claimed() {
+    fn one_report_per_period_is_claimed() {
         let signals = NodeSignals::default();
         let period = Duration::from_millis(200);
         let at = |ms| Time::ZERO + Duration::from_millis(ms);
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_report_is_shown_in_units() {
+    fn the_last_report_has_units() {
         let signals = NodeSignals::default();
         assert_eq!(signals.status(Time::from_secs(1)), None);
         let report = LoadReport {
@@ -187,7 +190,7 @@ mod tests {
             app: [Some(2_500), None, None, None],
             ..LoadReport::default()
         };
-        signals.reported(Time::from_secs(1), report);
+        signals.record(Time::from_secs(1), report);
         let status = signals.status(Time::from_secs(3)).expect("it has reported");
         assert_eq!((status.age_s, status.cpu, status.disk), (2.0, Some(0.25), None));
         assert_eq!((status.service_ms, &status.app[..2]), (Some(1.5), &[Some(2.5), None][..]));
@@ -196,9 +199,9 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_is_told_of_changes_only() {
+    fn only_changes_are_reported() {
         let signals = NodeSignals::default();
-        let told = [true, true, false, false, true].map(|missing| signals.turns(missing));
+        let told = [true, true, false, false, true].map(|missing| signals.missing_changed(missing));
         assert_eq!(told, [true, false, true, false, true]);
     }
 }

@@ -1,9 +1,9 @@
 //! The binary form: the protobuf message, in base64 with or without padding.
 //!
-//! Only what the message uses of protobuf's wire format is read: varints, 64-bit and 32-bit numbers, and strings of
-//! bytes. Unknown fields are passed over; groups, which protobuf 3 does not have, are refused.
+//! Only the parts of protobuf's wire format that the message uses are parsed: varints, 64-bit and 32-bit numbers, and
+//! byte strings. Unknown fields are skipped. Groups, which protobuf 3 does not have, are refused.
 
-use super::{Cause, Orca};
+use super::{OrcaReport, SignalFailure};
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -13,14 +13,14 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-pub(super) fn read(base64: &str) -> Result<Orca, Cause> {
-    let bytes = BASE64.decode(base64).map_err(|_| Cause::Malformed)?;
-    message(&bytes).ok_or(Cause::Malformed)?
+pub(super) fn read(base64: &str) -> Result<OrcaReport, SignalFailure> {
+    let bytes = BASE64.decode(base64).map_err(|_| SignalFailure::Malformed)?;
+    message(&bytes).ok_or(SignalFailure::Malformed)?
 }
 
-/// Reads the message; the outer `None` is one that is no protobuf.
-fn message(mut bytes: &[u8]) -> Option<Result<Orca, Cause>> {
-    let mut orca = Orca::default();
+/// Parses the message; the outer `None` means invalid protobuf.
+fn message(mut bytes: &[u8]) -> Option<Result<OrcaReport, SignalFailure>> {
+    let mut orca = OrcaReport::default();
     if bytes.is_empty() {
         return None;
     }
@@ -42,8 +42,8 @@ fn message(mut bytes: &[u8]) -> Option<Result<Orca, Cause>> {
     Some(Ok(orca))
 }
 
-/// Reads an entry of a `map<string, double>`.
-fn named(orca: &mut Orca, kind: &str, mut entry: &[u8]) -> Option<Result<(), Cause>> {
+/// Parses an entry of a `map<string, double>`.
+fn named(orca: &mut OrcaReport, kind: &str, mut entry: &[u8]) -> Option<Result<(), SignalFailure>> {
     let (mut name, mut value) = ("", 0.0);
     while !entry.is_empty() {
         match field(&mut entry)? {
@@ -55,7 +55,7 @@ fn named(orca: &mut Orca, kind: &str, mut entry: &[u8]) -> Option<Result<(), Cau
     (!name.is_empty()).then(|| orca.put(&format!("{kind}.{name}"), value))
 }
 
-/// A value of the wire format; numbers that the message does not use are not kept.
+/// A value of the wire format; unused numbers are dropped.
 enum Value<'a> {
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -94,7 +94,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
         let byte = *take(bytes, 1)?.first()?;
         value |= u64::from(byte & 0x7F) << shift;
         if byte & 0x80 == 0 {
-            // The tenth byte has one bit of the number.
+            // The tenth byte holds one bit of the number.
             return (shift < 63 || byte <= 1).then_some(value);
         }
     }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_passed_over_and_broken_ones_refused() {
+    fn unknown_fields_are_skipped_and_malformed_ones_refused() {
         let cpu = [&[0x09][..], &0.5_f64.to_le_bytes()].concat();
         for (before, well) in [
             (&[0x18, 0x05][..], true),          // rps: 5

@@ -1,7 +1,6 @@
-//! The JSON form: the message by protobuf's JSON rules, with either spelling of its fields. Fields that are not used
-//! are passed over, whatever they hold.
+//! The JSON format: protobuf's JSON mapping, with either spelling of field names. Unused fields are skipped.
 
-use super::{Cause, Orca};
+use super::{OrcaReport, SignalFailure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -22,9 +21,9 @@ struct Message {
     named_metrics: BTreeMap<String, f64>,
 }
 
-pub(super) fn read(json: &str) -> Result<Orca, Cause> {
-    let message: Message = serde_json::from_str(json).map_err(|_| Cause::Malformed)?;
-    let mut orca = Orca::default();
+pub(super) fn read(json: &str) -> Result<OrcaReport, SignalFailure> {
+    let message: Message = serde_json::from_str(json).map_err(|_| SignalFailure::Malformed)?;
+    let mut orca = OrcaReport::default();
     for (name, value) in [
         ("cpu_utilization", message.cpu_utilization),
         ("mem_utilization", message.mem_utilization),
@@ -37,7 +36,7 @@ pub(super) fn read(json: &str) -> Result<Orca, Cause> {
     for (kind, values) in [("utilization", message.utilization), ("named_metrics", message.named_metrics)] {
         for (name, value) in values {
             if name.is_empty() {
-                return Err(Cause::Malformed);
+                return Err(SignalFailure::Malformed);
             }
             orca.put(&format!("{kind}.{name}"), value)?;
         }

@@ -6,9 +6,9 @@
 //! endpoint-load-metrics: BIN <base64 of an xds.data.orca.v3.OrcaLoadReport>
 //! endpoint-load-metrics-bin: <the same>
 //! ```
-//! Sources: gRPC proposals A51 (the report) and A64 (its use), `xds/data/orca/v3/orca_load_report.proto`, and what
-//! Envoy accepts. Older writers leave the word TEXT out, and separate by `:`; both are read. If both headers are there
-//! the binary one counts. Reports in trailers and the out-of-band service of gRPC are not read.
+//! Sources: gRPC proposals A51 (the report) and A64 (its use), `xds/data/orca/v3/orca_load_report.proto`, and the
+//! formats that Envoy accepts. Older writers omit the word TEXT and separate by `:`; both are accepted. If both
+//! headers are present, the binary one is used. Reports in trailers and gRPC's out-of-band service are not supported.
 //!
 //! | signal | from | unit |
 //! |---|---|---|
@@ -17,45 +17,45 @@
 //! | disk | `utilization.disk` | share |
 //! | counters of the application | `named_metrics.<name>`, `utilization.<name>`, `application_utilization`, `rps_fractional`, `eps`, as they are | |
 //!
-//! A field that is 0 in the binary form cannot be told from one that is not there (protobuf 3): both are missing.
-//! A report in which anything cannot be read, is no finite number or is given twice is refused as a whole. Processes,
-//! queue, paging and service times are not part of ORCA. A report describes the node at the moment of its reply; at
-//! most one a node and period is taken, the first of the period, so that reading them costs little.
+//! In the binary format, 0 cannot be told from absent (protobuf 3): both are missing. A report is refused as a whole
+//! if a value is malformed, not finite or given twice. Processes, queue, paging and service times are not part of
+//! ORCA. A report describes the node at the moment of its reply. At most one report per node and period is used, the
+//! first of the period, to keep the cost low.
 
 mod binary;
 mod json;
 mod text;
 
-use super::cause::Cause;
-use super::sample::{APPS, count, permille};
+use super::counters::{APPS, count, permille};
+use super::failure::SignalFailure;
 use http::header::HeaderName;
 use larder_core::nodes::LoadReport;
 use larder_edge::Lookup;
 
-/// The header whose value names its format.
+/// Header whose value names its format.
 pub(super) const HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");
-/// The header that is always binary.
+/// Header in binary format.
 pub(super) const HEADER_BIN: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
 
-/// Bytes of a header's value.
+/// Maximum size of a header value. Bytes.
 const VALUE_MAX: usize = 8 << 10;
-/// Named values of a report; more of them make it unreadable.
+/// Maximum number of named values in a report.
 const NAMED_MAX: usize = 256;
 
-/// What a report says, as far as it is used.
+/// The used part of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Orca {
+pub(super) struct OrcaReport {
     cpu: Option<f64>,
     memory: Option<f64>,
-    /// Everything else, by its full name.
+    /// All other values by full name.
     named: Vec<(String, f64)>,
 }
 
-impl Orca {
-    /// Takes in a field under its full name, such as `named_metrics.sessions`.
-    fn put(&mut self, name: &str, value: f64) -> Result<(), Cause> {
+impl OrcaReport {
+    /// Adds a field under its full name, such as `named_metrics.sessions`.
+    fn put(&mut self, name: &str, value: f64) -> Result<(), SignalFailure> {
         if !value.is_finite() {
-            return Err(Cause::Malformed);
+            return Err(SignalFailure::Malformed);
         }
         let slot = match name {
             "cpu_utilization" => &mut self.cpu,
@@ -63,20 +63,20 @@ impl Orca {
             _ => {
                 let known = self.named.iter().any(|(other, _)| other == name);
                 if known || self.named.len() >= NAMED_MAX {
-                    return Err(Cause::Malformed);
+                    return Err(SignalFailure::Malformed);
                 }
                 self.named.push((name.to_owned(), value));
                 return Ok(());
             }
         };
-        slot.replace(value).map_or(Ok(()), |_| Err(Cause::Malformed))
+        slot.replace(value).map_or(Ok(()), |_| Err(SignalFailure::Malformed))
     }
 
     fn named(&self, name: &str) -> Option<f64> {
         self.named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
     }
 
-    /// The report; `counters` are the wanted names, with or without `named_metrics.` before them.
+    /// Returns the load report. `counters` are the wanted names, with or without the prefix `named_metrics.`.
     pub(super) fn report(&self, counters: &[String]) -> LoadReport {
         let mut app = [None; APPS];
         for (slot, name) in app.iter_mut().zip(counters) {
@@ -94,26 +94,26 @@ impl Orca {
     }
 }
 
-/// Whether a reply carries a report.
-pub(super) fn is_in(fields: &impl Lookup) -> bool {
+/// Whether a reply has a report.
+pub(super) fn has_report(fields: &impl Lookup) -> bool {
     [HEADER, HEADER_BIN].iter().any(|name| fields.first(name.as_str()).is_some())
 }
 
-/// Reads the report of a reply that carries one.
-pub(super) fn read(fields: &impl Lookup) -> Result<Orca, Cause> {
+/// Parses the report of a reply.
+pub(super) fn read(fields: &impl Lookup) -> Result<OrcaReport, SignalFailure> {
     match (fields.first(HEADER_BIN.as_str()), fields.first(HEADER.as_str())) {
         (Some(value), _) => read_bin(value),
         (None, Some(value)) => read_value(value),
-        (None, None) => Err(Cause::Malformed),
+        (None, None) => Err(SignalFailure::Malformed),
     }
 }
 
-/// Reads a value of `endpoint-load-metrics`.
-pub(super) fn read_value(value: &[u8]) -> Result<Orca, Cause> {
+/// Parses a value of `endpoint-load-metrics`.
+pub(super) fn read_value(value: &[u8]) -> Result<OrcaReport, SignalFailure> {
     if value.len() > VALUE_MAX {
-        return Err(Cause::LineTooLong);
+        return Err(SignalFailure::LineTooLong);
     }
-    let value = std::str::from_utf8(value).map_err(|_| Cause::Malformed)?.trim();
+    let value = std::str::from_utf8(value).map_err(|_| SignalFailure::Malformed)?.trim();
     match value.split_once(' ') {
         Some(("TEXT", text)) => text::read(text),
         Some(("JSON", json)) => json::read(json),
@@ -122,12 +122,12 @@ pub(super) fn read_value(value: &[u8]) -> Result<Orca, Cause> {
     }
 }
 
-/// Reads a value of `endpoint-load-metrics-bin`.
-pub(super) fn read_bin(value: &[u8]) -> Result<Orca, Cause> {
+/// Parses a value of `endpoint-load-metrics-bin`.
+pub(super) fn read_bin(value: &[u8]) -> Result<OrcaReport, SignalFailure> {
     if value.len() > VALUE_MAX {
-        return Err(Cause::LineTooLong);
+        return Err(SignalFailure::LineTooLong);
     }
-    binary::read(std::str::from_utf8(value).map_err(|_| Cause::Malformed)?.trim())
+    binary::read(std::str::from_utf8(value).map_err(|_| SignalFailure::Malformed)?.trim())
 }
 
 #[cfg(test)]
@@ -150,13 +150,13 @@ mod tests {
         }
     }
 
-    fn report(value: &str) -> Result<LoadReport, Cause> {
+    fn report(value: &str) -> Result<LoadReport, SignalFailure> {
         let counters = ["n".to_owned(), "application_utilization".to_owned(), "other".to_owned()];
         read_value(value.as_bytes()).map(|orca| orca.report(&counters))
     }
 
     #[test]
-    fn all_forms_say_the_same() {
+    fn all_formats_agree() {
         let text = "cpu_utilization=0.25,mem_utilization=0.5, utilization.disk=0.75,named_metrics.n=3,application_utilization=0.8";
         let json = r#"{"cpu_utilization":0.25,"memUtilization":0.5,"utilization":{"disk":0.75},"named_metrics":{"n":3},
             "application_utilization":0.8,"rps":"17","unknown":{"a":[1]}}"#;
@@ -177,16 +177,16 @@ mod tests {
     #[test]
     fn the_binary_header_counts_if_both_are_there() {
         let mut headers = HeaderMap::new();
-        assert!(!is_in(&headers));
+        assert!(!has_report(&headers));
         headers.insert(HEADER, "TEXT cpu_utilization=1".parse().expect("a value"));
-        assert!(is_in(&headers));
+        assert!(has_report(&headers));
         assert_eq!(read(&headers).expect("text").report(&[]).cpu_permille, Some(1_000));
         headers.insert(HEADER_BIN, BIN.parse().expect("a value"));
         assert_eq!(read(&headers).expect("binary").report(&[]).cpu_permille, Some(250));
     }
 
     #[test]
-    fn what_is_no_report_is_refused() {
+    fn malformed_reports_are_refused() {
         for value in [
             "",
             "TEXT",
@@ -205,16 +205,16 @@ mod tests {
             "BIN CQAA",
             "GRPC 1",
         ] {
-            assert_eq!(read_value(value.as_bytes()), Err(Cause::Malformed), "{value}");
+            assert_eq!(read_value(value.as_bytes()), Err(SignalFailure::Malformed), "{value}");
         }
         let long = format!("TEXT {}", "named_metrics.a=1,".repeat(1_000));
-        assert_eq!(read_value(long.as_bytes()), Err(Cause::LineTooLong));
+        assert_eq!(read_value(long.as_bytes()), Err(SignalFailure::LineTooLong));
         let many: String = (0..NAMED_MAX + 1).map(|n| format!("eps.{n}=1,")).collect();
-        assert_eq!(read_value(many.trim_end_matches(',').as_bytes()), Err(Cause::Malformed));
+        assert_eq!(read_value(many.trim_end_matches(',').as_bytes()), Err(SignalFailure::Malformed));
     }
 
     #[test]
-    fn what_is_out_of_range_is_cut_or_missing() {
+    fn values_out_of_range_are_capped_or_missing() {
         let low = report("TEXT cpu_utilization=-0.1,mem_utilization=7,named_metrics.n=-1").expect("numbers");
         let expected = LoadReport { memory_permille: Some(1_000), ..LoadReport::default() };
         assert_eq!(low, expected);
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(value in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_parse_or_fail(value in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = read_value(&value);
             let _ = read_bin(&value);
         }

@@ -1,32 +1,32 @@
-//! Why a node's report, or a change in its cache, did not reach the dispatcher.
+//! Failures of signals: reasons why a node's load report or cache event did not reach the dispatcher.
 
-/// A cause, as metrics and logs name it.
+/// Reason of a failure, as metrics and logs name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// No connection, or it broke.
+pub(crate) enum SignalFailure {
+    /// The connection failed or broke.
     Connection,
-    /// No answer in time.
+    /// The reply was late.
     Timeout,
-    /// An answer other than 200.
+    /// The reply had a status other than 200.
     Status,
-    /// The answer is longer than allowed.
+    /// The reply was too large.
     BodyTooLarge,
-    /// A line is longer than allowed.
+    /// A line was too long.
     LineTooLong,
-    /// The answer cannot be read.
+    /// The reply was malformed.
     Malformed,
-    /// The node has started anew: its counters say nothing of the period.
+    /// The node has restarted, so its counters do not describe the period.
     Restarted,
-    /// The dispatcher took no report: the node takes no requests now.
+    /// The dispatcher rejected the report, because the node takes no requests now.
     NotTaken,
-    /// The node cut the event stream because the switch lagged behind.
+    /// The node closed the event stream because the switch lagged behind.
     Lagging,
     /// The event stream ended.
     Ended,
 }
 
-impl Cause {
-    /// Every cause.
+impl SignalFailure {
+    /// Every reason.
     pub(crate) const ALL: [Self; 10] = [
         Self::Connection,
         Self::Timeout,
@@ -40,7 +40,7 @@ impl Cause {
         Self::Ended,
     ];
 
-    /// The word used in logs and metric labels.
+    /// Returns the name used in logs and metric labels.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -62,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_is_at_its_place() {
-        for (index, cause) in Cause::ALL.into_iter().enumerate() {
+    fn causes_are_in_order() {
+        for (index, cause) in SignalFailure::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, index);
         }
     }
