@@ -5,7 +5,7 @@ use crate::clients::config::ClientLimits;
 use crate::config_error::{ConfigError, range, span};
 use crate::dial::transport::NodeTransport;
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
-use crate::guard::Guard;
+use crate::guard::RouteGuard;
 use crate::handoff::config::HandoffConfig;
 use crate::health::config::OutlierConfig;
 use crate::hedge::HedgeConfig;
@@ -64,7 +64,7 @@ pub struct SwitchConfig {
     /// Compression on the default route; off by default.
     pub compress: Option<Compression>,
     /// Guard of the default route, which refuses requests; none by default.
-    pub guard: Option<Guard>,
+    pub guard: Option<RouteGuard>,
     /// Hedging on the default route; off by default.
     pub hedge: Option<HedgeConfig>,
     /// Sticky sessions on the default route; none by default.

@@ -67,15 +67,15 @@ pub use config::SwitchConfig;
 pub use config_error::ConfigError;
 pub use dial::{NodeAnnounce, NodeTls, NodeTransport, ProxyVersion};
 pub use edits::{
-    Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Side, Stage,
-    Sticky, StickyBy, StickyCookie, StickyKey, Template,
+    Compression, ContentCoding, DirectReply, EditError, Edits, FieldRules, MessageKind, PathRewrite,
+    RequestId, SameSite, Sticky, StickyBy, StickyCookie, StickyKey, Template, TemplateStage,
 };
 pub use failure::{ERROR_HEADER, Failure};
-pub use guard::{Guard, Users, UsersError};
+pub use guard::{RouteGuard, Users, UsersError};
 pub use handle::{
-    ClassStatus, DeliveryCount, ExplainReply, HotTarget, JoinRefused, Latency, LiveStatus, MemoryStatus,
-    NodeReloadState, NodeStatus, OtherStatus, PolicyShadow, RouteFault, RouteStatus, SetsStatus,
-    ShadowFigures, ShadowStatus, ShareRefused, ShareReloadState, SwitchHandle, SwitchStatus, SwitchesStatus,
+    ClassStatus, DeliveryCount, ExplainReply, HotTarget, Latency, LiveStatus, MemoryStatus, NodeJoinError,
+    NodeReloadState, NodeStatus, PeerSwitchStatus, PolicyShadow, RouteError, RouteStatus, SetsStatus,
+    ShadowFigures, ShadowStatus, ShareError, ShareReloadState, SwitchHandle, SwitchStatus, SwitchesStatus,
     UnknownNode,
 };
 pub use handoff::{

@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::rules::Matcher;
-use larder_front::{Guard, Route, SwitchConfig, Users};
+use larder_front::{RouteGuard, Route, SwitchConfig, Users};
 use std::sync::Arc;
 use support::{Node, Running, config, eventually};
 
@@ -13,25 +13,25 @@ const ACCOUNTS: &str = "ann:$2b$04$LTVb4mz/W8m1LohxOb.JXufIEZwn1x1Iqx35gVqS4.4TV
 const RIGHT: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
 const WRONG: &str = "Authorization: Basic YW5uOlNlY3JldA==\r\n";
 
-fn guarded(node: &Node, guard: Guard) -> SwitchConfig {
+fn guarded(node: &Node, guard: RouteGuard) -> SwitchConfig {
     let mut config = config(&[node]);
     config.guard = Some(guard);
     config
 }
 
-fn users() -> Guard {
+fn users() -> RouteGuard {
     let users = Users::parse(ACCOUNTS).expect("accounts");
-    Guard { users: Some(Arc::new(users)), realm: "the larder".to_owned(), ..Guard::default() }
+    RouteGuard { users: Some(Arc::new(users)), realm: "the larder".to_owned(), ..RouteGuard::default() }
 }
 
 #[tokio::test]
 async fn clients_of_other_networks_are_denied() {
     let node = Node::named("a").await;
-    let deny = |text: &str| Guard { deny: vec![text.parse().expect(text)], ..Guard::default() };
+    let deny = |text: &str| RouteGuard { deny: vec![text.parse().expect(text)], ..RouteGuard::default() };
     let mut config = guarded(&node, deny("127.0.0.0/8"));
     let mut open = Route::new("open", Matcher::new().path("/open/*").expect("a pattern"));
     open.edits.guard =
-        Some(Guard { allow: vec!["127.0.0.1".parse().expect("an address")], ..Guard::default() });
+        Some(RouteGuard { allow: vec!["127.0.0.1".parse().expect("an address")], ..RouteGuard::default() });
     config.routes = vec![open];
     let switch = Running::start(config);
     let mut client = switch.client().await;
@@ -47,7 +47,7 @@ async fn clients_of_other_networks_are_denied() {
 async fn behind_a_trusted_relay_the_client_is_who_it_names() {
     let node = Node::named("a").await;
     let allow = vec!["198.51.100.0/24".parse().expect("a network")];
-    let mut config = guarded(&node, Guard { allow, ..Guard::default() });
+    let mut config = guarded(&node, RouteGuard { allow, ..RouteGuard::default() });
     config.entry.trusted_relays.0 = vec!["127.0.0.0/8".parse().expect("a network")];
     let switch = Running::start(config);
     for (named, status) in [("198.51.100.7", 200), ("203.0.113.9", 403), ("198.51.100.7, 203.0.113.9", 403)] {
@@ -88,7 +88,7 @@ async fn a_password_is_asked_for_checked_and_kept_from_nodes() {
 #[tokio::test]
 async fn a_node_sees_the_password_if_it_is_to() {
     let node = Node::named("a").await;
-    let switch = Running::start(guarded(&node, Guard { pass_authorization: true, ..users() }));
+    let switch = Running::start(guarded(&node, RouteGuard { pass_authorization: true, ..users() }));
     let mut client = switch.client().await;
     client.send(format!("GET / HTTP/1.1\r\nHost: test\r\n{RIGHT}\r\n")).await;
     assert_eq!(client.reply().await.status, 200);
@@ -99,7 +99,7 @@ async fn a_node_sees_the_password_if_it_is_to() {
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_announced_or_not() {
     let node = Node::named("a").await;
-    let switch = Running::start(guarded(&node, Guard { body_bytes_max: Some(10), ..Guard::default() }));
+    let switch = Running::start(guarded(&node, RouteGuard { body_bytes_max: Some(10), ..RouteGuard::default() }));
     let ask = |rest: &str| format!("POST / HTTP/1.1\r\nHost: test\r\n{rest}");
     for (rest, status) in [
         ("Content-Length: 10\r\n\r\n0123456789", 200),

@@ -7,7 +7,7 @@ use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RuleError};
 use larder_core::{Bytes, PolicyKind, ServiceClass, Settings, TargetId};
 use larder_edge::access::{AccessFormat, AccessLogConfig};
-use larder_front::{NodeEntry, Route, RouteFault, RouteStatus, SwitchConfig};
+use larder_front::{NodeEntry, Route, RouteError, RouteStatus, SwitchConfig};
 use larder_testkit::take_time_async;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -409,10 +409,10 @@ async fn a_route_that_goes_by_a_table_counts_for_it_and_takes_another() {
     }
     let table = table(0);
     let fault = running.handle.set_table("default", &table).expect_err("it uses none");
-    assert_eq!(fault, RouteFault::NoTable { route: "default".to_owned(), policy: PolicyKind::LardR });
+    assert_eq!(fault, RouteError::NoTable { route: "default".to_owned(), policy: PolicyKind::LardR });
     let text = "route 'default' goes by 'lard-r', which uses no routing table: ward and part do";
     assert_eq!(fault.to_string(), text);
-    assert_eq!(running.handle.take_census("x", 0).map(drop), Err(RouteFault::Unknown("x".to_owned())));
+    assert_eq!(running.handle.take_census("x", 0).map(drop), Err(RouteError::Unknown("x".to_owned())));
     assert_eq!(running.handle.take_census("default", 0).map(drop), Err(fault));
 }
 

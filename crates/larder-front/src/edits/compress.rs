@@ -1,26 +1,26 @@
-//! Compression towards clients that ask for it (RFC 9110 sections 8.4 and 12.5.3): whether a reply is compressed, by what,
-//! and what its header says then.
+//! Compression of replies for clients that accept it (RFC 9110 sections 8.4 and 12.5.3).
 //!
-//! Compressed are replies of 200, 203, 404 and 410 (whole representations) to requests of HTTP/1.1 and later, of a type that
-//! the route names, at least as long as it says where their length is known, which no other coding has been applied to,
-//! whose `Cache-Control` has no `no-transform` (RFC 9110 section 7.7), and which are no range. Whatever could have been
-//! compressed has `Vary: Accept-Encoding`, so that caches keep the variants apart; all else of a reply to HEAD is that of the
-//! content as it is. What is compressed loses its length, its digests and `Accept-Ranges`, and its strong `ETag` becomes a
-//! weak one: the bytes are others, what they mean is the same. A 304 says the tag in the form by which the client has asked.
+//! A reply is compressed if its status is 200, 203, 404 or 410 (a whole representation), the request uses HTTP/1.1 or
+//! later, the route lists its media type, it is not shorter than the route's minimum, it has no content coding yet,
+//! it is not a range, and its `Cache-Control` has no `no-transform` (RFC 9110 section 7.7). Every reply that could be
+//! compressed gets `Vary: Accept-Encoding`, so that caches keep the variants apart. Replies to HEAD otherwise keep
+//! the fields of the uncompressed content. A compressed reply loses its length, its digests and `Accept-Ranges`. Its
+//! strong `ETag` becomes weak, because the bytes differ but the meaning is the same. A 304 returns the tag in the
+//! form that the client sent.
 
 use super::error::EditError;
 use larder_edge::Fields;
 
-/// Fields that are wrong once the contents are compressed.
-const OF_PLAIN_CONTENTS: [&str; 6] =
+/// Fields that are wrong after compression.
+const UNCOMPRESSED_FIELDS: [&str; 6] =
     ["Content-Length", "Accept-Ranges", "Content-MD5", "Content-Digest", "Repr-Digest", "Digest"];
 
-/// The most types that a route names.
+/// Maximum number of media types per route.
 const TYPES_MAX: usize = 64;
 
 /// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
+pub enum ContentCoding {
     /// RFC 8878.
     Zstd,
     /// RFC 7932.
@@ -29,11 +29,11 @@ pub enum Coding {
     Gzip,
 }
 
-impl Coding {
-    /// Every coding, the best first.
+impl ContentCoding {
+    /// Every coding, best first.
     pub const ALL: [Self; 3] = [Self::Zstd, Self::Br, Self::Gzip];
 
-    /// Its name in headers.
+    /// Returns its name in header fields.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
@@ -43,23 +43,29 @@ impl Coding {
     }
 }
 
-/// What a route compresses.
+/// Compression of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compression {
-    codings: Box<[Coding]>,
-    /// In lower case; those that end with `/` stand for all under it, those that begin with `+` for a suffix.
+    codings: Box<[ContentCoding]>,
+    /// Media types in lower case. A type that ends with `/` matches all its subtypes; one that begins with `+`
+    /// matches a suffix.
     types: Box<[Box<str>]>,
     bytes_min: u64,
     level: u8,
 }
 
 impl Compression {
-    /// These codings, the preferred one first; these types (`text/*`, `application/json`, `*+xml`); replies of at least
-    /// `bytes_min`; effort from 1 (quick) to 9 (small).
+    /// Creates a compression with these codings, the preferred one first, these types (`text/*`, `application/json`,
+    /// `*+xml`), a minimum size, and a level from 1 (fast) to 9 (small).
     ///
     /// # Errors
-    /// There is no coding or type, one is twice or none, or the level is out of range.
-    pub fn new(codings: &[Coding], types: &[String], bytes_min: u64, level: u8) -> Result<Self, EditError> {
+    /// There is no coding or no type, one is repeated or invalid, or the level is out of range.
+    pub fn new(
+        codings: &[ContentCoding],
+        types: &[String],
+        bytes_min: u64,
+        level: u8,
+    ) -> Result<Self, EditError> {
         if codings.is_empty() || codings.iter().enumerate().any(|(at, coding)| codings[..at].contains(coding))
         {
             return Err(EditError::new(
@@ -78,8 +84,8 @@ impl Compression {
         Ok(Self { codings: codings.into(), types: types?, bytes_min, level })
     }
 
-    /// Prepares a final reply of this status to a request of HTTP/1.1 or later: says in its header what will be done to its body, and
-    /// gives what does it.
+    /// Prepares the header of a final reply to a request of HTTP/1.1 or later. Returns the encoder of the body, if it
+    /// is to be compressed.
     pub(crate) fn prepare(
         &self,
         (method, asked): (&[u8], &impl Fields),
@@ -87,32 +93,32 @@ impl Compression {
         reply: &mut impl Fields,
     ) -> Option<Encoder> {
         if status == 304 {
-            weaken_as_asked(asked, reply);
+            match_etag_form(asked, reply);
             return None;
         }
-        if !self.suits(status, reply) {
+        if !self.is_compressible(status, reply) {
             return None;
         }
-        vary(reply);
+        add_vary(reply);
         if method == b"HEAD" {
-            // It is of the reply as it is.
+            // HEAD describes the uncompressed reply.
             return None;
         }
         let coding = self.choose(asked)?;
-        // First, so that nothing is announced that is not done.
+        // The encoder is created first, so that the header announces only what is done.
         let encoder = Encoder::new(coding, self.level)?;
         reply.set("Content-Encoding", coding.name().as_bytes());
-        for name in OF_PLAIN_CONTENTS {
+        for name in UNCOMPRESSED_FIELDS {
             reply.remove(name);
         }
-        if let Some(weak) = reply.first("ETag").and_then(weakened) {
+        if let Some(weak) = reply.first("ETag").and_then(weak_etag) {
             reply.set("ETag", &weak);
         }
         Some(encoder)
     }
 
-    /// Whether a reply may be compressed for whoever asks.
-    fn suits(&self, status: u16, reply: &impl Fields) -> bool {
+    /// Whether a reply may be compressed for clients that accept it.
+    fn is_compressible(&self, status: u16, reply: &impl Fields) -> bool {
         let number = |text| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
         let length = reply.first("Content-Length").map(number);
         let text = |value| std::str::from_utf8(value).ok();
@@ -120,11 +126,11 @@ impl Compression {
             && !reply.has("Content-Encoding")
             && !reply.has("Content-Range")
             && length.is_none_or(|length| length.is_some_and(|length| length >= self.bytes_min.max(1)))
-            && !listed(reply, "Cache-Control").any(|word| word.eq_ignore_ascii_case("no-transform"))
-            && reply.first("Content-Type").and_then(text).is_some_and(|kind| self.is_of(kind))
+            && !list_members(reply, "Cache-Control").any(|word| word.eq_ignore_ascii_case("no-transform"))
+            && reply.first("Content-Type").and_then(text).is_some_and(|kind| self.matches_type(kind))
     }
 
-    fn is_of(&self, kind: &str) -> bool {
+    fn matches_type(&self, kind: &str) -> bool {
         let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
         self.types.iter().any(|known| match &**known {
             known if known.ends_with('/') => kind.starts_with(known),
@@ -133,13 +139,13 @@ impl Compression {
         })
     }
 
-    /// The coding that a client likes best, of those with equal weight the one that the route prefers; `None` for none at
-    /// all, where none is named, or the client would rather have the reply as it is.
-    fn choose(&self, asked: &impl Fields) -> Option<Coding> {
+    /// Returns the client's preferred coding; among equal weights, the route's preferred one. Returns `None` if the
+    /// client accepts none or prefers the uncompressed reply.
+    fn choose(&self, asked: &impl Fields) -> Option<ContentCoding> {
         let weight = |name: &str| {
             let mut any = None;
-            for item in listed(asked, "Accept-Encoding") {
-                let (coding, weight) = weighed(item);
+            for item in list_members(asked, "Accept-Encoding") {
+                let (coding, weight) = parse_weight(item);
                 if coding.eq_ignore_ascii_case(name)
                     || name == "gzip" && coding.eq_ignore_ascii_case("x-gzip")
                 {
@@ -151,15 +157,17 @@ impl Compression {
             }
             any
         };
-        let mut best: Option<(u16, Coding)> = None;
+        let mut best: Option<(u16, ContentCoding)> = None;
         for coding in &self.codings {
             let weight = weight(coding.name()).unwrap_or(0);
             if weight > best.map_or(0, |(weight, _)| weight) {
                 best = Some((weight, *coding));
             }
         }
-        // "identity" that is named counts as any other; unnamed it is acceptable, and no preference.
-        let plain = listed(asked, "Accept-Encoding").map(weighed).find(|(coding, _)| *coding == "identity");
+        // A listed "identity" counts like any coding; otherwise it is acceptable but not preferred.
+        let plain = list_members(asked, "Accept-Encoding")
+            .map(parse_weight)
+            .find(|(coding, _)| *coding == "identity");
         best.filter(|(weight, _)| plain.is_none_or(|(_, plain)| *weight >= plain)).map(|(_, coding)| coding)
     }
 }
@@ -181,21 +189,26 @@ fn pattern(text: &str) -> Result<Box<str>, EditError> {
     })
 }
 
-/// What a route with every coding would choose.
-pub(super) fn fuzz_choose(headers: &http::HeaderMap) -> Option<Coding> {
-    Compression::new(&[Coding::Zstd, Coding::Br, Coding::Gzip], &["text/*".to_owned()], 0, 5)
-        .ok()?
-        .choose(headers)
+/// Returns the choice of a route with every coding.
+pub(super) fn fuzz_choose(headers: &http::HeaderMap) -> Option<ContentCoding> {
+    Compression::new(
+        &[ContentCoding::Zstd, ContentCoding::Br, ContentCoding::Gzip],
+        &["text/*".to_owned()],
+        0,
+        5,
+    )
+    .ok()?
+    .choose(headers)
 }
 
-/// The members of a list that may stand in several fields.
-fn listed<'h>(fields: &'h impl Fields, name: &'h str) -> impl Iterator<Item = &'h str> {
+/// Returns the members of a list field, which may be repeated.
+fn list_members<'h>(fields: &'h impl Fields, name: &'h str) -> impl Iterator<Item = &'h str> {
     let values = fields.each(name).filter_map(|value| std::str::from_utf8(value).ok());
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|member| !member.is_empty())
 }
 
-/// A coding and its weight in thousandths; one that cannot be read is no wish.
-fn weighed(item: &str) -> (&str, u16) {
+/// Parses a coding and its weight in thousandths. An invalid weight counts as 0.
+fn parse_weight(item: &str) -> (&str, u16) {
     let mut parts = item.split(';').map(str::trim);
     let coding = parts.next().unwrap_or("");
     let weight = parts.find_map(|part| {
@@ -209,21 +222,21 @@ fn weighed(item: &str) -> (&str, u16) {
     (coding, weight.map_or(1000, |text| thousandths(text).unwrap_or(0)))
 }
 
-fn weakened(tag: &[u8]) -> Option<Vec<u8>> {
+fn weak_etag(tag: &[u8]) -> Option<Vec<u8>> {
     tag.starts_with(b"\"").then(|| [b"W/", tag].concat())
 }
 
-/// A client whose compressed copy is still good knows it by its weak tag.
-fn weaken_as_asked(asked: &impl Fields, reply: &mut impl Fields) {
-    let Some(weak) = reply.first("ETag").and_then(weakened) else { return };
-    if listed(asked, "If-None-Match").any(|tag| tag.as_bytes() == weak) {
+/// Returns the weak tag to a client whose compressed copy is still valid.
+fn match_etag_form(asked: &impl Fields, reply: &mut impl Fields) {
+    let Some(weak) = reply.first("ETag").and_then(weak_etag) else { return };
+    if list_members(asked, "If-None-Match").any(|tag| tag.as_bytes() == weak) {
         reply.set("ETag", &weak);
     }
 }
 
-fn vary(reply: &mut impl Fields) {
+fn add_vary(reply: &mut impl Fields) {
     let named = |word: &str| word == "*" || word.eq_ignore_ascii_case("accept-encoding");
-    if !listed(reply, "Vary").any(named) {
+    if !list_members(reply, "Vary").any(named) {
         reply.add("Vary", b"accept-encoding");
     }
 }
@@ -231,7 +244,7 @@ fn vary(reply: &mut impl Fields) {
 pub(crate) use encoder::Encoder;
 
 mod encoder {
-    use super::Coding;
+    use super::ContentCoding;
     use brotli::CompressorWriter;
     use bytes::Bytes;
     use flate2::write::GzEncoder;
@@ -239,17 +252,17 @@ mod encoder {
     use std::io::{self, Write};
     use zstd::stream::write::Encoder as ZstdEncoder;
 
-    /// log2 of the bytes that a compressor looks back: what it holds for a reply, and what a client must hold.
+    /// Logarithm of the compression window in bytes, which the switch holds per reply and the client must hold too.
     const WINDOW_LOG: u32 = 19;
 
     enum Codec {
         Gzip(GzEncoder<Vec<u8>>),
         Br(Box<CompressorWriter<Vec<u8>>>),
         Zstd(ZstdEncoder<'static, Vec<u8>>),
-        Over,
+        Finished,
     }
 
-    /// Encodes a body as it passes.
+    /// Encoder of a body in pieces.
     pub(crate) struct Encoder(Codec);
 
     impl fmt::Debug for Encoder {
@@ -259,13 +272,17 @@ mod encoder {
     }
 
     impl Encoder {
-        /// `None` if the codec has no memory.
-        pub(super) fn new(coding: Coding, level: u8) -> Option<Self> {
+        /// Creates an encoder. Returns `None` if the codec cannot be created.
+        pub(super) fn new(coding: ContentCoding, level: u8) -> Option<Self> {
             let level = u32::from(level);
             let codec = match coding {
-                Coding::Gzip => Codec::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(level))),
-                Coding::Br => Codec::Br(Box::new(CompressorWriter::new(Vec::new(), 4096, level, WINDOW_LOG))),
-                Coding::Zstd => {
+                ContentCoding::Gzip => {
+                    Codec::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(level)))
+                }
+                ContentCoding::Br => {
+                    Codec::Br(Box::new(CompressorWriter::new(Vec::new(), 4096, level, WINDOW_LOG)))
+                }
+                ContentCoding::Zstd => {
                     let mut encoder = ZstdEncoder::new(Vec::new(), i32::try_from(level).ok()?).ok()?;
                     encoder.window_log(WINDOW_LOG).ok()?;
                     Codec::Zstd(encoder)
@@ -274,26 +291,26 @@ mod encoder {
             Some(Self(codec))
         }
 
-        /// Takes a piece of the body; with `end` the last one. With `flush` all that was taken comes out.
+        /// Encodes a piece of the body; `end` marks the last one. With `flush`, all input so far is returned.
         pub(crate) fn encode(&mut self, piece: &[u8], flush: bool, end: bool) -> io::Result<Bytes> {
             let codec = &mut self.0;
             let writer: &mut dyn Write = match &mut *codec {
                 Codec::Gzip(codec) => codec,
                 Codec::Br(codec) => codec,
                 Codec::Zstd(codec) => codec,
-                Codec::Over => return Ok(Bytes::new()),
+                Codec::Finished => return Ok(Bytes::new()),
             };
             writer.write_all(piece)?;
             if flush && !end {
                 writer.flush()?;
             }
             if end {
-                let done = match std::mem::replace(codec, Codec::Over) {
+                let done = match std::mem::replace(codec, Codec::Finished) {
                     Codec::Gzip(codec) => codec.finish()?,
-                    // Ends the stream, where flush only empties it.
+                    // This ends the stream; `flush` would only empty it.
                     Codec::Br(codec) => codec.into_inner(),
                     Codec::Zstd(codec) => codec.finish()?,
-                    Codec::Over => Vec::new(),
+                    Codec::Finished => Vec::new(),
                 };
                 return Ok(done.into());
             }
@@ -301,7 +318,7 @@ mod encoder {
                 Codec::Gzip(codec) => codec.get_mut(),
                 Codec::Br(codec) => codec.get_mut(),
                 Codec::Zstd(codec) => codec.get_mut(),
-                Codec::Over => return Ok(Bytes::new()),
+                Codec::Finished => return Ok(Bytes::new()),
             };
             Ok(std::mem::take(out).into())
         }
@@ -318,7 +335,7 @@ mod tests {
 
     fn standard() -> Compression {
         let types: Vec<String> = ["text/*", "application/json", "*+xml"].map(str::to_owned).into();
-        Compression::new(&Coding::ALL, &types, 100, 4).expect("valid")
+        Compression::new(&ContentCoding::ALL, &types, 100, 4).expect("valid")
     }
 
     fn chosen(accept: &[&str]) -> Option<&'static str> {
@@ -326,11 +343,11 @@ mod tests {
         for value in accept {
             headers.add("Accept-Encoding", value.as_bytes());
         }
-        standard().choose(&headers).map(Coding::name)
+        standard().choose(&headers).map(ContentCoding::name)
     }
 
     #[test]
-    fn weights_decide_and_then_the_route() {
+    fn weights_choose_first_then_the_route() {
         for (accept, expected) in [
             (&[][..], None),
             (&[""][..], None),
@@ -376,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_plain_replies_of_a_type_are_compressed() {
+    fn only_compressible_replies_are_compressed() {
         let prepared = |method: &str, mut reply: HeaderMap| {
             let encoder = standard().prepare((method.as_bytes(), &asked()), 200, &mut reply);
             (encoder.is_some(), reply.has("Vary"))
@@ -400,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_what_was_done() {
+    fn header_fields_match_the_compression() {
         let mut reply = reply(&[
             ("etag", "\"v1\""),
             ("vary", "origin"),
@@ -424,36 +441,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_type_or_level_is_refused() {
-        let types = |text: &str| Compression::new(&[Coding::Gzip], &[text.to_owned()], 1, 1);
+    fn invalid_types_and_levels_are_refused() {
+        let types = |text: &str| Compression::new(&[ContentCoding::Gzip], &[text.to_owned()], 1, 1);
         for text in ["", "text", "*", "*/*", "text/", "text/*;q=1", "*+", "a b/c"] {
             assert!(types(text).is_err(), "{text}");
         }
         assert!(types("Application/JSON").is_ok());
         let one = ["text/*".to_owned()];
         assert!(Compression::new(&[], &one, 1, 1).is_err());
-        assert!(Compression::new(&[Coding::Br, Coding::Br], &one, 1, 1).is_err());
-        assert!(Compression::new(&[Coding::Br], &one, 1, 0).is_err());
-        assert!(Compression::new(&[Coding::Br], &one, 1, 10).is_err());
+        assert!(Compression::new(&[ContentCoding::Br, ContentCoding::Br], &one, 1, 1).is_err());
+        assert!(Compression::new(&[ContentCoding::Br], &one, 1, 0).is_err());
+        assert!(Compression::new(&[ContentCoding::Br], &one, 1, 10).is_err());
     }
 
-    fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
+    fn decoded(coding: ContentCoding, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         match coding {
-            Coding::Gzip => flate2::read::GzDecoder::new(bytes).read_to_end(&mut out),
-            Coding::Br => brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out),
-            Coding::Zstd => zstd::stream::read::Decoder::new(bytes).expect("a decoder").read_to_end(&mut out),
+            ContentCoding::Gzip => flate2::read::GzDecoder::new(bytes).read_to_end(&mut out),
+            ContentCoding::Br => brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out),
+            ContentCoding::Zstd => {
+                zstd::stream::read::Decoder::new(bytes).expect("a decoder").read_to_end(&mut out)
+            }
         }
         .expect("a whole stream");
         out
     }
 
     proptest! {
-        /// What comes out decodes to what went in, in whatever pieces, and is a whole stream.
+        /// The output decodes to the input, in any pieces, and is a complete stream.
         #[test]
-        fn bodies_come_back(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3000), 0..6),
+        fn bodies_round_trip(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3000), 0..6),
                             flush: bool, level in 1..=9_u8) {
-            for coding in Coding::ALL {
+            for coding in ContentCoding::ALL {
                 let mut encoder = Encoder::new(coding, level).expect("an encoder");
                 let mut out = Vec::new();
                 for piece in &pieces {

@@ -1,8 +1,8 @@
-//! Faults of edits.
+//! Errors of edits in the configuration.
 
 use larder_edge::template::FormatError;
 
-/// A fault of an edit in the configuration, and its remedy.
+/// Error of an edit in the configuration, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {right}")]
 pub struct EditError {

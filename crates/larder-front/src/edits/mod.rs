@@ -1,48 +1,48 @@
-//! What a route does to its requests and replies beside sending them on: header rules, answers of its own, other paths,
-//! sticky sessions, compression.
+//! Edits of requests and replies by a route: header rules, direct replies, path rewriting, sticky sessions,
+//! compression.
 //!
-//! Rules are read once, when the config is, into forms that cannot be wrong; what they would break is refused there. A
-//! route without any costs nothing. Values come of [templates](Template) over what is known of a request; whatever a
-//! client has put into it cannot end a field or begin another, and is bounded.
+//! Rules are parsed once, with the config, into forms that are valid by construction. A route without edits costs
+//! nothing. Values are [templates](Template) over facts about a request. Bytes from a client cannot end a field or
+//! begin another, and have a size limit.
 //!
-//! The order, for a request: the route is found and its target is made of what the client sent (unless
-//! [`PathRewrite::decides`]); a [`Guard`] may refuse it; an [`Answer`] ends it; else the switch adds its own fields, the path is rewritten, the
-//! rules for all routes run, then the route's. For a reply: the switch's own fields, the rules for all routes, the
-//! route's. Among the rules of one place: remove, set, add.
+//! For a request, the steps are: find the route and the target from the client's request (unless
+//! [`PathRewrite::decides`]); a [`RouteGuard`] may refuse it; a [`DirectReply`] ends it; otherwise the switch adds
+//! its own fields, rewrites the path, and applies the rules for all routes, then the route's. For a reply: the
+//! switch's own fields, the rules for all routes, the route's. In each set of rules: remove, set, add.
 //!
-//! What is edited must pass through the switch's hands: such routes are relayed ([`crate::DeliveryReason::Edited`]).
+//! Routes with edits are relayed ([`crate::DeliveryReason::Edited`]), because the edits need the requests.
 
-mod answer;
 mod compress;
+mod direct_reply;
 mod error;
+mod facts;
 mod fields;
-mod known;
 mod request_id;
 mod rewrite;
 mod sticky;
 mod template;
 
-pub use answer::Answer;
-pub(crate) use answer::location;
 pub(crate) use compress::Encoder;
-pub use compress::{Coding, Compression};
+pub use compress::{Compression, ContentCoding};
+pub use direct_reply::DirectReply;
+pub(crate) use direct_reply::location;
 pub use error::EditError;
-pub(crate) use fields::Values;
-pub use fields::{FieldRules, Side};
-pub(crate) use known::Known;
+pub(crate) use facts::RequestFacts;
+pub(crate) use fields::FieldValues;
+pub use fields::{FieldRules, MessageKind};
 pub use request_id::RequestId;
 pub(crate) use request_id::RequestIds;
 pub use rewrite::PathRewrite;
 pub use sticky::{SameSite, Sticky, StickyBy, StickyCookie, StickyKey};
-pub(crate) use sticky::{cookie, cookie_of, other_cookies, rendezvous};
-pub use template::{Stage, Template};
+pub(crate) use sticky::{cookie, cookie_in_field, other_cookies, rendezvous};
+pub use template::{Template, TemplateStage};
 
-use crate::guard::Guard;
+use crate::guard::RouteGuard;
 use crate::hedge::HedgeConfig;
 use larder_edge::Fields;
 
-/// What a client asks for in `Accept-Encoding` and says in `Cookie`: a coding is chosen that the route has and the client
-/// names, and a cookie that is taken out is gone.
+/// Checks `Accept-Encoding` and `Cookie`: the chosen coding must be one that the route has and the client names, and
+/// a removed cookie must be gone.
 pub fn fuzz_asked(bytes: &[u8]) {
     let Ok(value) = http::HeaderValue::from_bytes(bytes) else { return };
     let headers: http::HeaderMap =
@@ -61,29 +61,29 @@ pub fn fuzz_asked(bytes: &[u8]) {
     }
 }
 
-/// The edits of one route; none by default.
+/// Edits of one route; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    /// Rules for the header of requests to nodes, after those for all routes.
+    /// Rules for the header of requests to nodes, after the rules for all routes.
     pub request_fields: FieldRules,
-    /// Rules for the header of replies to clients, after those for all routes.
+    /// Rules for the header of replies to clients, after the rules for all routes.
     pub reply_fields: FieldRules,
-    /// Which requests are refused.
-    pub guard: Option<Guard>,
-    /// The switch answers by itself.
-    pub answer: Option<Answer>,
-    /// Nodes are asked for another path than the client asks for.
+    /// Guard, which refuses requests.
+    pub guard: Option<RouteGuard>,
+    /// Direct reply of the switch.
+    pub answer: Option<DirectReply>,
+    /// Rewriting of the path for nodes.
     pub rewrite: Option<PathRewrite>,
-    /// Clients come back to their nodes.
+    /// Sticky sessions.
     pub sticky: Option<Sticky>,
-    /// Replies are compressed for clients that ask for it.
+    /// Compression of replies.
     pub compress: Option<Compression>,
-    /// Another node is asked too where one is slow.
+    /// Hedging.
     pub hedge: Option<HedgeConfig>,
 }
 
 impl Edits {
-    /// Whether requests and replies pass as they are.
+    /// Whether there are no edits.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }

@@ -1,37 +1,38 @@
-//! A request's id: by which one finds it again in the logs of all who had a part in it.
+//! Request ids, which identify a request in the logs of all parties.
 
 use super::error::EditError;
-use super::fields::{field_name, frames, is_host};
+use super::fields::{field_name, is_framing_field, is_host};
 use http::header::HeaderName;
 use larder_edge::Fields;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read as _;
 
-/// The longest id that is taken from a client. Bytes.
+/// Maximum length of an id from a client. Bytes.
 const ID_BYTES_MAX: usize = 128;
 
-/// Bytes of chance that a thread gets at a time.
+/// Random bytes that a thread reads at a time.
 const POOL_BYTES: usize = 1024;
 
-/// Which field carries ids, and whose are believed.
+/// Configuration of request ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestId {
     pub(crate) header: HeaderName,
-    /// An id that a request brings is kept, if it is one of 1 to 128 letters, digits and `-_.:/+=@~`; else every request gets a new one. Default true.
+    /// Whether an id in the request is kept if it consists of 1 to 128 letters, digits and `-_.:/+=@~`. Otherwise
+    /// every request gets a new id. Default true.
     pub accept: bool,
-    /// The client is told the id. Default true.
+    /// Whether the reply carries the id. Default true.
     pub reply: bool,
 }
 
 impl RequestId {
-    /// Ids in this field.
+    /// Returns a configuration with ids in this field.
     ///
     /// # Errors
-    /// It is no name of a field, or one that has another meaning.
+    /// The name is invalid or has another meaning.
     pub fn new(header: &str) -> Result<Self, EditError> {
         let name = field_name(header)?;
-        let taken = [
+        let reserved = [
             "cookie",
             "set-cookie",
             "authorization",
@@ -40,7 +41,7 @@ impl RequestId {
             "x-forwarded-proto",
             "larder-target",
         ];
-        if frames(&name) || is_host(&name) || taken.contains(&name.as_str()) {
+        if is_framing_field(&name) || is_host(&name) || reserved.contains(&name.as_str()) {
             let what = format!("'{name}' has another meaning");
             return Err(EditError::new(what, "write \"x-request-id\", or a name of your own"));
         }
@@ -48,48 +49,48 @@ impl RequestId {
     }
 }
 
-/// Whether a text can be an id: 1 to 128 letters, digits and `-_.:/+=@~`. So no log needs to escape it.
+/// Whether a text is a valid id: 1 to 128 letters, digits and `-_.:/+=@~`, which no log needs to escape.
 fn is_request_id(text: &[u8]) -> bool {
     (1..=ID_BYTES_MAX).contains(&text.len())
         && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=@~".contains(byte))
 }
 
-/// Gives ids.
+/// Generator of request ids.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
     pub(crate) config: RequestId,
-    /// Where chance comes from, opened once.
+    /// Random source, opened once.
     source: File,
 }
 
-struct Pool {
+struct RandomPool {
     bytes: [u8; POOL_BYTES],
     used: usize,
 }
 
 impl RequestIds {
-    /// Needs the system's source of chance.
+    /// Opens the system's random source.
     pub(crate) fn new(config: RequestId) -> std::io::Result<Self> {
         Ok(Self { config, source: File::open("/dev/urandom")? })
     }
 
-    /// The id of a request: the one it brings, or a new one.
-    pub(crate) fn of(&self, fields: &impl Fields) -> Box<[u8]> {
-        let mut brought = fields.each(self.config.header.as_str());
-        match (brought.next(), brought.next()) {
+    /// Returns the id of a request: its own, or a new one.
+    pub(crate) fn id_for(&self, fields: &impl Fields) -> Box<[u8]> {
+        let mut from_request = fields.each(self.config.header.as_str());
+        match (from_request.next(), from_request.next()) {
             (Some(id), None) if self.config.accept && is_request_id(id) => id.into(),
-            _ => Box::new(self.fresh()),
+            _ => Box::new(self.random_id()),
         }
     }
 
-    /// 128 bits of chance in 32 hexadecimal digits, which is also what a trace's id is in W3C Trace Context.
-    fn fresh(&self) -> [u8; 32] {
-        thread_local!(static POOL: RefCell<Pool> =
-            const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES }) });
+    /// Returns 128 random bits as 32 hexadecimal digits, the form of a trace id in W3C Trace Context.
+    fn random_id(&self) -> [u8; 32] {
+        thread_local!(static POOL: RefCell<RandomPool> =
+            const { RefCell::new(RandomPool { bytes: [0; POOL_BYTES], used: POOL_BYTES }) });
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         POOL.with_borrow_mut(|pool| {
             if pool.used + 16 > POOL_BYTES {
-                // Does not fail on a system that runs; if it does, ids are those of this thread's last pool again.
+                // This does not fail on a running system. If it does, ids of this thread repeat.
                 let _ = (&self.source).read_exact(&mut pool.bytes);
                 pool.used = 0;
             }
@@ -122,15 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_brings_is_kept_if_it_is_one_id() {
-        assert_eq!(&*ids(true).of(&request(&["abc-1"])), b"abc-1");
+    fn one_valid_id_from_the_request_is_kept() {
+        assert_eq!(&*ids(true).id_for(&request(&["abc-1"])), b"abc-1");
         let long = "x".repeat(ID_BYTES_MAX + 1);
-        for brought in [&[][..], &["a b"], &["a\"b"], &[&*long], &["a", "b"]] {
-            let id = ids(true).of(&request(brought));
-            assert_eq!(id.len(), 32, "{brought:?}");
+        for from_request in [&[][..], &["a b"], &["a\"b"], &[&*long], &["a", "b"]] {
+            let id = ids(true).id_for(&request(from_request));
+            assert_eq!(id.len(), 32, "{from_request:?}");
             assert!(is_request_id(&id));
         }
-        assert_eq!(ids(false).of(&request(&["abc-1"])).len(), 32);
+        assert_eq!(ids(false).id_for(&request(&["abc-1"])).len(), 32);
     }
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
         let mut all = HashSet::new();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| (0..1000).map(|_| source.fresh()).collect::<Vec<_>>()))
+                .map(|_| scope.spawn(|| (0..1000).map(|_| source.random_id()).collect::<Vec<_>>()))
                 .collect();
             threads.into_iter().for_each(|thread| all.extend(thread.join().expect("no panic")));
         });

@@ -1,29 +1,30 @@
-//! Other paths towards nodes than the client asks for.
+//! Rewriting of request paths for nodes.
 
-use super::answer::is_of_uri;
+use super::direct_reply::is_uri_byte;
 use super::error::EditError;
 use std::borrow::Cow;
 
-/// A prefix of the path is replaced by another one. Whole segments are compared: `/api` is a prefix of `/api` and `/api/x`, not
-/// of `/apix`. Paths that do not begin so, and the query, stay as they are.
+/// Replacement of a path prefix. Whole segments are compared: `/api` is a prefix of `/api` and `/api/x`, but not of
+/// `/apix`. Other paths and the query are not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRewrite {
-    /// Without a slash at its end.
+    /// Prefix without a trailing slash.
     prefix: Box<str>,
     to: Box<str>,
-    /// What counts as the same target is read from the rewritten path. Else from what the client sent.
+    /// Whether the target key is made of the rewritten path. Otherwise it is made of the client's path.
     pub decides: bool,
 }
 
 impl PathRewrite {
-    /// Replaces `prefix` by `to`; an empty `to` takes it away, and the prefix `/` puts `to` before every path.
+    /// Creates a replacement of `prefix` by `to`. An empty `to` removes the prefix, and the prefix `/` adds `to`
+    /// before every path.
     ///
     /// # Errors
-    /// One of them is no path, or nothing would change.
+    /// One of them is not a path, or nothing would change.
     pub fn new(prefix: &str, to: &str, decides: bool) -> Result<Self, EditError> {
         for (what, text) in [("prefix", prefix), ("to", to)] {
             let path = text.starts_with('/') || what == "to" && text.is_empty();
-            if !path || text.bytes().any(|byte| !is_of_uri(byte) || b"?#".contains(&byte)) {
+            if !path || text.bytes().any(|byte| !is_uri_byte(byte) || b"?#".contains(&byte)) {
                 let right = "it begins with '/', and holds no '?', '#' or space: write '%20' for a space";
                 return Err(EditError::new(format!("{what} = '{}' is no path", text.escape_debug()), right));
             }
@@ -35,7 +36,7 @@ impl PathRewrite {
         Ok(Self { prefix: prefix.into(), to: to.into(), decides })
     }
 
-    /// The path that nodes are asked for.
+    /// Returns the path for nodes.
     pub(crate) fn apply<'p>(&self, path: &'p [u8]) -> Cow<'p, [u8]> {
         let rest = match path.strip_prefix(self.prefix.as_bytes()) {
             Some(rest) if rest.is_empty() || rest[0] == b'/' => rest,
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_paths_are_refused() {
         for (prefix, to) in
             [("", "/a"), ("api", ""), ("/a?b", ""), ("/a b", ""), ("/a", "b"), ("/a", "/a/"), ("/", "")]
         {

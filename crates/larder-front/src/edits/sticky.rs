@@ -1,11 +1,12 @@
-//! Sticky sessions: a client comes back to the node that keeps something for it.
+//! Sticky sessions: a client returns to the node that keeps its session.
 //!
-//! By a cookie that names the node: a keyed hash of the node's name (HMAC-SHA256, RFC 2104, 96 bits of it), so that it says
-//! nothing of the cluster, and means the same after a restart and at another switch that has the same secret. Or by any
-//! part of the request, such as a user's id in a header: then the node is the one with the highest random weight
-//! (rendezvous) among those that take requests, and nothing is told to the client.
+//! A session is identified by a cookie or by a part of the request. The cookie names the node by a keyed hash of its
+//! name (96 bits of HMAC-SHA256, RFC 2104). It reveals nothing about the cluster, and stays valid after a restart and
+//! at another switch with the same secret. For a part of the request, such as a user id in a header, the node is
+//! chosen by highest random weight (rendezvous hashing) among the nodes that take requests, and the client gets no
+//! cookie.
 //!
-//! Who may go where is the dispatcher's to say ([`larder_core::dispatch::Tie`]); this makes wishes of requests.
+//! The dispatcher decides whether a node takes its sticky clients ([`larder_core::dispatch::Tie`]).
 
 use super::error::EditError;
 use super::fields::field_name;
@@ -16,39 +17,39 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The key where no secret is given: whoever guesses a node's name can then check the guess.
+/// Key without a configured secret: a client that guesses a node's name can verify the guess.
 const OPEN_KEY: &[u8] = b"larder: sticky cookies without a secret";
 
-/// The longest time that a cookie may be kept, which is the longest that clients keep one (RFC 6265bis). Seconds.
+/// Maximum age of a cookie that clients accept (RFC 6265bis). Seconds.
 const MAX_AGE_S: u64 = 400 * 86_400;
 
-/// When a cookie is sent along with requests from other sites.
+/// Cross-site behaviour of a cookie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SameSite {
-    /// Where a link was followed.
+    /// Sent only when a link is followed.
     #[default]
     Lax,
-    /// Never.
+    /// Never sent.
     Strict,
-    /// Always; such a cookie is `Secure`.
+    /// Always sent; such a cookie is `Secure`.
     None,
 }
 
-/// What a session is known by.
+/// Identification of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StickyBy {
-    /// A cookie of the switch's own.
+    /// A cookie of the switch.
     Cookie(StickyCookie),
-    /// Something that requests bring.
+    /// A part of the request.
     Key(StickyKey),
 }
 
 /// Sticky sessions of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sticky {
-    /// What a session is known by.
+    /// Identification of a session.
     pub by: StickyBy,
-    /// How long a node that drains keeps its clients, if they are known by cookie. Default 10 minutes.
+    /// Time for which a draining node keeps clients with cookies. Default 10 minutes.
     pub drain: Duration,
 }
 
@@ -56,7 +57,7 @@ pub struct Sticky {
 #[derive(Clone, PartialEq, Eq)]
 pub struct StickyCookie {
     pub(crate) name: Box<str>,
-    /// What follows the token in `Set-Cookie`.
+    /// Attributes after the token in `Set-Cookie`.
     pub(crate) attributes: Box<str>,
     pub(crate) secure: bool,
     renewed: bool,
@@ -71,11 +72,11 @@ impl fmt::Debug for StickyCookie {
 }
 
 impl StickyCookie {
-    /// A cookie for requests of this path and below. With a `max_age` the client keeps it so long after each reply, else
-    /// until it is closed. Without a `secret` tokens can be checked by whoever guesses a node's name.
+    /// Creates a cookie for this path and below. With a `max_age` the client keeps it this long after each reply,
+    /// otherwise until it is closed. Without a `secret`, a client that guesses a node's name can verify the guess.
     ///
     /// # Errors
-    /// The name is none of a cookie, the path is none, or `max_age` is out of range.
+    /// The name or the path is invalid, or `max_age` is out of range.
     pub fn new(
         name: &str,
         path: &str,
@@ -122,29 +123,29 @@ impl StickyCookie {
         &self.name
     }
 
-    /// Whether the client must hear of it with each reply.
+    /// Whether each reply sets the cookie again.
     pub(crate) const fn renewed(&self) -> bool {
         self.renewed
     }
 }
 
-/// A part of the request that stands for a session.
+/// A part of the request that identifies a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StickyKey {
     template: KeyTemplate,
-    /// What comes of a request that brings nothing of it.
+    /// Key of a request without any of the parts.
     nothing: Vec<u8>,
 }
 
 impl StickyKey {
-    /// Sessions are known by what this template makes of a request. Where that is nothing, there is none.
+    /// Creates a key from a template. A request without any of its parts has no session.
     pub fn new(template: KeyTemplate) -> Self {
         let mut nothing = Vec::new();
         template.render(&Head::new(b"", b"", b"", &()), &mut nothing);
         Self { template, nothing }
     }
 
-    /// The session that a request belongs to.
+    /// Returns the session of a request.
     pub(crate) fn session(&self, head: &Head<'_>) -> Option<u64> {
         let mut key = Vec::new();
         self.template.render(head, &mut key);
@@ -152,50 +153,51 @@ impl StickyKey {
     }
 }
 
-/// The node of a session: that with the highest random weight (Thaler and Ravishankar 1998), of nodes by name and weight.
+/// Returns the node of a session by highest random weight (Thaler and Ravishankar 1998), from nodes with name and
+/// weight.
 pub(crate) fn rendezvous<'n>(
     session: u64,
     nodes: impl Iterator<Item = (NodeId, &'n str, u32)>,
 ) -> Option<NodeId> {
     let scored = nodes.map(|(node, name, weight_milli)| {
-        // In (0, 1): the score is the time of the first event of a process of that rate.
+        // In (0, 1). The score is the time of the first event of a process with the weight as rate.
         let chance = (xxh3_64_with_seed(name.as_bytes(), session) >> 11) as f64 + 0.5;
         (-(chance / (1_u64 << 53) as f64).ln() / f64::from(weight_milli.max(1)), node)
     });
     scored.min_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, node)| node)
 }
 
-/// The pairs of all cookies of a header.
+/// Returns the cookie pairs of a header.
 fn pairs(fields: &impl Fields) -> impl Iterator<Item = &[u8]> {
     fields.each("Cookie").flat_map(pairs_of)
 }
 
-/// Those of one field.
+/// Returns the cookie pairs of one field.
 fn pairs_of(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field.split(|byte| *byte == b';').map(<[u8]>::trim_ascii)
 }
 
-/// The value of the first cookie of this name, in one field.
-pub(crate) fn cookie_of<'f>(field: &'f [u8], name: &str) -> Option<&'f [u8]> {
-    value_of(pairs_of(field), name)
+/// Returns the value of the first cookie of this name in one field.
+pub(crate) fn cookie_in_field<'f>(field: &'f [u8], name: &str) -> Option<&'f [u8]> {
+    find_value(pairs_of(field), name)
 }
 
-fn value_of<'h>(mut pairs: impl Iterator<Item = &'h [u8]>, name: &str) -> Option<&'h [u8]> {
-    pairs.find(|pair| is_of(pair, name)).map(|pair| &pair[name.len() + 1..])
+fn find_value<'h>(mut pairs: impl Iterator<Item = &'h [u8]>, name: &str) -> Option<&'h [u8]> {
+    pairs.find(|pair| has_name(pair, name)).map(|pair| &pair[name.len() + 1..])
 }
 
-fn is_of(pair: &[u8], name: &str) -> bool {
+fn has_name(pair: &[u8], name: &str) -> bool {
     pair.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
 }
 
-/// The value of the first cookie of this name.
+/// Returns the value of the first cookie of this name.
 pub(crate) fn cookie<'h>(fields: &'h impl Fields, name: &str) -> Option<&'h [u8]> {
-    value_of(pairs(fields), name)
+    find_value(pairs(fields), name)
 }
 
-/// The other cookies, in one field; `None` if there is no other.
+/// Returns the other cookies as one field; `None` if there are none.
 pub(crate) fn other_cookies(fields: &impl Fields, name: &str) -> Option<Vec<u8>> {
-    let others: Vec<&[u8]> = pairs(fields).filter(|pair| !pair.is_empty() && !is_of(pair, name)).collect();
+    let others: Vec<&[u8]> = pairs(fields).filter(|pair| !pair.is_empty() && !has_name(pair, name)).collect();
     Some(others.join(&b"; "[..])).filter(|value| !value.is_empty())
 }
 
@@ -205,7 +207,7 @@ mod tests {
     use http::HeaderMap;
 
     #[test]
-    fn a_cookie_needs_a_name_a_path_and_an_age_that_clients_keep() {
+    fn invalid_cookies_are_refused() {
         for (name, path, age) in [
             ("a b", "/", 1),
             ("", "/", 1),
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_taken_out_of_the_others() {
+    fn the_switch_cookie_is_removed_from_the_others() {
         let mut headers = HeaderMap::new();
         headers.add("Cookie", b"a=1; srv=x;srv2=y");
         headers.add("Cookie", b"srv=z; b=2");
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_brings_nothing_has_no_session() {
+    fn requests_without_a_key_have_no_session() {
         let key = StickyKey::new("u={header:x-user}".parse().expect("a template"));
         assert_eq!(key.session(&Head::get(b"h", b"/")), None);
         let headers = vec![("X-User", "ann")];

@@ -1,7 +1,8 @@
-//! Text with parts of what is known of a request: the values of header rules, and where redirects lead.
+//! Templates: text with placeholders for facts about a request, for header rules and redirects.
 //!
-//! `{name}` stands for a part, `{{` and `}}` for the braces. All that a [`KeyTemplate`] takes may be used (`{method}`,
-//! `{host}`, `{path}`, `{path:2..}`, `{extension}`, `{query}`, `{query:a}`, `{header:name}`, `{cookie:name}`), and:
+//! `{name}` is a placeholder; `{{` and `}}` are literal braces. All placeholders of a [`KeyTemplate`] are allowed
+//! (`{method}`, `{host}`, `{path}`, `{path:2..}`, `{extension}`, `{query}`, `{query:a}`, `{header:name}`,
+//! `{cookie:name}`), and:
 //!
 //! | part | what | known |
 //! |---|---|---|
@@ -13,32 +14,32 @@
 //! | `{node}`, `{reason}` | the node that serves it, and why that one | requests to nodes, replies |
 //! | `{status}`, `{cache}` | the reply's status; `hit` or `miss` by the node's word | replies |
 //!
-//! What is unknown puts nothing.
+//! An unknown value is empty.
 
 use super::error::EditError;
-use super::known::Known;
+use super::facts::RequestFacts;
 use larder_core::rules::KeyTemplate;
 use larder_edge::AddressText;
 use larder_edge::template::pieces;
 use std::fmt;
 use std::io::Write as _;
 
-/// The longest value that comes of one; a longer one counts as empty. Bytes.
+/// Maximum size of a rendered value; a longer one counts as empty. Bytes.
 const VALUE_BYTES_MAX: usize = 8192;
 
-/// When a template is rendered: what is known by then.
+/// Stage at which a template is rendered, which determines the known facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// No node has been chosen, and none will be.
-    Answer,
-    /// On its way to a node.
+pub enum TemplateStage {
+    /// Before a node is chosen.
+    DirectReply,
+    /// Before the request is sent to a node.
     Request,
-    /// A reply is there.
+    /// After the reply arrived.
     Reply,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Placeholder {
     Client,
     ClientPort,
     HostName,
@@ -54,33 +55,33 @@ enum Part {
     Cache,
 }
 
-const PARTS: [(&str, Part, Stage); 13] = [
-    ("client", Part::Client, Stage::Answer),
-    ("client_port", Part::ClientPort, Stage::Answer),
-    ("host_name", Part::HostName, Stage::Answer),
-    ("scheme", Part::Scheme, Stage::Answer),
-    ("request_id", Part::RequestId, Stage::Answer),
-    ("route", Part::Route, Stage::Answer),
-    ("class", Part::Class, Stage::Answer),
-    ("policy", Part::Policy, Stage::Answer),
-    ("target", Part::Target, Stage::Answer),
-    ("node", Part::Node, Stage::Request),
-    ("reason", Part::Reason, Stage::Request),
-    ("status", Part::Status, Stage::Reply),
-    ("cache", Part::Cache, Stage::Reply),
+const PLACEHOLDERS: [(&str, Placeholder, TemplateStage); 13] = [
+    ("client", Placeholder::Client, TemplateStage::DirectReply),
+    ("client_port", Placeholder::ClientPort, TemplateStage::DirectReply),
+    ("host_name", Placeholder::HostName, TemplateStage::DirectReply),
+    ("scheme", Placeholder::Scheme, TemplateStage::DirectReply),
+    ("request_id", Placeholder::RequestId, TemplateStage::DirectReply),
+    ("route", Placeholder::Route, TemplateStage::DirectReply),
+    ("class", Placeholder::Class, TemplateStage::DirectReply),
+    ("policy", Placeholder::Policy, TemplateStage::DirectReply),
+    ("target", Placeholder::Target, TemplateStage::DirectReply),
+    ("node", Placeholder::Node, TemplateStage::Request),
+    ("reason", Placeholder::Reason, TemplateStage::Request),
+    ("status", Placeholder::Status, TemplateStage::Reply),
+    ("cache", Placeholder::Cache, TemplateStage::Reply),
 ];
 
-/// The parts that a key template has too.
-const KEY_PARTS: [&str; 7] = ["method", "host", "path", "extension", "query", "header", "cookie"];
+/// Placeholders shared with key templates.
+const KEY_PLACEHOLDERS: [&str; 7] = ["method", "host", "path", "extension", "query", "header", "cookie"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Box<[u8]>),
-    Part(Part),
-    OfKey(KeyTemplate),
+    Placeholder(Placeholder),
+    Key(KeyTemplate),
 }
 
-/// A template; see [the module](self) for what it may hold.
+/// A template; see [the module](self) for its syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: Box<str>,
@@ -88,21 +89,21 @@ pub struct Template {
 }
 
 impl Template {
-    /// Reads a template that is rendered at this stage.
+    /// Parses a template that is rendered at this stage.
     ///
     /// # Errors
-    /// It is too long, its braces do not match, or it names what is not known by then.
-    pub fn parse(text: &str, stage: Stage) -> Result<Self, EditError> {
+    /// It is too long, its braces do not match, or it uses facts that are unknown at this stage.
+    pub fn parse(text: &str, stage: TemplateStage) -> Result<Self, EditError> {
         let pieces = pieces(text, Piece::Text, |name, braced| piece(name, braced, stage))?;
         Ok(Self { text: text.into(), pieces: pieces.into() })
     }
 
-    /// The template as written.
+    /// Returns the template as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Its text, if it is nothing else.
+    /// Returns its text, if it has no placeholders.
     pub(super) fn constant(&self) -> Option<&[u8]> {
         match &*self.pieces {
             [] => Some(b""),
@@ -111,7 +112,7 @@ impl Template {
         }
     }
 
-    /// What it says outside of parts.
+    /// Returns the literal texts.
     pub(super) fn literals(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Text(text) => Some(&**text),
@@ -119,7 +120,7 @@ impl Template {
         })
     }
 
-    /// The text that it begins with; empty if it begins with a part.
+    /// Returns the literal text at its start; empty if it starts with a placeholder.
     pub(super) fn first_text(&self) -> &[u8] {
         match self.pieces.first() {
             Some(Piece::Text(text)) => text,
@@ -127,14 +128,14 @@ impl Template {
         }
     }
 
-    /// Appends what it comes to; nothing, and false, where that is longer than [`VALUE_BYTES_MAX`].
-    pub(crate) fn render(&self, known: &Known<'_>, out: &mut Vec<u8>) -> bool {
+    /// Appends the rendered value. If it is longer than [`VALUE_BYTES_MAX`], appends nothing and returns false.
+    pub(crate) fn render(&self, facts: &RequestFacts<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text),
-                Piece::Part(part) => put(*part, known, out),
-                Piece::OfKey(key) => key.render(&known.head, out),
+                Piece::Placeholder(placeholder) => write_placeholder(*placeholder, facts, out),
+                Piece::Key(key) => key.render(&facts.head, out),
             }
             if out.len() - start > VALUE_BYTES_MAX {
                 out.truncate(start);
@@ -151,14 +152,14 @@ impl fmt::Display for Template {
     }
 }
 
-fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {
-    if let Some((_, part, from)) = PARTS.iter().find(|(known, ..)| *known == name) {
+fn piece(name: &str, braced: &str, stage: TemplateStage) -> Result<Piece, EditError> {
+    if let Some((_, placeholder, from)) = PLACEHOLDERS.iter().find(|(facts, ..)| *facts == name) {
         return match stage >= *from {
-            true => Ok(Piece::Part(*part)),
+            true => Ok(Piece::Placeholder(*placeholder)),
             false => Err(EditError::new(
                 format!("{braced} is not known yet"),
                 match from {
-                    Stage::Reply => "use it in rules for replies",
+                    TemplateStage::Reply => "use it in rules for replies",
                     _ => {
                         "use it in rules for requests to nodes and for replies: here no node has been chosen"
                     }
@@ -167,8 +168,8 @@ fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {
         };
     }
     let base = name.split_once(':').map_or(name, |(base, _)| base);
-    if !KEY_PARTS.contains(&base) {
-        let own: Vec<String> = PARTS
+    if !KEY_PLACEHOLDERS.contains(&base) {
+        let own: Vec<String> = PLACEHOLDERS
             .iter()
             .filter(|(.., from)| stage >= *from)
             .map(|(name, ..)| format!("{{{name}}}"))
@@ -181,7 +182,7 @@ fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {
         return Err(EditError::new(format!("there is no part {braced}"), right));
     }
     let key: Result<KeyTemplate, _> = braced.parse();
-    key.map(Piece::OfKey).map_err(|error| {
+    key.map(Piece::Key).map_err(|error| {
         let text = error.to_string();
         match text.rsplit_once(": ") {
             Some((what, right)) => EditError::new(what, right),
@@ -190,42 +191,42 @@ fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {
     })
 }
 
-fn put(part: Part, known: &Known<'_>, out: &mut Vec<u8>) {
+fn write_placeholder(placeholder: Placeholder, facts: &RequestFacts<'_>, out: &mut Vec<u8>) {
     // Writing to a vector does not fail.
-    let _ = match part {
-        Part::Client => known
+    let _ = match placeholder {
+        Placeholder::Client => facts
             .client
             .map_or(Ok(()), |client| out.write_all(AddressText::new(client.ip().to_canonical()).as_bytes())),
-        Part::ClientPort => known.client.map_or(Ok(()), |client| write!(out, "{}", client.port())),
-        Part::HostName => out.write_all(&known.head.host_name().to_ascii_lowercase()),
-        Part::Scheme => out.write_all(known.scheme().as_bytes()),
-        Part::RequestId => out.write_all(known.request_id.unwrap_or_default()),
-        Part::Route => out.write_all(known.route.as_bytes()),
-        Part::Class => out.write_all(known.class.as_bytes()),
-        Part::Policy => out.write_all(known.policy.as_bytes()),
-        Part::Target => write!(out, "{}", known.target),
-        Part::Node => out.write_all(known.node.unwrap_or_default().as_bytes()),
-        Part::Reason => out.write_all(known.reason.unwrap_or_default().as_bytes()),
-        Part::Status => known.status.map_or(Ok(()), |status| write!(out, "{status}")),
-        Part::Cache => out.write_all(known.cache.unwrap_or_default().as_bytes()),
+        Placeholder::ClientPort => facts.client.map_or(Ok(()), |client| write!(out, "{}", client.port())),
+        Placeholder::HostName => out.write_all(&facts.head.host_name().to_ascii_lowercase()),
+        Placeholder::Scheme => out.write_all(facts.scheme().as_bytes()),
+        Placeholder::RequestId => out.write_all(facts.request_id.unwrap_or_default()),
+        Placeholder::Route => out.write_all(facts.route.as_bytes()),
+        Placeholder::Class => out.write_all(facts.class.as_bytes()),
+        Placeholder::Policy => out.write_all(facts.policy.as_bytes()),
+        Placeholder::Target => write!(out, "{}", facts.target),
+        Placeholder::Node => out.write_all(facts.node.unwrap_or_default().as_bytes()),
+        Placeholder::Reason => out.write_all(facts.reason.unwrap_or_default().as_bytes()),
+        Placeholder::Status => facts.status.map_or(Ok(()), |status| write!(out, "{status}")),
+        Placeholder::Cache => out.write_all(facts.cache.unwrap_or_default().as_bytes()),
     };
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::known::sample;
+    use super::super::facts::sample;
     use super::*;
     use larder_edge::template::TEMPLATE_BYTES_MAX;
 
     fn rendered(text: &str) -> String {
-        let template = Template::parse(text, Stage::Reply).expect(text);
+        let template = Template::parse(text, TemplateStage::Reply).expect(text);
         let mut out = Vec::new();
-        sample(|known| assert!(template.render(known, &mut out)));
+        sample(|facts| assert!(template.render(facts, &mut out)));
         String::from_utf8(out).expect("text")
     }
 
     #[test]
-    fn parts_are_filled_in() {
+    fn placeholders_are_filled_in() {
         for (text, expected) in [
             ("", ""),
             ("plain", "plain"),
@@ -243,28 +244,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_fault() {
         for (text, stage, what) in [
-            ("{client", Stage::Reply, "a '{' is not closed"),
-            ("client}", Stage::Reply, "a '}' closes nothing"),
-            ("{clinet}", Stage::Reply, "there is no part {clinet}"),
-            ("{node}", Stage::Answer, "{node} is not known yet"),
-            ("{status}", Stage::Request, "{status} is not known yet"),
-            ("{header}", Stage::Reply, "header"),
-            ("{path:x}", Stage::Reply, "path"),
+            ("{client", TemplateStage::Reply, "a '{' is not closed"),
+            ("client}", TemplateStage::Reply, "a '}' closes nothing"),
+            ("{clinet}", TemplateStage::Reply, "there is no part {clinet}"),
+            ("{node}", TemplateStage::DirectReply, "{node} is not known yet"),
+            ("{status}", TemplateStage::Request, "{status} is not known yet"),
+            ("{header}", TemplateStage::Reply, "header"),
+            ("{path:x}", TemplateStage::Reply, "path"),
         ] {
             let error = Template::parse(text, stage).expect_err(text);
             assert!(error.what.contains(what) && !error.right.is_empty(), "{text}: {error}");
         }
-        assert!(Template::parse(&"x".repeat(TEMPLATE_BYTES_MAX + 1), Stage::Reply).is_err());
+        assert!(Template::parse(&"x".repeat(TEMPLATE_BYTES_MAX + 1), TemplateStage::Reply).is_err());
     }
 
     #[test]
     fn a_value_is_bounded() {
         let text = "{header:long}".repeat(4);
-        let template = Template::parse(&text, Stage::Reply).expect("a template");
+        let template = Template::parse(&text, TemplateStage::Reply).expect("a template");
         let mut out = b"before".to_vec();
-        sample(|known| assert!(!template.render(known, &mut out)));
+        sample(|facts| assert!(!template.render(facts, &mut out)));
         assert_eq!(out, b"before");
     }
 }

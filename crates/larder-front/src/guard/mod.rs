@@ -1,9 +1,9 @@
-//! Guards: which requests a route refuses before any node is asked.
+//! Guards, which refuse requests of a route before a node is asked.
 //!
-//! A guard decides by the client's network, by HTTP basic authentication (RFC 7617) and by the size of the request's body. It runs
-//! after the redirect to `https`, so that no password is asked for in clear where TLS is wanted, and before the route's own answers.
-//! Challenges of ACME are answered before it. Guarded routes are relayed: a connection that is handed to a node would bring its
-//! later requests past the guard.
+//! A guard checks the client's network, HTTP basic authentication (RFC 7617) and the size of the request body. It
+//! runs after the redirect to `https`, so that no password is requested without TLS, and before the route's direct
+//! reply. ACME challenges are answered before it. Guarded routes are relayed, because the later requests of a
+//! handed-off connection would bypass the guard.
 
 mod users;
 
@@ -16,27 +16,27 @@ use larder_edge::{AddressRange, Fields};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The conditions that a route's requests have to meet; none by default.
+/// Conditions for the requests of a route; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
-    /// Networks whose clients may make requests; empty for all. Outcome: 403 `denied`.
+pub struct RouteGuard {
+    /// Allowed networks; empty for all. Outcome: 403 `denied`.
     pub allow: Vec<AddressRange>,
-    /// Networks whose clients may not, even if `allow` has them. Outcome: 403 `denied`.
+    /// Denied networks, even if `allow` contains them. Outcome: 403 `denied`.
     pub deny: Vec<AddressRange>,
-    /// The accounts of which a request has to name one, with its password. `None`: no password is asked for. Outcome: 401
+    /// Accounts; a request must have the name and password of one. `None` requires no password. Outcome: 401
     /// `unauthorized`.
     pub users: Option<Arc<Users>>,
-    /// The name of the protected space, which browsers show. Printable ASCII without `"` and `\`.
+    /// Name of the protected space, which browsers show. Printable ASCII without `"` and `\`.
     pub realm: String,
-    /// Whether nodes see `Authorization`. If not, it is removed once it has been checked, so that caches may share the replies
-    /// (RFC 9111 section 3.5).
+    /// Whether `Authorization` is forwarded to nodes. Otherwise it is removed after the check, so that caches may
+    /// share the replies (RFC 9111 section 3.5).
     pub pass_authorization: bool,
-    /// The largest body of a request. Bytes; `None`: any. Outcome: 413 `body_too_large`.
+    /// Maximum size of a request body. Bytes; `None` for no limit. Outcome: 413 `body_too_large`.
     pub body_bytes_max: Option<u64>,
 }
 
-impl Guard {
-    /// Checks that the realm can stand in a header field.
+impl RouteGuard {
+    /// Checks that the realm is a valid field value.
     pub(crate) fn validate(&self, at: &str) -> Result<(), ConfigError> {
         let fits = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         if self.realm.len() <= 256 && self.realm.bytes().all(fits) {
@@ -46,21 +46,22 @@ impl Guard {
         Err(route_error(at, "guard.realm", what))
     }
 
-    /// Whether clients of this address may make requests.
-    pub(crate) fn admits(&self, address: IpAddr) -> bool {
+    /// Whether clients with this address may make requests.
+    pub(crate) fn allows(&self, address: IpAddr) -> bool {
         let within = |ranges: &[AddressRange]| ranges.iter().any(|range| range.contains(address));
         !within(&self.deny) && (self.allow.is_empty() || within(&self.allow))
     }
 
-    /// Whether the guard has to know the client's address.
-    pub(crate) fn looks_at_addresses(&self) -> bool {
+    /// Whether the guard needs the client's address.
+    pub(crate) fn uses_addresses(&self) -> bool {
         !(self.allow.is_empty() && self.deny.is_empty())
     }
 
-    /// Checks the name and the password that a request carries.
+    /// Checks the name and the password of a request.
     ///
     /// # Errors
-    /// [`Failure::Unauthorized`] if it carries none or wrong ones, [`Failure::RateLimited`] if too many passwords wait to be checked.
+    /// [`Failure::Unauthorized`] if they are missing or wrong, [`Failure::RateLimited`] if too many checks are
+    /// queued.
     pub(crate) async fn authenticate(&self, fields: &impl Fields) -> Result<(), Failure> {
         let Some(users) = &self.users else { return Ok(()) };
         let mut values = fields.each("Authorization");
@@ -70,17 +71,17 @@ impl Guard {
         }
     }
 
-    /// The value of `WWW-Authenticate` that asks for a name and a password.
+    /// Returns the value of `WWW-Authenticate`.
     pub(crate) fn challenge(&self) -> String {
         format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.realm)
     }
 
-    /// Whether the guard takes `Authorization` away from what nodes see.
+    /// Whether `Authorization` is removed before requests are forwarded.
     pub(crate) fn hides_authorization(&self) -> bool {
         self.users.is_some() && !self.pass_authorization
     }
 
-    /// Whether a body of this size is too large.
+    /// Whether a body of this size exceeds the limit.
     pub(crate) fn body_is_too_large(&self, bytes: u64) -> bool {
         self.body_bytes_max.is_some_and(|max| bytes > max)
     }
@@ -100,10 +101,10 @@ mod tests {
 
     #[test]
     fn deny_has_precedence_and_an_empty_allow_admits_all() {
-        let guard = |allow: &[&str], deny: &[&str]| Guard {
+        let guard = |allow: &[&str], deny: &[&str]| RouteGuard {
             allow: ranges(allow),
             deny: ranges(deny),
-            ..Guard::default()
+            ..RouteGuard::default()
         };
         for (allow, deny, client, admitted) in [
             (&[][..], &[][..], "192.0.2.1", true),
@@ -116,7 +117,7 @@ mod tests {
             (&["10.0.0.0/8"], &[], "::ffff:10.1.2.3", true),
             (&[], &["10.0.0.0/8"], "::ffff:10.1.2.3", false),
         ] {
-            assert_eq!(guard(allow, deny).admits(parsed(client)), admitted, "{allow:?} {deny:?} {client}");
+            assert_eq!(guard(allow, deny).allows(parsed(client)), admitted, "{allow:?} {deny:?} {client}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Accounts for HTTP basic authentication (RFC 7617), read from a file of `name:hash` lines as `htpasswd` writes it.
 //!
-//! A hash is slow to compute on purpose: bcrypt of cost 10 takes some 50 ms of processor time. So an account remembers a keyed digest
-//! of the password that was right, and requests with that password are admitted without another hash. All others are hashed by a few
-//! threads, and [`WAITING_MAX`] requests at most wait for these; further ones are refused with 429. So wrong passwords take no time
-//! from requests of those who have been admitted before.
+//! Password hashes are slow by design: bcrypt with cost 10 takes about 50 ms of CPU time. An account therefore
+//! remembers a keyed digest of its verified password, and later requests with this password need no other hash. All
+//! other passwords are hashed by a few threads with at most [`WAITING_MAX`] queued requests; further ones are refused
+//! with 429. Wrong passwords therefore do not slow down verified clients.
 
 use crate::failure::Failure;
 use base64::Engine as _;
@@ -16,45 +16,45 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};
 use tokio::sync::Semaphore;
 
-/// The most accounts of a file.
+/// Maximum number of accounts in a file.
 const ACCOUNTS_MAX: usize = 65_536;
-/// The most bytes of a name and its password together, with the colon.
+/// Maximum size of name and password with the colon. Bytes.
 const CREDENTIALS_BYTES_MAX: usize = 1_024;
-/// Requests that wait for their passwords to be checked, in the whole process.
+/// Maximum number of queued password checks in the process.
 const WAITING_MAX: usize = 256;
-/// The costs of bcrypt that are accepted. A cost of 15 takes more than a second.
+/// Accepted bcrypt costs. A cost of 15 takes more than a second.
 const COSTS: std::ops::RangeInclusive<u32> = 4..=15;
-/// The rounds of SHA-crypt that are accepted, and those of a hash that names none. A million rounds take about a second.
+/// Accepted SHA-crypt rounds, and the default. A million rounds take about a second.
 const ROUNDS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
 const ROUNDS_UNNAMED: u64 = 5_000;
 
-/// Threads that check passwords: half of the processors, so that requests are served beside them.
+/// Threads that check passwords: half of the processors, so that requests are served meanwhile.
 static CHECKING: LazyLock<Semaphore> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((processors / 2).max(1))
 });
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// A line of a file of accounts that cannot be used. Fault of the file.
+/// Error in a line of an accounts file. Fault of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct UsersError {
-    /// The line's number, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// The fault and its remedy.
     pub what: String,
 }
 
-/// A password's hash, in the form of crypt(3).
+/// Password hash in the format of crypt(3).
 #[derive(Clone, PartialEq, Eq)]
-enum Hash {
+enum PasswordHash {
     /// `$2a$`, `$2b$`, `$2y$`.
     Bcrypt(String),
     /// `$5$` and `$6$`.
     ShaCrypt(String),
 }
 
-impl Hash {
+impl PasswordHash {
     fn parse(text: &str) -> Result<Self, String> {
         let advice = "write the account with htpasswd -B, or its hash with openssl passwd -6";
         if ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) {
@@ -66,7 +66,7 @@ impl Hash {
             };
         }
         if text.starts_with("$5$") || text.starts_with("$6$") {
-            // $id$[rounds=N$]salt$hash, the hash in the 64 characters of crypt(3).
+            // Format: $id$[rounds=N$]salt$hash; the hash uses the 64 characters of crypt(3).
             let mut parts = text.rsplit('$');
             let hash = parts.next().unwrap_or("").as_bytes();
             let length = if text.starts_with("$5$") { 43 } else { 86 };
@@ -89,7 +89,7 @@ impl Hash {
         Err(format!("{kind}: {advice}"))
     }
 
-    /// About how long it takes to compute, in microseconds.
+    /// Returns the approximate time to compute it. Microseconds.
     fn cost_us(&self) -> u64 {
         match self {
             Self::Bcrypt(text) => {
@@ -100,7 +100,7 @@ impl Hash {
         }
     }
 
-    fn is_of(&self, password: &[u8]) -> bool {
+    fn verifies(&self, password: &[u8]) -> bool {
         match self {
             Self::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
             Self::ShaCrypt(text) => ShaCrypt::default().verify_password(password, text.as_str()).is_ok(),
@@ -108,7 +108,7 @@ impl Hash {
     }
 }
 
-/// The rounds of a hash of SHA-crypt; `None` if they are no number.
+/// Returns the rounds of a SHA-crypt hash; `None` if they are not a number.
 fn rounds(text: &str) -> Option<u64> {
     match text.split('$').nth(2).and_then(|part| part.strip_prefix("rounds=")) {
         Some(number) => number.parse().ok(),
@@ -117,25 +117,25 @@ fn rounds(text: &str) -> Option<u64> {
 }
 
 struct Account {
-    hash: Hash,
-    /// The digest of the password, once it has been right.
-    right: OnceLock<[u64; 2]>,
+    hash: PasswordHash,
+    /// Digest of the password, once it was verified.
+    verified_digest: OnceLock<[u64; 2]>,
 }
 
-/// Accounts with their passwords' hashes.
+/// Accounts with password hashes.
 pub struct Users {
     accounts: BTreeMap<Box<[u8]>, Arc<Account>>,
-    /// The account whose hash takes longest.
-    dearest: Arc<Account>,
-    /// Keys of the digests. They are random and never leave the process.
+    /// Account with the slowest hash.
+    slowest: Arc<Account>,
+    /// Random keys of the digests, which never leave the process.
     keys: [RandomState; 2],
 }
 
 impl Users {
-    /// Reads `name:hash` lines. Empty lines and lines that begin with `#` are skipped.
+    /// Parses `name:hash` lines. Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// A line has no colon, an empty name, a name that stands before, or a hash that is not of bcrypt or SHA-crypt; there are no
+    /// A line has no colon, an empty or repeated name, or a hash that is not bcrypt or SHA-crypt; or there are no
     /// accounts, or more than 65,536.
     pub fn parse(text: &str) -> Result<Self, UsersError> {
         let mut accounts = BTreeMap::new();
@@ -150,40 +150,45 @@ impl Users {
             if name.is_empty() {
                 return Err(fault("the name is empty: write NAME:HASH".to_owned()));
             }
-            let account = Account { hash: Hash::parse(hash).map_err(fault)?, right: OnceLock::new() };
+            let account =
+                Account { hash: PasswordHash::parse(hash).map_err(fault)?, verified_digest: OnceLock::new() };
             if accounts.insert(Box::from(name.as_bytes()), Arc::new(account)).is_some() {
-                return Err(fault(format!("the name '{}' stands twice", name.escape_debug())));
+                return Err(fault(format!(
+                    "the name '{}' is repeated: remove one of the lines",
+                    name.escape_debug()
+                )));
             }
             if accounts.len() > ACCOUNTS_MAX {
                 return Err(fault(format!("more than {ACCOUNTS_MAX} accounts")));
             }
         }
-        let dearest = accounts.values().max_by_key(|account: &&Arc<Account>| account.hash.cost_us());
-        let Some(dearest) = dearest.cloned() else {
+        let slowest = accounts.values().max_by_key(|account: &&Arc<Account>| account.hash.cost_us());
+        let Some(slowest) = slowest.cloned() else {
             return Err(UsersError { line: 1, what: "no accounts: write one with htpasswd -B".to_owned() });
         };
-        Ok(Self { accounts, dearest, keys: [RandomState::new(), RandomState::new()] })
+        Ok(Self { accounts, slowest, keys: [RandomState::new(), RandomState::new()] })
     }
 
     /// Checks the value of `Authorization`.
     ///
     /// # Errors
-    /// [`Failure::Unauthorized`] if it is not an account's name with its password, [`Failure::RateLimited`] if too many wait.
+    /// [`Failure::Unauthorized`] if it is not an account's name and password, [`Failure::RateLimited`] if too many
+    /// checks are queued.
     pub(crate) async fn check(&self, value: &[u8]) -> Result<(), Failure> {
         let credentials = credentials(value).ok_or(Failure::Unauthorized)?;
         let colon = credentials.iter().position(|byte| *byte == b':').ok_or(Failure::Unauthorized)?;
         let (name, password) = (&credentials[..colon], &credentials[colon + 1..]);
         let digest = [self.keys[0].hash_one(password), self.keys[1].hash_one(password)];
         let account = self.accounts.get(name);
-        if account.is_some_and(|account| account.right.get() == Some(&digest)) {
+        if account.is_some_and(|account| account.verified_digest.get() == Some(&digest)) {
             return Ok(());
         }
-        // A name that is unknown takes as long as a wrong password, so that names cannot be guessed one by one.
-        let hashed = account.unwrap_or(&self.dearest).clone();
-        let right = hash_in_turn(hashed, password.to_vec()).await?;
+        // An unknown name takes as long as a wrong password, so that names cannot be guessed.
+        let hashed = account.unwrap_or(&self.slowest).clone();
+        let right = verify_in_turn(hashed, password.to_vec()).await?;
         match account {
             Some(account) if right => {
-                let _ = account.right.set(digest);
+                let _ = account.verified_digest.set(digest);
                 Ok(())
             }
             _ => Err(Failure::Unauthorized),
@@ -191,32 +196,32 @@ impl Users {
     }
 }
 
-/// Hashes a password when a thread is free for it, and compares the hash with the account's.
-async fn hash_in_turn(account: Arc<Account>, password: Vec<u8>) -> Result<bool, Failure> {
-    /// A place among those who wait; dropped also if the client leaves.
-    struct Place;
-    impl Drop for Place {
+/// Verifies a password when a thread is free.
+async fn verify_in_turn(account: Arc<Account>, password: Vec<u8>) -> Result<bool, Failure> {
+    /// A place in the queue, freed also if the client leaves.
+    struct WaitingPlace;
+    impl Drop for WaitingPlace {
         fn drop(&mut self) {
             WAITING.fetch_sub(1, Relaxed);
         }
     }
     let before = WAITING.fetch_add(1, Relaxed);
-    let place = Place;
+    let place = WaitingPlace;
     if before >= WAITING_MAX {
         return Err(Failure::RateLimited);
     }
     let permit = CHECKING.acquire().await.map_err(|_| Failure::Internal)?;
     drop(place);
-    // The permit goes along: a client that leaves does not free a thread that still works.
+    // The task keeps the permit, because the thread keeps working if the client leaves.
     let work = move || {
-        let right = account.hash.is_of(&password);
+        let right = account.hash.verifies(&password);
         drop(permit);
         right
     };
     tokio::task::spawn_blocking(work).await.map_err(|_| Failure::Internal)
 }
 
-/// The credentials in a value of `Authorization` of the scheme Basic.
+/// Returns the credentials of a Basic `Authorization` value.
 fn credentials(value: &[u8]) -> Option<Vec<u8>> {
     let (scheme, rest) = value.split_at_checked(6)?;
     let text = rest.trim_ascii();
@@ -236,7 +241,7 @@ impl PartialEq for Users {
 impl Eq for Users {}
 
 impl fmt::Debug for Users {
-    /// Without names and hashes.
+    /// Omits names and hashes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Users({})", self.accounts.len())
     }
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_used_are_named() {
+    fn invalid_lines_are_named() {
         for (text, line, what) in [
             ("", 1, "no accounts"),
             ("# only words\n\n", 1, "no accounts"),
@@ -275,7 +280,7 @@ mod tests {
             ),
             ("a:$6$\n", 1, "no hash of SHA-crypt"),
             (&format!("a:{}\n", BCRYPT.replace("$04$", "$20$")), 1, "a cost of 20 is out of range"),
-            (&format!("a:{BCRYPT}\n\na:{BCRYPT}\n"), 3, "the name 'a' stands twice"),
+            (&format!("a:{BCRYPT}\n\na:{BCRYPT}\n"), 3, "the name 'a' is repeated"),
         ] {
             let error = Users::parse(text).expect_err(text);
             assert!(error.line == line && error.what.starts_with(what), "{text}: {error}");
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_right_password_is_admitted_and_no_other() {
+    async fn only_the_right_password_is_accepted() {
         let text = format!("a:{BCRYPT}\nb:{SHA256}\n# words\n\nc:{SHA512}\n");
         let users = Users::parse(&text).expect("accounts");
         for (credentials, right) in [

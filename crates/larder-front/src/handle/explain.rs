@@ -1,65 +1,64 @@
-//! Why a request goes where it goes.
+//! Explanations of decisions: why a request goes to its node.
 
 use super::status::SwitchHandle;
-use crate::edits::cookie_of;
+use crate::edits::cookie_in_field;
 use larder_core::NodeId;
 use larder_core::rules::{Head, Headers};
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// Why a request goes where it goes.
+/// Explanation of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExplainReply {
     /// The method.
     pub method: String,
-    /// The host, as compared: in lower case.
+    /// Host in lower case.
     pub host: String,
     /// Path and query.
     pub target: String,
-    /// The route that takes it.
+    /// Route that takes the request.
     pub route: String,
-    /// The group of nodes it may use, by name; `None` for all.
+    /// Group of nodes that the route may use; `None` for all nodes.
     pub group: Option<String>,
-    /// Its service class: `n`, `db`, `cb` or `dcb`.
+    /// Service class: `n`, `db`, `cb` or `dcb`.
     pub class: String,
-    /// The template of its key.
+    /// Template of the target key.
     pub key_template: String,
-    /// Its key: what counts as the same target. Bytes that are no UTF-8 are shown as U+FFFD.
+    /// Target key. Bytes that are not UTF-8 are shown as U+FFFD.
     pub key: String,
-    /// The target's id, 16 hexadecimal digits: the hash of the key.
+    /// Target id in 16 hexadecimal digits: the hash of the key.
     pub id: String,
-    /// The policy that decides.
+    /// Policy of the route.
     pub policy: String,
-    /// The node that the client is to come back to, by its cookie or by what its request brings; `None` where it comes back to none.
+    /// Node that the client's session belongs to; `None` if there is no session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_of: Option<String>,
-    /// Whether the target is remembered.
+    /// Whether the policy knows the target.
     pub known: bool,
-    /// The nodes that serve it, by name, in the order in which they were added; empty if it is not remembered.
+    /// Servers of the target by name, in the order in which they were added; empty if the target is unknown.
     pub servers: Vec<String>,
-    /// Seconds since the servers last changed; `None` if it is not remembered, or its policy does not keep
-    /// when that was.
+    /// Seconds since the servers last changed; `None` if the target is unknown, or its policy does not record that.
     pub unchanged_for_s: Option<f64>,
-    /// What the switch answers by itself: `redirect` or `respond`; `None` where a node is asked.
+    /// Direct reply of the switch: `redirect` or `respond`; `None` if a node is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
-    /// The path that the node is asked for; `None` where it is the client's.
+    /// Path sent to the node; `None` if it is the client's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_path: Option<String>,
-    /// The node that a request for it would go to now; `None` if none takes requests.
+    /// Node that the request would go to now; `None` if no node takes requests.
     pub node: Option<String>,
-    /// Why that one.
+    /// Reason for this node.
     pub reason: Option<String>,
 }
 
 impl SwitchHandle {
-    /// What is known of a target and where a GET for it would go now. Changes nothing.
+    /// Explains where a GET for a target would go now. Changes nothing.
     pub fn explain(&self, host: &str, path_and_query: &str) -> ExplainReply {
         self.explain_request("GET", host, path_and_query, &(), None)
     }
 
-    /// Like [`SwitchHandle::explain`], for a request of any method with these fields (a list of names and values will
-    /// do), from this client if it is known: shares of routes may go by it.
+    /// Like [`SwitchHandle::explain`], for any method, these fields (for example a list of names and values) and this
+    /// client, which may decide shares of routes.
     pub fn explain_request(
         &self,
         method: &str,
@@ -72,8 +71,9 @@ impl SwitchHandle {
         let now = shared.decider.clock.now();
         let head = Head::new(method.as_bytes(), host.as_bytes(), path_and_query.as_bytes(), headers);
         let request = shared.decider.routing.request(&head, client);
-        let affinity =
-            shared.decider.affinity(&request, &head, now, |name| cookie_of(headers.get("cookie")?, name));
+        let affinity = shared
+            .decider
+            .affinity(&request, &head, now, |name| cookie_in_field(headers.get("cookie")?, name));
         let request = affinity.map_or(request, |affinity| request.with_tie(affinity.tie));
         let route = shared.decider.routing.route(request.route);
         let explanation = shared.decider.dispatcher.explain_request(now, &request);

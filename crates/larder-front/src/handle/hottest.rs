@@ -1,29 +1,29 @@
-//! The targets that are asked for most, as an operator sees them.
+//! Status of the most requested targets.
 
 use super::status::SwitchHandle;
 use crate::hottest::{COUNTED_MAX, Label};
 use larder_core::{NodeId, TargetId};
 use serde::Serialize;
 
-/// A target that many ask for.
+/// One of the most requested targets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotTarget {
-    /// Host and path with query of a request for it, cut at 512 bytes.
+    /// Host and path with query, cut at 512 bytes.
     pub target: String,
-    /// Its id, 16 hexadecimal digits.
+    /// Target id in 16 hexadecimal digits.
     pub id: String,
-    /// The route that takes it.
+    /// Route of the target.
     pub route: String,
-    /// Requests a second, estimated, in the last half to whole minute.
+    /// Estimated requests per second in the last 30 to 60 seconds.
     pub requests_per_s: f64,
-    /// Share of all requests, estimated.
+    /// Estimated share of all requests.
     pub share: f64,
-    /// The nodes that serve it, by name; empty if its policy remembers none.
+    /// Servers of the target by name; empty if its policy records none.
     pub servers: Vec<String>,
 }
 
 impl SwitchHandle {
-    /// The `most` targets that are asked for most, the hottest first.
+    /// Returns the `most` most requested targets, the hottest first.
     pub fn hottest(&self, most: usize) -> Vec<HotTarget> {
         let shared = &*self.shared;
         let now = shared.decider.clock.now();

@@ -1,4 +1,4 @@
-//! The switch at one glance: what a page or a terminal that shows it asks for, again and again.
+//! Overview of the switch, which pages and terminals request periodically.
 
 use super::hottest::HotTarget;
 use super::shadow::ShadowStatus;
@@ -9,54 +9,54 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-/// Hot targets that are listed.
+/// Number of listed hot targets.
 const HOTTEST: usize = 20;
 
-/// The switch at one glance. Counts are since the start of the process: whoever wants rates takes the difference of two.
+/// Overview of the switch. Counters start with the process; a rate is the difference of two reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveStatus {
-    /// The switch as a whole.
+    /// State of the switch.
     pub status: SwitchStatus,
-    /// Which process of it this is, and how changes went.
+    /// Reload counters.
     pub reloads: ReloadCounts,
     /// The nodes.
     pub nodes: Vec<NodeStatus>,
-    /// Requests by why their node was chosen; reasons that have not come up are left out.
+    /// Requests by the reason of their decision, without zeros.
     pub decisions: BTreeMap<&'static str, u64>,
-    /// Connections by how they were delivered and why so, where handoff is on; else empty.
+    /// Connections by delivery and reason; empty without handoff.
     pub deliveries: Vec<DeliveryCount>,
-    /// Requests that the switch itself answered or broke off, by why; what has not come up is left out.
+    /// Requests that the switch answered or ended itself, by failure, without zeros.
     pub failures: BTreeMap<&'static str, u64>,
-    /// From the end of a request's header to the last byte of its reply.
+    /// Time from the end of a request header to the last byte of the reply.
     pub latency: Latency,
-    /// The targets that are asked for most.
+    /// Most requested targets.
     pub hottest: Vec<HotTarget>,
-    /// What other policies would have made of it; `None` where shadow mode is off.
+    /// Results of other policies; `None` if shadow mode is off.
     pub shadow: Option<ShadowStatus>,
 }
 
-/// Connections that were delivered in one way for one reason.
+/// Number of connections with one delivery and reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeliveryCount {
-    /// How.
+    /// Mechanism.
     pub mechanism: &'static str,
-    /// Why so.
+    /// Reason.
     pub why: &'static str,
-    /// How many.
+    /// Number of connections.
     pub count: u64,
 }
 
-/// A histogram of times.
+/// Histogram of times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// Upper bounds, seconds; times above the last are in one more count.
+    /// Upper bounds in seconds; an additional count holds larger times.
     pub bounds_s: Vec<f64>,
-    /// Requests between a bound and the one before it.
+    /// Requests per bucket.
     pub counts: Vec<u64>,
 }
 
 impl SwitchHandle {
-    /// The switch at one glance.
+    /// Returns an overview of the switch.
     pub fn live(&self) -> LiveStatus {
         let shared = &*self.shared;
         let deliveries = shared.handoff.iter().flat_map(|edge| edge.counts.deliveries());

@@ -1,4 +1,4 @@
-//! The counters as text, in the OpenMetrics format.
+//! Metrics in the OpenMetrics text format.
 
 use super::shadow_metrics as shadow;
 use super::status::{Sums, SwitchHandle};
@@ -29,20 +29,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
 impl SwitchHandle {
-    /// All metrics in the OpenMetrics text format, to be served as
-    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+    /// Returns all metrics in the OpenMetrics text format, with the media type `application/openmetrics-text;
+    /// version=1.0.0; charset=utf-8`.
     pub fn metrics_text(&self) -> String {
         render(&self.shared)
     }
 }
 
-/// All metrics of a switch.
+/// Renders all metrics of a switch.
 fn render(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Snapshot { shared: shared.clone() }));
     let mut text = String::new();
     if encode(&mut text, &registry).is_err() {
-        tracing::error!("metrics could not be written");
+        tracing::error!("metrics: encoding failed");
     }
     text
 }
@@ -68,7 +68,7 @@ impl Collector for Snapshot {
 }
 
 impl Snapshot {
-    /// Metrics with a line per node.
+    /// Encodes metrics per node.
     fn nodes(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let metrics = &self.shared.decider.metrics;
         let names: Vec<Arc<str>> = rows.iter().map(|row| row.name.clone()).collect();
@@ -120,7 +120,7 @@ impl Snapshot {
         self.signals(encoder, rows, &names)
     }
 
-    /// What the nodes say of themselves.
+    /// Encodes metrics of signals.
     fn signals(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -159,7 +159,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Metrics with a line per route or group.
+    /// Encodes metrics per route and group.
     fn routes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let Decider { metrics, routing, dispatcher, .. } = &*self.shared.decider;
         let mut requests = describe(encoder, &table::ROUTE_REQUESTS)?;
@@ -190,7 +190,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Metrics of the switch as a whole.
+    /// Encodes metrics of the switch as a whole.
     fn switch(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let cells = &self.shared.decider.metrics.cells;
         let mut decisions = describe(encoder, &table::DECISIONS)?;
@@ -238,7 +238,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Handshakes and certificates.
+    /// Encodes metrics of TLS.
     fn tls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let tls = self.shared.tls.as_ref();
         let mut handshakes = describe(encoder, &table::TLS_HANDSHAKES)?;
@@ -268,7 +268,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Other switches.
+    /// Encodes metrics of peer switches.
     fn peer_switches(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let peer_switches = self.shared.peer_switches.as_ref();
         let (others, sets) = peer_switches
@@ -310,7 +310,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What is done beside relaying.
+    /// Encodes metrics of copies and hedges.
     fn copies(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut copies = describe(encoder, &table::COPIES)?;
         let routing = &self.shared.decider.routing;
@@ -367,7 +367,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// How often the process was replaced.
+    /// Encodes metrics of reloads.
     fn reloads(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let reloads = *self.shared.reloads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut outcomes = describe(encoder, &table::RELOADS)?;
@@ -386,7 +386,7 @@ impl Snapshot {
         describe(encoder, &table::RELOADED)?.encode_gauge(&u32::from(!reloads.last_failed))
     }
 
-    /// What became of spans; no lines where requests are not traced.
+    /// Encodes metrics of spans; nothing if requests are not traced.
     fn spans(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut spans = describe(encoder, &table::SPANS)?;
         let counts = self.shared.observers.tracer.as_ref().map(Tracer::counts);

@@ -1,4 +1,4 @@
-//! A running switch, as an admin interface sees it: [`SwitchHandle`], and what it tells.
+//! Handle of a running switch for an admin interface: [`SwitchHandle`] and its status types.
 
 mod explain;
 mod hottest;
@@ -16,7 +16,7 @@ pub use explain::ExplainReply;
 pub use hottest::HotTarget;
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use reloads::{NodeReloadState, ShareReloadState};
-pub use routes::{ClassStatus, RouteFault, RouteStatus, ShareRefused};
+pub use routes::{ClassStatus, RouteError, RouteStatus, ShareError};
 pub use shadow::{MemoryStatus, PolicyShadow, ShadowFigures, ShadowStatus};
-pub use status::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
-pub use switches::{OtherStatus, SetsStatus, SwitchesStatus};
+pub use status::{NodeJoinError, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
+pub use switches::{PeerSwitchStatus, SetsStatus, SwitchesStatus};

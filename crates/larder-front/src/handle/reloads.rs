@@ -1,6 +1,6 @@
-//! Handing over to a process that takes this one's place: what it is told, and what the operator sees of it.
+//! Reloads: state for the process that takes over, and reload counters.
 
-use super::routes::ShareRefused;
+use super::routes::ShareError;
 use super::status::{SwitchHandle, UnknownNode};
 use crate::reload_counts::ReloadCounts;
 use larder_core::{Handover, HandoverError, Time};
@@ -8,48 +8,48 @@ use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How a node stands, by what this process has been told and has found out.
+/// State of a node for the next process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReloadState {
     /// Its name.
     pub name: String,
     /// Its address as configured.
     pub address: String,
-    /// Its relative capacity in 1/1000.
+    /// Relative capacity in 1/1000.
     pub weight_milli: u32,
-    /// The operator takes it out of service.
+    /// Whether the operator has drained it.
     pub drained: bool,
-    /// It answers.
+    /// Whether it answers.
     pub healthy: bool,
-    /// It has joined and is not warm yet.
+    /// Whether it has joined and is not warm yet.
     pub joining: bool,
-    /// Since when it drains, nanoseconds of the clock that all processes of a switch share; 0 if it does not.
+    /// Start of draining in nanoseconds of the clock that all processes of a switch share; 0 if it does not drain.
     #[serde(default)]
     pub drains_since_ns: u64,
-    /// How often it was ejected for how it answers, less what it has made good.
+    /// Number of ejections, reduced while it behaves well.
     #[serde(default)]
     pub ejections: u32,
-    /// It is out for that, until then on the same clock.
+    /// Whether it is ejected until `ejected_until_ns`.
     #[serde(default)]
     pub ejected: bool,
-    /// See `ejected`; when the last time ended if it is not out.
+    /// End of the current or last ejection.
     #[serde(default)]
     pub ejected_until_ns: u64,
 }
 
-/// A route's share that the operator has changed.
+/// Share of a route that the operator has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareReloadState {
-    /// The route, by name.
+    /// Name of the route.
     pub route: String,
-    /// The share that the config gives it, in thousandths of a percent.
+    /// Configured share, in thousandths of a percent.
     pub configured: u32,
-    /// The share that it has.
+    /// Current share.
     pub share: u32,
 }
 
 impl SwitchHandle {
-    /// How the nodes stand, for the process that takes over.
+    /// Returns the states of the nodes for the next process.
     pub fn node_reload_states(&self) -> Vec<NodeReloadState> {
         let rows = self.shared.decider.dispatcher.nodes().rows().into_iter();
         let with_node = rows.filter_map(|row| Some((self.shared.decider.nodes.get(row.id)?, row)));
@@ -72,12 +72,12 @@ impl SwitchHandle {
         condition.collect()
     }
 
-    /// Lets a node stand as it did in the process before: drained, and since when; down or ejected if it was and is where it
-    /// was.
+    /// Restores the state of a node from the previous process. Health and ejection are restored only if the address
+    /// is unchanged.
     ///
     /// # Errors
     /// There is no such node.
-    pub fn stand(&self, before: &NodeReloadState) -> Result<(), UnknownNode> {
+    pub fn restore_node_state(&self, before: &NodeReloadState) -> Result<(), UnknownNode> {
         let node = self.member(&before.name)?;
         let is_the_same = node.address == before.address;
         let looks = self.shared.guards.outliers.is_on() && is_the_same;
@@ -96,7 +96,7 @@ impl SwitchHandle {
         Ok(())
     }
 
-    /// The shares that routes have by the operator's word, for the process that takes over.
+    /// Returns the shares that the operator has changed, for the next process.
     pub fn shares(&self) -> Vec<ShareReloadState> {
         let routing = &self.shared.decider.routing;
         let changed = routing.all().filter_map(|(id, route)| {
@@ -110,9 +110,9 @@ impl SwitchHandle {
         changed.collect()
     }
 
-    /// Gives routes the shares that they had in the process before. Where the config says another than it did then, that is
-    /// the operator's newer word. Returns what cannot be had any more.
-    pub fn share_as_before(&self, before: &[ShareReloadState]) -> Vec<ShareRefused> {
+    /// Restores the shares of the previous process. A share whose configured value has changed is not restored.
+    /// Returns the errors.
+    pub fn restore_shares(&self, before: &[ShareReloadState]) -> Vec<ShareError> {
         let routing = &self.shared.decider.routing;
         let configured = |route: &str| {
             let (id, routed) = routing.named(route)?;
@@ -120,24 +120,24 @@ impl SwitchHandle {
         };
         let mut same: Vec<&ShareReloadState> =
             before.iter().filter(|share| configured(&share.route) == Some(share.configured)).collect();
-        // Those that take less make room for those that take more.
+        // Reduced shares first, to make room for increased ones.
         same.sort_by_key(|share| i64::from(share.share) - i64::from(share.configured));
         let had = |share: &&ShareReloadState| f64::from(share.share) / 1000.0;
         same.iter().filter_map(|share| self.set_share(&share.route, had(share)).err()).collect()
     }
 
-    /// What the policies have learned, as bytes for [`SwitchHandle::take_over`].
+    /// Returns the snapshot of the policies' state for [`SwitchHandle::take_over`].
     pub fn handover(&self) -> Vec<u8> {
         let routes = self.shared.decider.routing.all().map(|(id, route)| (id, &*route.name));
         Handover::of(&self.shared.decider.dispatcher, routes).encode()
     }
 
-    /// Goes on from what the policies of another process have learned, once the nodes are there and before the first
-    /// request. Returns how many targets that were. Nothing is taken while decisions are recorded, since the record would
-    /// not have it.
+    /// Loads a snapshot of another process's policies. Must be called after the nodes are set and before the first
+    /// request. Returns the number of targets. Loads nothing while decisions are recorded, because the record would
+    /// lack it.
     ///
     /// # Errors
-    /// The bytes are of another version or make no sense; nothing is changed.
+    /// The snapshot has another version or is malformed; nothing is changed.
     pub fn take_over(&self, bytes: &[u8]) -> Result<usize, HandoverError> {
         let handover = Handover::decode(bytes)?;
         if self.shared.observers.recorder.is_some() {
@@ -147,9 +147,8 @@ impl SwitchHandle {
         Ok(self.shared.decider.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
     }
 
-    /// Lets go of the forwarding plane, for the process that takes over; new connections are relayed from here on, and
-    /// handed-off ones go on by the kernel. False if there is no plane. Blocks for a moment. The network of switches, too,
-    /// is for the other one from here on.
+    /// Releases the forwarding plane and the network of peer switches for the next process. New connections are
+    /// relayed, and handed-off ones continue in the kernel. Returns false if there is no plane. Blocks briefly.
     pub fn release_plane(&self) -> bool {
         if let Some(peer_switches) = &self.shared.peer_switches {
             peer_switches.let_go();
@@ -160,19 +159,19 @@ impl SwitchHandle {
         })
     }
 
-    /// The process that was to take over did not come up: joins the network of switches again.
+    /// Joins the network of peer switches again, because the next process did not start.
     pub fn resume(&self) {
         if let Some(peer_switches) = &self.shared.peer_switches {
             peer_switches.resume();
         }
     }
 
-    /// Another process accepts from here on: see [`crate::Switch::run`].
+    /// Stops accepting, because another process accepts now: see [`crate::Switch::run`].
     pub fn retire(&self) {
         self.shared.retire.send_replace(true);
     }
 
-    /// How often the process was replaced, for the metrics.
+    /// Sets the reload counters for the metrics.
     pub fn set_reloads(&self, counts: ReloadCounts) {
         *self.shared.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }

@@ -1,4 +1,4 @@
-//! What an admin interface asks of routes.
+//! Status and commands of routes.
 
 use super::status::SwitchHandle;
 use larder_core::census::{Census, Taken};
@@ -8,62 +8,62 @@ use larder_core::{PolicyKind, RouteId, ServiceClass};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// A route, as it is now.
+/// Status of a route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteStatus {
-    /// Its name; `default` for that of what no other takes.
+    /// Name; `default` for the default route.
     pub name: String,
-    /// What its matchers take, one text for each; empty for the default route.
+    /// Matchers as text; empty for the default route.
     pub matchers: Vec<String>,
     /// Its policy.
     pub policy: String,
-    /// The route of whose requests it takes a share, by name; `None` if it takes those that it matches.
+    /// Name of the route whose requests it takes a share of; `None` if it has matchers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of: Option<String>,
-    /// How much of it. Percent.
+    /// Share in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// The template of its targets' keys.
+    /// Template of target keys.
     pub key: String,
-    /// Its class rules, the first that holds first; a request that none takes is of class `n`.
+    /// Class rules, the first match wins; other requests have class `n`.
     pub classes: Vec<ClassStatus>,
-    /// The group of nodes it may use, by name; `None` for all.
+    /// Group of nodes that it may use; `None` for all nodes.
     pub group: Option<String>,
     /// Nodes of that group that take requests.
     pub nodes_up: usize,
-    /// Whether these are its backups, because no ordinary node of the group is up.
+    /// Whether these are backups, because no ordinary node of the group is up.
     pub on_backups: bool,
-    /// Targets whose servers its policy remembers.
+    /// Targets that its policy knows.
     pub targets: usize,
-    /// Requests of the group admitted and not ended, by whichever of its routes they came.
+    /// Admitted and unfinished requests of the group, over all its routes.
     pub group_outstanding: u32,
-    /// How many may be; `None` if there is no limit.
+    /// Admission limit of the group; `None` for no limit.
     pub group_admission_limit: Option<u32>,
     /// Requests of the group that wait for admission.
     pub group_queued: usize,
-    /// Requests of the route that have ended, by class: n, db, cb, dcb.
+    /// Finished requests of the route by class: n, db, cb, dcb.
     pub requests: [u64; ServiceClass::COUNT],
-    /// Targets counted for its routing table since the last refresh; `None` if its policy goes by none.
+    /// Targets counted for its routing table since the last refresh; `None` if its policy uses no table.
     pub census_targets: Option<usize>,
 }
 
 /// A class rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassStatus {
-    /// The class it gives.
+    /// Class of matching requests.
     pub class: String,
-    /// What it takes.
+    /// Matcher as text.
     pub matcher: String,
 }
 
-/// Why something cannot be done to a route. Fault of the caller.
+/// Error of a command on a route. Fault of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RouteFault {
+pub enum RouteError {
     /// There is no such route.
     #[error("there is no route named '{0}'")]
     Unknown(String),
-    /// Its policy goes by no routing table.
-    #[error("route '{route}' goes by '{policy}', which uses no routing table: ward and part do")]
+    /// Its policy uses no routing table.
+    #[error("route '{route}' has policy '{policy}', which uses no routing table: use ward or part")]
     NoTable {
         /// The route.
         route: String,
@@ -72,47 +72,46 @@ pub enum RouteFault {
     },
 }
 
-/// Why a route's share cannot be changed. Fault of the caller.
+/// Error of changing a route's share. Fault of the caller.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ShareRefused {
+pub enum ShareError {
     /// There is no such route.
     #[error("there is no route named '{0}'")]
     Unknown(String),
-    /// It takes no share of another.
-    #[error("route '{0}' takes no share of another: it takes what it matches")]
+    /// It takes no share of another route.
+    #[error("route '{0}' takes no share of another route: it has matchers")]
     NoShare(String),
-    /// No share.
-    #[error("{0} is no share: 0 to 100 percent")]
+    /// The value is not a share.
+    #[error("{0} is not a valid share: use 0 to 100 percent")]
     OutOfRange(f64),
-    /// Others take too much.
-    #[error("others take {0} percent already")]
+    /// The shares of other routes leave too little room.
+    #[error("other routes already take {0} percent: reduce them first")]
     NoRoom(f64),
 }
 
 impl SwitchHandle {
-    /// Gives a route another share of the requests of the route that it is split from, in percent, until the config
-    /// gives it another or the switch is restarted.
+    /// Sets the share of a route in percent, until the next change of the config or restart.
     ///
     /// # Errors
-    /// There is no such route, it takes no share, or there is no room for so much.
-    pub fn set_share(&self, route: &str, percent: f64) -> Result<(), ShareRefused> {
+    /// The route is unknown, it takes no share, or there is no room.
+    pub fn set_share(&self, route: &str, percent: f64) -> Result<(), ShareError> {
         let routing = &self.shared.decider.routing;
-        let (id, routed) = routing.named(route).ok_or_else(|| ShareRefused::Unknown(route.to_owned()))?;
+        let (id, routed) = routing.named(route).ok_or_else(|| ShareError::Unknown(route.to_owned()))?;
         let split = routed.share_of.and_then(|of| routing.route(of).split.as_ref());
-        let split = split.ok_or_else(|| ShareRefused::NoShare(route.to_owned()))?;
+        let split = split.ok_or_else(|| ShareError::NoShare(route.to_owned()))?;
         if !(0.0..=100.0).contains(&percent) {
-            return Err(ShareRefused::OutOfRange(percent));
+            return Err(ShareError::OutOfRange(percent));
         }
-        // Two at once could exceed the whole together: one after the other.
+        // Concurrent changes could exceed 100 %, so they take turns.
         let _one = self.shared.reloads.lock();
         split
             .set_share(id, (percent * 1000.0).round() as u32)
-            .map_err(|others| ShareRefused::NoRoom(f64::from(others) / 1000.0))?;
-        tracing::warn!(route, percent, "route has another share");
+            .map_err(|others| ShareError::NoRoom(f64::from(others) / 1000.0))?;
+        tracing::warn!(route, percent, "route share changed");
         Ok(())
     }
 
-    /// The routes, the default one first, then in the order of the config.
+    /// Returns the routes, the default route first, then in the order of the config.
     pub fn routes(&self) -> Vec<RouteStatus> {
         let shared = &*self.shared;
         let dispatcher = &shared.decider.dispatcher;
@@ -148,27 +147,27 @@ impl SwitchHandle {
         status.collect()
     }
 
-    /// Gives a route another routing table. Requests from here on go by it.
+    /// Sets the routing table of a route. Later requests use it.
     ///
     /// # Errors
     /// There is no such route, or its policy uses no table.
-    pub fn set_table(&self, route: &str, table: &Arc<RouteTable>) -> Result<(), RouteFault> {
+    pub fn set_table(&self, route: &str, table: &Arc<RouteTable>) -> Result<(), RouteError> {
         let id = self.route(route)?;
         let dispatcher = &self.shared.decider.dispatcher;
         if !dispatcher.set_table(self.shared.decider.clock.now(), id, table) {
             return Err(self.no_table(route, id));
         }
-        tracing::info!(route, "route has another routing table");
+        tracing::info!(route, "route table changed");
         Ok(())
     }
 
-    /// What the requests of a route have asked for since the last call: what its routing table is made of. Each count
-    /// begins the next period with `carry_permille` thousandths of what it is. Counted are complete replies with a
-    /// status of 200 to 299 or 304, with the bytes of their bodies.
+    /// Takes the census of a route since the last call, from which its routing table is made. Each count starts the
+    /// next period with `carry_permille` thousandths of its value. Counted are complete replies with status 200 to
+    /// 299 or 304, with the bytes of their bodies.
     ///
     /// # Errors
     /// There is no such route, or its policy uses no table.
-    pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<Taken, RouteFault> {
+    pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<Taken, RouteError> {
         let id = self.route(route)?;
         match &self.shared.decider.routing.route(id).census {
             Some(census) => Ok(census.take(carry_permille)),
@@ -176,13 +175,13 @@ impl SwitchHandle {
         }
     }
 
-    fn route(&self, name: &str) -> Result<RouteId, RouteFault> {
+    fn route(&self, name: &str) -> Result<RouteId, RouteError> {
         let found = self.shared.decider.routing.named(name).map(|(id, _)| id);
-        found.ok_or_else(|| RouteFault::Unknown(name.chars().take(80).collect()))
+        found.ok_or_else(|| RouteError::Unknown(name.chars().take(80).collect()))
     }
 
-    fn no_table(&self, route: &str, id: RouteId) -> RouteFault {
-        RouteFault::NoTable {
+    fn no_table(&self, route: &str, id: RouteId) -> RouteError {
+        RouteError::NoTable {
             route: route.to_owned(),
             policy: self.shared.decider.dispatcher.settings_of(id).policy,
         }

@@ -1,67 +1,67 @@
-//! The shadow as an operator sees it.
+//! Status of shadow mode.
 
 use super::status::SwitchHandle;
 use crate::shadow::QUEUE_MAX;
 use larder_core::shadow::{Figures, PolicyReport};
 use serde::Serialize;
 
-/// What other policies would have made of the requests.
+/// Results that other policies would have had for the same requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShadowStatus {
-    /// Of so many targets one is looked at.
+    /// One in this number of targets is sampled.
     pub one_in: u32,
-    /// Requests looked at.
+    /// Sampled requests.
     pub looked_at: u64,
-    /// Requests that were to be looked at and were not, because so many waited.
+    /// Sampled requests that were dropped because the queue was full.
     pub dropped: u64,
-    /// How many may wait.
+    /// Size of the queue.
     pub queue_max: usize,
-    /// Memory that the shadow takes, about, in MB of 1,000,000 bytes.
+    /// Approximate memory of the shadow, in MB of 1,000,000 bytes.
     pub state_mb: f64,
-    /// Targets with so many requests that only some of them are looked at.
+    /// Targets with so many requests that only some of them are sampled.
     pub hot_targets: usize,
-    /// The time that "lately" covers, seconds.
+    /// Period of the `lately` figures. Seconds.
     pub lately_s: u32,
-    /// How large the nodes' memories are taken to be.
+    /// Assumed sizes of the nodes' memory caches.
     pub memory: Vec<MemoryStatus>,
-    /// What the nodes made of the same requests, by what they say.
+    /// Results of the live nodes, from their replies.
     pub live: PolicyShadow,
-    /// What each policy would have made of them.
+    /// Results of each policy.
     pub policies: Vec<PolicyShadow>,
 }
 
-/// A node's memory.
+/// Assumed memory cache of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryStatus {
     /// The node's name.
     pub node: String,
-    /// Its memory; 0 if it is not known, and then the shadow keeps nothing there.
+    /// Size in bytes; 0 if unknown, then the shadow caches nothing there.
     pub bytes: u64,
-    /// Who says so: `assumed` (`switch.shadow.memory`), `config` (the node's `cache`), `node` or `unknown`.
+    /// Origin of the value: `assumed` (`switch.shadow.memory`), `config` (the node's `cache`), `node` or `unknown`.
     pub from: &'static str,
 }
 
-/// One policy.
+/// Results of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyShadow {
     /// Its name.
     pub policy: String,
-    /// It runs live, on the default route.
+    /// Whether it is the live policy of the default route.
     pub runs: bool,
-    /// Since the switch's process started; the shadow's memories were empty then.
+    /// Figures since the start of the process, when the shadow's caches were empty.
     pub all: ShadowFigures,
-    /// In the last minutes.
+    /// Figures of the last minutes.
     pub lately: ShadowFigures,
     /// Share of the nodes' memories in use; `None` if they are not known, or the nodes are the live ones.
     pub memory_used: Option<f64>,
 }
 
-/// What a policy made of requests.
+/// Figures of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ShadowFigures {
     /// Requests, estimated where they are sampled.
     pub requests: u64,
-    /// Share of them that memories answer; `None` if nothing is known of that.
+    /// Share of requests answered from memory; `None` if unknown.
     pub hit_ratio: Option<f64>,
     /// Bytes of replies that were not in memory.
     pub missed_bytes: u64,
@@ -82,7 +82,7 @@ impl From<Figures> for ShadowFigures {
 const LATELY_S: u32 = 300;
 
 impl SwitchHandle {
-    /// What other policies would have made of the requests; `None` if shadow mode is off.
+    /// Returns the results of other policies; `None` if shadow mode is off.
     pub fn shadow(&self) -> Option<ShadowStatus> {
         let shared = &*self.shared;
         let feed = shared.observers.shadow.as_ref()?;

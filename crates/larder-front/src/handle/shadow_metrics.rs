@@ -1,4 +1,4 @@
-//! The shadow's figures as metrics.
+//! Metrics of shadow mode.
 
 use super::metrics::{count, describe};
 use super::shadow::{PolicyShadow, ShadowFigures};
@@ -9,10 +9,10 @@ use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
 use std::sync::Arc;
 
-/// One of a policy's figures.
+/// Selector of one figure of a policy.
 type Figure = fn(&ShadowFigures) -> Option<f64>;
 
-/// What other policies would have made of the requests of late; no lines where shadow mode is off.
+/// Encodes the recent figures of other policies; nothing if shadow mode is off.
 pub(super) fn encode(shared: &Arc<Shared>, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
     let status = SwitchHandle::new(shared.clone()).shadow();
     let figures: [(&Metric, Figure); 3] = [

@@ -1,4 +1,4 @@
-//! The state of a running switch and of its nodes, and the commands of an operator.
+//! State of a running switch and of its nodes, and commands of an operator.
 
 use crate::config_error::ConfigError;
 use crate::handoff::channels::HandoffStatus;
@@ -18,20 +18,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A running switch, seen from outside. Cheap to clone.
+/// Handle of a running switch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SwitchHandle {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// A node, as it is now.
+/// Status of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeStatus {
     /// Its name.
     pub name: String,
     /// Its address as configured.
     pub address: String,
-    /// The address to which that resolved.
+    /// Resolved address.
     pub resolved: SocketAddr,
     /// `up`, `draining`, `down` or `removed`.
     pub state: String,
@@ -39,7 +39,7 @@ pub struct NodeStatus {
     pub backup: bool,
     /// Whether it is a backup that is up and takes no requests now.
     pub standby: bool,
-    /// Whether it answers, by the last checks; a node that drains may be healthy or not.
+    /// Whether it answers, by the last checks; independent of draining.
     pub healthy: bool,
     /// Requests in flight, long-lived ones included.
     pub load: u32,
@@ -47,32 +47,32 @@ pub struct NodeStatus {
     pub long_lived: u32,
     /// Its relative capacity, 1 for an ordinary node.
     pub weight: f64,
-    /// The size of its cache, bytes; 0 if unknown.
+    /// Size of its cache in bytes; 0 if unknown.
     pub cache_bytes: u64,
-    /// The groups it is in, by name, beside that of all nodes.
+    /// Names of its groups, without the group of all nodes.
     pub groups: Vec<String>,
-    /// It has joined and is not warm yet.
+    /// Whether it has joined and is not warm yet.
     pub joining: bool,
-    /// Failures in a row that traffic has seen.
+    /// Consecutive failures of requests.
     pub failures_in_a_row: u32,
-    /// Requests ended here with a status, by class from 1xx to 5xx.
+    /// Finished requests by class of status, from 1xx to 5xx.
     pub requests: [u64; 5],
     /// Replies from here that broke off.
     pub aborted: u64,
     /// Replies from the node's memory, by its `Cache-Status`.
     pub hits: u64,
-    /// Replies for which the node had to go further, by its `Cache-Status`.
+    /// Replies that were not from the node's memory, by its `Cache-Status`.
     pub misses: u64,
-    /// The last load report; `None` if there is none, or none that counts.
+    /// Last load report; `None` if it is missing or too old.
     pub report: Option<ReportStatus>,
-    /// Whether the node's event stream tells what its cache holds.
+    /// Whether the node's event stream is live.
     pub cache_followed: bool,
-    /// The state of handoff to it; left out if it takes no connections.
+    /// Handoff status; absent if the node takes no handoffs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handoff: Option<HandoffStatus>,
 }
 
-/// The switch, as it is now.
+/// Status of the switch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchStatus {
     /// The default route's policy.
@@ -81,68 +81,67 @@ pub struct SwitchStatus {
     pub signals: String,
     /// Seconds since the start.
     pub uptime_s: f64,
-    /// Requests admitted and not ended, of all routes.
+    /// Admitted and unfinished requests of all routes.
     pub outstanding: u32,
-    /// The limit of these: the sum over the groups of nodes that routes use, each of which has a limit of its own. `None` if there is no
-    /// limit.
+    /// Sum of the admission limits of all groups in use. `None` if there is no limit.
     pub admission_limit: Option<u32>,
-    /// Long-lived requests under way, of all routes; they are not among the admitted.
+    /// Long-lived requests of all routes, which do not count as admitted.
     pub long_lived: u32,
-    /// The limit of these per node; further ones count among the admitted.
+    /// Limit of long-lived requests per node; further ones count as admitted.
     pub long_lived_max_per_node: u32,
     /// Requests waiting for admission, of all routes.
     pub queued: usize,
-    /// The limit of these: the sum over the groups, each of which has a queue of its own.
+    /// Sum of the queue limits of all groups.
     pub queue_max: usize,
-    /// Targets whose servers are remembered, of all routes.
+    /// Targets that the policies know, of all routes.
     pub targets: usize,
-    /// The limit of these: the sum over the routes, each of which remembers its own.
+    /// Sum of the target limits of all routes.
     pub targets_max: usize,
-    /// Certificates in force.
+    /// Certificates in use.
     pub certificates: Vec<CertificateStatus>,
-    /// The reason why they are not those of the files, if they are not.
+    /// Reason why the certificates in use are not those of the files, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates_trouble: Option<String>,
-    /// The state of certificates that an authority issues, by host.
+    /// State of ACME certificates by host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acme: Vec<AcmeStatus>,
-    /// Client connections open.
+    /// Open client connections.
     pub client_connections: usize,
-    /// The limit of these.
+    /// Limit of client connections.
     pub client_connections_max: usize,
-    /// Nodes that take requests.
+    /// Number of nodes that take requests.
     pub nodes_up: usize,
-    /// Nodes known.
+    /// Number of nodes.
     pub nodes: usize,
     /// Access log lines lost.
     pub access_log_dropped: u64,
-    /// The record of decisions; `None` if none was asked for.
+    /// Status of the decision record; `None` if decisions are not recorded.
     pub record: Option<RecordStatus>,
 }
 
-/// There is no node of that name.
+/// Error: no node has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no node named '{0}'")]
 pub struct UnknownNode(pub String);
 
-/// The reason why a node cannot join.
+/// Error of adding a node.
 #[derive(Debug, thiserror::Error)]
-pub enum JoinRefused {
-    /// It cannot be reached as it is described.
+pub enum NodeJoinError {
+    /// Its address or transport is invalid.
     #[error(transparent)]
     Address(#[from] NodeError),
-    /// It names a group that no route uses. Fault of the caller.
+    /// It is in a group that no route uses. Fault of the caller.
     #[error(transparent)]
     Group(#[from] ConfigError),
-    /// Its name is taken or missing, or there is no room. Fault of the caller.
+    /// Its name is in use or missing, or the table is full. Fault of the caller.
     #[error(transparent)]
     Table(#[from] JoinError),
 }
 
-/// Limits of all routes and groups together, to be held against counts of all of them.
+/// Sums of the limits of all routes and groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// How many requests may be outstanding; `None` if there is no limit.
+    /// Sum of the admission limits; `None` if there is no limit.
     pub(crate) admission: Option<u32>,
     queue_max: usize,
     targets_max: usize,
@@ -154,7 +153,7 @@ impl Sums {
         let routes = || shared.decider.routing.all().map(|(id, _)| id);
         let groups: BTreeSet<GroupId> = routes().map(|id| dispatcher.group_of(id)).collect();
         let limits = groups.iter().map(|group| dispatcher.admission_limit_in(*group));
-        // A group without a limit has the largest number for one.
+        // A group without a limit has the largest number.
         let admission = limits
             .map(|limit| (limit != u32::MAX).then_some(limit))
             .try_fold(0_u32, |sum, limit| limit.map(|limit| sum.saturating_add(limit)));
@@ -173,7 +172,7 @@ impl SwitchHandle {
         Self { shared }
     }
 
-    /// The nodes, in the order of the config.
+    /// Returns the nodes in the order of the config.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         let now = self.shared.decider.clock.now();
         let rows = self.shared.decider.dispatcher.nodes().rows();
@@ -209,7 +208,7 @@ impl SwitchHandle {
         status.collect()
     }
 
-    /// The switch as a whole.
+    /// Returns the status of the switch.
     pub fn status(&self) -> SwitchStatus {
         let dispatcher = &self.shared.decider.dispatcher;
         let limits = Sums::of(&self.shared);
@@ -243,29 +242,28 @@ impl SwitchHandle {
         self.shared.tls.as_ref().and_then(|tls| tls.acme())
     }
 
-    /// Looks at the certificates now instead of with the next look: what has changed is shown to new connections. Blocks on the
-    /// disk.
+    /// Reloads changed certificates now; new connections use them. Blocks on the disk.
     pub fn renew_certificates(&self) {
         if let Some(tls) = &self.shared.tls {
             tls.renew();
         }
     }
 
-    /// Says how it stands with certificates that an authority issues.
+    /// Sets the state of ACME certificates.
     pub fn set_acme(&self, status: Vec<AcmeStatus>) {
         if let Some(acme) = self.acme() {
             acme.set_status(status);
         }
     }
 
-    /// Counts an order that has ended, with a certificate or without.
+    /// Counts a finished ACME order.
     pub fn acme_ordered(&self, issued: bool) {
         if let Some(acme) = self.acme() {
             acme.ordered(issued);
         }
     }
 
-    /// Takes a node out of service: it finishes what it has and gets nothing new. Its targets are forgotten.
+    /// Drains a node: it finishes its requests and gets no new ones. Its targets are forgotten.
     ///
     /// # Errors
     /// There is no such node.
@@ -281,17 +279,17 @@ impl SwitchHandle {
         self.set_drained(name, false)
     }
 
-    /// Takes a new node into service. Nothing is reassigned to it; new targets come to it at the join pace until it is
-    /// warm. Blocks while its name is resolved.
+    /// Adds a node. No target is reassigned to it; new targets go to it at the join pace until it is warm. Blocks
+    /// while its name is resolved.
     ///
     /// # Errors
-    /// No route uses one of its groups, the address leads nowhere, the name is taken, or the table is full.
-    pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
+    /// No route uses one of its groups, the address is invalid, the name is in use, or the table is full.
+    pub fn join(&self, entry: &NodeEntry) -> Result<(), NodeJoinError> {
         let shared = &*self.shared;
         let spec = shared.decider.routing.node_spec(entry)?;
         let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some())?;
         let (now, mut started) = (shared.decider.clock.now(), Vec::new());
-        // In its place before the dispatcher chooses it for the first time.
+        // The node is in its slot before the dispatcher chooses it.
         let claim = |id: NodeId| {
             shared.decider.metrics.forget(id);
             shared.decider.nodes.insert(Node::new(id, entry, dial));
@@ -305,7 +303,7 @@ impl SwitchHandle {
         Ok(())
     }
 
-    /// Takes a node out for good: it finishes what it has and gets nothing new, and its name is free. Its targets are
+    /// Removes a node for good: it finishes its requests and gets no new ones, and its name is free. Its targets are
     /// forgotten.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub struct SwitchesStatus {
     /// It has asked others for all the sets they knew, or there were none to ask.
     pub whole: bool,
     /// The others, by name.
-    pub others: Vec<OtherStatus>,
+    pub others: Vec<PeerSwitchStatus>,
     /// Nodes whose loads differ by no more than this count as equal when a target is placed. Requests.
     pub apart: u32,
     /// Requests of the others at each node, by name; nodes at which they have none are left out.
@@ -32,7 +32,7 @@ pub struct SwitchesStatus {
 
 /// Another switch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OtherStatus {
+pub struct PeerSwitchStatus {
     /// Its name.
     pub name: String,
     /// Where it listens; none once membership has lost it.
@@ -98,7 +98,7 @@ impl SwitchHandle {
         let other = |other: OtherView| {
             let mut members = members.iter().flat_map(|members| members.iter());
             let member = members.find(|member| member.name.as_str() == &*other.name);
-            OtherStatus {
+            PeerSwitchStatus {
                 name: other.name.to_string(),
                 address: member.map(|member| member.address),
                 incarnation: member.map(|member| member.incarnation),

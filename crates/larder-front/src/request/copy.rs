@@ -6,7 +6,7 @@ use super::facts::{apply, host, with_head};
 use super::prepare::write_target;
 use super::requests::Requests;
 use crate::copies::RequestCopy;
-use crate::edits::{Known, Values};
+use crate::edits::{FieldValues, RequestFacts};
 use crate::mirror::CopyOutcome;
 use crate::target::target_key;
 use larder_core::rules::Head;
@@ -86,11 +86,16 @@ impl Requests {
             Fields::set(&mut copy.fields, ids.config.header.as_str(), id);
         }
         let rules = [&self.shared.decider.routing.request_fields, &route.edits.request_fields];
-        let mut values = Values::default();
-        self.with_facts((client, exchange), head, None, |known| {
-            let known =
-                Known { route: &route.name, target: request.target, node: None, reason: None, ..*known };
-            rules.iter().for_each(|rules| rules.render(&known, &mut values));
+        let mut values = FieldValues::default();
+        self.with_facts((client, exchange), head, None, |facts| {
+            let facts = RequestFacts {
+                route: &route.name,
+                target: request.target,
+                node: None,
+                reason: None,
+                ..*facts
+            };
+            rules.iter().for_each(|rules| rules.render(&facts, &mut values));
         });
         apply(rules, &values, &mut copy.fields);
         Ok((copy, request))

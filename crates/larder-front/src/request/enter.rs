@@ -25,7 +25,7 @@ impl Requests {
         head: &mut RequestHead,
     ) -> Next<Server> {
         if let Some(ids) = &self.shared.request_ids {
-            exchange.request_id = Some(ids.of(&head.fields));
+            exchange.request_id = Some(ids.id_for(&head.fields));
         }
         let entered = self.enter(client, exchange, head);
         if let Some(next) = self.finish_early(client, exchange, head, entered) {
@@ -200,7 +200,7 @@ impl Requests {
         if let Some(answer) = self.redirect_to_https(client, exchange, head) {
             return Ok(Some(answer));
         }
-        if self.admits(client, exchange, head) { Ok(None) } else { Err(Failure::Denied) }
+        if self.guard_allows(client, exchange, head) { Ok(None) } else { Err(Failure::Denied) }
     }
 
     /// Applies the rest of the route's guard, and returns the route's own reply, if it has one.
@@ -222,7 +222,7 @@ impl Requests {
             }
         }
         match &route.edits.answer {
-            Some(answer) if answer.takes(client.is_secure()) => {
+            Some(answer) if answer.applies_to(client.is_secure()) => {
                 self.route_answer(client, exchange, head, answer).map(Some)
             }
             _ => Ok(None),
@@ -230,16 +230,16 @@ impl Requests {
     }
 
     /// Whether the client's network may use the route.
-    fn admits(&self, client: &Client, exchange: &Exchange, head: &RequestHead) -> bool {
+    fn guard_allows(&self, client: &Client, exchange: &Exchange, head: &RequestHead) -> bool {
         let Some(guard) = &self.shared.decider.routing.route(exchange.request.route).edits.guard else {
             return true;
         };
-        if !guard.looks_at_addresses() {
+        if !guard.uses_addresses() {
             return true;
         }
         let relays = &self.shared.guards.entry.trusted_relays;
         let address = client_address(&head.fields, client.address.ip(), relays);
-        address.is_some_and(|address| guard.admits(address))
+        address.is_some_and(|address| guard.allows(address))
     }
 
     /// Redirects a request without TLS to the same URL under `https`, if the config says so.
@@ -259,19 +259,19 @@ impl Requests {
         client: &Client,
         exchange: &mut Exchange,
         head: &RequestHead,
-        given: &edits::Answer,
+        given: &edits::DirectReply,
     ) -> Result<Answer, Failure> {
         exchange.own_reply = Some(given.name());
         let answer = match given {
-            edits::Answer::Redirect { status, to, .. } => {
+            edits::DirectReply::Redirect { status, to, .. } => {
                 let location =
-                    self.with_facts((client, exchange), head, None, |known| edits::location(to, known));
+                    self.with_facts((client, exchange), head, None, |facts| edits::location(to, facts));
                 let location = location.ok_or(Failure::BadRequest)?;
                 let mut answer = Answer::new(status.as_u16());
                 let _ = answer.head.fields.append(b"Location", &location);
                 answer
             }
-            edits::Answer::Respond { status, body, content_type } => {
+            edits::DirectReply::Respond { status, body, content_type } => {
                 let mut answer = Answer::new(status.as_u16());
                 if !body.is_empty() {
                     let _ = answer.head.fields.append(b"Content-Type", content_type.as_bytes());

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::exchange::Exchange;
 use super::requests::Requests;
-use crate::edits::{FieldRules, Known, Values};
+use crate::edits::{FieldRules, FieldValues, RequestFacts};
 use crate::target;
 use larder_core::rules::{Head, Headers};
 use larder_core::{Found, Reason};
@@ -37,11 +37,11 @@ impl Requests {
         (client, exchange): (&Client, &Exchange),
         head: &RequestHead,
         status: Option<u16>,
-        act: impl FnOnce(&Known<'_>) -> T,
+        act: impl FnOnce(&RequestFacts<'_>) -> T,
     ) -> T {
         let node = exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node));
         with_head(head, |head| {
-            act(&Known {
+            act(&RequestFacts {
                 head: *head,
                 client: Some(client.address),
                 secure: client.is_secure(),
@@ -65,19 +65,19 @@ impl Requests {
         head: &RequestHead,
         status: Option<u16>,
         rules: [&FieldRules; 2],
-    ) -> Option<Values> {
+    ) -> Option<FieldValues> {
         if rules.iter().all(|rules| rules.is_empty()) {
             return None;
         }
-        let mut values = Values::default();
-        self.with_facts(of, head, status, |known| {
-            rules.iter().for_each(|rules| rules.render(known, &mut values));
+        let mut values = FieldValues::default();
+        self.with_facts(of, head, status, |facts| {
+            rules.iter().for_each(|rules| rules.render(facts, &mut values));
         });
         Some(values)
     }
 }
 
 /// Applies header rules in their order.
-pub(super) fn apply(rules: [&FieldRules; 2], values: &Values, fields: &mut impl Fields) {
+pub(super) fn apply(rules: [&FieldRules; 2], values: &FieldValues, fields: &mut impl Fields) {
     rules.iter().fold(0, |from, rules| rules.edit(fields, values, from));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use larder_core::{PolicyKind, Weight};
 use larder_front::{
-    AcmeStatus, CertificateStatus, DEFAULT_ROUTE, NodeEntry, RouteStatus, ShareRefused, SwitchHandle,
+    AcmeStatus, CertificateStatus, DEFAULT_ROUTE, NodeEntry, RouteStatus, ShareError, SwitchHandle,
     UnknownNode,
 };
 use serde::Serialize;
@@ -321,9 +321,9 @@ impl SwitchSurface {
             Ok(()) => self.routes(),
             Err(error) => {
                 let status = match error {
-                    ShareRefused::Unknown(_) => 404,
-                    ShareRefused::OutOfRange(_) => 400,
-                    ShareRefused::NoShare(_) | ShareRefused::NoRoom(_) => 409,
+                    ShareError::Unknown(_) => 404,
+                    ShareError::OutOfRange(_) => 400,
+                    ShareError::NoShare(_) | ShareError::NoRoom(_) => 409,
                 };
                 Answer::problem(status, &error.to_string(), "GET /routes lists routes with their shares")
             }

@@ -9,7 +9,7 @@ use clap::Args;
 use larder_core::PolicyKind;
 use larder_core::rules::ClassRules;
 use larder_edge::TlsConfig;
-use larder_front::{AdmissionLimit, Answer, Edits, Route, SwitchConfig};
+use larder_front::{AdmissionLimit, DirectReply, Edits, Route, SwitchConfig};
 use larder_node::StoreConfig;
 
 use crate::acme::AcmeRole;
@@ -261,7 +261,7 @@ fn edited(edits: &Edits) -> Vec<&'static str> {
         ("compress", edits.compress.is_some()),
         ("hedge", edits.hedge.is_some()),
     ];
-    let answer = edits.answer.iter().map(Answer::name);
+    let answer = edits.answer.iter().map(DirectReply::name);
     answer.chain(given(&all)).collect()
 }
 

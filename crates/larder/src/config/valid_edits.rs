@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use larder_front::{
-    Answer, Coding, Compression, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting, PathRewrite,
-    RequestId, SameSite, Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
+    DirectReply, ContentCoding, Compression, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting, PathRewrite,
+    RequestId, SameSite, MessageKind, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
 use super::error::Fault;
@@ -31,7 +31,7 @@ fn fault(key: &str, error: EditError) -> Fault {
 }
 
 /// Header rules at `at`.
-fn headers(at: &str, raw: &RawHeaders, side: Side) -> Result<FieldRules, Fault> {
+fn headers(at: &str, raw: &RawHeaders, side: MessageKind) -> Result<FieldRules, Fault> {
     let mut rules = FieldRules::default();
     let numbered = |key: String, i: usize, of: usize| if of == 1 { key } else { format!("{key}[{i}]") };
     for (i, name) in raw.remove.0.iter().enumerate() {
@@ -60,7 +60,7 @@ fn request_id(raw: &RawRequestId) -> Result<Option<RequestId>, Fault> {
     Ok(Some(id))
 }
 
-fn redirect(at: &str, raw: &RawRedirect) -> Result<Answer, Fault> {
+fn redirect(at: &str, raw: &RawRedirect) -> Result<DirectReply, Fault> {
     let scheme = |scheme: &String| {
         one_of(&format!("{at}.scheme"), scheme, &["http", "https"]).map(|scheme| scheme == "https")
     };
@@ -69,7 +69,7 @@ fn redirect(at: &str, raw: &RawRedirect) -> Result<Answer, Fault> {
         let hint = "write to = \"https://www.example.com{path}{query}\"";
         return Err(Fault::new(format!("{at}.to"), "missing: where the redirect leads").hint(hint));
     }
-    Answer::redirect(raw.status, &raw.to, secure).map_err(|error| {
+    DirectReply::redirect(raw.status, &raw.to, secure).map_err(|error| {
         let key = if error.what.contains("status") { "status" } else { "to" };
         fault(&format!("{at}.{key}"), error)
     })
@@ -153,10 +153,10 @@ fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression>, Fault> {
     }
     let mut codings = Vec::new();
     for name in &raw.codings.0 {
-        let coding = Coding::ALL.into_iter().find(|coding| coding.name() == name);
+        let coding = ContentCoding::ALL.into_iter().find(|coding| coding.name() == name);
         codings.push(coding.ok_or_else(|| {
             let what = format!("unknown coding '{}'", name.escape_debug());
-            Fault::new(format!("{at}.codings"), what).hint(suggest(name, &Coding::ALL.map(Coding::name)))
+            Fault::new(format!("{at}.codings"), what).hint(suggest(name, &ContentCoding::ALL.map(ContentCoding::name)))
         })?);
     }
     let min = raw.min.0.get();
@@ -205,8 +205,8 @@ fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
 
 /// What the switch edits for all routes, and on the default one.
 pub(super) fn edits_of_all(raw: &RawSwitch, switch: &mut SwitchConfig) -> Result<(), Fault> {
-    switch.request_fields = headers("switch.request_headers", &raw.request_headers, Side::Request)?;
-    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
+    switch.request_fields = headers("switch.request_headers", &raw.request_headers, MessageKind::Request)?;
+    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, MessageKind::Reply)?;
     switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
     switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
     switch.guard = raw.guard.as_ref().map_or(Ok(None), |raw| guard("switch.guard", raw))?;
@@ -227,7 +227,7 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
         }
         (Some(raw), None) => Some(redirect(&of("redirect"), raw)?),
         (None, Some(raw)) => {
-            let answer = Answer::respond(raw.status, &raw.body, &raw.r#type).map_err(|error| {
+            let answer = DirectReply::respond(raw.status, &raw.body, &raw.r#type).map_err(|error| {
                 let key = match &error.what {
                     what if what.contains("bytes") || what.contains("no body") => "body",
                     what if what.contains("type") => "type",
@@ -240,8 +240,8 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
         (None, None) => None,
     };
     let mut edits = Edits {
-        request_fields: headers(&of("request_headers"), &raw.request_headers, Side::Request)?,
-        reply_fields: headers(&of("reply_headers"), &raw.reply_headers, Side::Reply)?,
+        request_fields: headers(&of("request_headers"), &raw.request_headers, MessageKind::Request)?,
+        reply_fields: headers(&of("reply_headers"), &raw.reply_headers, MessageKind::Reply)?,
         guard: guard_of_route(at, raw, standard)?,
         answer,
         rewrite: raw.rewrite.as_ref().map(|raw| rewrite(&of("rewrite"), raw)).transpose()?,
@@ -264,7 +264,7 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
     };
     hedge_or_stick(at, edits.hedge.is_some(), edits.sticky.is_some())?;
     let all_answered =
-        matches!(edits.answer, Some(Answer::Respond { .. } | Answer::Redirect { secure: None, .. }));
+        matches!(edits.answer, Some(DirectReply::Respond { .. } | DirectReply::Redirect { secure: None, .. }));
     if all_answered && (edits.rewrite.is_some() || !edits.request_fields.is_empty()) {
         let key = if edits.rewrite.is_some() { "rewrite" } else { "request_headers" };
         let what = "has nothing to do: the switch answers all requests of this route itself";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_front::{Guard, Users};
+use larder_front::{RouteGuard, Users};
 
 use super::error::Fault;
 use super::raw_guard::RawGuard;
@@ -36,7 +36,7 @@ fn users(key: &str, path: &str) -> Result<Arc<Users>, Fault> {
 }
 
 /// The guard at `at`; none if it demands nothing.
-pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<Guard>, Fault> {
+pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<RouteGuard>, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     let fits = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if raw.realm.len() > 256 || !raw.realm.bytes().all(fits) {
@@ -44,7 +44,7 @@ pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<Guard>, Fault> {
         let hint = "at most 256 bytes of printable ASCII, without quotes and backslashes";
         return Err(Fault::new(of("realm"), what).hint(hint));
     }
-    let guard = Guard {
+    let guard = RouteGuard {
         allow: ranges(&of("allow"), &raw.allow)?,
         deny: ranges(&of("deny"), &raw.deny)?,
         users: raw.users.as_ref().map(|path| users(&of("users"), path)).transpose()?,
@@ -64,7 +64,7 @@ pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<Guard>, Fault> {
 }
 
 /// The guard of a route: its own, that of the route whose share it takes, or that of `[switch]`.
-pub(super) fn guard_of_route(at: &str, raw: &RawRoute, switch: &RawSwitch) -> Result<Option<Guard>, Fault> {
+pub(super) fn guard_of_route(at: &str, raw: &RawRoute, switch: &RawSwitch) -> Result<Option<RouteGuard>, Fault> {
     if let Some(own) = &raw.guard {
         return guard(&format!("{at}.guard"), own);
     }

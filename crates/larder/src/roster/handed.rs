@@ -38,7 +38,7 @@ impl Handed {
     /// Lets the node stand as it did, in a switch that has it.
     pub(crate) fn stand(&self, switch: &SwitchHandle, entry: &NodeEntry) {
         let name = &self.standing.name;
-        let stood = switch.stand(&self.standing);
+        let stood = switch.restore_node_state(&self.standing);
         let weighed = self.weight(entry.spec.weight).map_or(Ok(()), |weight| switch.reweigh(name, weight));
         if let Err(error) = stood.and(weighed) {
             tracing::debug!(%error, "a node of the process before has not come yet");

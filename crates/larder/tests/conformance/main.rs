@@ -11,7 +11,7 @@ use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RuleError};
 use larder_core::{NodeSpec, PolicyKind, ServiceClass, Settings, TargetId, Weight};
 use larder_front::{
-    CacheSignalsConfig, Edits, HealthConfig, NodeEntry, RecordConfig, Route, RouteFault, SameSite,
+    CacheSignalsConfig, Edits, HealthConfig, NodeEntry, RecordConfig, Route, RouteError, SameSite,
     SignalSource, SignalsConfig, Sticky, StickyBy, StickyCookie, SwitchConfig, SwitchHandle,
 };
 use larder_sim::replay::Replay;
@@ -202,7 +202,7 @@ fn set_tables(step: usize, switch: &SwitchHandle) {
     let table = Arc::new(RouteTable::new(5, places.flatten()).expect("places within the nodes"));
     for route in ["default", "some"] {
         match switch.set_table(route, &table) {
-            Ok(()) | Err(RouteFault::NoTable { .. }) => {}
+            Ok(()) | Err(RouteError::NoTable { .. }) => {}
             Err(fault) => unreachable!("{fault}"),
         }
     }

@@ -1,7 +1,7 @@
 //! What a route edits is relayed, and so is what may bring requests for such a route.
 
 use super::{Bench, GET, key};
-use crate::edits::{Answer, Edits};
+use crate::edits::{DirectReply, Edits};
 use crate::handoff::mechanism::{Mechanism, MechanismSetting};
 use crate::routes::Route;
 use larder_core::rules::Matcher;
@@ -10,7 +10,7 @@ use larder_core::rules::Matcher;
 fn placed(path: &str, setting: MechanismSetting) -> (Mechanism, &'static str, bool) {
     let bench = Bench::new(|config| {
         config.handoff.setting = setting;
-        let answer = Answer::respond(403, "", "text/plain").expect("an answer");
+        let answer = DirectReply::respond(403, "", "text/plain").expect("an answer");
         let matcher = Matcher::new().path(path).expect("a path");
         let edits = Edits { answer: Some(answer), ..Edits::default() };
         config.routes = vec![Route { edits, ..Route::new("edited", matcher) }];

@@ -225,7 +225,7 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
     let (Some(nodes), Some(learned)) = (files.next(), files.next()) else { return };
     roster.stand(&nodes_of(nodes));
     if let Some(shares) = files.next() {
-        share_as_before(switch, shares);
+        restore_shares(switch, shares);
     }
     let read = read_blob(learned).map_err(anyhow::Error::from);
     match read.and_then(|bytes| Ok(switch.take_over(&bytes)?)) {
@@ -236,11 +236,11 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
     }
 }
 
-fn share_as_before(switch: &SwitchHandle, file: OwnedFd) {
+fn restore_shares(switch: &SwitchHandle, file: OwnedFd) {
     let read = read_blob(file).map_err(anyhow::Error::from);
     match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareReloadState>>(&bytes)?)) {
         Ok(before) => {
-            for error in switch.share_as_before(&before) {
+            for error in switch.restore_shares(&before) {
                 tracing::warn!(%error, "route share: not kept, the config's share applies");
             }
         }

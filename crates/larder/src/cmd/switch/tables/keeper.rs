@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use larder_core::policy::table::RouteTable;
-use larder_front::{RouteFault, SwitchHandle};
+use larder_front::{RouteError, SwitchHandle};
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval_at};
 
@@ -74,7 +74,7 @@ pub(crate) enum KeepError {
     #[error(transparent)]
     Fresh(#[from] FreshError),
     #[error(transparent)]
-    Route(#[from] RouteFault),
+    Route(#[from] RouteError),
     #[error("route '{0}' has its table from a file alone: set ward.refresh to make it of its traffic")]
     NoRefresh(String),
     #[error("nothing was asked for on route '{0}' since the last time: its table stays")]

@@ -1,16 +1,16 @@
-//! What is known of a request when a template is rendered.
+//! Facts about a request that templates use.
 
 use larder_core::TargetId;
 use larder_core::rules::Head;
 use std::net::SocketAddr;
 
-/// What is known of a request. Fields of the header are as the client sent them.
+/// Facts about a request. Header fields are as the client sent them.
 #[derive(Debug)]
-pub(crate) struct Known<'a> {
+pub(crate) struct RequestFacts<'a> {
     pub(crate) head: Head<'a>,
-    /// `None` where the connection is gone from sight.
+    /// Address of the client, if known.
     pub(crate) client: Option<SocketAddr>,
-    /// TLS ends here.
+    /// Whether the client uses TLS that ends here.
     pub(crate) secure: bool,
     pub(crate) request_id: Option<&'a [u8]>,
     pub(crate) target: TargetId,
@@ -19,23 +19,23 @@ pub(crate) struct Known<'a> {
     pub(crate) policy: &'a str,
     pub(crate) node: Option<&'a str>,
     pub(crate) reason: Option<&'a str>,
-    /// Of the reply, if it is there.
+    /// Status of the reply, if there is one.
     pub(crate) status: Option<u16>,
     pub(crate) cache: Option<&'a str>,
 }
 
-impl Known<'_> {
+impl RequestFacts<'_> {
     pub(crate) const fn scheme(&self) -> &'static str {
         if self.secure { "https" } else { "http" }
     }
 }
 
-/// A request of which everything is known.
+/// Calls `act` with facts in which every field is known.
 #[cfg(test)]
-pub(super) fn sample<T>(act: impl FnOnce(&Known<'_>) -> T) -> T {
+pub(super) fn sample<T>(act: impl FnOnce(&RequestFacts<'_>) -> T) -> T {
     let long = "x".repeat(4000);
     let headers = vec![("Accept", "text/html"), ("Cookie", "a=b; sid=s1"), ("Long", &*long)];
-    act(&Known {
+    act(&RequestFacts {
         head: Head::new(b"GET", b"WWW.example.com:8443", b"/a/b?c=1&d=2", &headers),
         client: Some(([192, 0, 2, 7], 4711).into()),
         secure: true,
