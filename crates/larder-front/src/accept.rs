@@ -2,7 +2,7 @@
 //!
 //! The accept loop counts connections and drains until its own deadline.
 
-use crate::clients::Connected;
+use crate::clients::ClientConnection;
 use crate::failure::Failure;
 use crate::handoff::{AcceptedDelivery, Delivery, DeliveryReason};
 use crate::metrics::Metrics;
@@ -67,7 +67,7 @@ struct ReadyConnection {
     client: Client,
     is_http2: bool,
     /// Count among the connections of its client.
-    _connected: Option<Connected>,
+    _connected: Option<ClientConnection>,
 }
 
 impl Acceptor {
@@ -203,10 +203,10 @@ impl Acceptor {
         &self,
         tcp: TcpStream,
         client: SocketAddr,
-    ) -> Option<(TcpStream, Option<Connected>)> {
+    ) -> Option<(TcpStream, Option<ClientConnection>)> {
         let shared = &self.shared;
         let Some(clients) = &shared.guards.per_client else { return Some((tcp, None)) };
-        let connected = clients.connect(clients.at(client.ip()), shared.decider.clock.now());
+        let connected = clients.connect(clients.key_for_address(client.ip()), shared.decider.clock.now());
         if connected.is_some() {
             return Some((tcp, connected));
         }

@@ -26,12 +26,12 @@ const LEVEL_MAX: u32 = 16;
 pub(crate) struct HotList {
     /// One in 2^level is drawn.
     level: AtomicU32,
-    counted: Mutex<Counted>,
+    counts: Mutex<HotCounts>,
 }
 
 #[derive(Debug)]
-struct Counted {
-    targets: Hottest<Label>,
+struct HotCounts {
+    targets: Hottest<TargetLabel>,
     /// When the present window and the one before it began.
     began: Time,
     before: Time,
@@ -39,7 +39,7 @@ struct Counted {
 
 /// What is kept of a target.
 #[derive(Clone, Debug)]
-pub(crate) struct Label {
+pub(crate) struct TargetLabel {
     pub(crate) text: Box<str>,
     pub(crate) request: Request,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Label {
 impl HotList {
     pub(crate) fn new(now: Time) -> Self {
         let targets = Hottest::new(COUNTED_MAX);
-        Self { level: AtomicU32::new(0), counted: Mutex::new(Counted { targets, began: now, before: now }) }
+        Self { level: AtomicU32::new(0), counts: Mutex::new(HotCounts { targets, began: now, before: now }) }
     }
 
     /// A request has ended. `host` and `path` are those of its head.
@@ -57,14 +57,14 @@ impl HotList {
         if !Sampler::lot(request.target, now, level) {
             return;
         }
-        let Ok(mut counted) = self.counted.try_lock() else { return };
-        counted.targets.note(request.target, || Label { text: text(host, path), request: *request });
-        self.turn(&mut counted, now, level);
+        let Ok(mut counts) = self.counts.try_lock() else { return };
+        counts.targets.note(request.target, || TargetLabel { text: text(host, path), request: *request });
+        self.rotate(&mut counts, now, level);
     }
 
     /// Begins another window when the present one is over or full.
-    fn turn(&self, counted: &mut Counted, now: Time, level: u32) {
-        let (seen, over) = (counted.targets.window_requests(), now - counted.began >= WINDOW);
+    fn rotate(&self, counts: &mut HotCounts, now: Time, level: u32) {
+        let (seen, over) = (counts.targets.window_requests(), now - counts.began >= WINDOW);
         let next = match over {
             true if seen < *COUNTED.start() => level.saturating_sub(1),
             _ if seen > *COUNTED.end() => (level + 1).min(LEVEL_MAX),
@@ -73,26 +73,26 @@ impl HotList {
         if next != level {
             // Counts of another rate cannot be compared.
             self.level.store(next, Relaxed);
-            counted.targets.clear();
-            (counted.before, counted.began) = (now, now);
+            counts.targets.clear();
+            (counts.before, counts.began) = (now, now);
         } else if over {
-            counted.targets.turn();
-            (counted.before, counted.began) = (counted.began, now);
+            counts.targets.turn();
+            (counts.before, counts.began) = (counts.began, now);
         }
     }
 
     /// The hottest, with how often they are asked for a second, their shares, and what is kept of them.
-    pub(crate) fn top(&self, now: Time, most: usize) -> Vec<(TargetId, f64, f64, Label)> {
+    pub(crate) fn top(&self, now: Time, most: usize) -> Vec<(TargetId, f64, f64, TargetLabel)> {
         let level = self.level.load(Relaxed);
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if now - counted.began >= 2 * WINDOW {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if now - counts.began >= 2 * WINDOW {
             // Nobody has asked for anything for a while.
-            counted.targets.clear();
-            (counted.before, counted.began) = (now, now);
+            counts.targets.clear();
+            (counts.before, counts.began) = (now, now);
         }
-        let seconds = (now - counted.before).as_secs_f64().max(1.0);
-        let all = counted.targets.requests().max(1) as f64;
-        let top = counted.targets.top(most).into_iter().map(|hot| {
+        let seconds = (now - counts.before).as_secs_f64().max(1.0);
+        let all = counts.targets.requests().max(1) as f64;
+        let top = counts.targets.top(most).into_iter().map(|hot| {
             let requests = hot.requests as f64;
             (hot.target, requests * f64::from(1_u32 << level) / seconds, requests / all, hot.label.clone())
         });
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_estimated_however_many_come() {
+    fn rates_are_estimated_at_any_load() {
         let list = HotList::new(Time::ZERO);
         // 2,000 a second for 90 s: one target has a quarter of them.
         for n in 0..180_000_u64 {

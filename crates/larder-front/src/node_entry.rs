@@ -54,11 +54,9 @@ impl NodeEntry {
     /// Returns the contradiction between the node's settings, if there is one. `handoff` tells whether handoff is on.
     pub fn contradiction(&self, defaults: &NodeTransport, handoff: bool) -> Option<&'static str> {
         if self.announce_by(defaults).is_some() && self.http2 {
-            return Some(
-                "HTTP/2 connections serve all clients and cannot announce one: turn off http2 or the PROXY protocol",
-            );
+            return Some("HTTP/2 connections serve all clients and cannot announce one");
         }
         let other = self.announce_by(defaults).is_some() || self.tls_by(defaults).is_some();
-        (other && handoff).then_some("a handed-off connection begins with the client's bytes: turn off TLS and the PROXY protocol to this node, or handoff")
+        (other && handoff).then_some("a handed-off connection begins with the client's bytes")
     }
 }

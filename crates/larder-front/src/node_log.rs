@@ -47,7 +47,7 @@ impl NodeLog {
 }
 
 /// The innermost cause of an error.
-pub(crate) fn root(mut error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn root_cause(mut error: &(dyn StdError + 'static)) -> String {
     while let Some(cause) = error.source() {
         error = cause;
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_failure_of_a_node_has_a_remedy_that_names_a_key_or_the_server() {
+    fn every_node_failure_has_a_remedy() {
         for failure in FAILURES {
             for http2 in [false, true] {
                 let hint = remedy(failure, "unknown", http2);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_rustls_are_known() {
+    fn rustls_errors_have_remedies() {
         use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
         for (error, says) in [
             (Error::InvalidCertificate(CertificateError::UnknownIssuer), "switch.node_tls.ca"),

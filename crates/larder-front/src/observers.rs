@@ -3,7 +3,7 @@
 
 use crate::hottest::HotList;
 use crate::recorder::Recorder;
-use crate::shadow::Feed;
+use crate::shadow::ShadowFeed;
 use larder_edge::access::AccessLog;
 use larder_spans::Tracer;
 use std::sync::Arc;
@@ -16,6 +16,6 @@ pub(crate) struct Observers {
     pub(crate) tracer: Option<Tracer>,
     pub(crate) recorder: Option<Arc<Recorder>>,
     /// Queue to the shadow thread; `None` if there is no shadow.
-    pub(crate) shadow: Option<Arc<Feed>>,
+    pub(crate) shadow: Option<Arc<ShadowFeed>>,
     pub(crate) hottest: HotList,
 }

@@ -2,7 +2,7 @@
 //!
 //! | limit | outcome |
 //! |---|---|
-//! | [`AT_ONCE`] nodes are asked at one time | the others wait |
+//! | [`NODES_AT_ONCE`] nodes are asked at one time | the others wait |
 //! | [`NODE_LIMITS`] for a node | it counts as failed |
 //! | [`TOTAL_TIMEOUT`] for all of them | those that have not been asked count as failed |
 
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 /// Nodes that are asked at one time.
-const AT_ONCE: usize = 32;
+const NODES_AT_ONCE: usize = 32;
 /// Limits on the answer of one node.
 const NODE_LIMITS: Limits = Limits { time: Duration::from_secs(10), body_bytes: 64 << 10 };
 /// Time for all of them.
@@ -92,14 +92,14 @@ impl Purges {
     /// Has all nodes purge, those that drain or do not answer among them. To be called within the runtime.
     pub(crate) async fn purge(&self, nodes: &Nodes, purge: &Purge) -> PurgeReport {
         let deadline = Instant::now() + TOTAL_TIMEOUT;
-        let (places, mut asked) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
+        let (places, mut asked) = (Arc::new(Semaphore::new(NODES_AT_ONCE)), JoinSet::new());
         let token = self.tokens.as_ref().map_or("", Tokens::first);
         for node in nodes.members() {
             let (name, dial, places) = (node.name.to_string(), node.dial.clone(), Arc::clone(&places));
             let request = request(&dial, purge, token);
             asked.spawn(async move {
                 let done = match timeout_at(deadline, places.acquire_owned()).await {
-                    Ok(_place) => ask(&dial, request).await,
+                    Ok(_place) => purge_node(&dial, request).await,
                     Err(_) => Err(format!("not asked within {} s", TOTAL_TIMEOUT.as_secs())),
                 };
                 let (removed, error) = (*done.as_ref().unwrap_or(&0), done.err());
@@ -125,7 +125,7 @@ impl Purges {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct PurgeReply {
     removed: u64,
 }
 
@@ -141,14 +141,14 @@ fn request(dial: &Dialer, purge: &Purge, token: &str) -> Result<Request<Bytes>, 
 }
 
 /// Asks a node; returns how much it has removed, or why it has not.
-async fn ask(dial: &Dialer, request: Result<Request<Bytes>, http::Error>) -> Result<u64, String> {
+async fn purge_node(dial: &Dialer, request: Result<Request<Bytes>, http::Error>) -> Result<u64, String> {
     let request = request.map_err(|error| error.to_string())?;
     let asked = Client::default().exchange(dial.open(None, NodeProtocol::Http1), request, NODE_LIMITS).await;
     let reply = asked.map_err(|error| error.to_string())?;
     if reply.status() != StatusCode::OK {
         return Err(refusal(reply.status()));
     }
-    let Answer { removed } =
+    let PurgeReply { removed } =
         serde_json::from_slice(reply.body()).map_err(|_| "its answer is no larder node's".to_owned())?;
     Ok(removed)
 }

@@ -23,7 +23,7 @@ use crate::recorder::{RecordStartError, Recorder};
 use crate::reload_counts::ReloadCounts;
 use crate::routes;
 use crate::routing::Routing;
-use crate::shadow::Feed;
+use crate::shadow::ShadowFeed;
 use crate::signals::{SignalNeeds, Signals};
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
@@ -133,8 +133,11 @@ impl Shared {
         }
         let needs = SignalNeeds::new(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
         let specs = routes::specs(&config, &routing.groups);
-        let shadow =
-            config.shadow.as_ref().map(|shadow| Feed::new(shadow, &config.settings, &specs)).transpose()?;
+        let shadow = config
+            .shadow
+            .as_ref()
+            .map(|shadow| ShadowFeed::new(shadow, &config.settings, &specs))
+            .transpose()?;
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let opened = |log| AccessLog::open(log, Arc::default());
         let access = config.access_log.as_ref().map(opened).transpose();

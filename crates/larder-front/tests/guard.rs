@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::rules::Matcher;
-use larder_front::{RouteGuard, Route, SwitchConfig, Users};
+use larder_front::{Route, RouteGuard, SwitchConfig, Users};
 use std::sync::Arc;
 use support::{Node, Running, config, eventually};
 
@@ -99,7 +99,8 @@ async fn a_node_sees_the_password_if_it_is_to() {
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_announced_or_not() {
     let node = Node::named("a").await;
-    let switch = Running::start(guarded(&node, RouteGuard { body_bytes_max: Some(10), ..RouteGuard::default() }));
+    let switch =
+        Running::start(guarded(&node, RouteGuard { body_bytes_max: Some(10), ..RouteGuard::default() }));
     let ask = |rest: &str| format!("POST / HTTP/1.1\r\nHost: test\r\n{rest}");
     for (rest, status) in [
         ("Content-Length: 10\r\n\r\n0123456789", 200),

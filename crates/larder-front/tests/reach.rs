@@ -310,9 +310,9 @@ async fn a_node_says_otherwise_for_itself() {
 }
 
 #[tokio::test]
-async fn http2_can_announce_nobody() {
+async fn http2_connections_announce_no_client() {
     let mut config = over(&[("a", ([127, 0, 0, 1], 1).into())], announcing(ProxyVersion::V2));
     config.nodes[0].http2 = true;
     let refused = larder_front::Switch::bind(config).expect_err("refused").to_string();
-    assert!(refused.starts_with("node 'a': a connection of HTTP/2"), "{refused}");
+    assert!(refused.starts_with("node 'a': HTTP/2 connections"), "{refused}");
 }

@@ -410,7 +410,7 @@ async fn a_route_that_goes_by_a_table_counts_for_it_and_takes_another() {
     let table = table(0);
     let fault = running.handle.set_table("default", &table).expect_err("it uses none");
     assert_eq!(fault, RouteError::NoTable { route: "default".to_owned(), policy: PolicyKind::LardR });
-    let text = "route 'default' goes by 'lard-r', which uses no routing table: ward and part do";
+    let text = "route 'default' has policy 'lard-r', which uses no routing table: use ward or part";
     assert_eq!(fault.to_string(), text);
     assert_eq!(running.handle.take_census("x", 0).map(drop), Err(RouteError::Unknown("x".to_owned())));
     assert_eq!(running.handle.take_census("default", 0).map(drop), Err(fault));

@@ -139,7 +139,7 @@ async fn what_is_out_or_drains_stays_so_in_the_process_that_takes_over() {
     assert!(!up(&before, "bad"));
     let node_reload_states = before.handle.node_reload_states();
     let after = Running::start(config.clone());
-    node_reload_states.iter().for_each(|standing| after.handle.stand(standing).unwrap());
+    node_reload_states.iter().for_each(|standing| after.handle.restore_node_state(standing).unwrap());
     assert_eq!(after.handle.node_reload_states()[..2], node_reload_states[..2]);
     assert!(!up(&after, "bad") && up(&after, "good") && !up(&after, "leaves"));
     // Not later than the drain began there, by a clock that they share in life.
@@ -151,7 +151,7 @@ async fn what_is_out_or_drains_stays_so_in_the_process_that_takes_over() {
     // A switch that looks for no such nodes has none.
     config.outliers = OutlierConfig::default();
     let without = Running::start(config);
-    node_reload_states.iter().for_each(|standing| without.handle.stand(standing).unwrap());
+    node_reload_states.iter().for_each(|standing| without.handle.restore_node_state(standing).unwrap());
     assert!(up(&without, "bad"));
 }
 

@@ -24,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 /// An authority, a certificate of it for the switch, and one for a client.
 struct Authority {
     folder: tempfile::TempDir,
-    root: CertificateDer<'static>,
+    root_cause: CertificateDer<'static>,
     client: (CertificateDer<'static>, String),
 }
 
@@ -34,7 +34,7 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("params");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
-        let root = params.self_signed(&key).expect("signs");
+        let root_cause = params.self_signed(&key).expect("signs");
         let issuer = Issuer::new(params, key);
         let leaf = |name: &str| {
             let key = KeyPair::generate().expect("a key");
@@ -45,10 +45,10 @@ impl Authority {
         let file = folder.path().join("own.pem");
         std::fs::write(&file, own.0.pem() + &own.1).expect("writes");
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
-        std::fs::write(folder.path().join("root.crt"), root.pem()).expect("writes");
+        std::fs::write(folder.path().join("root.crt"), root_cause.pem()).expect("writes");
         let der =
             |pem: String| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").into_owned();
-        Self { root: der(root.pem()), client: (der(client.0.pem()), client.1), folder }
+        Self { root_cause: der(root_cause.pem()), client: (der(client.0.pem()), client.1), folder }
     }
 
     fn path(&self) -> &Path {
@@ -67,7 +67,7 @@ impl Authority {
         with_own: bool,
     ) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.root.clone()).expect("a root");
+        roots.add(self.root_cause.clone()).expect("a root");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -214,9 +214,9 @@ impl IntoStatus for u16 {
 #[tokio::test]
 async fn clients_show_their_certificates() {
     let (authority, node) = (Authority::new(), Node::named("a").await);
-    let root = authority.path().join("root.crt");
+    let root_cause = authority.path().join("root.crt");
     let tls = TlsConfig {
-        clients: ClientCertificates::Optional(root),
+        clients: ClientCertificates::Optional(root_cause),
         min_version: TlsVersion::Tls13,
         ..authority.tls()
     };

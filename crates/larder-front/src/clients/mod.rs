@@ -24,18 +24,18 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// Who a client is: a hash with a key of this process, so that nobody can choose to be somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Client(u64);
+pub(crate) struct ClientKey(u64);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct ClientUsage {
     /// When the allowance is whole again.
-    whole_at: Time,
+    full_at: Time,
     connections: u32,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    entries: HashMap<Client, Entry>,
+    entries: HashMap<ClientKey, ClientUsage>,
     swept: Option<Time>,
 }
 
@@ -44,18 +44,18 @@ struct Shard {
 pub(crate) struct Clients {
     limits: ClientLimits,
     /// Between two requests at the rate.
-    apart: Duration,
+    interval: Duration,
     shards: Vec<Mutex<Shard>>,
     shard_max: usize,
     /// What clients share for whom there is no room.
-    others: Mutex<Entry>,
+    overflow: Mutex<ClientUsage>,
     overflowed: AtomicU64,
     hash: RandomState,
 }
 
 /// Why a client has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooMany {
+pub(crate) struct RateExceeded {
     /// How long until its next request is within the rate.
     pub(crate) wait: Duration,
 }
@@ -65,10 +65,10 @@ impl Clients {
     pub(crate) fn new(limits: ClientLimits) -> Option<Arc<Self>> {
         limits.is_on().then(|| {
             Arc::new(Self {
-                apart: Duration::from_nanos(1_000_000_000 / u64::from(limits.rate_per_s.max(1))),
+                interval: Duration::from_nanos(1_000_000_000 / u64::from(limits.rate_per_s.max(1))),
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
                 shard_max: limits.clients_max.div_ceil(SHARDS),
-                others: Mutex::default(),
+                overflow: Mutex::default(),
                 overflowed: AtomicU64::new(0),
                 hash: RandomState::new(),
                 limits,
@@ -77,53 +77,53 @@ impl Clients {
     }
 
     /// The client at an address.
-    pub(crate) fn at(&self, address: IpAddr) -> Client {
+    pub(crate) fn key_for_address(&self, address: IpAddr) -> ClientKey {
         let network = match address.to_canonical() {
             IpAddr::V4(v4) => (4, u128::from(v4.to_bits() & high_bits(32, self.limits.prefix_v4) as u32)),
             IpAddr::V6(v6) => (6, v6.to_bits() & high_bits(128, self.limits.prefix_v6)),
         };
-        Client(self.hash.hash_one(network))
+        ClientKey(self.hash.hash_one(network))
     }
 
     /// The client who makes a request: by its field, or by its address.
-    pub(crate) fn who(&self, fields: &impl Lookup, address: IpAddr) -> Client {
+    pub(crate) fn key_for_request(&self, fields: &impl Lookup, address: IpAddr) -> ClientKey {
         let named = self.limits.header.as_ref().and_then(|name| fields.first(name.as_str()));
-        named.map_or_else(|| self.at(address), |name| Client(self.hash.hash_one((0, name))))
+        named.map_or_else(|| self.key_for_address(address), |name| ClientKey(self.hash.hash_one((0, name))))
     }
 
     /// Counts a request at `now`.
-    pub(crate) fn request(&self, client: Client, now: Time) -> Result<(), TooMany> {
+    pub(crate) fn request(&self, client: ClientKey, now: Time) -> Result<(), RateExceeded> {
         if self.limits.rate_per_s == 0 {
             return Ok(());
         }
         // The request after the last of a burst would make the schedule this far ahead.
-        let ahead_max = self.apart * (self.limits.burst - 1);
-        self.with(client, now, |entry| {
-            let whole_at = entry.whole_at.max(now);
-            let ahead = whole_at - now;
+        let ahead_max = self.interval * (self.limits.burst - 1);
+        self.with_usage(client, now, |entry| {
+            let full_at = entry.full_at.max(now);
+            let ahead = full_at - now;
             if ahead > ahead_max {
-                return Err(TooMany { wait: ahead - ahead_max });
+                return Err(RateExceeded { wait: ahead - ahead_max });
             }
-            entry.whole_at = whole_at + self.apart;
+            entry.full_at = full_at + self.interval;
             Ok(())
         })
     }
 
     /// Counts a connection, until what is returned is dropped; `None` if the client has as many as it may.
-    pub(crate) fn connect(self: &Arc<Self>, client: Client, now: Time) -> Option<Connected> {
+    pub(crate) fn connect(self: &Arc<Self>, client: ClientKey, now: Time) -> Option<ClientConnection> {
         let max = self.limits.connections_max;
         if max == 0 {
-            return Some(Connected { clients: None, client });
+            return Some(ClientConnection { clients: None, client });
         }
         let mut known = true;
-        let counted = self.with_known(client, now, &mut known, |entry| {
+        let counted = self.with_usage_or_overflow(client, now, &mut known, |entry| {
             let room = entry.connections < max;
             entry.connections += u32::from(room);
             room
         });
         // Those without an entry are counted together, and given back together.
-        let client = if known { client } else { Client(0) };
-        counted.then(|| Connected { clients: Some((self.clone(), known)), client })
+        let client = if known { client } else { ClientKey(0) };
+        counted.then(|| ClientConnection { clients: Some((self.clone(), known)), client })
     }
 
     /// Clients that are remembered.
@@ -136,16 +136,16 @@ impl Clients {
         self.overflowed.load(Relaxed)
     }
 
-    fn with<T>(&self, client: Client, now: Time, act: impl FnOnce(&mut Entry) -> T) -> T {
-        self.with_known(client, now, &mut true, act)
+    fn with_usage<T>(&self, client: ClientKey, now: Time, act: impl FnOnce(&mut ClientUsage) -> T) -> T {
+        self.with_usage_or_overflow(client, now, &mut true, act)
     }
 
-    fn with_known<T>(
+    fn with_usage_or_overflow<T>(
         &self,
-        client: Client,
+        client: ClientKey,
         now: Time,
         known: &mut bool,
-        act: impl FnOnce(&mut Entry) -> T,
+        act: impl FnOnce(&mut ClientUsage) -> T,
     ) -> T {
         let mut shard = lock(self.shard(client));
         if shard.entries.len() >= self.shard_max && !shard.entries.contains_key(&client) {
@@ -154,13 +154,13 @@ impl Clients {
                 drop(shard);
                 *known = false;
                 self.overflowed.fetch_add(1, Relaxed);
-                return act(&mut lock(&self.others));
+                return act(&mut lock(&self.overflow));
             }
         }
         act(shard.entries.entry(client).or_default())
     }
 
-    fn shard(&self, client: Client) -> &Mutex<Shard> {
+    fn shard(&self, client: ClientKey) -> &Mutex<Shard> {
         // The map uses the low bits.
         &self.shards[(client.0 >> 58) as usize % SHARDS]
     }
@@ -171,20 +171,20 @@ impl Shard {
     fn sweep(&mut self, now: Time) {
         if self.swept.is_none_or(|swept| now - swept >= SWEEP_EVERY) {
             self.swept = Some(now);
-            self.entries.retain(|_, entry| entry.connections > 0 || entry.whole_at > now);
+            self.entries.retain(|_, entry| entry.connections > 0 || entry.full_at > now);
         }
     }
 }
 
 /// A connection of a client, counted until dropped.
 #[derive(Debug)]
-pub(crate) struct Connected {
+pub(crate) struct ClientConnection {
     /// Where it is counted, and whether by itself.
     clients: Option<(Arc<Clients>, bool)>,
-    client: Client,
+    client: ClientKey,
 }
 
-impl Drop for Connected {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         let Some((clients, known)) = &self.clients else { return };
         if *known {
@@ -193,8 +193,8 @@ impl Drop for Connected {
                 entry.connections = entry.connections.saturating_sub(1);
             }
         } else {
-            let mut others = lock(&clients.others);
-            others.connections = others.connections.saturating_sub(1);
+            let mut overflow = lock(&clients.overflow);
+            overflow.connections = overflow.connections.saturating_sub(1);
         }
     }
 }
@@ -223,20 +223,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_where_nothing_is_limited() {
+    fn no_limits_keep_no_state() {
         assert!(Clients::new(ClientLimits::default()).is_none());
     }
 
     #[test]
-    fn a_burst_and_then_the_rate() {
+    fn a_burst_is_followed_by_the_rate() {
         let clients = clients(ClientLimits { rate_per_s: 10, burst: 3, ..ClientLimits::default() });
-        let (one, other) =
-            (clients.at(IpAddr::from([192, 0, 2, 1])), clients.at(IpAddr::from([192, 0, 2, 2])));
+        let (one, other) = (
+            clients.key_for_address(IpAddr::from([192, 0, 2, 1])),
+            clients.key_for_address(IpAddr::from([192, 0, 2, 2])),
+        );
         for _ in 0..3 {
             assert_eq!(clients.request(one, at(1_000)), Ok(()));
         }
-        assert_eq!(clients.request(one, at(1_000)), Err(TooMany { wait: Duration::from_millis(100) }));
-        assert_eq!(clients.request(one, at(1_040)), Err(TooMany { wait: Duration::from_millis(60) }));
+        assert_eq!(clients.request(one, at(1_000)), Err(RateExceeded { wait: Duration::from_millis(100) }));
+        assert_eq!(clients.request(one, at(1_040)), Err(RateExceeded { wait: Duration::from_millis(60) }));
         assert_eq!(clients.request(other, at(1_040)), Ok(()), "each by itself");
         assert_eq!(clients.request(one, at(1_100)), Ok(()));
         assert!(clients.request(one, at(1_100)).is_err());
@@ -248,7 +250,7 @@ mod tests {
     #[test]
     fn a_network_is_one_client() {
         let clients = clients(ClientLimits { rate_per_s: 1, prefix_v4: 24, ..ClientLimits::default() });
-        let who = |text: &str| clients.at(text.parse().expect("an address"));
+        let who = |text: &str| clients.key_for_address(text.parse().expect("an address"));
         assert_eq!(who("192.0.2.1"), who("192.0.2.200"));
         assert_eq!(who("::ffff:192.0.2.1"), who("192.0.2.1"));
         assert_ne!(who("192.0.2.1"), who("192.0.3.1"));
@@ -257,20 +259,23 @@ mod tests {
     }
 
     #[test]
-    fn a_field_says_who_it_is_where_it_is_there() {
+    fn a_header_field_identifies_the_client() {
         let header = Some(http::HeaderName::from_static("x-api-key"));
         let clients = clients(ClientLimits { rate_per_s: 1, header, ..ClientLimits::default() });
         let (address, mut headers) = (IpAddr::from([192, 0, 2, 1]), http::HeaderMap::new());
-        assert_eq!(clients.who(&headers, address), clients.at(address));
+        assert_eq!(clients.key_for_request(&headers, address), clients.key_for_address(address));
         headers.insert("x-api-key", http::HeaderValue::from_static("k"));
-        assert_ne!(clients.who(&headers, address), clients.at(address));
-        assert_eq!(clients.who(&headers, address), clients.who(&headers, IpAddr::from([192, 0, 2, 2])));
+        assert_ne!(clients.key_for_request(&headers, address), clients.key_for_address(address));
+        assert_eq!(
+            clients.key_for_request(&headers, address),
+            clients.key_for_request(&headers, IpAddr::from([192, 0, 2, 2]))
+        );
     }
 
     #[test]
     fn connections_are_counted_until_they_end() {
         let clients = clients(ClientLimits { connections_max: 2, ..ClientLimits::default() });
-        let one = clients.at(IpAddr::from([192, 0, 2, 1]));
+        let one = clients.key_for_address(IpAddr::from([192, 0, 2, 1]));
         let (first, _second) = (clients.connect(one, at(0)), clients.connect(one, at(0)));
         assert!(first.is_some() && clients.connect(one, at(0)).is_none());
         drop(first);
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_limit_and_those_beyond_it_share_an_allowance() {
+    fn clients_beyond_the_table_limit_share_one_allowance() {
         let limits = ClientLimits {
             rate_per_s: 1,
             burst: 1,
@@ -287,7 +292,7 @@ mod tests {
             ..Default::default()
         };
         let clients = clients(limits);
-        let who = |n: u32| clients.at(IpAddr::from(n.to_be_bytes()));
+        let who = |n: u32| clients.key_for_address(IpAddr::from(n.to_be_bytes()));
         let served = (0..10_000).filter(|n| clients.request(who(*n), at(1_000)).is_ok()).count();
         assert!(clients.known() <= SHARDS);
         assert_eq!(clients.overflowed(), 10_000 - clients.known() as u64);

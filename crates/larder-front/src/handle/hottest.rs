@@ -1,7 +1,7 @@
 //! Status of the most requested targets.
 
 use super::status::SwitchHandle;
-use crate::hottest::{COUNTED_MAX, Label};
+use crate::hottest::{COUNTED_MAX, TargetLabel};
 use larder_core::{NodeId, TargetId};
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ impl SwitchHandle {
         let shared = &*self.shared;
         let now = shared.decider.clock.now();
         let name = |node: &NodeId| shared.decider.dispatcher.nodes().name(*node).to_string();
-        let row = |(target, requests_per_s, share, label): (TargetId, f64, f64, Label)| {
+        let row = |(target, requests_per_s, share, label): (TargetId, f64, f64, TargetLabel)| {
             let known = shared.decider.dispatcher.explain_request(now, &label.request).known;
             HotTarget {
                 target: label.text.into(),

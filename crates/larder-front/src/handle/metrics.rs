@@ -1,7 +1,7 @@
 //! Metrics in the OpenMetrics text format.
 
 use super::shadow_metrics as shadow;
-use super::status::{Sums, SwitchHandle};
+use super::status::{LimitSums, SwitchHandle};
 use super::switches::SetsStatus;
 use crate::decider::Decider;
 use crate::failure::Failure;
@@ -11,8 +11,8 @@ use crate::metrics::cells::{HISTOGRAM_CELLS, bounds_s};
 use crate::metrics::table::{self, Metric, MetricKind};
 use crate::metrics::{
     BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, EJECTIONS, FAILURE, FIELDS_DROPPED, FIRST_BYTE,
-    HANDED, HANDED_BYTES, HANDED_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL,
-    TRANSITIONS,
+    HANDED_OFF, HANDED_OFF_BYTES, HANDED_OFF_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, RetryKind,
+    STATES, TOTAL, TRANSITIONS,
 };
 use crate::shared::Shared;
 use larder_core::{Found, NodeId, NodeRow, Reason, ServiceClass};
@@ -39,7 +39,7 @@ impl SwitchHandle {
 /// Renders all metrics of a switch.
 fn render(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Snapshot { shared: shared.clone() }));
+    registry.register_collector(Box::new(MetricsCollector { shared: shared.clone() }));
     let mut text = String::new();
     if encode(&mut text, &registry).is_err() {
         tracing::error!("metrics: encoding failed");
@@ -48,11 +48,11 @@ fn render(shared: &Arc<Shared>) -> String {
 }
 
 #[derive(Debug)]
-struct Snapshot {
+struct MetricsCollector {
     shared: Arc<Shared>,
 }
 
-impl Collector for Snapshot {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let rows = self.shared.decider.dispatcher.nodes().rows();
         self.nodes(&mut encoder, &rows)?;
@@ -67,7 +67,7 @@ impl Collector for Snapshot {
     }
 }
 
-impl Snapshot {
+impl MetricsCollector {
     /// Encodes metrics per node.
     fn nodes(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let metrics = &self.shared.decider.metrics;
@@ -93,8 +93,8 @@ impl Snapshot {
         for (metric, cell) in [
             (&table::BODY_BYTES, BYTES),
             (&table::NODE_CONNECTIONS, CONNECTIONS),
-            (&table::HANDED, HANDED),
-            (&table::HANDED_BYTES, HANDED_BYTES),
+            (&table::HANDED_OFF, HANDED_OFF),
+            (&table::HANDED_OFF_BYTES, HANDED_OFF_BYTES),
         ] {
             let mut family = describe(encoder, metric)?;
             for (node, name) in who() {
@@ -202,7 +202,7 @@ impl Snapshot {
             count(&mut failures, &[("error", failure.name())], cells.sum(FAILURE + index))?;
         }
         let mut retries = describe(encoder, &table::RETRIES)?;
-        for (index, retry) in Retry::ALL.iter().enumerate() {
+        for (index, retry) in RetryKind::ALL.iter().enumerate() {
             count(&mut retries, &[("kind", retry.name())], cells.sum(RETRY + index))?;
         }
         let mut purges = describe(encoder, &table::PURGES)?;
@@ -216,7 +216,7 @@ impl Snapshot {
         for (metric, value) in [
             (&table::QUEUED, dispatcher.queued() as u64),
             (&table::OUTSTANDING, dispatcher.outstanding().into()),
-            (&table::ADMISSION_LIMIT, Sums::of(&self.shared).admission.unwrap_or(u32::MAX).into()),
+            (&table::ADMISSION_LIMIT, LimitSums::new(&self.shared).admission.unwrap_or(u32::MAX).into()),
             (&table::TARGETS, dispatcher.targets_known() as u64),
             (&table::CLIENTS, self.shared.guards.clients.load(Relaxed) as u64),
             (&table::CLIENTS_KNOWN, per_client.map_or(0, |clients| clients.known() as u64)),
@@ -277,11 +277,11 @@ impl Snapshot {
         let sets = SetsStatus::from(sets);
         let network = peer_switches.map(|peer_switches| peer_switches.counted()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
-        let mut states = describe(encoder, &table::OTHERS)?;
+        let mut states = describe(encoder, &table::PEER_SWITCHES)?;
         for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {
             states.encode_family(&[("state", state)])?.encode_gauge(&(value as u64))?;
         }
-        let mut elsewhere = describe(encoder, &table::ELSEWHERE)?;
+        let mut elsewhere = describe(encoder, &table::PEER_LOAD)?;
         for row in rows.iter().filter(|_| peer_switches.is_some()) {
             let requests = self.shared.decider.dispatcher.nodes().elsewhere(row.id);
             elsewhere.encode_family(&[("node", &*row.name)])?.encode_gauge(&requests)?;
@@ -300,7 +300,7 @@ impl Snapshot {
         for (metric, value) in [
             (&table::SETS_MISSED, sets.missed),
             (&table::PARTS_ASKED, sets.parts_asked),
-            (&table::STRANGE, sets.strange),
+            (&table::INVALID_MESSAGES, sets.strange),
             (&table::OTHER_SECRET_DATAGRAMS, network.datagrams_other_secret),
             (&table::SECRET_LINKS_REVOKED, network.links_revoked),
         ] {
@@ -334,7 +334,7 @@ impl Snapshot {
 
     fn handoff(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         self.copies(encoder)?;
-        self.histogram(describe(encoder, &table::HANDED_TOTAL)?, HANDED_TOTAL)?;
+        self.histogram(describe(encoder, &table::HANDED_OFF_TOTAL)?, HANDED_OFF_TOTAL)?;
         let edge = self.shared.handoff.as_ref();
         let mut deliveries = describe(encoder, &table::DELIVERIES)?;
         for (delivery, value) in edge.iter().flat_map(|edge| edge.counts.deliveries()) {
@@ -356,7 +356,7 @@ impl Snapshot {
             count(&mut lost, &[("what", what)], value)?;
         }
         let (seen, elsewhere) = edge.map_or((0, 0), |edge| edge.counts.later_requests());
-        let mut later = describe(encoder, &table::LATER)?;
+        let mut later = describe(encoder, &table::LATER_REQUESTS)?;
         for (home, value) in [("here", seen.saturating_sub(elsewhere)), ("elsewhere", elsewhere)] {
             count(&mut later, &[("home", home)], value)?;
         }

@@ -10,12 +10,12 @@ use std::fmt::Error;
 use std::sync::Arc;
 
 /// Selector of one figure of a policy.
-type Figure = fn(&ShadowFigures) -> Option<f64>;
+type FigureGetter = fn(&ShadowFigures) -> Option<f64>;
 
 /// Encodes the recent figures of other policies; nothing if shadow mode is off.
 pub(super) fn encode(shared: &Arc<Shared>, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
     let status = SwitchHandle::new(shared.clone()).shadow();
-    let figures: [(&Metric, Figure); 3] = [
+    let figures: [(&Metric, FigureGetter); 3] = [
         (&table::SHADOW_HIT_RATIO, |figures| figures.hit_ratio),
         (&table::SHADOW_IMBALANCE, |figures| figures.imbalance),
         (&table::SHADOW_LOAD_IMBALANCE, |figures| figures.load_imbalance),

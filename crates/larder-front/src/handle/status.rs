@@ -140,15 +140,15 @@ pub enum NodeJoinError {
 
 /// Sums of the limits of all routes and groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sums {
+pub(crate) struct LimitSums {
     /// Sum of the admission limits; `None` if there is no limit.
     pub(crate) admission: Option<u32>,
     queue_max: usize,
     targets_max: usize,
 }
 
-impl Sums {
-    pub(crate) fn of(shared: &Shared) -> Self {
+impl LimitSums {
+    pub(crate) fn new(shared: &Shared) -> Self {
         let dispatcher = &shared.decider.dispatcher;
         let routes = || shared.decider.routing.all().map(|(id, _)| id);
         let groups: BTreeSet<GroupId> = routes().map(|id| dispatcher.group_of(id)).collect();
@@ -211,7 +211,7 @@ impl SwitchHandle {
     /// Returns the status of the switch.
     pub fn status(&self) -> SwitchStatus {
         let dispatcher = &self.shared.decider.dispatcher;
-        let limits = Sums::of(&self.shared);
+        let limits = LimitSums::new(&self.shared);
         let (certificates, certificates_trouble) =
             self.shared.tls.as_ref().map(|tls| tls.status()).unwrap_or_default();
         SwitchStatus {

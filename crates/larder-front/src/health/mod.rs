@@ -75,7 +75,7 @@ pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>), node: 
     let Some(node) = decider.nodes.get(node).and_then(|node| node.to_arc()) else { return };
     match guards.health.active {
         Some(_) => check((&decider, &guards), &node).await,
-        None => wait_out((&decider, &guards), &node).await,
+        None => retry_down_node((&decider, &guards), &node).await,
     }
 }
 
@@ -117,7 +117,7 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
 }
 
 /// Without active checks: a node that is down gets another chance after a while, and one failure ends it.
-async fn wait_out((decider, guards): (&Decider, &Guards), node: &Node) {
+async fn retry_down_node((decider, guards): (&Decider, &Guards), node: &Node) {
     let mut down_for = Duration::ZERO;
     let step = (guards.health.retry_after / 10).max(Duration::from_millis(1));
     while !node.condition().left {
@@ -139,16 +139,16 @@ async fn wait_out((decider, guards): (&Decider, &Guards), node: &Node) {
 pub(crate) struct Jitter {
     state: RandomState,
     drawn: u64,
-    who: u16,
+    seed: u16,
 }
 
 impl Jitter {
-    pub(crate) fn new(who: u16) -> Self {
-        Self { state: RandomState::new(), drawn: 0, who }
+    pub(crate) fn new(seed: u16) -> Self {
+        Self { state: RandomState::new(), drawn: 0, seed }
     }
 
     pub(crate) fn next(&mut self) -> f64 {
         self.drawn += 1;
-        self.state.hash_one((self.who, self.drawn)) as f64 / u64::MAX as f64
+        self.state.hash_one((self.seed, self.drawn)) as f64 / u64::MAX as f64
     }
 }

@@ -21,12 +21,12 @@ use std::time::Duration;
 
 /// A node's requests in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
+struct ReplyTally {
     requests: u64,
     failures: u64,
 }
 
-impl Tally {
+impl ReplyTally {
     fn share(self) -> f64 {
         if self.requests == 0 { 0.0 } else { self.failures.min(self.requests) as f64 / self.requests as f64 }
     }
@@ -41,12 +41,12 @@ impl Tally {
 }
 
 /// Which of these does worse than the others together by more than is allowed: the worst first.
-fn worst(config: &OutlierConfig, tallies: &[Tally]) -> Vec<usize> {
-    let sum = |of: fn(&Tally) -> u64| tallies.iter().map(of).sum::<u64>();
+fn find_outliers(config: &OutlierConfig, tallies: &[ReplyTally]) -> Vec<usize> {
+    let sum = |of: fn(&ReplyTally) -> u64| tallies.iter().map(of).sum::<u64>();
     let (requests, failures) = (sum(|tally| tally.requests), sum(|tally| tally.failures));
     let mut found: Vec<(usize, f64)> = Vec::new();
     for (at, tally) in tallies.iter().enumerate() {
-        let others = Tally { requests: requests - tally.requests, failures: failures - tally.failures };
+        let others = ReplyTally { requests: requests - tally.requests, failures: failures - tally.failures };
         let above = tally.share() - others.share();
         let known = tally.requests >= u64::from(config.requests_min) && others.requests > 0;
         if known && config.failures_above > 0.0 && above >= config.failures_above {
@@ -58,7 +58,7 @@ fn worst(config: &OutlierConfig, tallies: &[Tally]) -> Vec<usize> {
 }
 
 /// How long the `times`th ejection lasts.
-fn lasts(config: &OutlierConfig, times: u32) -> Duration {
+fn ejection_time(config: &OutlierConfig, times: u32) -> Duration {
     let factor = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
     config.time.saturating_mul(factor).min(config.time_max)
 }
@@ -96,7 +96,7 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
         return;
     }
     let times = node.ejections.fetch_add(1, Relaxed).saturating_add(1);
-    let until = decider.clock.now() + lasts(config, times);
+    let until = decider.clock.now() + ejection_time(config, times);
     node.ejected_until.store(until.as_nanos(), Relaxed);
     node.errors.store(0, Relaxed);
     decider.metrics.ejected(node.id);
@@ -107,40 +107,40 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
 pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>)) {
     let config = guards.outliers.clone();
     let step = config.interval.min(config.time / 4).max(Duration::from_millis(25));
-    let mut before: BTreeMap<u16, Tally> = BTreeMap::new();
-    let mut looked = decider.clock.now();
+    let mut before: BTreeMap<u16, ReplyTally> = BTreeMap::new();
+    let mut checked_at = decider.clock.now();
     loop {
         tokio::time::sleep(step).await;
         let now = decider.clock.now();
         for node in decider.nodes.members() {
-            bring_back((&decider, &guards), &node, now);
+            restore((&decider, &guards), &node, now);
         }
-        if now - looked < config.interval {
+        if now - checked_at < config.interval {
             continue;
         }
-        looked = now;
+        checked_at = now;
         let members: Vec<_> = decider.nodes.members().collect();
-        let counted: Vec<Tally> = members.iter().map(|node| tally(&decider, node)).collect();
+        let counted: Vec<ReplyTally> = members.iter().map(|node| tally(&decider, node)).collect();
         let earlier = |id: u16| before.get(&id).copied().unwrap_or_default();
-        let tallies: Vec<Tally> =
+        let tallies: Vec<ReplyTally> =
             members.iter().zip(&counted).map(|(node, tally)| tally.since(earlier(node.id.0))).collect();
         before = members.iter().map(|node| node.id.0).zip(counted).collect();
-        for at in worst(&config, &tallies) {
+        for at in find_outliers(&config, &tallies) {
             eject((&decider, &guards), &members[at], "more failures than the others");
         }
     }
 }
 
-fn tally(decider: &Decider, node: &Node) -> Tally {
+fn tally(decider: &Decider, node: &Node) -> ReplyTally {
     let [.., errors, aborted] = decider.metrics.requests(node.id);
     let requests: u64 = decider.metrics.requests(node.id).iter().sum();
     let unanswered = u64::from(node.unanswered.load(Relaxed));
     // What was broken off may be the client's doing.
-    Tally { requests: requests - aborted + unanswered, failures: errors + unanswered }
+    ReplyTally { requests: requests - aborted + unanswered, failures: errors + unanswered }
 }
 
 /// Ends an ejection whose time is over, and forgets old ones of a node that does well.
-fn bring_back((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
+fn restore((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
     let until = Time::from_nanos(node.ejected_until.load(Relaxed));
     if node.condition().ejected {
         if now >= until {
@@ -149,7 +149,7 @@ fn bring_back((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
         return;
     }
     let times = node.ejections.load(Relaxed);
-    if times > 0 && now >= until + lasts(&guards.outliers, times) {
+    if times > 0 && now >= until + ejection_time(&guards.outliers, times) {
         node.ejections.store(times / 2, Relaxed);
         node.ejected_until.store(now.as_nanos(), Relaxed);
     }
@@ -159,33 +159,33 @@ fn bring_back((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
 mod tests {
     use super::*;
 
-    fn tally(requests: u64, failures: u64) -> Tally {
-        Tally { requests, failures }
+    fn tally(requests: u64, failures: u64) -> ReplyTally {
+        ReplyTally { requests, failures }
     }
 
     #[test]
-    fn one_that_does_worse_than_the_others_is_found() {
+    fn nodes_worse_than_the_others_are_found() {
         let config = OutlierConfig { failures_above: 0.3, ..OutlierConfig::default() };
-        let found = |tallies: &[Tally]| worst(&config, tallies);
+        let found = |tallies: &[ReplyTally]| find_outliers(&config, tallies);
         assert_eq!(found(&[tally(100, 50), tally(100, 1), tally(100, 0)]), [0]);
         assert!(found(&[tally(100, 90), tally(100, 90), tally(100, 90)]).is_empty(), "all fail");
         assert!(found(&[tally(49, 49), tally(100, 0)]).is_empty(), "too few to tell");
         assert!(found(&[tally(100, 100)]).is_empty(), "nobody to compare with");
         assert_eq!(found(&[tally(100, 60), tally(100, 99), tally(800, 0)]), [1, 0], "the worst first");
         let off = OutlierConfig::default();
-        assert!(worst(&off, &[tally(100, 100), tally(100, 0)]).is_empty());
+        assert!(find_outliers(&off, &[tally(100, 100), tally(100, 0)]).is_empty());
     }
 
     #[test]
     fn ejections_grow_to_a_limit() {
         let config = OutlierConfig { time: Duration::from_secs(10), ..OutlierConfig::default() };
-        let seconds: Vec<_> = (1..8).map(|times| lasts(&config, times).as_secs()).collect();
+        let seconds: Vec<_> = (1..8).map(|times| ejection_time(&config, times).as_secs()).collect();
         assert_eq!(seconds, [10, 20, 40, 80, 160, 300, 300]);
-        assert_eq!(lasts(&config, u32::MAX).as_secs(), 300);
+        assert_eq!(ejection_time(&config, u32::MAX).as_secs(), 300);
     }
 
     #[test]
-    fn a_slot_taken_anew_begins_at_zero() {
+    fn a_reused_slot_starts_at_zero() {
         assert_eq!(tally(10, 1).since(tally(8, 1)), tally(2, 0));
         assert_eq!(tally(3, 0).since(tally(8, 1)), tally(3, 0));
     }

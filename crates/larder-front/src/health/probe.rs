@@ -11,9 +11,9 @@ const STATUS_LINE_MAX: usize = 1024;
 ///
 /// A node that is reached by TLS has to shake hands for either check.
 pub(super) async fn probe(what: &HealthCheck, dial: &Dialer) -> Result<(), String> {
-    let (address, of_http) = (dial.address, matches!(what, HealthCheck::Http { .. }));
-    let speaks = if of_http { NodeProtocol::Http1 } else { NodeProtocol::AsRequests };
-    let mut tcp = dial.open(None, speaks).await.map_err(|error| error.to_string())?;
+    let (address, is_http) = (dial.address, matches!(what, HealthCheck::Http { .. }));
+    let protocol = if is_http { NodeProtocol::Http1 } else { NodeProtocol::AsRequests };
+    let mut tcp = dial.open(None, protocol).await.map_err(|error| error.to_string())?;
     let HealthCheck::Http { path } = what else { return Ok(()) };
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: larder-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
@@ -32,13 +32,13 @@ pub(super) async fn probe(what: &HealthCheck, dial: &Dialer) -> Result<(), Strin
         }
         line.extend_from_slice(&chunk[..read]);
         if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
-            return judge(&line[..end]);
+            return check_status(&line[..end]);
         }
     }
 }
 
 /// Judges a status line: any status from 200 to 399 is good.
-fn judge(line: &[u8]) -> Result<(), String> {
+fn check_status(line: &[u8]) -> Result<(), String> {
     let status = line
         .strip_prefix(b"HTTP/1.")
         .and_then(|rest| rest.get(2..5))
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_lines_are_judged() {
+    fn status_lines_are_checked() {
         for (line, good) in [
             ("HTTP/1.1 200 OK\r", true),
             ("HTTP/1.0 304", true),
@@ -67,7 +67,7 @@ mod tests {
             ("HTTP/1.1 -20", false),
             ("HTTP/1.", false),
         ] {
-            assert_eq!(judge(line.as_bytes()).is_ok(), good, "{line}");
+            assert_eq!(check_status(line.as_bytes()).is_ok(), good, "{line}");
         }
     }
 }

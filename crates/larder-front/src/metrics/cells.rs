@@ -25,13 +25,13 @@ pub(crate) fn histogram_cell(value: Duration) -> usize {
 /// All copies.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    copies: Box<[Copy]>,
+    copies: Box<[ThreadCells]>,
 }
 
 /// One thread's copy. The alignment and the padding at the end keep it off its neighbours' cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Copy(Box<[AtomicU64]>);
+pub(crate) struct ThreadCells(Box<[AtomicU64]>);
 
 /// Cells of padding: one 128-byte pair of cache lines.
 const PADDING: usize = 16;
@@ -39,12 +39,12 @@ const PADDING: usize = 16;
 impl Cells {
     pub(crate) fn new(cells: usize, threads: usize) -> Self {
         let copies = threads.clamp(1, 256).next_power_of_two();
-        let copy = || Copy((0..cells + PADDING).map(|_| AtomicU64::new(0)).collect());
+        let copy = || ThreadCells((0..cells + PADDING).map(|_| AtomicU64::new(0)).collect());
         Self { copies: (0..copies).map(|_| copy()).collect() }
     }
 
     /// The calling thread's copy.
-    pub(crate) fn local(&self) -> &Copy {
+    pub(crate) fn local(&self) -> &ThreadCells {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static INDEX: usize = NEXT.fetch_add(1, Relaxed));
         &self.copies[INDEX.with(|index| *index) & (self.copies.len() - 1)]
@@ -60,7 +60,7 @@ impl Cells {
     }
 }
 
-impl Copy {
+impl ThreadCells {
     pub(crate) fn add(&self, cell: usize, amount: u64) {
         self.0[cell].fetch_add(amount, Relaxed);
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How a request was tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
+pub(crate) enum RetryKind {
     /// On a new connection to the same node: a pooled one had been closed meanwhile.
     SameNode = 0,
     /// On another node.
@@ -25,7 +25,7 @@ pub(crate) enum Retry {
     Resume = 2,
 }
 
-impl Retry {
+impl RetryKind {
     pub(crate) const ALL: [Self; 3] = [Self::SameNode, Self::OtherNode, Self::Resume];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -51,22 +51,22 @@ pub(crate) const CONNECTIONS: usize = BYTES + 1;
 pub(crate) const TRANSITIONS: usize = CONNECTIONS + 1;
 pub(crate) const FIRST_BYTE: usize = TRANSITIONS + STATES.len();
 pub(crate) const EJECTIONS: usize = FIRST_BYTE + HISTOGRAM_CELLS;
-pub(crate) const HANDED: usize = EJECTIONS + 1;
-pub(crate) const HANDED_BYTES: usize = HANDED + 1;
-pub(crate) const NODE_CELLS: usize = HANDED_BYTES + 1;
+pub(crate) const HANDED_OFF: usize = EJECTIONS + 1;
+pub(crate) const HANDED_OFF_BYTES: usize = HANDED_OFF + 1;
+pub(crate) const NODE_CELLS: usize = HANDED_OFF_BYTES + 1;
 
 // Offsets in the block of cells that belong to no node.
 pub(crate) const REASON: usize = 0;
 pub(crate) const FAILURE: usize = REASON + Reason::ALL.len();
 pub(crate) const RETRY: usize = FAILURE + Failure::ALL.len();
-pub(crate) const CLIENTS: usize = RETRY + Retry::ALL.len();
+pub(crate) const CLIENTS: usize = RETRY + RetryKind::ALL.len();
 pub(crate) const PANICS: usize = CLIENTS + 1;
 pub(crate) const HTTP2: usize = PANICS + 1;
 pub(crate) const FIELDS_DROPPED: usize = HTTP2 + 1;
 pub(crate) const TOTAL: usize = FIELDS_DROPPED + 1;
 pub(crate) const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
-pub(crate) const HANDED_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
-pub(crate) const SWITCH_CELLS: usize = HANDED_TOTAL + HISTOGRAM_CELLS;
+pub(crate) const HANDED_OFF_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
+pub(crate) const SWITCH_CELLS: usize = HANDED_OFF_TOTAL + HISTOGRAM_CELLS;
 
 // Offsets in a route's block of cells.
 pub(crate) const SERVICE_CLASS: usize = 0;
@@ -83,7 +83,7 @@ pub(crate) struct Metrics {
 
 /// How a request ended, for the counters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct RequestEnd {
     pub(crate) node: Option<NodeId>,
     pub(crate) reason: Option<Reason>,
     pub(crate) route: RouteId,
@@ -141,7 +141,7 @@ impl Metrics {
     }
 
     /// A request has ended.
-    pub(crate) fn ended(&self, ended: &Ended) {
+    pub(crate) fn ended(&self, ended: &RequestEnd) {
         let cells = self.cells.local();
         let block = self.block(ended.node);
         let class = match ended.status {
@@ -175,7 +175,7 @@ impl Metrics {
     /// A connection was handed to a node by this decision.
     pub(crate) fn handed_off(&self, decision: Decision, request: Request) {
         let cells = self.cells.local();
-        cells.add(self.block(Some(decision.node)) + HANDED, 1);
+        cells.add(self.block(Some(decision.node)) + HANDED_OFF, 1);
         let (route, reason) = (self.route_block(request.route), position(&Reason::ALL, &decision.reason));
         cells.add(REASON + reason, 1);
         cells.add(route + ROUTE_REASON + reason, 1);
@@ -185,8 +185,8 @@ impl Metrics {
     /// A handed-off connection has ended.
     pub(crate) fn handoff_ended(&self, end: &HandoffEnd) {
         let cells = self.cells.local();
-        cells.add(self.block(Some(end.node)) + HANDED_BYTES, end.bytes);
-        cells.observe(HANDED_TOTAL, end.total);
+        cells.add(self.block(Some(end.node)) + HANDED_OFF_BYTES, end.bytes);
+        cells.observe(HANDED_OFF_TOTAL, end.total);
     }
 
     /// A connection or request failed before there was a request to count.
@@ -194,7 +194,7 @@ impl Metrics {
         self.cells.local().add(FAILURE + position(&Failure::ALL, &failure), 1);
     }
 
-    pub(crate) fn retried(&self, retry: Retry) {
+    pub(crate) fn retried(&self, retry: RetryKind) {
         self.cells.local().add(RETRY + retry as usize, 1);
     }
 
@@ -282,9 +282,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_is_counted_where_it_belongs() {
+    fn finished_requests_are_counted_by_node_and_route() {
         let metrics = Metrics::new(2, 2, 1);
-        let ended = Ended {
+        let ended = RequestEnd {
             node: Some(NodeId(1)),
             reason: Some(Reason::First),
             route: RouteId(1),
@@ -299,7 +299,7 @@ mod tests {
             total: Duration::from_micros(90),
         };
         metrics.ended(&ended);
-        metrics.ended(&Ended { complete: false, ..ended });
+        metrics.ended(&RequestEnd { complete: false, ..ended });
         assert_eq!(metrics.requests(NodeId(1)), [0, 1, 0, 0, 0, 1]);
         assert_eq!(metrics.requests(NodeId(0)), [0; 6]);
         assert_eq!(metrics.cache(NodeId(1)), [0, 2]);

@@ -76,11 +76,11 @@ metrics! {
         "Bytes of reply bodies sent to clients";
     NODE_CONNECTIONS, Counter, "larder_switch_node_connections_total", ["node"],
         "Connections opened to a node for requests";
-    HANDED, Counter, "larder_switch_handed_off_total", ["node"],
+    HANDED_OFF, Counter, "larder_switch_handed_off_total", ["node"],
         "Connections handed to a node";
-    HANDED_BYTES, Counter, "larder_switch_handed_off_bytes_total", ["node"],
+    HANDED_OFF_BYTES, Counter, "larder_switch_handed_off_bytes_total", ["node"],
         "Bytes that clients have acknowledged on handed-off connections that have ended, modulo 4 GiB each";
-    HANDED_TOTAL, Histogram, "larder_switch_handed_off_seconds", [],
+    HANDED_OFF_TOTAL, Histogram, "larder_switch_handed_off_seconds", [],
         "How long handed-off connections lasted";
     DELIVERIES, Counter, "larder_switch_deliveries_total", ["mechanism", "why"],
         "Connections by how they were delivered and why so, where handoff is on; pairs that have not come up are left out";
@@ -90,7 +90,7 @@ metrics! {
         "Connections that are held for their decision, handed off, or on their way into this host's own stack";
     HANDOFF_LOST, Counter, "larder_switch_handoff_lost_total", ["what"],
         "Held packets that could not be sent on, first packets that were read too late, and connections that were never accepted";
-    LATER, Counter, "larder_switch_handoff_later_requests_total", ["home"],
+    LATER_REQUESTS, Counter, "larder_switch_handoff_later_requests_total", ["home"],
         "Later requests on handed-off connections that were looked at (one of sixteen), by whether their targets are the connection's node's";
     PLANE, Counter, "larder_switch_plane_total", ["event"],
         "What the forwarding plane has seen and done";
@@ -146,9 +146,9 @@ metrics! {
         "Purges: done at all nodes, failed at one or more, denied for want of a token";
     PANICS, Counter, "larder_switch_panics_total", [],
         "Connections lost to a fault in the switch";
-    OTHERS, Gauge, "larder_switch_others", ["state"],
+    PEER_SWITCHES, Gauge, "larder_switch_others", ["state"],
         "Other switches in front of the same nodes, by whether what they have is known";
-    ELSEWHERE, Gauge, "larder_switch_node_elsewhere", ["node"],
+    PEER_LOAD, Gauge, "larder_switch_node_elsewhere", ["node"],
         "Requests of other switches at a node, as they last told; no line where there are to be no other switches";
     SETS, Counter, "larder_switch_sets_total", ["what"],
         "Server sets told to other switches, heard and taken, the same or older than what was known, and too large to be told";
@@ -156,7 +156,7 @@ metrics! {
         "Times that more server sets had changed than could be told, so that the other switches were told to ask";
     PARTS_ASKED, Counter, "larder_switch_set_parts_asked_total", [],
         "Parts of other switches' server sets that were asked for";
-    STRANGE, Counter, "larder_switch_strange_messages_total", [],
+    INVALID_MESSAGES, Counter, "larder_switch_strange_messages_total", [],
         "Messages of other switches that made no sense, or were of another version";
     OTHER_SECRET_LINKS, Gauge, "larder_switch_links_other_secret", [],
         "Connections of switches made with a secret that this switch does not send with";

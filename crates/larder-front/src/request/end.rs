@@ -16,8 +16,8 @@ use super::failure::client_failure;
 use super::requests::Requests;
 use crate::access_fields::AccessFields;
 use crate::failure::Failure;
-use crate::metrics::Ended;
-use crate::shadow::Feed;
+use crate::metrics::RequestEnd;
+use crate::shadow::ShadowFeed;
 use larder_core::dispatch::{Found, Served};
 use larder_core::shadow::Seen;
 use larder_core::{Bytes, NodeId, TargetId, Time};
@@ -52,7 +52,7 @@ impl Requests {
             Some(decision) => self.report_served(&exchange, decision.node, report, now),
             None => self.report_unserved(&mut exchange, now),
         }
-        let ended = Ended {
+        let ended = RequestEnd {
             node: exchange.decision.map(|decision| decision.node),
             reason: exchange.decision.map(|decision| decision.reason),
             route: exchange.request.route,
@@ -125,7 +125,7 @@ impl Requests {
         client: &Client,
         exchange: &Exchange,
         (request, reply): (&RequestHead, &ReplyHead),
-        ended: &Ended,
+        ended: &RequestEnd,
     ) {
         let Some(log) = &self.shared.observers.access else { return };
         let node = ended.node.and_then(|node| self.shared.decider.nodes.get(node));
@@ -169,7 +169,7 @@ impl Requests {
 
 /// Passes a served request to the shadow.
 fn show(
-    feed: &Feed,
+    feed: &ShadowFeed,
     (exchange, node): (&Exchange, NodeId),
     request: &RequestHead,
     report: &Report,

@@ -5,7 +5,7 @@ use super::exchange::{Exchange, PendingStep};
 use super::facts::{host, with_head};
 use super::node::Server;
 use super::requests::Requests;
-use crate::clients::TooMany;
+use crate::clients::RateExceeded;
 use crate::edits;
 use crate::failure::Failure;
 use crate::long_lived::wants_long_lived;
@@ -144,8 +144,8 @@ impl Requests {
         head: &RequestHead,
     ) -> Result<(), Failure> {
         let Some(clients) = &self.shared.guards.per_client else { return Ok(()) };
-        let who = clients.who(&head.fields, client.address.ip());
-        clients.request(who, exchange.arrived).map_err(|TooMany { wait }| {
+        let key_for = clients.key_for_request(&head.fields, client.address.ip());
+        clients.request(key_for, exchange.arrived).map_err(|RateExceeded { wait }| {
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             exchange.retry_after_s = u32::try_from(seconds).ok();
             Failure::RateLimited

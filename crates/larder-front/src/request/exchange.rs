@@ -9,7 +9,7 @@ use crate::edits::Encoder;
 use crate::failure::Failure;
 use crate::handoff::mechanism::Delivery;
 use crate::lease::{Lease, Placement};
-use crate::metrics::Retry;
+use crate::metrics::RetryKind;
 use crate::shared::Shared;
 use larder_core::{Decision, Found, NodeId, Request, TargetId, Time};
 use larder_http::h1::SavedFields;
@@ -52,7 +52,7 @@ pub(crate) struct Exchange {
     /// Whether the same node was asked again after a pooled connection was lost. This happens once per request.
     pub(super) same_node_retried: bool,
     /// Kind of the next attempt.
-    pub(super) retry: Retry,
+    pub(super) retry: RetryKind,
     pub(super) resume: Option<Resume>,
     /// Whether a node sent a valid reply that does not continue the broken one.
     pub(super) resume_refused: bool,
@@ -116,7 +116,7 @@ impl Exchange {
             body_bytes: 0,
             attempts: 0,
             same_node_retried: false,
-            retry: Retry::OtherNode,
+            retry: RetryKind::OtherNode,
             resume: None,
             resume_refused: false,
             node_charged: false,

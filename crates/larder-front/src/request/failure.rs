@@ -13,7 +13,7 @@ use super::requests::Requests;
 use super::resume::Resume;
 use crate::dial::DialError;
 use crate::failure::Failure;
-use crate::metrics::Retry;
+use crate::metrics::RetryKind;
 use crate::{health, node_log};
 use larder_core::{Decision, Refusal};
 use larder_http::h1::{ReplyHead, RequestHead};
@@ -106,7 +106,7 @@ impl Requests {
         exchange: &mut Exchange,
         (request, reply): (&RequestHead, &ReplyHead),
         (failure, error): (Failure, &relay::Failure),
-    ) -> Option<Retry> {
+    ) -> Option<RetryKind> {
         if exchange.resume_refused || exchange.failure == Some(Failure::Internal) {
             return None;
         }
@@ -128,7 +128,7 @@ impl Requests {
         }
         if stale && !exchange.same_node_retried {
             exchange.same_node_retried = true;
-            return Some(Retry::SameNode);
+            return Some(RetryKind::SameNode);
         }
         if !self.may_retry(exchange) {
             return None;
@@ -147,7 +147,7 @@ impl Requests {
             exchange.resume = None;
             return None;
         }
-        Some(if begun { Retry::Resume } else { Retry::OtherNode })
+        Some(if begun { RetryKind::Resume } else { RetryKind::OtherNode })
     }
 
     /// Whether the number of attempts allows another one.
@@ -164,7 +164,9 @@ impl Requests {
         exchange.attempt_began = now;
         let Some(before) = exchange.decision else { return Err(Refusal::NoNode) };
         self.shared.decider.metrics.retried(exchange.retry);
-        if exchange.retry == Retry::SameNode && self.shared.decider.dispatcher.nodes().is_open(before.node) {
+        if exchange.retry == RetryKind::SameNode
+            && self.shared.decider.dispatcher.nodes().is_open(before.node)
+        {
             return Ok(before);
         }
         let decision = exchange.lease.retry(exchange.request);
@@ -198,7 +200,7 @@ impl Requests {
         if let Some(node) =
             exchange.decision.and_then(|decision| self.shared.decider.nodes.get(decision.node))
         {
-            node.log.failed(failure, || node_log::root(error));
+            node.log.failed(failure, || node_log::root_cause(error));
         }
     }
 }

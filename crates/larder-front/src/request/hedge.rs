@@ -102,7 +102,7 @@ impl Requests {
                     exchange.failure = Some(found);
                 }
                 if let Some(node) = node(is_second) {
-                    node.log.failed(found, || node_log::root(&failure.error));
+                    node.log.failed(found, || node_log::root_cause(&failure.error));
                     if !std::mem::replace(&mut exchange.node_charged, true) {
                         health::note_failure((&self.shared.decider, &self.shared.guards), &node);
                     }

@@ -9,7 +9,7 @@
 
 use crate::decider::Decider;
 use crate::failure::Failure;
-use crate::metrics::Ended;
+use crate::metrics::RequestEnd;
 use larder_core::rules::Head;
 use larder_core::{Decision, Reason, Request};
 use larder_edge::Fields;
@@ -122,7 +122,7 @@ impl RequestTrace {
     }
 
     /// Ends the spans of a finished request.
-    pub(crate) fn end(mut self, tracer: &Tracer, ended: &Ended) {
+    pub(crate) fn end(mut self, tracer: &Tracer, ended: &RequestEnd) {
         if let Some(mut relay) = self.relay.take() {
             if let Some(status) = ended.status {
                 relay.set("http.response.status_code", status);

@@ -1,6 +1,6 @@
 //! The thread that keeps the shadow.
 
-use super::{Feed, held};
+use super::{ShadowFeed, lock};
 use crate::decider::Decider;
 use larder_core::shadow::{LiveNode, Seen, Shadow};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread, once. It ends with the switch.
-pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<Feed>) {
-    let Some((shadow, seen)) = held(&feed.begin).take() else { return };
+pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<ShadowFeed>) {
+    let Some((shadow, seen)) = lock(&feed.not_started).take() else { return };
     let weak = (Arc::downgrade(decider), Arc::downgrade(feed));
     let started =
         std::thread::Builder::new().name("larder-shadow".to_owned()).spawn(move || run(&weak, shadow, &seen));
@@ -21,7 +21,7 @@ pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<Feed>) {
     }
 }
 
-fn run((decider, feed): &(Weak<Decider>, Weak<Feed>), mut shadow: Shadow, seen: &Receiver<Seen>) {
+fn run((decider, feed): &(Weak<Decider>, Weak<ShadowFeed>), mut shadow: Shadow, seen: &Receiver<Seen>) {
     let mut look_at = Instant::now();
     loop {
         if Instant::now() >= look_at {
@@ -38,12 +38,12 @@ fn run((decider, feed): &(Weak<Decider>, Weak<Feed>), mut shadow: Shadow, seen: 
 }
 
 /// Follows the nodes and reports.
-fn look(decider: &Decider, feed: &Feed, shadow: &mut Shadow) {
+fn look(decider: &Decider, feed: &ShadowFeed, shadow: &mut Shadow) {
     shadow.follow(decider.clock.now(), nodes(decider, feed));
-    *held(&feed.report) = Some(shadow.report());
+    *lock(&feed.report) = Some(shadow.report());
 }
 
-fn nodes(decider: &Decider, feed: &Feed) -> Vec<LiveNode> {
+fn nodes(decider: &Decider, feed: &ShadowFeed) -> Vec<LiveNode> {
     let row = |row: larder_core::NodeRow| LiveNode {
         memory: feed.memory_of(&row.name, row.cache).0,
         name: row.name,

@@ -1,6 +1,6 @@
 //! How large the nodes' memories are, by what they say: `levels.cache_bytes_max` of a larder node's load page.
 
-use super::{Feed, held};
+use super::{ShadowFeed, lock};
 use crate::decider::Decider;
 use crate::dial::Dialer;
 use crate::signals::{self, Signals};
@@ -16,7 +16,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the nodes whose memory nobody has stated, one after the other, until the switch ends.
-pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed: Arc<Feed>) {
+pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed: Arc<ShadowFeed>) {
     if feed.config.memory.is_some() {
         return;
     }
@@ -25,9 +25,9 @@ pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed
         for (name, dial) in unstated(&decider) {
             let asked = signals::cache_bytes_max(&signals, dial);
             match tokio::time::timeout(PATIENCE, asked).await.ok().flatten() {
-                Some(bytes) => drop(held(&feed.learned).insert(name, Bytes(bytes))),
+                Some(bytes) => drop(lock(&feed.reported_sizes).insert(name, Bytes(bytes))),
                 // What it said before holds on: it may be down for a while.
-                None => missing |= !held(&feed.learned).contains_key(&name),
+                None => missing |= !lock(&feed.reported_sizes).contains_key(&name),
             }
         }
         tokio::time::sleep(if missing { ASK_AGAIN } else { ASK_EVERY }).await;

@@ -28,19 +28,19 @@ pub(crate) const QUEUE_MAX: usize = 8_192;
 
 /// The requests' way into the shadow, and what comes out of it.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub(crate) struct ShadowFeed {
     config: ShadowConfig,
     pub(crate) sampler: Arc<Sampler>,
     queue: SyncSender<Seen>,
     dropped: AtomicU64,
     /// Until the thread is started.
-    begin: Mutex<Option<(Shadow, Receiver<Seen>)>>,
+    not_started: Mutex<Option<(Shadow, Receiver<Seen>)>>,
     report: Mutex<Option<Report>>,
     /// Sizes of memories by what nodes say, by their names.
-    learned: Mutex<BTreeMap<Arc<str>, Bytes>>,
+    reported_sizes: Mutex<BTreeMap<Arc<str>, Bytes>>,
 }
 
-impl Feed {
+impl ShadowFeed {
     /// # Errors
     /// A setting is out of range.
     pub(crate) fn new(
@@ -56,9 +56,9 @@ impl Feed {
             sampler,
             queue,
             dropped: AtomicU64::new(0),
-            begin: Mutex::new(Some((shadow, seen))),
+            not_started: Mutex::new(Some((shadow, seen))),
             report: Mutex::new(None),
-            learned: Mutex::default(),
+            reported_sizes: Mutex::default(),
         })
     }
 
@@ -82,12 +82,12 @@ impl Feed {
 
     /// What has come of it; `None` until the thread has said something.
     pub(crate) fn report(&self) -> Option<Report> {
-        held(&self.report).clone()
+        lock(&self.report).clone()
     }
 
     /// A node's memory and where that number is from.
     pub(crate) fn memory_of(&self, name: &str, configured: Bytes) -> (Bytes, &'static str) {
-        match (self.config.memory, held(&self.learned).get(name)) {
+        match (self.config.memory, lock(&self.reported_sizes).get(name)) {
             (Some(memory), _) => (memory, "assumed"),
             (None, _) if configured > Bytes::ZERO => (configured, "config"),
             (None, Some(said)) => (*said, "node"),
@@ -96,6 +96,6 @@ impl Feed {
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
