@@ -1,60 +1,61 @@
-//! What operators want to know of the network between peers.
+//! Counters of the network between peers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a network. They only rise, but for those that say *now*.
+        /// Counters of a network. Fields described with *now* are gauges; all others only rise.
         #[derive(Debug, Default)]
         pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)* }
 
-        /// The counters at one time.
+        /// Values of [`Counters`] at one time.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-        pub struct Counted { $($(#[$doc])* pub $name: u64,)* }
+        pub struct CounterValues { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// All of them, each as it is when it is read.
-            pub fn read(&self) -> Counted {
-                Counted { $($name: self.$name.load(Relaxed),)* }
+            /// Reads all counters. They are read one after another, not atomically as a whole.
+            pub fn read(&self) -> CounterValues {
+                CounterValues { $($name: self.$name.load(Relaxed),)* }
             }
         }
     };
 }
 
 counters! {
-    /// Members beside this one, now.
+    /// Other members, now.
     members,
-    /// Members that have come.
+    /// Members that joined.
     members_joined,
-    /// Members that have gone, of themselves or not.
+    /// Members that left, announced or lost.
     members_left,
-    /// Times this member was declared down, and came back.
+    /// Times this member rejoined after it was declared down.
     renewals,
     /// Datagrams sent.
     datagrams_out,
-    /// Datagrams that the socket did not take.
+    /// Datagrams that could not be sent: the socket's buffer was full, or encryption failed.
     datagrams_unsent,
-    /// Datagrams received, sound ones and others.
+    /// Datagrams received, valid or not.
     datagrams_in,
-    /// Datagrams not sealed with a secret of the cluster, changed, or of no possible length.
+    /// Datagrams that failed authentication: another secret, changed bytes, or an impossible length.
     datagrams_forged,
-    /// Datagrams sealed with a secret that is accepted but is not the one that this member sends with.
+    /// Datagrams encrypted with an accepted secret that is not the one that this member sends with.
     datagrams_other_secret,
-    /// Datagrams that members sealed and that say what cannot be said: another version.
+    /// Authenticated datagrams that could not be decoded: the sender runs another version.
     datagrams_malformed,
-    /// Datagrams refused because they name more members than there is room for.
+    /// Datagrams dropped because they name more members than [`crate::GossipConfig::known_max`] allows.
     datagrams_full,
-    /// Datagrams that speak for this member's own name from elsewhere.
+    /// Datagrams from another process that has this member's name.
     datagrams_namesake,
     /// Seeds that could not be resolved.
     seeds_unresolved,
-    /// Connections accepted and refused: too many, no member's, or for somebody else.
+    /// Incoming connections refused: too many, not from a member, or meant for another member.
     links_refused,
-    /// Connections to members that could not be made.
+    /// Failed connection attempts to members.
     links_failed,
-    /// Connections, both ways, whose secret is not the one that this member sends with, now.
+    /// Connections in both directions whose secret is not the one that this member sends with, now.
     links_other_secret,
-    /// Connections ended because their secret is no longer accepted.
+    /// Connections closed because their secret is no longer accepted.
     links_revoked,
     /// Data connections to and from members, now.
     data_links,
@@ -62,7 +63,7 @@ counters! {
     control_links,
     /// Control connections dropped because their queue was full.
     control_overflows,
-    /// Messages given to control connections.
+    /// Messages queued on control connections.
     messages_out,
     /// Messages received.
     messages_in,
@@ -70,46 +71,51 @@ counters! {
     message_bytes_out,
     /// Bytes of messages received.
     message_bytes_in,
-    /// Forwarded requests whose reply is still under way, now.
+    /// Forwarded requests in flight, now.
     streams,
     /// Requests forwarded to members.
     requests_out,
     /// Requests received from members.
     requests_in,
-    /// Requests that were not forwarded, and cannot have been worked on.
+    /// Requests that were not forwarded; the peer has not processed them.
     requests_unsent,
-    /// Requests lost after they may have been worked on.
+    /// Requests that failed after the peer may have processed them.
     requests_lost,
-    /// Bytes sent on connections, sealed.
+    /// Encrypted bytes sent on connections.
     link_bytes_out,
-    /// Bytes received on connections, sealed.
+    /// Encrypted bytes received on connections.
     link_bytes_in,
 }
 
-/// A gauge that falls when this goes.
+/// Selects a gauge among the counters.
+type Gauge = fn(&Counters) -> &AtomicU64;
+
+/// Raises a gauge by one until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<F: Fn(&Counters) -> &AtomicU64> {
-    counters: std::sync::Arc<Counters>,
-    gauge: F,
+pub(crate) struct GaugeGuard {
+    counters: Arc<Counters>,
+    gauge: Gauge,
 }
 
-impl<F: Fn(&Counters) -> &AtomicU64> Held<F> {
-    pub(crate) fn new(counters: &std::sync::Arc<Counters>, gauge: F) -> Self {
+impl GaugeGuard {
+    pub(crate) fn new(counters: &Arc<Counters>, gauge: Gauge) -> Self {
         gauge(counters).fetch_add(1, Relaxed);
-        Self { counters: std::sync::Arc::clone(counters), gauge }
+        Self { counters: Arc::clone(counters), gauge }
     }
 }
 
-impl<F: Fn(&Counters) -> &AtomicU64> Drop for Held<F> {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         (self.gauge)(&self.counters).fetch_sub(1, Relaxed);
     }
 }
 
-pub(crate) fn rise(counter: &AtomicU64) {
+/// Adds one to a counter.
+pub(crate) fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
+/// Adds a number of bytes to a counter.
 pub(crate) fn add(counter: &AtomicU64, bytes: usize) {
     counter.fetch_add(bytes as u64, Relaxed);
 }

@@ -1,12 +1,12 @@
-//! Datagrams of membership: what they say, and their seal. [`decode`] is a pure function.
+//! Datagrams of membership: encoding, decoding and encryption. [`decode`] is a pure function.
 //!
-//! Each is a random nonce of 24 bytes and what XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03) makes of a kind and a
-//! body, with a key that only members have. One that is sent again by a stranger says what was said before: SWIM's
-//! incarnations make that old news. None is longer than what any path of IPv6 takes in one piece (RFC 8200, section 5).
+//! A datagram is a random nonce of 24 bytes, followed by kind and body encrypted with XChaCha20-Poly1305
+//! (draft-irtf-cfrg-xchacha-03) under a key that only members have. A replayed datagram is harmless: SWIM ignores old
+//! incarnations. No datagram is longer than the minimum MTU of IPv6 allows (RFC 8200, section 5).
 
 use crate::member::Member;
 use crate::name::Name;
-use crate::secret::{ClusterSecret, ClusterSecrets, Purpose};
+use crate::secret::{ClusterSecret, ClusterSecrets, KeyPurpose};
 use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use chacha20poly1305::aead::{AeadInPlace as _, KeyInit as _};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
@@ -14,41 +14,41 @@ use foca::{Codec as _, Header, Message, PostcardCodec};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// Longest datagram: 1,280 bytes less the heads of IPv6 and UDP. Bytes.
+/// Longest datagram, in bytes: the minimum MTU of IPv6 less the headers of IPv6 and UDP.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 1_280 - 40 - 8;
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
-/// Longest body of SWIM's. Bytes.
+/// Longest body of a SWIM datagram. Bytes.
 pub(crate) const BODY_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - NONCE_BYTES - TAG_BYTES - 1;
-/// Bound to every datagram: another version's are no datagrams of this one.
-const BOUND: &[u8] = b"larder peers 1";
+/// Associated data of every datagram. Datagrams of another version fail authentication.
+const ASSOCIATED_DATA: &[u8] = b"larder peers 1";
 
-/// One life of a member as membership sees it. Of two with one name the greater wins: the newer process, of one process
-/// the later renewal. Addresses only settle ties.
+/// Identity of a member in SWIM. Of two identities with one name the newer process wins, and for one process the later
+/// renewal. Addresses only break ties.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Life {
+pub(crate) struct Identity {
     pub(crate) name: Name,
     /// See [`Member::incarnation`].
     pub(crate) incarnation: u64,
-    /// How often this process has come back after it was declared down.
+    /// Number of times this process has rejoined after it was declared down.
     pub(crate) renewal: u32,
     pub(crate) address: SocketAddr,
 }
 
-impl Life {
+impl Identity {
     pub(crate) fn member(&self) -> Member {
         Member { name: self.name.clone(), incarnation: self.incarnation, address: self.address }
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         self.address.port() != 0 && !self.address.ip().is_unspecified() && !self.address.ip().is_multicast()
     }
 }
 
-impl foca::Identity for Life {
+impl foca::Identity for Identity {
     type Addr = Name;
 
-    /// The driver renews, so that it can do so at its own pace.
+    /// The driver renews the identity itself, because it limits the rate.
     fn renew(&self) -> Option<Self> {
         None
     }
@@ -58,66 +58,66 @@ impl foca::Identity for Life {
     }
 
     fn win_addr_conflict(&self, other: &Self) -> bool {
-        let rank = |life: &Self| (life.incarnation, life.renewal, life.address);
+        let rank = |identity: &Self| (identity.incarnation, identity.renewal, identity.address);
         rank(self) > rank(other)
     }
 }
 
-/// What a member knows of the one that knocks.
+/// What a member knows about the sender of a discovery datagram.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Known {
-    pub(crate) life: Life,
+pub(crate) struct KnownIdentity {
+    pub(crate) identity: Identity,
     pub(crate) active: bool,
 }
 
-/// What a datagram says.
+/// A decoded datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// SWIM's: its head, and the members it has news of.
-    Swim(Header<Life>, Vec<foca::Member<Life>>),
-    /// Is there anybody? SWIM speaks to members by name; who knows only an address asks for it.
-    Knock(Life),
-    /// Who is there, and what is known of the one that knocked.
-    Here(Life, Option<Known>),
-    /// This member leaves.
-    Bye(Life),
+pub(crate) enum Datagram {
+    /// A SWIM message: its header, and the members that it carries updates about.
+    Swim(Header<Identity>, Vec<foca::Member<Identity>>),
+    /// Asks the process at an address for its identity. SWIM addresses members by identity, which a seed's address lacks.
+    Discover(Identity),
+    /// The reply to [`Self::Discover`]: the identity of the replying member, and what it knows about the asking one.
+    DiscoverReply(Identity, Option<KnownIdentity>),
+    /// The sender leaves the cluster.
+    Leave(Identity),
 }
 
-/// Why a datagram is refused.
+/// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
-    #[error("not sealed with a secret of the cluster, or changed")]
-    Forged,
-    #[error("says what cannot be said")]
+pub(crate) enum DatagramError {
+    #[error("not authenticated with a secret of the cluster")]
+    Unauthenticated,
+    #[error("cannot be decoded")]
     Malformed,
 }
 
-/// Seals datagrams with the first of a member's secrets, and opens them with each.
-pub(crate) struct Seal {
+/// Encrypts datagrams with the first of a member's secrets, and decrypts them with any of the secrets.
+pub(crate) struct DatagramCipher {
     first: XChaCha20Poly1305,
     others: Vec<XChaCha20Poly1305>,
     random: SystemRandom,
 }
 
-/// A datagram that was opened.
+/// A decrypted datagram.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Opened<'datagram> {
+pub(crate) struct OpenedDatagram<'datagram> {
     /// Kind and body.
     pub(crate) plain: &'datagram [u8],
-    /// It was sealed with another secret than the first.
-    pub(crate) by_other: bool,
+    /// Whether another secret than the first encrypted the datagram.
+    pub(crate) other_secret: bool,
 }
 
-impl Seal {
+impl DatagramCipher {
     pub(crate) fn new(secrets: &ClusterSecrets) -> Self {
         let cipher =
-            |secret: &ClusterSecret| XChaCha20Poly1305::new((&secret.key(Purpose::Datagrams)).into());
+            |secret: &ClusterSecret| XChaCha20Poly1305::new((&secret.key(KeyPurpose::Datagrams)).into());
         let others = secrets.all().skip(1).map(cipher).collect();
         Self { first: cipher(secrets.first()), others, random: SystemRandom::new() }
     }
 
-    /// Writes the sealed datagram into `out`. `false`: it is too long, or there is no randomness.
-    pub(crate) fn seal(&self, plain: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Encrypts a datagram into `out`. Returns `false` if it is too long or no random nonce is available.
+    pub(crate) fn encrypt(&self, plain: &[u8], out: &mut Vec<u8>) -> bool {
         let mut nonce = [0; NONCE_BYTES];
         if plain.len() > BODY_BYTES_MAX + 1 || self.random.fill(&mut nonce).is_err() {
             return false;
@@ -125,133 +125,145 @@ impl Seal {
         out.clear();
         out.extend_from_slice(&nonce);
         out.extend_from_slice(plain);
-        let sealed =
-            self.first.encrypt_in_place_detached(XNonce::from_slice(&nonce), BOUND, &mut out[NONCE_BYTES..]);
-        let Ok(tag) = sealed else { return false };
+        let encrypted = self.first.encrypt_in_place_detached(
+            XNonce::from_slice(&nonce),
+            ASSOCIATED_DATA,
+            &mut out[NONCE_BYTES..],
+        );
+        let Ok(tag) = encrypted else { return false };
         out.extend_from_slice(&tag);
         true
     }
 
-    /// Opens a datagram in its place.
-    pub(crate) fn open<'datagram>(
+    /// Decrypts a datagram in place.
+    pub(crate) fn decrypt<'datagram>(
         &self,
         datagram: &'datagram mut [u8],
-    ) -> Result<Opened<'datagram>, Refused> {
+    ) -> Result<OpenedDatagram<'datagram>, DatagramError> {
         if !(NONCE_BYTES + TAG_BYTES + 1..=DATAGRAM_BYTES_MAX).contains(&datagram.len()) {
-            return Err(Refused::Forged);
+            return Err(DatagramError::Unauthenticated);
         }
-        let (nonce, sealed) = datagram.split_at_mut(NONCE_BYTES);
-        let (plain, tag) = sealed.split_at_mut(sealed.len() - TAG_BYTES);
+        let (nonce, encrypted) = datagram.split_at_mut(NONCE_BYTES);
+        let (plain, tag) = encrypted.split_at_mut(encrypted.len() - TAG_BYTES);
         let (nonce, tag) = (XNonce::from_slice(nonce), Tag::from_slice(tag));
-        // A cipher that rejects the tag leaves the datagram as it is.
-        let mut opens =
-            |cipher: &XChaCha20Poly1305| cipher.decrypt_in_place_detached(nonce, BOUND, plain, tag).is_ok();
-        let by_first = opens(&self.first);
-        if by_first || self.others.iter().any(opens) {
-            Ok(Opened { plain, by_other: !by_first })
+        // A cipher that rejects the tag does not change the datagram.
+        let mut try_decrypt = |cipher: &XChaCha20Poly1305| {
+            cipher.decrypt_in_place_detached(nonce, ASSOCIATED_DATA, plain, tag).is_ok()
+        };
+        let by_first = try_decrypt(&self.first);
+        if by_first || self.others.iter().any(try_decrypt) {
+            Ok(OpenedDatagram { plain, other_secret: !by_first })
         } else {
-            Err(Refused::Forged)
+            Err(DatagramError::Unauthenticated)
         }
     }
 }
 
 const SWIM: u8 = 0;
-const KNOCK: u8 = 1;
-const HERE: u8 = 2;
-const BYE: u8 = 3;
+const DISCOVER: u8 = 1;
+const DISCOVER_REPLY: u8 = 2;
+const LEAVE: u8 = 3;
 
-/// A datagram of SWIM's, kind and body.
-pub(crate) fn swim(body: &[u8], out: &mut Vec<u8>) {
+/// Writes kind and body of a SWIM datagram into `out`.
+pub(crate) fn encode_swim(body: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.push(SWIM);
     out.extend_from_slice(body);
 }
 
-/// The body of a datagram of SWIM's.
+/// Returns the body of a decrypted datagram.
 pub(crate) fn body(plain: &[u8]) -> &[u8] {
     plain.get(1..).unwrap_or_default()
 }
 
-/// A datagram of ours, kind and body. SWIM's are encoded by its library.
-pub(crate) fn encode(said: &Said) -> Vec<u8> {
-    let (kind, body) = match said {
-        Said::Knock(life) => (KNOCK, postcard::to_allocvec(life)),
-        Said::Here(life, known) => (HERE, postcard::to_allocvec(&(life, known))),
-        Said::Bye(life) => (BYE, postcard::to_allocvec(life)),
-        Said::Swim(header, _) => {
+/// Encodes kind and body of a datagram. The updates of a SWIM message are not encoded: foca does that.
+pub(crate) fn encode(datagram: &Datagram) -> Vec<u8> {
+    let (kind, body) = match datagram {
+        Datagram::Discover(identity) => (DISCOVER, postcard::to_allocvec(identity)),
+        Datagram::DiscoverReply(identity, known) => {
+            (DISCOVER_REPLY, postcard::to_allocvec(&(identity, known)))
+        }
+        Datagram::Leave(identity) => (LEAVE, postcard::to_allocvec(identity)),
+        Datagram::Swim(header, _) => {
             let mut body = Vec::new();
             let encoded = PostcardCodec.encode_header(header, &mut body);
             (SWIM, encoded.map(|()| body))
         }
     };
-    // Memory does not run full, and these types have no lengths that are unknown.
+    // Encoding into memory cannot fail for these types.
     let mut plain = vec![kind];
     plain.extend_from_slice(&body.unwrap_or_default());
     plain
 }
 
-/// What an opened datagram says.
-pub(crate) fn decode(plain: &[u8]) -> Result<Said, Refused> {
-    let (&kind, body) = plain.split_first().ok_or(Refused::Malformed)?;
-    let said = match kind {
+/// Decodes a decrypted datagram.
+///
+/// # Errors
+/// [`DatagramError::Malformed`] if it cannot be decoded or names an unusable address.
+pub(crate) fn decode(plain: &[u8]) -> Result<Datagram, DatagramError> {
+    let (&kind, body) = plain.split_first().ok_or(DatagramError::Malformed)?;
+    let datagram = match kind {
         SWIM => return decode_swim(body),
-        KNOCK => whole(body).map(Said::Knock),
-        HERE => whole(body).map(|(life, known)| Said::Here(life, known)),
-        BYE => whole(body).map(Said::Bye),
-        _ => Err(Refused::Malformed),
+        DISCOVER => decode_all(body).map(Datagram::Discover),
+        DISCOVER_REPLY => decode_all(body).map(|(identity, known)| Datagram::DiscoverReply(identity, known)),
+        LEAVE => decode_all(body).map(Datagram::Leave),
+        _ => Err(DatagramError::Malformed),
     }?;
-    let sound = match &said {
-        Said::Knock(life) | Said::Bye(life) => life.is_sound(),
-        Said::Here(life, known) => life.is_sound() && known.iter().all(|known| known.life.is_sound()),
-        Said::Swim(..) => true,
+    let valid = match &datagram {
+        Datagram::Discover(identity) | Datagram::Leave(identity) => identity.is_valid(),
+        Datagram::DiscoverReply(identity, known) => {
+            identity.is_valid() && known.iter().all(|known| known.identity.is_valid())
+        }
+        Datagram::Swim(..) => true,
     };
-    if sound { Ok(said) } else { Err(Refused::Malformed) }
+    if valid { Ok(datagram) } else { Err(DatagramError::Malformed) }
 }
 
-fn whole<'body, T: Deserialize<'body>>(body: &'body [u8]) -> Result<T, Refused> {
+fn decode_all<'body, T: Deserialize<'body>>(body: &'body [u8]) -> Result<T, DatagramError> {
     match postcard::take_from_bytes(body) {
         Ok((value, [])) => Ok(value),
-        _ => Err(Refused::Malformed),
+        _ => Err(DatagramError::Malformed),
     }
 }
 
-fn decode_swim(mut body: &[u8]) -> Result<Said, Refused> {
-    let header: Header<Life> = PostcardCodec.decode_header(&mut body).map_err(|_| Refused::Malformed)?;
-    let within = match &header.message {
-        Message::PingReq { target: life, .. }
-        | Message::IndirectPing { origin: life, .. }
-        | Message::IndirectAck { target: life, .. }
-        | Message::ForwardedAck { origin: life, .. } => life.is_sound(),
-        // Nothing is told in this way here.
+fn decode_swim(mut body: &[u8]) -> Result<Datagram, DatagramError> {
+    let header: Header<Identity> =
+        PostcardCodec.decode_header(&mut body).map_err(|_| DatagramError::Malformed)?;
+    let valid_message = match &header.message {
+        Message::PingReq { target: identity, .. }
+        | Message::IndirectPing { origin: identity, .. }
+        | Message::IndirectAck { target: identity, .. }
+        | Message::ForwardedAck { origin: identity, .. } => identity.is_valid(),
+        // larder sends no custom broadcasts.
         Message::Broadcast => false,
         _ => true,
     };
-    let mut members: Vec<foca::Member<Life>> = Vec::new();
+    let mut members: Vec<foca::Member<Identity>> = Vec::new();
     if let Some((count, mut rest)) = body.split_first_chunk() {
         for _ in 0..u16::from_be_bytes(*count) {
-            members.push(PostcardCodec.decode_member(&mut rest).map_err(|_| Refused::Malformed)?);
+            members.push(PostcardCodec.decode_member(&mut rest).map_err(|_| DatagramError::Malformed)?);
         }
         body = rest;
     }
-    let sound = within && header.src.is_sound() && header.dst.is_sound();
-    if sound && body.is_empty() && members.iter().all(|member| member.id().is_sound()) {
-        Ok(Said::Swim(header, members))
+    let valid = valid_message && header.src.is_valid() && header.dst.is_valid();
+    if valid && body.is_empty() && members.iter().all(|member| member.id().is_valid()) {
+        Ok(Datagram::Swim(header, members))
     } else {
-        Err(Refused::Malformed)
+        Err(DatagramError::Malformed)
     }
 }
 
-/// Decodes anything; what is sound has to be the same when it is encoded and decoded again.
+/// Fuzz entry point: decodes any bytes and checks that the result survives a round trip.
 #[doc(hidden)]
 pub fn fuzz_datagram(plain: &[u8]) {
     match decode(plain) {
-        Ok(Said::Swim(header, members)) => {
-            let again = decode(&encode(&Said::Swim(header.clone(), Vec::new())));
-            assert_eq!(again, Ok(Said::Swim(header, Vec::new())));
+        Ok(Datagram::Swim(header, members)) => {
+            let again = decode(&encode(&Datagram::Swim(header.clone(), Vec::new())));
+            assert_eq!(again, Ok(Datagram::Swim(header, Vec::new())));
             assert!(members.len() <= plain.len());
         }
-        Ok(said) => assert_eq!(decode(&encode(&said)), Ok(said)),
-        Err(refused) => assert_eq!(refused, Refused::Malformed),
+        Ok(datagram) => assert_eq!(decode(&encode(&datagram)), Ok(datagram)),
+        Err(error) => assert_eq!(error, DatagramError::Malformed),
     }
 }
 
@@ -260,101 +272,108 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn life(name: &str, renewal: u32) -> Life {
+    fn identity(name: &str, renewal: u32) -> Identity {
         let address = "[2001:db8::1]:65535".parse().expect("an address");
-        Life { name: name.parse().expect("a name"), incarnation: u64::MAX, renewal, address }
+        Identity { name: name.parse().expect("a name"), incarnation: u64::MAX, renewal, address }
     }
 
-    fn seal_of(key: u8) -> Seal {
-        Seal::new(&ClusterSecret::new([key; 32]).into())
+    fn cipher(key: u8) -> DatagramCipher {
+        DatagramCipher::new(&ClusterSecret::new([key; 32]).into())
     }
 
-    fn sealed(seal: &Seal, said: &Said) -> Vec<u8> {
+    fn encrypted(cipher: &DatagramCipher, datagram: &Datagram) -> Vec<u8> {
         let mut out = Vec::new();
-        assert!(seal.seal(&encode(said), &mut out));
+        assert!(cipher.encrypt(&encode(datagram), &mut out));
         out
     }
 
     #[test]
-    fn what_is_said_is_heard_and_the_longest_fits() {
-        let seal = seal_of(1);
-        let longest = life(&"n".repeat(100), u32::MAX);
-        let known = Known { life: longest.clone(), active: true };
-        for said in [
-            Said::Knock(life("a", 0)),
-            Said::Here(longest.clone(), Some(known)),
-            Said::Here(life("a", 0), None),
-            Said::Bye(longest.clone()),
+    fn datagrams_survive_a_round_trip_and_the_longest_fits() {
+        let cipher = cipher(1);
+        let longest = identity(&"n".repeat(100), u32::MAX);
+        let known = KnownIdentity { identity: longest.clone(), active: true };
+        for datagram in [
+            Datagram::Discover(identity("a", 0)),
+            Datagram::DiscoverReply(longest.clone(), Some(known)),
+            Datagram::DiscoverReply(identity("a", 0), None),
+            Datagram::Leave(longest.clone()),
         ] {
-            let mut datagram = sealed(&seal, &said);
-            assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
-            assert_eq!(seal.open(&mut datagram).and_then(|opened| decode(opened.plain)), Ok(said));
+            let mut bytes = encrypted(&cipher, &datagram);
+            assert!(bytes.len() <= DATAGRAM_BYTES_MAX);
+            assert_eq!(cipher.decrypt(&mut bytes).and_then(|opened| decode(opened.plain)), Ok(datagram));
         }
         let (src, dst) = (longest.clone(), longest.clone());
         let message = Message::PingReq { target: longest.clone(), probe_number: 9 };
         let header = Header { src, src_incarnation: u16::MAX, dst, message };
-        let mut plain = encode(&Said::Swim(header.clone(), Vec::new()));
+        let mut plain = encode(&Datagram::Swim(header.clone(), Vec::new()));
         let members = vec![foca::Member::alive(longest.clone()), foca::Member::down(longest)];
         plain.extend_from_slice(&2_u16.to_be_bytes());
         for member in &members {
             PostcardCodec.encode_member(member, &mut plain).expect("encoded");
         }
-        assert!(plain.len() <= BODY_BYTES_MAX + 1, "room for news of others beside the longest names");
-        assert_eq!(decode(&plain), Ok(Said::Swim(header, members)));
+        assert!(plain.len() <= BODY_BYTES_MAX + 1, "room for updates beside the longest names");
+        assert_eq!(decode(&plain), Ok(Datagram::Swim(header, members)));
     }
 
     #[test]
-    fn other_keys_and_every_change_are_noticed() {
-        let (seal, other) = (seal_of(1), seal_of(2));
-        let datagram = sealed(&seal, &Said::Knock(life("a", 0)));
-        assert_eq!(other.open(&mut datagram.clone()), Err(Refused::Forged));
+    fn other_keys_and_every_changed_bit_are_rejected() {
+        let (cipher, other) = (cipher(1), cipher(2));
+        let datagram = encrypted(&cipher, &Datagram::Discover(identity("a", 0)));
+        assert_eq!(other.decrypt(&mut datagram.clone()), Err(DatagramError::Unauthenticated));
         let both = ClusterSecrets::new(ClusterSecret::new([2; 32]), Some(ClusterSecret::new([1; 32])));
-        let both = Seal::new(&both);
-        let plain = encode(&Said::Knock(life("a", 0)));
-        let by = |by_other| Ok(Opened { plain: &plain, by_other });
-        assert_eq!(both.open(&mut datagram.clone()), by(true), "opened with the second secret");
-        let sent = sealed(&both, &Said::Knock(life("a", 0)));
-        assert_eq!(other.open(&mut sent.clone()), by(false), "sealed with the first secret");
+        let both = DatagramCipher::new(&both);
+        let plain = encode(&Datagram::Discover(identity("a", 0)));
+        let by = |other_secret| Ok(OpenedDatagram { plain: &plain, other_secret });
+        assert_eq!(both.decrypt(&mut datagram.clone()), by(true), "decrypted with the second secret");
+        let sent = encrypted(&both, &Datagram::Discover(identity("a", 0)));
+        assert_eq!(other.decrypt(&mut sent.clone()), by(false), "encrypted with the first secret");
         for bit in 0..datagram.len() * 8 {
             let mut changed = datagram.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(seal.open(&mut changed), Err(Refused::Forged), "bit {bit}");
+            assert_eq!(cipher.decrypt(&mut changed), Err(DatagramError::Unauthenticated), "bit {bit}");
         }
         for length in (0..datagram.len()).chain([DATAGRAM_BYTES_MAX + 1]) {
             let mut changed = datagram.clone();
             changed.resize(length, 0);
-            assert_eq!(seal.open(&mut changed), Err(Refused::Forged), "length {length}");
+            assert_eq!(cipher.decrypt(&mut changed), Err(DatagramError::Unauthenticated), "length {length}");
         }
-        assert!(sealed(&seal, &Said::Knock(life("a", 0))) != datagram, "no nonce is used twice");
-        assert!(!seal.seal(&[0; BODY_BYTES_MAX + 2], &mut Vec::new()));
+        assert!(
+            encrypted(&cipher, &Datagram::Discover(identity("a", 0))) != datagram,
+            "no nonce is used twice"
+        );
+        assert!(!cipher.encrypt(&[0; BODY_BYTES_MAX + 2], &mut Vec::new()));
     }
 
     #[test]
-    fn unsound_members_are_refused() {
+    fn unusable_addresses_are_malformed() {
         for address in ["0.0.0.0:1", "10.0.0.1:0", "[::]:1", "224.0.0.1:1"] {
-            let life = Life { address: address.parse().expect("an address"), ..life("a", 0) };
-            assert_eq!(decode(&encode(&Said::Knock(life))), Err(Refused::Malformed), "{address}");
+            let identity = Identity { address: address.parse().expect("an address"), ..identity("a", 0) };
+            assert_eq!(
+                decode(&encode(&Datagram::Discover(identity))),
+                Err(DatagramError::Malformed),
+                "{address}"
+            );
         }
-        let mut long = encode(&Said::Bye(life("a", 0)));
+        let mut long = encode(&Datagram::Leave(identity("a", 0)));
         long.push(0);
-        assert_eq!(decode(&long), Err(Refused::Malformed));
+        assert_eq!(decode(&long), Err(DatagramError::Malformed));
     }
 
     proptest! {
         #[test]
-        fn nothing_breaks_the_decoder(
+        fn the_decoder_accepts_any_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             kind in 0_u8..5,
             flip in any::<(usize, u8)>(),
         ) {
             fuzz_datagram(&bytes);
             let header = Header {
-                src: life("a", 1), src_incarnation: 3, dst: life("b", 2), message: Message::Gossip,
+                src: identity("a", 1), src_incarnation: 3, dst: identity("b", 2), message: Message::Gossip,
             };
             let mut plain = match kind {
-                0 => encode(&Said::Knock(life("a", 0))),
-                1 => encode(&Said::Here(life("a", 0), Some(Known { life: life("b", 7), active: false }))),
-                _ => encode(&Said::Swim(header, Vec::new())),
+                0 => encode(&Datagram::Discover(identity("a", 0))),
+                1 => encode(&Datagram::DiscoverReply(identity("a", 0), Some(KnownIdentity { identity: identity("b", 7), active: false }))),
+                _ => encode(&Datagram::Swim(header, Vec::new())),
             };
             plain.extend_from_slice(&bytes);
             fuzz_datagram(&plain);

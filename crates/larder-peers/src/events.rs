@@ -1,125 +1,129 @@
-//! What the network's user is told, in an order it can rely on: a member joins, then its links come up and go down,
-//! messages come only between the two, and a member leaves last.
+//! Events of the network, in a guaranteed order: a member joins first, its links come up and go down after that, messages
+//! arrive only while the inbound link is up, and a member leaves last.
 
-use crate::control::{Heard, Outgoing};
-use crate::member::{Change, Member, Peer, Why};
+use crate::control_links::{LinkEvent, OutboundLink};
+use crate::member::{Change, LeaveReason, Member, PeerId};
 use crate::name::Name;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Which of the two control links with a member.
+/// Direction of a control link with a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// The one that messages to it take.
-    To,
-    /// The one that messages from it take.
-    From,
+pub enum LinkDirection {
+    /// Carries messages to the member.
+    Outbound,
+    /// Carries messages from the member.
+    Inbound,
 }
 
-/// What happens in the network.
+/// An event of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A member has come.
+    /// A member joined.
     Joined(Member),
-    /// A member has gone. Its links are down.
-    Left(Member, Why),
-    /// A control link is up. `To`: messages to the member go now; it has none of the earlier ones. `From`: what it says
-    /// now it says afresh.
-    Up(Peer, Way),
-    /// A control link is down. Of the last messages on it some may be lost.
-    Down(Peer, Way),
-    /// A member says something.
-    Message(Peer, Bytes),
+    /// A member left. Its links are down.
+    Left(Member, LeaveReason),
+    /// A control link is up. No message of an earlier link in the same direction is delivered on it, so both sides must
+    /// send their state again.
+    LinkUp(PeerId, LinkDirection),
+    /// A control link is down. The last messages on it may be lost.
+    LinkDown(PeerId, LinkDirection),
+    /// A member sent a message.
+    Message(PeerId, Bytes),
 }
 
-/// The network's events.
+/// Receiver of the network's events.
 #[derive(Debug)]
 pub struct Events {
-    heard: mpsc::Receiver<Heard>,
-    order: Order,
+    receiver: mpsc::Receiver<LinkEvent>,
+    sequencer: EventSequencer,
 }
 
 impl Events {
-    pub(crate) fn new(heard: mpsc::Receiver<Heard>) -> Self {
-        Self { heard, order: Order::default() }
+    pub(crate) fn new(receiver: mpsc::Receiver<LinkEvent>) -> Self {
+        Self { receiver, sequencer: EventSequencer::default() }
     }
 
-    /// The next event; `None` when the network has ended. Dropping the future loses none. From the return of `Up` with
-    /// [`Way::To`] on, messages to that member are taken.
+    /// Waits for the next event; `None` when the network has ended. Cancel safe. Messages to a member are accepted from the
+    /// return of [`Event::LinkUp`] with [`LinkDirection::Outbound`] on.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some((event, link)) = self.order.ready.pop_front() {
+            if let Some((event, link)) = self.sequencer.ready.pop_front() {
                 if let Some(link) = link {
                     link.open();
                 }
                 return Some(event);
             }
-            self.order.take(self.heard.recv().await?);
+            self.sequencer.push(self.receiver.recv().await?);
         }
     }
 }
 
-/// Puts what is heard into order.
+/// Puts the events of membership and of links into the guaranteed order.
 #[derive(Debug, Default)]
-struct Order {
-    /// With the number of its coming.
-    members: BTreeMap<Name, (Peer, u64)>,
-    links: BTreeMap<u64, (Peer, Way)>,
-    ready: VecDeque<(Event, Option<Arc<Outgoing>>)>,
+struct EventSequencer {
+    /// Members that have joined, each with the number of its joining.
+    members: BTreeMap<Name, (PeerId, u64)>,
+    /// Links that are up, by link id.
+    links: BTreeMap<u64, (PeerId, LinkDirection)>,
+    /// Events to deliver, each with the link that opens when the event is delivered.
+    ready: VecDeque<(Event, Option<Arc<OutboundLink>>)>,
 }
 
-impl Order {
-    fn take(&mut self, heard: Heard) {
-        match heard {
-            Heard::Changed(Change::Joined(member), epoch) => {
-                self.members.insert(member.name.clone(), (member.peer(), epoch));
+impl EventSequencer {
+    /// Adds an event, or drops it if its link or member is gone.
+    fn push(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Membership(Change::Joined(member), epoch) => {
+                self.members.insert(member.name.clone(), (member.id(), epoch));
                 self.ready.push_back((Event::Joined(member), None));
             }
-            Heard::Changed(Change::Left(member, why), _) => {
+            LinkEvent::Membership(Change::Left(member, reason), _) => {
                 self.members.remove(&member.name);
-                self.end(|(peer, _)| peer.name == member.name);
-                self.ready.push_back((Event::Left(member, why), None));
+                self.end_links(|(peer, _)| peer.name == member.name);
+                self.ready.push_back((Event::Left(member, reason), None));
             }
-            Heard::OutUp { id, peer, link } => {
+            LinkEvent::OutboundUp { id, peer, link } => {
                 if self.members.get(&peer.name).is_some_and(|(known, _)| *known == peer) {
-                    self.up(id, peer, Way::To, Some(link));
+                    self.add_link(id, peer, LinkDirection::Outbound, Some(link));
                 }
             }
-            Heard::InUp { id, peer, epoch } => {
+            LinkEvent::InboundUp { id, peer, epoch } => {
                 if self.members.get(&peer.name) == Some(&(peer.clone(), epoch)) {
-                    self.up(id, peer, Way::From, None);
+                    self.add_link(id, peer, LinkDirection::Inbound, None);
                 }
             }
-            Heard::Message { id, message } => {
+            LinkEvent::Message { id, message } => {
                 if let Some((peer, _)) = self.links.get(&id) {
                     self.ready.push_back((Event::Message(peer.clone(), message), None));
                 }
             }
-            Heard::Down { id } => {
-                if let Some((peer, way)) = self.links.remove(&id) {
-                    self.ready.push_back((Event::Down(peer, way), None));
+            LinkEvent::Down { id } => {
+                if let Some((peer, direction)) = self.links.remove(&id) {
+                    self.ready.push_back((Event::LinkDown(peer, direction), None));
                 }
             }
         }
     }
 
-    /// One link each way: a newer one ends the older.
-    fn up(&mut self, id: u64, peer: Peer, way: Way, link: Option<Arc<Outgoing>>) {
-        self.end(|(other, its)| *other == peer && *its == way);
-        self.links.insert(id, (peer.clone(), way));
-        self.ready.push_back((Event::Up(peer, way), link));
+    /// Adds a link. There is one link in each direction, so a newer one ends the older one.
+    fn add_link(&mut self, id: u64, peer: PeerId, direction: LinkDirection, link: Option<Arc<OutboundLink>>) {
+        self.end_links(|(other, its)| *other == peer && *its == direction);
+        self.links.insert(id, (peer.clone(), direction));
+        self.ready.push_back((Event::LinkUp(peer, direction), link));
     }
 
-    fn end(&mut self, which: impl Fn(&(Peer, Way)) -> bool) {
+    /// Ends the links for which `selected` is true.
+    fn end_links(&mut self, selected: impl Fn(&(PeerId, LinkDirection)) -> bool) {
         let ready = &mut self.ready;
         self.links.retain(|_, link| {
-            let ends = which(link);
-            if ends {
-                ready.push_back((Event::Down(link.0.clone(), link.1), None));
+            let handshaker = selected(link);
+            if handshaker {
+                ready.push_back((Event::LinkDown(link.0.clone(), link.1), None));
             }
-            !ends
+            !handshaker
         });
     }
 }
@@ -134,30 +138,33 @@ mod tests {
     }
 
     #[test]
-    fn links_live_within_their_members_coming_and_going() {
-        let mut order = Order::default();
+    fn links_are_up_only_while_their_member_is_joined() {
+        let mut sequencer = EventSequencer::default();
         let (a, message) = (member("a", 1), Bytes::from_static(b"said"));
-        let peer = a.peer();
-        let up = |id, epoch| Heard::InUp { id, peer: peer.clone(), epoch };
-        for heard in [
+        let peer = a.id();
+        let up = |id, epoch| LinkEvent::InboundUp { id, peer: peer.clone(), epoch };
+        for event in [
             up(1, 7),
-            Heard::Message { id: 1, message: message.clone() },
-            Heard::Changed(Change::Joined(a.clone()), 7),
+            LinkEvent::Message { id: 1, message: message.clone() },
+            LinkEvent::Membership(Change::Joined(a.clone()), 7),
             up(2, 6),
             up(3, 7),
-            Heard::Message { id: 3, message: message.clone() },
-            Heard::Message { id: 1, message: message.clone() },
+            LinkEvent::Message { id: 3, message: message.clone() },
+            LinkEvent::Message { id: 1, message: message.clone() },
             up(4, 7),
-            Heard::Message { id: 3, message: message.clone() },
-            Heard::Down { id: 3 },
-            Heard::Changed(Change::Left(a.clone(), Why::Lost), 0),
-            Heard::Message { id: 4, message: message.clone() },
-            Heard::Down { id: 4 },
+            LinkEvent::Message { id: 3, message: message.clone() },
+            LinkEvent::Down { id: 3 },
+            LinkEvent::Membership(Change::Left(a.clone(), LeaveReason::Lost), 0),
+            LinkEvent::Message { id: 4, message: message.clone() },
+            LinkEvent::Down { id: 4 },
         ] {
-            order.take(heard);
+            sequencer.push(event);
         }
-        let events: Vec<Event> = order.ready.into_iter().map(|(event, _)| event).collect();
-        let (up, down) = (Event::Up(peer.clone(), Way::From), Event::Down(peer.clone(), Way::From));
+        let events: Vec<Event> = sequencer.ready.into_iter().map(|(event, _)| event).collect();
+        let (up, down) = (
+            Event::LinkUp(peer.clone(), LinkDirection::Inbound),
+            Event::LinkDown(peer.clone(), LinkDirection::Inbound),
+        );
         let expected = [
             Event::Joined(a.clone()),
             up.clone(),
@@ -165,9 +172,9 @@ mod tests {
             down.clone(),
             up,
             down,
-            Event::Left(a, Why::Lost),
+            Event::Left(a, LeaveReason::Lost),
         ];
         assert_eq!(events, expected);
-        assert!(order.links.is_empty() && order.members.is_empty());
+        assert!(sequencer.links.is_empty() && sequencer.members.is_empty());
     }
 }

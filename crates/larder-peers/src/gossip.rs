@@ -1,21 +1,22 @@
-//! Who is in the cluster: SWIM (Das, Gupta and Motivala, DSN 2002) by the library foca, over sealed datagrams.
+//! Membership of the cluster: SWIM (Das, Gupta and Motivala, DSN 2002), implemented by the library foca, over encrypted
+//! datagrams.
 //!
-//! foca keeps what is known of members and decides what to tell whom; this drives it with a socket and a clock, and adds
-//! what it leaves open:
+//! foca holds the state of members and decides which messages to send. This module drives foca with a socket and a clock,
+//! and adds:
 //!
-//! - Whoever knows only an address knocks there, is told who lives there, and introduces itself by name. Seeds are found
-//!   so, and members that were lost: a partition heals by itself.
-//! - A member that others have declared down comes back as a later renewal of its life, at once the first time and then
-//!   ever more slowly, so that two processes with one name cannot drive each other.
-//! - Of two processes with one name and different addresses the newer is the member; the older stays outside, says so in
-//!   its log, and comes back when the newer has gone. A process whose host's clock has gone back takes the next number
-//!   after that of its last life.
-//! - A member that leaves tells all others itself.
+//! - Discovery. A process that knows only an address asks it for its identity, and then joins. Seeds are found in this
+//!   way. So are members that were lost, and so a partition heals without intervention.
+//! - Rejoining. A member that was declared down rejoins with a higher renewal number: at once the first time, then with
+//!   growing delays, so that two processes with one name do not displace each other in a loop.
+//! - Name conflicts. Of two processes with one name and different addresses the newer one is the member. The older one
+//!   stays outside, logs an error, and rejoins when the newer one has left. A process whose host's clock has gone back
+//!   takes the incarnation after that of its predecessor.
+//! - Leaving. A member that leaves announces it to all others directly.
 
 use crate::config::GossipConfig;
 use crate::counters::Counters;
 use crate::keyring::Keyring;
-use crate::member::{Change, Member, Own};
+use crate::member::{Change, LocalMember, Member};
 use crate::seeds::Seed;
 use driver::Driver;
 use std::io;
@@ -25,31 +26,31 @@ use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, oneshot, watch};
 
 mod driver;
-mod outlet;
+mod runtime;
 #[cfg(test)]
 mod tests;
 
-/// Changes given to the receiver before it has taken them; others wait here, and those that cancel out go.
+/// Capacity of the channel of changes. Further changes wait in the driver, where a join and its leave cancel out.
 const CHANGES_MAX: usize = 16;
 
-/// Test only: addresses that datagrams neither go to nor come from.
+/// Test only: addresses to and from which datagrams are dropped.
 #[cfg(test)]
-pub(crate) type Gate = Arc<std::sync::Mutex<std::collections::BTreeSet<SocketAddr>>>;
+pub(crate) type BlockedAddresses = Arc<std::sync::Mutex<std::collections::BTreeSet<SocketAddr>>>;
 
-/// What membership starts with.
+/// Arguments of [`Membership::start`].
 #[derive(Debug)]
 pub(crate) struct Start {
-    pub(crate) own: Arc<Own>,
+    pub(crate) local: Arc<LocalMember>,
     pub(crate) address: SocketAddr,
     pub(crate) keyring: Arc<Keyring>,
     pub(crate) seeds: Vec<Seed>,
     pub(crate) config: GossipConfig,
     pub(crate) counters: Arc<Counters>,
     #[cfg(test)]
-    pub(crate) gate: Gate,
+    pub(crate) blocked: BlockedAddresses,
 }
 
-/// Membership of a cluster. Dropping it ends it without a word, as a crash does.
+/// Handle to the membership task. Dropping it stops the task without an announcement, as a crash would.
 #[derive(Debug)]
 pub(crate) struct Membership {
     view: watch::Receiver<Arc<[Member]>>,
@@ -58,27 +59,27 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Starts on a socket; changes come out of the receiver.
+    /// Starts membership on a socket. Returns the handle and a receiver of changes.
     pub(crate) fn start(start: Start, socket: UdpSocket) -> io::Result<(Self, mpsc::Receiver<Change>)> {
-        let (view, viewed) = watch::channel(Arc::from([]));
-        let (leave, left) = mpsc::channel(1);
-        let (changes, changed) = mpsc::channel(CHANGES_MAX);
+        let (view, view_receiver) = watch::channel(Arc::from([]));
+        let (leave, leave_receiver) = mpsc::channel(1);
+        let (changes, changes_receiver) = mpsc::channel(CHANGES_MAX);
         let driver = Driver::new(start, socket, view)?;
-        let task = tokio::spawn(driver.run(changes, left)).abort_handle();
-        Ok((Self { view: viewed, leave, task }, changed))
+        let task = tokio::spawn(driver.run(changes, leave_receiver)).abort_handle();
+        Ok((Self { view: view_receiver, leave, task }, changes_receiver))
     }
 
-    /// The other members, by name.
+    /// The other members, ordered by name.
     pub(crate) fn members(&self) -> Arc<[Member]> {
         Arc::clone(&self.view.borrow())
     }
 
-    /// Leaves in good order: tells all others, then ends.
+    /// Announces to all others that this member leaves, then stops.
     pub(crate) async fn leave(&self) {
-        let (done, ended) = oneshot::channel();
+        let (done, done_receiver) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
-            // An error says that it has ended already.
-            let _ = ended.await;
+            // An error means that the task has stopped already.
+            let _ = done_receiver.await;
         }
     }
 }

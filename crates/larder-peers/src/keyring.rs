@@ -1,6 +1,6 @@
-//! The secrets of a running member, which can change, and the links that were made with each.
+//! The current secrets of a member, which can change at run time, and the number of links that use each.
 
-use crate::counters::{Counters, rise};
+use crate::counters::{Counters, increment};
 use crate::secret::{ClusterSecret, ClusterSecrets};
 use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,11 +10,11 @@ use std::{fmt, io};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
-/// The secrets of a running member.
+/// The current secrets of a member.
 #[derive(Debug)]
 pub(crate) struct Keyring {
     secrets: watch::Sender<ClusterSecrets>,
-    /// Links that are up, by the secret that they were made with.
+    /// Number of open links by secret.
     links: Mutex<Vec<(ClusterSecret, u64)>>,
     counters: Arc<Counters>,
 }
@@ -24,46 +24,46 @@ impl Keyring {
         Arc::new(Self { secrets: watch::Sender::new(secrets), links: Mutex::default(), counters })
     }
 
-    /// The secrets at this time.
-    pub(crate) fn now(&self) -> ClusterSecrets {
+    /// The current secrets.
+    pub(crate) fn current(&self) -> ClusterSecrets {
         self.secrets.borrow().clone()
     }
 
-    /// The secrets, and each change of them.
-    pub(crate) fn watch(&self) -> watch::Receiver<ClusterSecrets> {
+    /// A receiver of the current secrets and of each change.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<ClusterSecrets> {
         self.secrets.subscribe()
     }
 
     /// Replaces the secrets. Returns whether they differ from those before.
     pub(crate) fn set(&self, secrets: ClusterSecrets) -> bool {
-        let changed = self.secrets.send_if_modified(|now| {
-            let changed = *now != secrets;
-            *now = secrets;
+        let changed = self.secrets.send_if_modified(|current| {
+            let changed = *current != secrets;
+            *current = secrets;
             changed
         });
-        self.count(&self.links());
+        self.update_gauge(&self.links());
         changed
     }
 
-    /// Binds a link's stream to the secret that the link was made with.
-    pub(crate) fn bind<S>(self: &Arc<Self>, stream: S, secret: ClusterSecret) -> Keyed<S> {
+    /// Binds a link's stream to the secret that authenticated the link.
+    pub(crate) fn bind<S>(self: &Arc<Self>, stream: S, secret: ClusterSecret) -> KeyedStream<S> {
         let mut links = self.links();
         match links.iter_mut().find(|(one, _)| *one == secret) {
             Some((_, count)) => *count += 1,
             None => links.push((secret.clone(), 1)),
         }
-        self.count(&links);
+        self.update_gauge(&links);
         drop(links);
-        let [read, write] = [(); 2].map(|()| Box::pin(self.revoked(&secret)) as Revoked);
-        Keyed { stream, read, write, is_counted: false, keyring: Arc::clone(self), secret }
+        let [read, write] = [(); 2].map(|()| Box::pin(self.revoked(&secret)) as Revocation);
+        KeyedStream { stream, read, write, is_counted: false, keyring: Arc::clone(self), secret }
     }
 
-    /// Waits until a secret is no longer accepted. Ready at once if the secret is not accepted now.
+    /// Waits until a secret is no longer accepted. Returns at once if the secret is not accepted now.
     fn revoked(&self, secret: &ClusterSecret) -> impl Future<Output = ()> + Send + Sync + use<> {
-        let (mut secrets, secret) = (self.watch(), secret.clone());
+        let (mut secrets, secret) = (self.subscribe(), secret.clone());
         async move {
-            if secrets.wait_for(|now| !now.contains(&secret)).await.is_err() {
-                // A link keeps the sender alive, so there is no error.
+            if secrets.wait_for(|current| !current.contains(&secret)).await.is_err() {
+                // Unreachable while a link exists, because the link keeps the sender alive.
                 std::future::pending::<()>().await;
             }
         }
@@ -71,59 +71,60 @@ impl Keyring {
 
     /// Waits until this member sends with another secret.
     pub(crate) async fn replaced(&self, secret: &ClusterSecret) {
-        // The sender lives as long as this reference: no error.
-        let _ = self.watch().wait_for(|now| now.first() != secret).await;
+        // Cannot fail: `self` holds the sender.
+        let _ = self.subscribe().wait_for(|current| current.first() != secret).await;
     }
 
     fn links(&self) -> MutexGuard<'_, Vec<(ClusterSecret, u64)>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, links: &[(ClusterSecret, u64)]) {
+    /// Sets the gauge of links whose secret is not the first.
+    fn update_gauge(&self, links: &[(ClusterSecret, u64)]) {
         let secrets = self.secrets.borrow();
         let others = links.iter().filter(|(secret, _)| secret != secrets.first()).map(|(_, count)| count);
         self.counters.links_other_secret.store(others.sum(), Relaxed);
     }
 }
 
-/// Ready once a link's secret is no longer accepted.
-type Revoked = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+/// Completes when a link's secret is no longer accepted.
+type Revocation = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 /// The stream of a link. Reads and writes fail once the link's secret is no longer accepted.
-pub(crate) struct Keyed<S> {
+pub(crate) struct KeyedStream<S> {
     stream: S,
     /// Wakes the reader.
-    read: Revoked,
-    /// Wakes the writer: a link whose peer takes no bytes may not read.
-    write: Revoked,
-    /// Whether the link is in the count of revoked links.
+    read: Revocation,
+    /// Wakes the writer. A link whose peer reads nothing may have no pending read.
+    write: Revocation,
+    /// Whether the link has been counted as revoked.
     is_counted: bool,
     keyring: Arc<Keyring>,
     secret: ClusterSecret,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Keyed<S> {
+impl<S: fmt::Debug> fmt::Debug for KeyedStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
-impl<S> Keyed<S> {
-    /// Counts the link among the revoked links, once.
+impl<S> KeyedStream<S> {
+    /// Counts the link as revoked, once.
     fn count_revoked(&mut self) {
         if !std::mem::replace(&mut self.is_counted, true) {
-            rise(&self.keyring.counters.links_revoked);
-            tracing::info!("link to a peer ended: its cluster secret is no longer accepted");
+            increment(&self.keyring.counters.links_revoked);
+            tracing::info!("peer link: closed, its cluster secret is no longer accepted");
         }
     }
 
-    /// Waits until the secret of the link is no longer accepted.
+    /// Waits until the link's secret is no longer accepted.
     pub(crate) fn revoked(&self) -> impl Future<Output = ()> + Send + Sync + use<S> {
         self.keyring.revoked(&self.secret)
     }
 
-    /// Returns an error if the secret is no longer accepted, also at later calls.
-    fn check(&mut self, cx: &mut Context<'_>, side: fn(&mut Self) -> &mut Revoked) -> io::Result<()> {
+    /// Returns an error if the secret is no longer accepted, at this and all later calls.
+    fn check(&mut self, cx: &mut Context<'_>, side: fn(&mut Self) -> &mut Revocation) -> io::Result<()> {
         if side(self).as_mut().poll(cx).is_pending() {
             return Ok(());
         }
@@ -141,15 +142,15 @@ impl<S> Keyed<S> {
         Ok(Pin::new(&mut self.stream))
     }
 
-    /// The secret that the link was made with.
+    /// The secret that authenticated the link.
     pub(crate) const fn secret(&self) -> &ClusterSecret {
         &self.secret
     }
 }
 
-impl<S> Drop for Keyed<S> {
+impl<S> Drop for KeyedStream<S> {
     fn drop(&mut self) {
-        // A link can be given up for another reason before its reader sees that the secret has gone.
+        // The link can be dropped for another reason before its reader notices the revocation.
         if !self.keyring.secrets.borrow().contains(&self.secret) {
             self.count_revoked();
         }
@@ -158,11 +159,11 @@ impl<S> Drop for Keyed<S> {
             *count -= 1;
         }
         links.retain(|(_, count)| *count > 0);
-        self.keyring.count(&links);
+        self.keyring.update_gauge(&links);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Keyed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for KeyedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.check(cx, |keyed| &mut keyed.read)?;
@@ -170,7 +171,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Keyed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Keyed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for KeyedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.writer(cx)?.poll_write(cx, buf)
     }
@@ -206,13 +207,13 @@ mod tests {
     const NEW: ClusterSecret = ClusterSecret::new([2; 32]);
 
     #[tokio::test]
-    async fn links_are_counted_by_secret_and_fail_with_its_end() {
+    async fn links_are_counted_by_secret_and_fail_after_its_removal() {
         let counters = Arc::<Counters>::default();
         let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
         let (mut far, near) = duplex(64);
         let (mut old, new) = (keyring.bind(near, OLD), keyring.bind((), NEW));
         let others = || counters.read().links_other_secret;
-        assert_eq!(others(), 1, "only the link of the other side's next secret");
+        assert_eq!(others(), 1, "only the link with the other secret");
         assert!(keyring.set(ClusterSecrets::new(OLD, Some(NEW))));
         assert!(!keyring.set(ClusterSecrets::new(OLD, Some(NEW))), "nothing has changed");
         assert!(keyring.set(ClusterSecrets::new(NEW, Some(OLD))));
@@ -234,12 +235,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_link_that_only_writes_ends_with_its_secret() {
+    async fn a_link_that_only_writes_is_closed_with_its_secret() {
         let counters = Arc::<Counters>::default();
         let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
         let (_far, near) = duplex(4);
         let mut link = keyring.bind(near, OLD);
-        // The other side takes 4 bytes and then no more.
+        // The pipe takes 4 bytes and then blocks.
         let write = tokio::time::timeout(Duration::from_secs(30), link.write_all(b"more than four"));
         let (ended, ()) = tokio::join!(write, async {
             tokio::task::yield_now().await;
@@ -253,11 +254,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_link_that_is_made_while_its_secret_is_removed_ends() {
+    async fn a_link_opened_while_its_secret_is_removed_is_closed() {
         let counters = Arc::<Counters>::default();
         let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
         let (_far, near) = duplex(64);
-        // The handshake has used the old secret; the link is bound after the reload.
+        // The handshake used the old secret, and the link is bound after the reload.
         assert!(keyring.set(NEW.into()));
         let mut link = keyring.bind(near, OLD);
         link.revoked().await;

@@ -1,46 +1,46 @@
-//! The live network between peers: who is there, connections to them, messages, and forwarded requests.
+//! The network between the peers of a cluster: membership, control messages and forwarded requests.
 //!
 //! ```text
-//! Network --- Membership: SWIM over sealed datagrams (UDP) ------------- Joined, Left
-//!         --- control links: messages, one way each (TCP, Noise) ------- Up, Message, Down
+//! Network --- Membership: SWIM over encrypted datagrams (UDP) ---------- Joined, Left
+//!         --- control links: one-way message streams (TCP, Noise) ------ LinkUp, Message, LinkDown
 //!         --- data links: forwarded requests, HTTP/2 (TCP, Noise)
-//!         --- port: accepts both kinds of links
+//!         --- Acceptor: accepts both kinds of links
 //! ```
 //!
-//! All of it listens on one port number. Whoever has a secret of the cluster is a member; nobody else can read, change or
-//! add anything. What messages say is the cooperation protocol's matter, not this one's. Everything has a limit, and each
-//! limit an outcome that is counted: see [`Counters`].
+//! All of it listens on one port number, TCP and UDP. A process that has a secret of the cluster is a member; no other
+//! process can read, change or inject traffic. The crate does not interpret messages: their content belongs to the
+//! cooperation protocol. Every resource has a limit, and each limit has an outcome that is counted: see [`Counters`].
 
+mod acceptor;
 pub mod config;
-mod connect;
-mod control;
+mod control_links;
 mod counters;
+mod data_links;
 mod datagram;
 mod events;
 mod gossip;
+mod handshaker;
 mod hello;
 mod keyring;
-mod links;
 mod member;
 mod name;
 mod network;
 mod noise;
-mod port;
 mod secret;
 mod seeds;
 
+pub use acceptor::Service;
 pub use config::{ConfigError, ControlConfig, GossipConfig, LinksConfig, PeersConfig};
-pub use connect::LinkError;
-pub use control::{MESSAGE_BYTES_MAX, SendError};
-pub use counters::{Counted, Counters};
+pub use control_links::{MESSAGE_BYTES_MAX, SendError};
+pub use counters::{CounterValues, Counters};
+pub use data_links::{BodyError, ForwardError, ReplyBody};
 #[doc(hidden)]
 pub use datagram::fuzz_datagram;
-pub use events::{Event, Events, Way};
-pub use links::{BodyError, ForwardError, ReplyBody, Sent};
-pub use member::{Member, Peer, Why};
+pub use events::{Event, Events, LinkDirection};
+pub use handshaker::LinkError;
+pub use member::{LeaveReason, Member, PeerId};
 pub use name::{NAME_BYTES_MAX, Name, NameError};
 pub use network::{Network, NetworkError};
 pub use noise::NoiseError;
-pub use port::Service;
 pub use secret::{ClusterSecret, ClusterSecrets, PROOF_FIELD};
 pub use seeds::{Seed, SeedError};

@@ -1,65 +1,66 @@
-//! Who is in the cluster.
+//! Members of the cluster.
 
 use crate::name::Name;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A member as others know it.
+/// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member {
-    /// Its name.
+    /// The member's name.
     pub name: Name,
-    /// Which life of that name it is: of two, the higher is the newer. Milliseconds since 1970 at its start.
+    /// Identifies one process among all processes that have had this name; the higher number is the newer process. It is
+    /// the time of the process's start, in milliseconds since 1970.
     pub incarnation: u64,
-    /// Where it listens, for links and for membership.
+    /// The address on which the member listens for links and for datagrams of membership.
     pub address: SocketAddr,
 }
 
-/// One life of a member, as links name it.
+/// Identifies one process of a member: name and incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Peer {
-    /// Its name.
+pub struct PeerId {
+    /// The member's name.
     pub name: Name,
-    /// Which life of that name.
+    /// See [`Member::incarnation`].
     pub incarnation: u64,
 }
 
 impl Member {
-    /// The life it is.
-    pub fn peer(&self) -> Peer {
-        Peer { name: self.name.clone(), incarnation: self.incarnation }
+    /// The member's id.
+    pub fn id(&self) -> PeerId {
+        PeerId { name: self.name.clone(), incarnation: self.incarnation }
     }
 }
 
-/// Why a member has gone.
+/// Why a member left the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// It said so: what is under way with it may end.
-    Said,
-    /// It no longer answered, or others say so: what is under way with it is cut.
+pub enum LeaveReason {
+    /// The member announced that it leaves: requests in flight may finish.
+    Announced,
+    /// The failure detector declared the member down: its links are closed.
     Lost,
-    /// There is a newer life of its name, or it has moved.
+    /// A newer process has the member's name, or the member has another address.
     Replaced,
 }
 
 /// A change of membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A member has come.
+    /// A member joined.
     Joined(Member),
-    /// A member that had come has gone.
-    Left(Member, Why),
+    /// A member that had joined has left.
+    Left(Member, LeaveReason),
 }
 
-/// This member.
+/// Identity of this process in the cluster.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct LocalMember {
     pub(crate) name: Name,
-    /// Changes only when this host's clock proves to have gone back since its last life.
+    /// Changes only if the host's clock has gone back since the last process of this name.
     incarnation: AtomicU64,
 }
 
-impl Own {
+impl LocalMember {
     pub(crate) fn new(name: Name, incarnation: u64) -> Self {
         Self { name, incarnation: AtomicU64::new(incarnation) }
     }

@@ -1,21 +1,21 @@
-//! What a peer is called. A name stays with a peer over restarts and moves.
+//! Names of peers. A peer keeps its name when it restarts or gets another address.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Longest name. Bytes. A datagram of membership holds three of them beside what it says of others.
+/// Longest name. Bytes. A membership datagram can hold three names of this length and still carry news.
 pub const NAME_BYTES_MAX: usize = 100;
 
-/// The name of a peer: 1 to 100 printable ASCII characters. Cheap to clone; ordered as bytes are.
+/// The name of a peer: 1 to 100 printable ASCII characters. Cheap to clone; ordered by bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Arc<str>);
 
-/// A text that is no name. The operator's to mend, or a peer of another version.
+/// The text is not a valid name. The configuration is wrong, or a peer runs another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a peer's name has 1 to {NAME_BYTES_MAX} printable ASCII characters")]
+#[error("invalid peer name: use 1 to {NAME_BYTES_MAX} printable ASCII characters")]
 pub struct NameError;
 
 impl Name {

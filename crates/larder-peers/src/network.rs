@@ -1,16 +1,16 @@
-//! The network as a member uses it.
+//! The handle of a member to the network: start, send, forward, leave.
 
+use crate::acceptor::{Acceptor, Phase, Service};
 use crate::config::{ConfigError, LinksConfig, PeersConfig};
-use crate::connect::Ends;
-use crate::control::{Heard, Inbound, Outbound, SendError, Table};
+use crate::control_links::{InboundLinks, LinkEvent, MemberTable, OutboundLinks, SendError};
 use crate::counters::Counters;
+use crate::data_links::{BodyError, DataLinks, ForwardError, ReplyBody};
 use crate::events::Events;
 use crate::gossip::{self, Membership};
+use crate::handshaker::Handshaker;
 use crate::keyring::Keyring;
-use crate::links::{BodyError, ForwardError, Links, ReplyBody};
-use crate::member::{Change, Member, Own};
+use crate::member::{Change, LocalMember, Member};
 use crate::name::Name;
-use crate::port::{Phase, Port, Service};
 use crate::secret::ClusterSecrets;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -27,103 +27,110 @@ use tokio::time::timeout;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Attempts to find a port that is free for TCP and UDP.
+/// Maximum attempts to find a port that is free for both TCP and UDP.
 const BIND_ATTEMPTS: usize = 16;
-/// Time that cut connections get to be dropped when a member leaves.
-const CUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum wait for aborted connections to be dropped when a member leaves.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why there is no network.
+/// Why the network cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// A value is out of its range. The operator's to mend.
+    /// A value of the configuration is out of range.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    /// The address cannot be bound.
+    #[error("cannot listen on {address} (TCP and UDP): {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A member's part of the network. Dropping it ends it without a word, as a crash does.
+/// A member's handle to the network. Dropping it closes everything without an announcement, as a crash would.
 #[derive(Debug)]
 pub struct Network {
-    local: SocketAddr,
-    own: Arc<Own>,
+    local_addr: SocketAddr,
+    local: Arc<LocalMember>,
     membership: Membership,
-    links: Arc<Links>,
-    outbound: Arc<Outbound>,
+    links: Arc<DataLinks>,
+    outbound: Arc<OutboundLinks>,
     counters: Arc<Counters>,
     keyring: Arc<Keyring>,
     phase: watch::Sender<Phase>,
     drain_timeout: Duration,
-    hub: AbortHandle,
-    port: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    changes_task: AbortHandle,
+    acceptor_task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
     #[cfg(test)]
-    pub(crate) gate: gossip::Gate,
+    pub(crate) blocked: gossip::BlockedAddresses,
 }
 
 impl Network {
-    /// Listens, looks for others, and answers what they forward with `service`.
+    /// Binds the sockets, starts membership, and answers forwarded requests with `service`.
     ///
     /// # Errors
-    /// If the config is wrong or the address cannot be listened on.
+    /// If the config is invalid or the address cannot be bound.
     pub async fn start<S: Service>(config: PeersConfig, service: S) -> Result<(Self, Events), NetworkError> {
         config.check()?;
         let listen = config.listen;
         let failed = |source| NetworkError::Listen { address: listen, source };
         let (listener, socket) = bind(listen).await.map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
-        let mut address = config.advertise.unwrap_or(local);
+        let local_addr = listener.local_addr().map_err(failed)?;
+        let mut address = config.advertise.unwrap_or(local_addr);
         if address.port() == 0 {
-            address.set_port(local.port());
+            address.set_port(local_addr.port());
         }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let incarnation = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-        let own = Arc::new(Own::new(config.name.clone(), incarnation));
+        let local = Arc::new(LocalMember::new(config.name.clone(), incarnation));
         let counters = Arc::<Counters>::default();
         let keyring = Keyring::new(config.secrets.clone(), Arc::clone(&counters));
         #[cfg(test)]
-        let gate = gossip::Gate::default();
+        let blocked = gossip::BlockedAddresses::default();
         let start = gossip::Start {
-            own: Arc::clone(&own),
+            local: Arc::clone(&local),
             address,
             keyring: Arc::clone(&keyring),
             seeds: config.seeds.clone(),
             config: config.gossip,
             counters: Arc::clone(&counters),
             #[cfg(test)]
-            gate: Arc::clone(&gate),
+            blocked: Arc::clone(&blocked),
         };
         let (membership, changes) = Membership::start(start, socket).map_err(failed)?;
-        let ends = Arc::new(Ends {
-            own: Arc::clone(&own),
+        let handshaker = Arc::new(Handshaker {
+            local: Arc::clone(&local),
             keyring: Arc::clone(&keyring),
-            deadline: config.links.connect_timeout,
+            timeout: config.links.connect_timeout,
             counters: Arc::clone(&counters),
         });
-        let (heard, events) = mpsc::channel(config.control.events_max);
-        let (table, told) = watch::channel(Table::default());
-        let (phase, phased) = watch::channel(Phase::Serving);
-        let links = Arc::new(Links::new(config.links, Arc::clone(&ends)));
-        let outbound = Arc::new(Outbound::new(config.control, Arc::clone(&ends), heard.clone()));
-        let inbound = Inbound {
+        let (link_events, events) = mpsc::channel(config.control.events_max);
+        let (table, table_receiver) = watch::channel(MemberTable::default());
+        let (phase, phase_receiver) = watch::channel(Phase::Serving);
+        let links = Arc::new(DataLinks::new(config.links, Arc::clone(&handshaker)));
+        let outbound =
+            Arc::new(OutboundLinks::new(config.control, Arc::clone(&handshaker), link_events.clone()));
+        let inbound = InboundLinks {
             config: config.control,
             counters: Arc::clone(&counters),
-            table: told,
-            heard: heard.clone(),
+            table: table_receiver,
+            events: link_events.clone(),
         };
-        let port = Port { config: config.links, ends, inbound: Arc::new(inbound), service, phase: phased };
-        let port = tokio::spawn(port.run(listener));
-        let hub = hub(changes, heard, table, Arc::clone(&links), Arc::clone(&outbound));
+        let acceptor = Acceptor {
+            config: config.links,
+            handshaker,
+            inbound: Arc::new(inbound),
+            service,
+            phase: phase_receiver,
+        };
+        let acceptor_task = tokio::spawn(acceptor.run(listener));
+        let apply = apply_changes(changes, link_events, table, Arc::clone(&links), Arc::clone(&outbound));
         let LinksConfig { drain_timeout, .. } = config.links;
         let network = Self {
+            local_addr,
             local,
-            own,
             membership,
             links,
             outbound,
@@ -131,39 +138,40 @@ impl Network {
             keyring,
             phase,
             drain_timeout,
-            hub: tokio::spawn(hub).abort_handle(),
-            port: tokio::sync::Mutex::new(Some(port)),
+            changes_task: tokio::spawn(apply).abort_handle(),
+            acceptor_task: tokio::sync::Mutex::new(Some(acceptor_task)),
             #[cfg(test)]
-            gate,
+            blocked,
         };
         Ok((network, Events::new(events)))
     }
 
-    /// Where this member listens.
-    pub const fn local(&self) -> SocketAddr {
-        self.local
+    /// The address on which this member listens.
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
     }
 
     /// This member's name.
     pub fn name(&self) -> &Name {
-        &self.own.name
+        &self.local.name
     }
 
-    /// Which life of its name this is. Another one after a while if this host's clock has gone back.
+    /// This member's incarnation; see [`Member::incarnation`]. It is raised later if the host's clock has gone back since
+    /// the last process of this name.
     pub fn incarnation(&self) -> u64 {
-        self.own.incarnation()
+        self.local.incarnation()
     }
 
-    /// The other members, by name, as membership sees them now: events may say so later.
+    /// The other members now, ordered by name. The events of a change may come later.
     pub fn members(&self) -> Arc<[Member]> {
         self.membership.members()
     }
 
-    /// Forwards a request to a member and waits for its reply's head, without a limit on time. Dropping the future, or
-    /// the reply's body, ends the stream.
+    /// Forwards a request to a member and waits for the head of the reply, without a time limit. Dropping the future or
+    /// the reply's body resets the stream.
     ///
     /// # Errors
-    /// If there is no reply; [`ForwardError::sent`] says whether the request may have been worked on.
+    /// If there is no reply. [`ForwardError::may_be_processed`] tells whether the request is safe to send elsewhere.
     pub async fn forward<B>(
         &self,
         to: &Name,
@@ -176,26 +184,26 @@ impl Network {
         self.links.forward(to, request).await
     }
 
-    /// Sends a message to a member, after those sent before. Does not wait.
+    /// Queues a message to a member. Messages to one member arrive in order. Does not block.
     ///
     /// # Errors
-    /// If there is no link, its queue is full, or the message too long.
+    /// If there is no link, the link's queue is full, or the message is empty or too long.
     pub fn send(&self, to: &Name, message: Bytes) -> Result<(), SendError> {
         self.outbound.send(to, message)
     }
 
-    /// Sends a message to every member whose link is up; how many those are. Does not wait. A link whose queue is full is
-    /// made anew.
+    /// Queues a message to every member whose link is up, and returns the number of these members. Does not block. A
+    /// link whose queue is full is reconnected.
     ///
     /// # Errors
-    /// If the message is too long.
+    /// If the message is empty or too long.
     pub fn broadcast(&self, message: &Bytes) -> Result<usize, SendError> {
         self.outbound.broadcast(message)
     }
 
-    /// Replaces the secrets. What is sent from now on is sealed with the first one. Connections that this member has made
-    /// with another secret are made anew, and requests under way on them go on. Connections whose secret is no longer
-    /// accepted end at once, in both directions.
+    /// Replaces the secrets. From now on, this member sends with the first one. Connections that this member opened with
+    /// another secret are replaced by new ones; requests in flight on them finish. Connections whose secret is no longer
+    /// accepted are closed at once, in both directions.
     pub fn set_secrets(&self, secrets: ClusterSecrets) {
         let accepted = secrets.all().count();
         if self.keyring.set(secrets) {
@@ -204,46 +212,46 @@ impl Network {
     }
 
     #[cfg(test)]
-    pub(crate) const fn links(&self) -> &Arc<Links> {
+    pub(crate) const fn links(&self) -> &Arc<DataLinks> {
         &self.links
     }
 
-    /// What there is to count.
+    /// The network's counters.
     pub const fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Leaves in good order: tells the others, takes no more requests, lets those under way end within `drain_timeout`
-    /// and cuts the rest. What this member has forwarded goes on until the network is dropped. `true` if nothing was
-    /// cut.
+    /// Leaves the cluster: announces it, accepts no more requests, waits up to `drain_timeout` for requests in flight, and
+    /// aborts the rest. Requests that this member has forwarded continue until the network is dropped. Returns `true` if
+    /// nothing was aborted.
     pub async fn leave(&self) -> bool {
         self.membership.leave().await;
         self.phase.send_replace(Phase::Draining);
-        self.outbound.end();
-        let Some(mut port) = self.port.lock().await.take() else { return true };
-        if timeout(self.drain_timeout, &mut port).await.is_ok() {
+        self.outbound.close_all();
+        let Some(mut acceptor) = self.acceptor_task.lock().await.take() else { return true };
+        if timeout(self.drain_timeout, &mut acceptor).await.is_ok() {
             return true;
         }
-        self.phase.send_replace(Phase::Over);
-        // Cut connections are dropped when their tasks are next polled.
-        let _ = timeout(CUT_TIMEOUT, port).await;
+        self.phase.send_replace(Phase::Stopped);
+        // Aborted connections are dropped when their tasks are next polled.
+        let _ = timeout(ABORT_TIMEOUT, acceptor).await;
         false
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        self.hub.abort();
-        self.phase.send_replace(Phase::Over);
-        self.outbound.end();
-        self.links.end();
-        if let Some(port) = self.port.get_mut().take() {
-            port.abort();
+        self.changes_task.abort();
+        self.phase.send_replace(Phase::Stopped);
+        self.outbound.close_all();
+        self.links.abort_all();
+        if let Some(acceptor) = self.acceptor_task.get_mut().take() {
+            acceptor.abort();
         }
     }
 }
 
-/// Listens with TCP and UDP on the same port.
+/// Binds TCP and UDP to the same port.
 async fn bind(listen: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
     let mut attempts = if listen.port() == 0 { BIND_ATTEMPTS } else { 1 };
     loop {
@@ -257,34 +265,35 @@ async fn bind(listen: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
     }
 }
 
-/// Tells the user of each change, then has links made and ended. A user that is slow holds up changes, not membership.
-async fn hub(
+/// Reports each change of membership as an event, then opens or closes the member's links. A caller that is slow to take
+/// events delays links, but not membership.
+async fn apply_changes(
     mut changes: mpsc::Receiver<Change>,
-    heard: mpsc::Sender<Heard>,
-    table: watch::Sender<Table>,
-    links: Arc<Links>,
-    outbound: Arc<Outbound>,
+    events: mpsc::Sender<LinkEvent>,
+    table: watch::Sender<MemberTable>,
+    links: Arc<DataLinks>,
+    outbound: Arc<OutboundLinks>,
 ) {
     let mut epoch = 0;
     while let Some(change) = changes.recv().await {
         epoch += 1;
-        if heard.send(Heard::Changed(change.clone(), epoch)).await.is_err() {
+        if events.send(LinkEvent::Membership(change.clone(), epoch)).await.is_err() {
             return;
         }
         match change {
             Change::Joined(member) => {
                 table.send_modify(|table| {
-                    Arc::make_mut(table).insert(member.peer(), epoch);
+                    Arc::make_mut(table).insert(member.id(), epoch);
                 });
-                links.joined(member.clone());
-                outbound.joined(member);
+                links.add(member.clone());
+                outbound.add(member);
             }
             Change::Left(member, _) => {
                 table.send_modify(|table| {
-                    Arc::make_mut(table).remove(&member.peer());
+                    Arc::make_mut(table).remove(&member.id());
                 });
-                links.left(&member);
-                outbound.left(&member.name);
+                links.remove(&member);
+                outbound.remove(&member.name);
             }
         }
     }

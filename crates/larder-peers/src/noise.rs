@@ -1,18 +1,18 @@
-//! A byte stream between two peers over TCP, secret and unchanged on its way.
+//! An encrypted and authenticated byte stream between two peers over TCP.
 //!
-//! Both know a secret of the cluster and prove it by the Noise pattern NNpsk0 (The Noise Protocol Framework, revision 34,
-//! sections 7.4 and 9): there is nothing to tell members apart by but what they say of themselves, and each connection
-//! has keys of its own, so that a secret that becomes known later opens no recorded connection.
+//! Both sides prove that they know a secret of the cluster, by the Noise pattern NNpsk0 (The Noise Protocol Framework,
+//! revision 34, sections 7.4 and 9). The handshake does not authenticate names: a member is who it claims to be. Each
+//! connection has ephemeral keys, so a secret that leaks later does not decrypt recorded connections.
 //!
 //! ```text
-//! "lpeers", version  <------->  "lpeers", version      the prologue: nobody in between can change it
-//! psk, e   ------------------>  another secret fails here
+//! "lpeers", version  <------->  "lpeers", version      the prologue, covered by the handshake
+//! psk, e   ------------------>  a wrong secret fails here
 //!          <------------------  e, ee
 //! frames   <----------------->  frames
 //! ```
 //!
-//! A frame is its length in two bytes and a Noise message. An empty one ends a direction: a connection that ends
-//! without it was cut, and the reader is told. Written bytes wait until they fill a frame or are flushed.
+//! A frame is a length in two bytes and a Noise message. An empty frame ends a direction. If the connection ends without
+//! it, the reader gets an error. Written bytes are buffered until they fill a frame or are flushed.
 
 use snow::{Builder, HandshakeState, TransportState};
 use std::io;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
-/// Version of the protocol on links: of the handshake, of what links say first, and of control links.
+/// Version of the link protocol: handshake, hello and control messages.
 pub(crate) const VERSION: u16 = 1;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -32,40 +32,40 @@ const HEAD_BYTES: usize = 2;
 const TAG_BYTES: usize = 16;
 /// Longest Noise message (The Noise Protocol Framework, section 3). Bytes.
 const FRAME_BYTES_MAX: usize = 65_535;
-/// Most that one frame carries. Bytes.
+/// Maximum payload of a frame. Bytes.
 pub(crate) const PLAIN_BYTES_MAX: usize = FRAME_BYTES_MAX - TAG_BYTES;
-/// An ephemeral key and an empty payload's tag: each message of the handshake. Bytes.
+/// Length of a handshake message, in bytes: an ephemeral key and the tag of an empty payload.
 const HANDSHAKE_BYTES: usize = 32 + TAG_BYTES;
-/// What is read at once until a longer frame comes. Bytes.
+/// Size of the read buffer until a longer frame arrives. Bytes.
 const READ_BYTES_MIN: usize = 4 << 10;
 
-/// Why there is no stream.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NoiseError {
-    /// The network or the other host. A retry may help.
+    /// The network or the other host failed. A retry may help.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side has closed in the middle of the handshake, as one with another secret does.
-    #[error("turned away: the other side does not accept the cluster secret of this one, or is ending")]
-    TurnedAway,
-    /// The other side proved another secret. The operator's to mend.
-    #[error("the other side sends with a cluster secret that is not accepted here")]
-    Secret,
-    /// It took longer than allowed.
-    #[error("the handshake took too long")]
-    Slow,
-    /// What came does not begin as this protocol does.
-    #[error("the other side does not speak this protocol")]
-    Foreign,
-    /// The other side speaks another version of it.
-    #[error("the other side speaks version {0} of the protocol, not {VERSION}")]
+    /// The other side closed the connection during the handshake, as a peer with another secret does.
+    #[error("rejected: the peer does not accept this member's cluster secret, or is shutting down")]
+    Rejected,
+    /// The other side uses a secret that this member does not accept.
+    #[error("the peer uses a cluster secret that is not accepted here")]
+    WrongSecret,
+    /// The handshake took longer than allowed.
+    #[error("handshake timeout")]
+    Timeout,
+    /// The first bytes are not those of this protocol.
+    #[error("the other side does not speak larder's peer protocol")]
+    UnknownProtocol,
+    /// The other side speaks another version of the protocol.
+    #[error("the peer speaks version {0} of the peer protocol, this member version {VERSION}")]
     Version(u16),
-    /// There is no such cipher or no randomness. A retry does not help.
-    #[error("no handshake can be made here")]
-    Unable,
+    /// The cipher or the random source is not available. A retry does not help.
+    #[error("cryptography not available")]
+    CryptoUnavailable,
 }
 
-/// A stream of bytes to and from a peer.
+/// An encrypted stream to a peer.
 #[derive(Debug)]
 pub(crate) struct NoiseStream<S> {
     io: S,
@@ -74,93 +74,94 @@ pub(crate) struct NoiseStream<S> {
     output: Output,
 }
 
-/// What has been read and not yet taken.
+/// The receiving half: encrypted bytes from the socket and decrypted bytes for the reader.
 #[derive(Debug, Default)]
 struct Input {
-    /// Bytes from the socket: those from `start` to `end` are still to be opened.
-    sealed: Vec<u8>,
+    /// Bytes from the socket; those from `start` to `end` are not decrypted yet.
+    encrypted: Vec<u8>,
     start: usize,
     end: usize,
-    /// An opened frame: those from `at` are still to be taken.
+    /// A decrypted frame; the bytes from `offset` are not read yet.
     plain: Vec<u8>,
-    at: usize,
-    /// The last frame has come.
+    offset: usize,
+    /// The last frame has been received.
     ended: bool,
 }
 
-/// What has been written and not yet sent.
+/// The sending half: bytes from the writer and encrypted bytes for the socket.
 #[derive(Debug, Default)]
 struct Output {
-    /// Accepted, not yet sealed.
+    /// Written, not yet encrypted.
     staged: Vec<u8>,
-    /// A sealed frame: its bytes from `at` are still to be sent.
-    sealed: Vec<u8>,
-    at: usize,
-    /// The last frame has been sealed.
+    /// An encrypted frame; the bytes from `offset` are not sent yet.
+    encrypted: Vec<u8>,
+    offset: usize,
+    /// The last frame has been encrypted.
     ended: bool,
 }
 
-/// Shakes hands as the side that has connected.
+/// Does the handshake as the initiator.
 ///
 /// # Errors
-/// If the other side has another secret, is too slow, or speaks something else.
+/// If the other side has another secret, is too slow, or speaks another protocol.
 pub(crate) async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     mut io: S,
     psk: &[u8; 32],
-    deadline: Duration,
+    limit: Duration,
 ) -> Result<NoiseStream<S>, NoiseError> {
     let prologue = preamble();
-    let mut state = builder(&prologue, psk)?.build_initiator().map_err(|_| NoiseError::Unable)?;
-    let talk = async {
+    let mut state = builder(&prologue, psk)?.build_initiator().map_err(|_| NoiseError::CryptoUnavailable)?;
+    let handshake = async {
         let mut first = [0; PREAMBLE_BYTES + HANDSHAKE_BYTES];
         first[..PREAMBLE_BYTES].copy_from_slice(&prologue);
-        write(&mut state, &mut first[PREAMBLE_BYTES..])?;
+        write_handshake(&mut state, &mut first[PREAMBLE_BYTES..])?;
         io.write_all(&first).await?;
-        greet(&mut io).await.map_err(turned_away)?;
-        read(&mut state, &mut io).await.map_err(turned_away)?;
+        read_preamble(&mut io).await.map_err(as_rejection)?;
+        read_handshake(&mut state, &mut io).await.map_err(as_rejection)?;
         NoiseStream::new(io, state)
     };
-    timeout(deadline, talk).await.unwrap_or(Err(NoiseError::Slow))
+    timeout(limit, handshake).await.unwrap_or(Err(NoiseError::Timeout))
 }
 
-/// Shakes hands as the side that has accepted, by the first of `psks` that the other side proves. Returns its index too.
+/// Does the handshake as the responder. Returns the stream and the index in `psks` of the secret that the other side used.
 ///
 /// # Errors
-/// If the other side has another secret, is too slow, or speaks something else.
+/// If the other side has another secret, is too slow, or speaks another protocol.
 pub(crate) async fn respond<S: AsyncRead + AsyncWrite + Unpin>(
     mut io: S,
     psks: &[[u8; 32]],
-    deadline: Duration,
+    limit: Duration,
 ) -> Result<(NoiseStream<S>, usize), NoiseError> {
     let prologue = preamble();
-    let talk = async {
-        greet(&mut io).await?;
-        // Before the secret is looked at: the other side can tell another version from another secret.
+    let handshake = async {
+        read_preamble(&mut io).await?;
+        // Sent before the secret is checked, so that the other side can tell a wrong version from a wrong secret.
         io.write_all(&prologue).await?;
         let mut first = [0; HANDSHAKE_BYTES];
         io.read_exact(&mut first).await?;
-        let (mut state, which) = proved(&prologue, psks, &first)?;
+        let (mut state, index) = match_secret(&prologue, psks, &first)?;
         let mut second = [0; HANDSHAKE_BYTES];
-        write(&mut state, &mut second)?;
+        write_handshake(&mut state, &mut second)?;
         io.write_all(&second).await?;
-        Ok((NoiseStream::new(io, state)?, which))
+        Ok((NoiseStream::new(io, state)?, index))
     };
-    timeout(deadline, talk).await.unwrap_or(Err(NoiseError::Slow))
+    timeout(limit, handshake).await.unwrap_or(Err(NoiseError::Timeout))
 }
 
-/// The handshake that `first` begins, and the index of the secret that it proves.
-fn proved(
+/// Finds the secret that authenticates the first handshake message. Returns the handshake's state and the secret's index.
+fn match_secret(
     prologue: &[u8],
     psks: &[[u8; 32]],
     first: &[u8; HANDSHAKE_BYTES],
 ) -> Result<(HandshakeState, usize), NoiseError> {
-    for (which, psk) in psks.iter().enumerate() {
-        let mut state = builder(prologue, psk)?.build_responder().map_err(|_| NoiseError::Unable)?;
+    for (index, psk) in psks.iter().enumerate() {
+        let mut state =
+            builder(prologue, psk)?.build_responder().map_err(|_| NoiseError::CryptoUnavailable)?;
         if state.read_message(first, &mut [0; HANDSHAKE_BYTES]).is_ok() {
-            return Ok((state, which));
+            return Ok((state, index));
         }
     }
-    Err(NoiseError::Secret)
+    Err(NoiseError::WrongSecret)
 }
 
 fn preamble() -> [u8; PREAMBLE_BYTES] {
@@ -171,90 +172,95 @@ fn preamble() -> [u8; PREAMBLE_BYTES] {
 }
 
 fn builder<'key>(prologue: &'key [u8], psk: &'key [u8; 32]) -> Result<Builder<'key>, NoiseError> {
-    let params = PATTERN.parse().map_err(|_| NoiseError::Unable)?;
+    let params = PATTERN.parse().map_err(|_| NoiseError::CryptoUnavailable)?;
     let builder = Builder::new(params).prologue(prologue).and_then(|builder| builder.psk(0, psk));
-    builder.map_err(|_| NoiseError::Unable)
+    builder.map_err(|_| NoiseError::CryptoUnavailable)
 }
 
-/// Reads the other side's preamble.
-async fn greet(io: &mut (impl AsyncRead + Unpin)) -> Result<(), NoiseError> {
+/// Reads and checks the other side's preamble.
+async fn read_preamble(io: &mut (impl AsyncRead + Unpin)) -> Result<(), NoiseError> {
     let mut theirs = [0; PREAMBLE_BYTES];
     io.read_exact(&mut theirs).await?;
     let [magic @ .., high, low] = theirs;
     match (magic == MAGIC, u16::from_be_bytes([high, low])) {
-        (false, _) => Err(NoiseError::Foreign),
+        (false, _) => Err(NoiseError::UnknownProtocol),
         (true, VERSION) => Ok(()),
         (true, version) => Err(NoiseError::Version(version)),
     }
 }
 
-fn write(state: &mut HandshakeState, message: &mut [u8]) -> Result<(), NoiseError> {
-    let written = state.write_message(&[], message).map_err(|_| NoiseError::Unable)?;
+fn write_handshake(state: &mut HandshakeState, message: &mut [u8]) -> Result<(), NoiseError> {
+    let written = state.write_message(&[], message).map_err(|_| NoiseError::CryptoUnavailable)?;
     debug_assert_eq!(written, message.len());
     Ok(())
 }
 
-async fn read(state: &mut HandshakeState, io: &mut (impl AsyncRead + Unpin)) -> Result<(), NoiseError> {
+async fn read_handshake(
+    state: &mut HandshakeState,
+    io: &mut (impl AsyncRead + Unpin),
+) -> Result<(), NoiseError> {
     let mut message = [0; HANDSHAKE_BYTES];
     io.read_exact(&mut message).await?;
-    state.read_message(&message, &mut [0; HANDSHAKE_BYTES]).map(drop).map_err(|_| NoiseError::Secret)
+    state.read_message(&message, &mut [0; HANDSHAKE_BYTES]).map(drop).map_err(|_| NoiseError::WrongSecret)
 }
 
-fn turned_away(error: NoiseError) -> NoiseError {
+/// Turns a connection closed during the handshake into [`NoiseError::Rejected`].
+fn as_rejection(error: NoiseError) -> NoiseError {
     match error {
         NoiseError::Io(error)
             if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
         {
-            NoiseError::TurnedAway
+            NoiseError::Rejected
         }
         error => error,
     }
 }
 
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn invalid_data(problem: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
 impl<S> NoiseStream<S> {
     fn new(io: S, state: HandshakeState) -> Result<Self, NoiseError> {
-        let noise = Box::new(state.into_transport_mode().map_err(|_| NoiseError::Unable)?);
+        let noise = Box::new(state.into_transport_mode().map_err(|_| NoiseError::CryptoUnavailable)?);
         Ok(Self { io, noise, input: Input::default(), output: Output::default() })
     }
 }
 
 impl Input {
-    /// Where the next frame's message is in `sealed`, if all of it has come.
+    /// Range of the next frame's message in `encrypted`, if the frame is complete.
     fn frame(&self) -> io::Result<Option<(usize, usize)>> {
-        let Some((head, rest)) = self.sealed[self.start..self.end].split_first_chunk::<HEAD_BYTES>() else {
+        let Some((head, rest)) = self.encrypted[self.start..self.end].split_first_chunk::<HEAD_BYTES>()
+        else {
             return Ok(None);
         };
         let length = usize::from(u16::from_be_bytes(*head));
         if length < TAG_BYTES {
-            return Err(invalid("a frame is shorter than its seal"));
+            return Err(invalid_data("frame shorter than its tag"));
         }
         let from = self.start + HEAD_BYTES;
         Ok((rest.len() >= length).then_some((from, from + length)))
     }
 
-    /// Room for more bytes of the next frame.
-    fn room(&mut self) -> &mut [u8] {
+    /// Returns free space to read more bytes of the next frame into.
+    fn free_space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-        let head = self.sealed[self.start..self.end].first_chunk::<HEAD_BYTES>();
+        let head = self.encrypted[self.start..self.end].first_chunk::<HEAD_BYTES>();
         let length = head.map_or(0, |head| usize::from(u16::from_be_bytes(*head)));
         let needed = (HEAD_BYTES + length).max(READ_BYTES_MIN);
-        if self.sealed.len() - self.start < needed {
-            self.sealed.copy_within(self.start..self.end, 0);
+        if self.encrypted.len() - self.start < needed {
+            self.encrypted.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
-            if self.sealed.len() < needed {
-                // One long frame is seldom alone.
+            if self.encrypted.len() < needed {
+                // Long frames usually come in series, so the buffer grows to the maximum at once.
                 let long = needed > READ_BYTES_MIN;
-                self.sealed.resize(if long { HEAD_BYTES + FRAME_BYTES_MAX } else { READ_BYTES_MIN }, 0);
+                self.encrypted.resize(if long { HEAD_BYTES + FRAME_BYTES_MAX } else { READ_BYTES_MIN }, 0);
             }
         }
-        &mut self.sealed[self.end..]
+        &mut self.encrypted[self.end..]
     }
 }
 
@@ -262,85 +268,85 @@ impl<S: AsyncRead + Unpin> AsyncRead for NoiseStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { io, noise, input, .. } = self.get_mut();
         loop {
-            let plain = &input.plain[input.at..];
+            let plain = &input.plain[input.offset..];
             if !plain.is_empty() || buf.remaining() == 0 {
                 let taken = plain.len().min(buf.remaining());
                 buf.put_slice(&plain[..taken]);
-                input.at += taken;
+                input.offset += taken;
                 return Poll::Ready(Ok(()));
             }
             if input.ended {
                 return Poll::Ready(Ok(()));
             }
             let Some((from, to)) = input.frame()? else {
-                let mut room = ReadBuf::new(input.room());
-                ready!(Pin::new(&mut *io).poll_read(cx, &mut room))?;
-                let came = room.filled().len();
-                if came == 0 {
+                let mut free = ReadBuf::new(input.free_space());
+                ready!(Pin::new(&mut *io).poll_read(cx, &mut free))?;
+                let received = free.filled().len();
+                if received == 0 {
                     return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
                 }
-                input.end += came;
+                input.end += received;
                 continue;
             };
-            let message = &input.sealed[from..to];
-            // Opening takes as much room as the message has, though what comes out is shorter.
+            let message = &input.encrypted[from..to];
+            // Decrypting needs a buffer as long as the message, although its result is shorter.
             let direct = buf.remaining() >= message.len();
-            let opened = if direct {
+            let decrypted = if direct {
                 noise.read_message(message, buf.initialize_unfilled_to(message.len()))
             } else {
                 input.plain.resize(message.len(), 0);
                 noise.read_message(message, &mut input.plain)
             };
-            let opened = opened.map_err(|_| invalid("a frame is not authentic"))?;
+            let decrypted = decrypted.map_err(|_| invalid_data("frame failed authentication"))?;
             input.start = to;
-            input.ended = opened == 0;
+            input.ended = decrypted == 0;
             if direct {
-                buf.advance(opened);
+                buf.advance(decrypted);
                 return Poll::Ready(Ok(()));
             }
-            input.plain.truncate(opened);
-            input.at = 0;
+            input.plain.truncate(decrypted);
+            input.offset = 0;
         }
     }
 }
 
 impl<S: AsyncWrite + Unpin> NoiseStream<S> {
-    /// Seals what is staged as one frame. The frame before has been sent.
-    fn seal(&mut self) -> io::Result<()> {
-        let Output { staged, sealed, at, .. } = &mut self.output;
-        let length = u16::try_from(staged.len() + TAG_BYTES).map_err(|_| invalid("a frame is too long"))?;
-        sealed.resize(HEAD_BYTES + usize::from(length), 0);
-        let (head, message) = sealed.split_at_mut(HEAD_BYTES);
+    /// Encrypts the staged bytes as one frame. The previous frame must have been sent.
+    fn encrypt_staged(&mut self) -> io::Result<()> {
+        let Output { staged, encrypted, offset, .. } = &mut self.output;
+        let length = u16::try_from(staged.len() + TAG_BYTES).map_err(|_| invalid_data("frame too long"))?;
+        encrypted.resize(HEAD_BYTES + usize::from(length), 0);
+        let (head, message) = encrypted.split_at_mut(HEAD_BYTES);
         head.copy_from_slice(&length.to_be_bytes());
-        self.noise.write_message(staged, message).map_err(|_| invalid("a frame cannot be sealed"))?;
+        self.noise.write_message(staged, message).map_err(|_| invalid_data("frame cannot be encrypted"))?;
         staged.clear();
-        *at = 0;
+        *offset = 0;
         Ok(())
     }
 
-    /// Sends the sealed frame to its end.
+    /// Sends the rest of the encrypted frame.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Output { sealed, at, .. } = &mut self.output;
-        while *at < sealed.len() {
-            let sent = ready!(Pin::new(&mut self.io).poll_write(cx, &sealed[*at..]))?;
+        let Output { encrypted, offset, .. } = &mut self.output;
+        while *offset < encrypted.len() {
+            let sent = ready!(Pin::new(&mut self.io).poll_write(cx, &encrypted[*offset..]))?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            *at += sent;
+            *offset += sent;
         }
-        sealed.clear();
-        *at = 0;
+        encrypted.clear();
+        *offset = 0;
         Poll::Ready(Ok(()))
     }
 
-    /// Stages as much of `parts` as there is room for.
+    /// Stages as many bytes of `parts` as fit. Sends a frame first if the buffer is full.
     fn poll_stage(&mut self, cx: &mut Context<'_>, parts: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if self.output.ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if self.output.staged.len() == PLAIN_BYTES_MAX {
             ready!(self.poll_drain(cx))?;
-            self.seal()?;
+            self.encrypt_staged()?;
         }
         let staged = &mut self.output.staged;
         let before = staged.len();
@@ -376,7 +382,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NoiseStream<S> {
             if this.output.staged.is_empty() {
                 return Pin::new(&mut this.io).poll_flush(cx);
             }
-            this.seal()?;
+            this.encrypt_staged()?;
         }
     }
 
@@ -384,7 +390,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NoiseStream<S> {
         if !self.output.ended {
             ready!(self.as_mut().poll_flush(cx))?;
             self.output.ended = true;
-            self.seal()?;
+            self.encrypt_staged()?;
         }
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;

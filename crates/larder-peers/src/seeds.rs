@@ -1,28 +1,28 @@
-//! Seeds: where a member looks for others.
+//! Seeds: addresses at which a member looks for other members.
 
-use crate::counters::{Counters, rise};
+use crate::counters::{Counters, increment};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long one name may take to be resolved.
+/// Maximum time to resolve one name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most addresses used of one name.
+/// Maximum number of addresses used of one name.
 const ADDRESSES_MAX: usize = 256;
 
-/// `host:port`. A host that is a name is resolved again and again, and every address it has is used: such is the name of
-/// a headless service of Kubernetes.
+/// A seed, written `host:port`. A host name is resolved repeatedly, and all its addresses are used, as for the name of a
+/// headless Kubernetes service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seed {
     host: String,
     port: u16,
 }
 
-/// A text that is no seed. The operator's to mend.
+/// The text is not a valid seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a seed is host:port, an address of IPv6 in brackets")]
+#[error("invalid seed: write host:port, with an IPv6 address in brackets")]
 pub struct SeedError;
 
 impl FromStr for Seed {
@@ -32,7 +32,7 @@ impl FromStr for Seed {
         let (host, port) = text.rsplit_once(':').ok_or(SeedError)?;
         let port = port.parse().ok().filter(|&port| port != 0).ok_or(SeedError)?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let sound = match bare {
+        let valid = match bare {
             Some(bare) => bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()),
             None => {
                 let name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -40,7 +40,7 @@ impl FromStr for Seed {
             }
         };
         let host = bare.unwrap_or(host).into();
-        if sound { Ok(Self { host, port }) } else { Err(SeedError) }
+        if valid { Ok(Self { host, port }) } else { Err(SeedError) }
     }
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Seed {
     }
 }
 
-/// All addresses of all seeds, in order and each once. A seed that cannot be resolved gives none.
+/// Resolves all seeds. Returns their addresses sorted and without duplicates; seeds that cannot be resolved are left out.
 pub(crate) async fn resolve(seeds: &[Seed], counters: &Counters) -> Vec<SocketAddr> {
     let mut all = Vec::new();
     for seed in seeds {
@@ -59,12 +59,12 @@ pub(crate) async fn resolve(seeds: &[Seed], counters: &Counters) -> Vec<SocketAd
         match found {
             Ok(Ok(found)) => all.extend(found.take(ADDRESSES_MAX)),
             Ok(Err(error)) => {
-                rise(&counters.seeds_unresolved);
-                tracing::warn!(%seed, %error, "seed: cannot be resolved");
+                increment(&counters.seeds_unresolved);
+                tracing::warn!(%seed, %error, "seed: name resolution failed");
             }
             Err(_) => {
-                rise(&counters.seeds_unresolved);
-                tracing::warn!(%seed, "seed: not resolved in time");
+                increment(&counters.seeds_unresolved);
+                tracing::warn!(%seed, "seed: name resolution timed out");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::status::SwitchHandle;
 use larder_core::switches::{OtherView, SwitchesCounts};
-use larder_peers::Counted;
+use larder_peers::CounterValues;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub struct SwitchesStatus {
     /// Server sets told and heard.
     pub sets: SetsStatus,
     /// What the network has done; none while it cannot be joined.
-    pub network: Option<Counted>,
+    pub network: Option<CounterValues>,
 }
 
 /// Another switch.
@@ -114,7 +114,7 @@ impl SwitchHandle {
         let machine = peer_switches.machine();
         Some(SwitchesStatus {
             name: peer_switches.config.network.name.to_string(),
-            listen: network.as_ref().map(|network| network.local()),
+            listen: network.as_ref().map(|network| network.local_addr()),
             incarnation: network.as_ref().map(|network| network.incarnation()),
             whole: machine.is_whole(),
             others: others.into_iter().map(other).collect(),

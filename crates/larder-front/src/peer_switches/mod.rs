@@ -17,7 +17,7 @@ use http_body_util::Empty;
 use larder_core::dispatch::SettingsError;
 use larder_core::switches::{OtherView, Out, Switches, SwitchesCounts};
 use larder_core::{Dispatcher, Time};
-use larder_peers::{Counted, Event, Events, Name, Network, SendError, Way};
+use larder_peers::{CounterValues, Event, Events, LinkDirection, Name, Network, SendError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -107,7 +107,7 @@ impl PeerSwitches {
 
 impl PeerSwitches {
     /// The counts of the network; zeros while it is not joined.
-    pub(crate) fn counted(&self) -> Counted {
+    pub(crate) fn counted(&self) -> CounterValues {
         self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
     }
 
@@ -130,7 +130,7 @@ pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<PeerSwitches>) {
             Wanted::On => match Network::start(beside.config.network.clone(), not_here).await {
                 Ok((network, events)) => {
                     attempts = 0;
-                    tracing::info!(name = %network.name(), address = %network.local(), "peer switches: listening");
+                    tracing::info!(name = %network.name(), address = %network.local_addr(), "peer switches: listening");
                     let network = Arc::new(network);
                     *beside.network() = Some(network.clone());
                     work(&decider, &beside, &network, events, &mut wanted).await;
@@ -219,14 +219,16 @@ fn happen(
                 machine.left(now, &name, dispatcher, out);
             }
         }
-        Some(Event::Up(peer, way)) => match (known(names, &peer.name), way) {
-            (Some(name), Way::To) => machine.up(&name, now, dispatcher, out),
-            (Some(name), Way::From) => machine.afresh(&name),
+        Some(Event::LinkUp(peer, way)) => match (known(names, &peer.name), way) {
+            (Some(name), LinkDirection::Outbound) => machine.up(&name, now, dispatcher, out),
+            (Some(name), LinkDirection::Inbound) => machine.afresh(&name),
             (None, _) => {}
         },
-        Some(Event::Down(peer, Way::To)) => _ = known(names, &peer.name).inspect(|name| machine.down(name)),
+        Some(Event::LinkDown(peer, LinkDirection::Outbound)) => {
+            _ = known(names, &peer.name).inspect(|name| machine.down(name))
+        }
         // Its load is not known any more if nothing comes for a while.
-        Some(Event::Down(_, Way::From)) => {}
+        Some(Event::LinkDown(_, LinkDirection::Inbound)) => {}
         Some(Event::Message(peer, message)) => {
             let Some(name) = known(names, &peer.name) else { return };
             if let Err(error) = machine.message(now, &name, &message, dispatcher, out) {

@@ -202,6 +202,6 @@ impl Cooperation {
 
     /// Where this node listens to its peers.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.network.local()
+        self.network.local_addr()
     }
 }

@@ -7,7 +7,7 @@ use super::{CooperateConfig, CooperateError, Cooperation, Job, State};
 use crate::memory::{Change, Memory, Subscription};
 use larder_core::policy::table::RouteTable;
 use larder_core::{NodeId, Time};
-use larder_peers::{Event, Events, Name, Network, Service, Way};
+use larder_peers::{Event, Events, LinkDirection, Name, Network, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -188,12 +188,12 @@ impl Cooperation {
                 state.numbers.remove(&member.name);
                 state.names.remove(&node);
             }
-            Event::Up(peer, Way::To) => {
+            Event::LinkUp(peer, LinkDirection::Outbound) => {
                 if let Some(node) = self.number_of(&peer.name) {
                     self.with(|policy, now, out| policy.side().linked(now, node, out));
                 }
             }
-            Event::Up(_, Way::From) | Event::Down(..) => {}
+            Event::LinkUp(_, LinkDirection::Inbound) | Event::LinkDown(..) => {}
             Event::Message(peer, bytes) => {
                 let Some(node) = self.number_of(&peer.name) else { return };
                 let heard = self.with(|policy, now, out| policy.side().hear(now, node, &bytes, out));

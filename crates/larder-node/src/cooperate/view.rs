@@ -5,7 +5,7 @@ use super::side::ME;
 use super::{Cooperation, State};
 use crate::handover::HandoverView;
 use larder_core::Time;
-use larder_peers::{Counted, Member};
+use larder_peers::{CounterValues, Member};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,7 +52,7 @@ pub struct PeersView {
     /// Connections that are handed over; `null` if none are.
     pub handoff: Option<HandoverView>,
     /// The network between them.
-    pub network: Counted,
+    pub network: CounterValues,
 }
 
 /// A member.

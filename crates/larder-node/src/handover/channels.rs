@@ -14,7 +14,7 @@ use larder_kernel::FlowKey;
 use larder_kernel::abi::{Flow, flow_flag, flow_state};
 use larder_kernel::neighbour;
 use larder_kernel::plane::{FlowTo, Link, now_ns};
-use larder_peers::{ClusterSecrets, Member, Name, Why};
+use larder_peers::{ClusterSecrets, LeaveReason, Member, Name};
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -74,9 +74,9 @@ impl Handover {
     }
 
     /// A member is none any more.
-    pub(crate) fn left(&self, name: &Name, why: Why) {
+    pub(crate) fn left(&self, name: &Name, reason: LeaveReason) {
         tracing::debug!(peer = %name, ?why, "nothing more is handed over to it");
-        self.member_left(name, why == Why::Said);
+        self.member_left(name, reason == LeaveReason::Announced);
     }
 
     fn member_joined(&self, member: &Member, keys: Vec<PublicKey>, identity: &Identity) {

@@ -211,7 +211,7 @@ impl Handover {
 
 /// What a member proves on the control channel. Whoever has the secret can be any member, as in the rest of the network.
 fn identity_of(secret: &ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
-    Identity::new(secret.key_of_member(name))
+    Identity::new(secret.member_key(name))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -154,7 +154,7 @@ fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
     }
     let may = |peer| terms.report.from.trusts(peer) || terms.entry.trusted_relays.trusts(peer);
     match &terms.report.secret {
-        Some(secrets) => headers.get(PROOF_FIELD).is_some_and(|proof| secrets.accept_proof(proof.as_bytes())),
+        Some(secrets) => headers.get(PROOF_FIELD).is_some_and(|proof| secrets.verify_proof(proof.as_bytes())),
         None => shared.peer.is_some_and(may),
     }
 }

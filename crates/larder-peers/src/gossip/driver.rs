@@ -1,11 +1,14 @@
-//! Drives foca: datagrams and time go in, datagrams and changes come out.
+//! Drives foca: feeds it datagrams and timers, and turns its notifications into changes of membership.
 
 use super::Start;
-use super::outlet::Outlet;
+use super::runtime::FocaRuntime;
 use crate::config::GossipConfig;
-use crate::counters::rise;
-use crate::datagram::{self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Known, Life, Opened, Refused, Said, Seal};
-use crate::member::{Change, Member, Why};
+use crate::counters::increment;
+use crate::datagram::{
+    self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Datagram, DatagramCipher, DatagramError, Identity,
+    KnownIdentity, OpenedDatagram,
+};
+use crate::member::{Change, LeaveReason, Member};
 use crate::name::Name;
 use crate::seeds;
 use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
@@ -23,49 +26,52 @@ use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Members that are asked to probe for another, and that news is told to at once.
+/// Number of members asked for an indirect probe, and number of members each gossip round sends updates to.
 const FANOUT: NonZeroUsize = NonZeroUsize::new(3).unwrap();
-/// How often one piece of news is told by each.
-const TRANSMISSIONS: NonZeroU8 = NonZeroU8::new(10).unwrap();
-/// Between two requests to a member for others it knows.
-const ROSTER_PERIOD: Duration = Duration::from_secs(5);
-/// Addresses knocked at in one go: while alone, and while there are others.
-const KNOCKS_MAX: (usize, usize) = (32, 3);
-/// Between two renewals: at first, and at most. After `RENEWAL_CALM` without one it is the first again.
+/// Maximum times that each member sends one update.
+const TRANSMISSIONS_MAX: NonZeroU8 = NonZeroU8::new(10).unwrap();
+/// Period of asking a member for the members that it knows.
+const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
+/// Maximum addresses asked for their identity at a time: while this member is alone, and otherwise.
+const DISCOVER_MAX: (usize, usize) = (32, 3);
+/// Delay between two renewals. It doubles from the minimum to the maximum, and restarts after `RENEWAL_CALM` without a
+/// renewal.
 const RENEWAL_MIN: Duration = Duration::from_secs(1);
 const RENEWAL_MAX: Duration = Duration::from_secs(10);
 const RENEWAL_CALM: Duration = Duration::from_secs(30);
-/// Between two complaints about another process of this name.
-const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
-/// Between the two times that a leaving member says so.
-const BYE_PAUSE: Duration = Duration::from_millis(50);
-/// Pause after the socket has failed.
-const SOCKET_PAUSE: Duration = Duration::from_millis(20);
+/// Minimum time between two log lines about another process of this name.
+const NAME_CONFLICT_LOG_PERIOD: Duration = Duration::from_secs(60);
+/// Delay between the two announcements of a leaving member.
+const LEAVE_REPEAT_DELAY: Duration = Duration::from_millis(50);
+/// Delay after an error of the socket.
+const SOCKET_ERROR_DELAY: Duration = Duration::from_millis(20);
+
+/// The membership task.
 pub(super) struct Driver {
     start: Start,
-    foca: Foca<Life, PostcardCodec, Xoshiro256PlusPlus, NoCustomBroadcast>,
-    outlet: Outlet,
+    foca: Foca<Identity, PostcardCodec, Xoshiro256PlusPlus, NoCustomBroadcast>,
+    runtime: FocaRuntime,
     random: Xoshiro256PlusPlus,
-    /// Active members.
-    seen: BTreeMap<Name, Life>,
+    /// Members that are up, by name.
+    active_members: BTreeMap<Name, Identity>,
     view: watch::Sender<Arc<[Member]>>,
-    /// Changes not given on yet: at most two a name.
+    /// Changes not delivered yet, at most two for each name.
     pending: VecDeque<Change>,
-    /// The one that says that it leaves, while that is worked on.
+    /// The member whose leave is being processed.
     leaving: Option<Name>,
-    /// Others have declared this life down.
-    undead: bool,
-    /// There is a newer process of this name.
-    outdone: bool,
+    /// Other members have declared this identity down.
+    declared_down: bool,
+    /// A newer process has this name.
+    superseded: bool,
     renew_at: Option<Instant>,
     renewed_at: Option<Instant>,
     renewal_pause: Duration,
-    complained_at: Option<Instant>,
+    conflict_logged_at: Option<Instant>,
     seek_at: Instant,
     resolved_at: Option<Instant>,
     resolving: Option<oneshot::Receiver<Vec<SocketAddr>>>,
-    /// Addresses of the seeds.
-    addresses: Vec<SocketAddr>,
+    /// Resolved addresses of the seeds.
+    seed_addresses: Vec<SocketAddr>,
 }
 
 impl Driver {
@@ -75,246 +81,267 @@ impl Driver {
         view: watch::Sender<Arc<[Member]>>,
     ) -> io::Result<Self> {
         let mut seed = [0; 32];
-        SystemRandom::new().fill(&mut seed).map_err(|_| io::Error::other("no random numbers"))?;
+        SystemRandom::new()
+            .fill(&mut seed)
+            .map_err(|_| io::Error::other("cannot read the system's random source"))?;
         let random = Xoshiro256PlusPlus::from_seed(seed);
-        let life = Life {
-            name: start.own.name.clone(),
-            incarnation: start.own.incarnation(),
+        let identity = Identity {
+            name: start.local.name.clone(),
+            incarnation: start.local.incarnation(),
             renewal: 0,
             address: start.address,
         };
-        let foca = Foca::new(life, swim(&start.config), random.clone(), PostcardCodec);
-        let outlet = Outlet::new(socket, Seal::new(&start.keyring.now()), Arc::clone(&start.counters));
+        let foca = Foca::new(identity, foca_config(&start.config), random.clone(), PostcardCodec);
+        let runtime = FocaRuntime::new(
+            socket,
+            DatagramCipher::new(&start.keyring.current()),
+            Arc::clone(&start.counters),
+        );
         #[cfg(test)]
-        let outlet = outlet.behind(Arc::clone(&start.gate));
+        let runtime = runtime.with_blocked(Arc::clone(&start.blocked));
         Ok(Self {
             foca,
-            outlet,
+            runtime,
             random,
-            seen: BTreeMap::new(),
+            active_members: BTreeMap::new(),
             view,
             pending: VecDeque::new(),
             leaving: None,
-            undead: false,
-            outdone: false,
+            declared_down: false,
+            superseded: false,
             renew_at: None,
             renewed_at: None,
             renewal_pause: RENEWAL_MIN,
-            complained_at: None,
+            conflict_logged_at: None,
             seek_at: Instant::now(),
             resolved_at: None,
             resolving: None,
-            addresses: Vec::new(),
+            seed_addresses: Vec::new(),
             start,
         })
     }
 
+    /// Runs until the receiver of changes is dropped or this member leaves.
     pub(super) async fn run(
         mut self,
         changes: mpsc::Sender<Change>,
         mut leave: mpsc::Receiver<oneshot::Sender<()>>,
     ) {
-        let socket = self.outlet.socket();
-        let mut secrets = self.start.keyring.watch();
-        // They may have changed since the seal was made.
+        let socket = self.runtime.socket();
+        let mut secrets = self.start.keyring.subscribe();
+        // The secrets may have changed since the cipher was created.
         secrets.mark_changed();
-        // One more than the longest: a longer one is cut by the socket, and must not pass for one that fits.
+        // One byte more than the longest datagram, so that a truncated one is recognised as too long.
         let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         loop {
-            let due = [Some(self.seek_at), self.renew_at, self.outlet.next_due()].into_iter().flatten().min();
+            let due =
+                [Some(self.seek_at), self.renew_at, self.runtime.next_due()].into_iter().flatten().min();
             tokio::select! {
                 received = socket.recv_from(&mut buffer) => match received {
-                    Ok((length, from)) => self.received(&mut buffer[..length], from),
+                    Ok((length, from)) => self.handle_datagram(&mut buffer[..length], from),
                     Err(error) => {
-                        tracing::warn!(%error, "the socket of membership failed");
-                        sleep(SOCKET_PAUSE).await;
+                        tracing::warn!(%error, "membership: receive failed");
+                        sleep(SOCKET_ERROR_DELAY).await;
                     }
                 },
-                () = sleep_until(due.unwrap_or(self.seek_at)) => self.due(Instant::now()),
-                found = resolved(&mut self.resolving) => {
+                () = sleep_until(due.unwrap_or(self.seek_at)) => self.run_timers(Instant::now()),
+                addresses = resolved(&mut self.resolving) => {
                     self.resolving = None;
-                    self.addresses = found;
+                    self.seed_addresses = addresses;
                     self.seek(Instant::now());
                 }
                 permit = changes.reserve(), if !self.pending.is_empty() => match (permit, self.pending.pop_front()) {
                     (Ok(permit), Some(change)) => permit.send(change),
-                    // Nobody listens: the network is gone.
+                    // The network was dropped.
                     (Err(_), _) => return,
                     (Ok(_), None) => {}
                 },
                 Ok(()) = secrets.changed() => {
-                    self.outlet.set_seal(Seal::new(&secrets.borrow_and_update()));
+                    self.runtime.set_cipher(DatagramCipher::new(&secrets.borrow_and_update()));
                 }
                 Some(done) = leave.recv() => {
                     self.leave().await;
-                    // Whoever asked may have gone.
+                    // The caller may have stopped waiting.
                     let _ = done.send(());
                     return;
                 }
             }
         }
     }
-    /// All that is due by now.
-    fn due(&mut self, now: Instant) {
-        while let Some(timer) = self.outlet.take_due(now) {
-            self.fire(timer);
+
+    /// Runs all timers that are due.
+    fn run_timers(&mut self, now: Instant) {
+        while let Some(timer) = self.runtime.take_due(now) {
+            self.handle_timer(timer);
         }
         if self.renew_at.is_some_and(|at| at <= now) {
             self.renew_at = None;
-            self.renew(None);
+            self.rejoin(None);
         }
         if self.seek_at <= now {
-            while let Some(timer) = self.outlet.take_forgotten(now) {
-                self.fire(timer);
+            while let Some(timer) = self.runtime.take_expired(now) {
+                self.handle_timer(timer);
             }
             self.seek(now);
         }
     }
 
-    fn fire(&mut self, timer: foca::Timer<Life>) {
-        if let Err(error) = self.foca.handle_timer(timer, &mut self.outlet) {
-            tracing::debug!(%error, "membership went on after a lapse");
+    fn handle_timer(&mut self, timer: foca::Timer<Identity>) {
+        if let Err(error) = self.foca.handle_timer(timer, &mut self.runtime) {
+            tracing::debug!(%error, "membership: timer ignored");
         }
-        self.notice(None);
+        self.apply_notifications(None);
     }
 
-    fn received(&mut self, datagram: &mut [u8], from: SocketAddr) {
-        if !self.outlet.passes(from) {
+    fn handle_datagram(&mut self, datagram: &mut [u8], from: SocketAddr) {
+        if !self.runtime.allows(from) {
             return;
         }
         let counters = Arc::clone(&self.start.counters);
-        rise(&counters.datagrams_in);
-        let refused = match self.outlet.open(datagram) {
-            Ok(Opened { plain, by_other }) => {
-                if by_other {
-                    rise(&counters.datagrams_other_secret);
+        increment(&counters.datagrams_in);
+        let error = match self.runtime.decrypt(datagram) {
+            Ok(OpenedDatagram { plain, other_secret }) => {
+                if other_secret {
+                    increment(&counters.datagrams_other_secret);
                 }
                 match datagram::decode(plain) {
-                    Ok(said) => return self.said(said, plain, from),
-                    Err(refused) => refused,
+                    Ok(datagram) => return self.handle_decoded(datagram, plain, from),
+                    Err(error) => error,
                 }
             }
-            Err(refused) => refused,
+            Err(error) => error,
         };
-        rise(match refused {
-            Refused::Forged => &counters.datagrams_forged,
-            Refused::Malformed => &counters.datagrams_malformed,
+        increment(match error {
+            DatagramError::Unauthenticated => &counters.datagrams_forged,
+            DatagramError::Malformed => &counters.datagrams_malformed,
         });
-        tracing::trace!(%from, %refused, "a datagram was refused");
+        tracing::trace!(%from, %error, "membership: datagram dropped");
     }
 
-    fn said(&mut self, said: Said, plain: &[u8], from: SocketAddr) {
+    fn handle_decoded(&mut self, datagram: Datagram, plain: &[u8], from: SocketAddr) {
         let own = self.foca.identity().clone();
-        let source = match &said {
-            Said::Swim(header, _) => &header.src,
-            Said::Knock(life) | Said::Here(life, _) | Said::Bye(life) => life,
+        let source = match &datagram {
+            Datagram::Swim(header, _) => &header.src,
+            Datagram::Discover(identity)
+            | Datagram::DiscoverReply(identity, _)
+            | Datagram::Leave(identity) => identity,
         };
         if source.name == own.name {
-            // What it says to itself comes through seeds that name it too, and is nothing.
+            // A seed can be this member's own address, so it may receive its own datagrams.
             if source.address != own.address {
-                rise(&self.start.counters.datagrams_namesake);
-                self.complain(source.address);
-                self.reflect(&Known { life: source.clone(), active: true });
-                if matches!(said, Said::Knock(_)) {
-                    self.outlet.send(from, &Said::Here(own.clone(), Some(Known { life: own, active: true })));
+                increment(&self.start.counters.datagrams_namesake);
+                self.log_name_conflict(source.address);
+                self.compare_identity(&KnownIdentity { identity: source.clone(), active: true });
+                if matches!(datagram, Datagram::Discover(_)) {
+                    self.runtime.send(
+                        from,
+                        &Datagram::DiscoverReply(
+                            own.clone(),
+                            Some(KnownIdentity { identity: own, active: true }),
+                        ),
+                    );
                 }
             }
             return;
         }
-        match said {
-            Said::Swim(header, members) => {
+        match datagram {
+            Datagram::Swim(header, members) => {
                 let named = members.iter().map(foca::Member::id).chain([&header.src]);
                 if self.has_room(named) {
-                    if let Err(error) = self.foca.handle_data(datagram::body(plain), &mut self.outlet) {
-                        tracing::debug!(%from, %error, "membership made nothing of a datagram");
+                    if let Err(error) = self.foca.handle_data(datagram::body(plain), &mut self.runtime) {
+                        tracing::debug!(%from, %error, "membership: datagram rejected");
                     }
-                    self.notice(Some(&header.src));
+                    self.apply_notifications(Some(&header.src));
                 }
             }
-            Said::Knock(life) => {
-                let known = self.foca.iter_membership_state().find(|member| member.id().name == life.name);
+            Datagram::Discover(identity) => {
+                let known =
+                    self.foca.iter_membership_state().find(|member| member.id().name == identity.name);
                 let known = known.map(|member| {
                     let active = member.state() != foca::State::Down;
-                    Known { life: member.id().clone(), active }
+                    KnownIdentity { identity: member.id().clone(), active }
                 });
-                self.outlet.send(from, &Said::Here(own, known));
+                self.runtime.send(from, &Datagram::DiscoverReply(own, known));
             }
-            Said::Here(life, known) => {
+            Datagram::DiscoverReply(identity, known) => {
                 if let Some(known) = known {
-                    self.reflect(&known);
+                    self.compare_identity(&known);
                 }
-                if self.has_room([&life].into_iter()) {
-                    self.renew(Some(&life));
-                    self.announce(life);
+                if self.has_room([&identity].into_iter()) {
+                    self.rejoin(Some(&identity));
+                    self.announce(identity);
                 }
             }
-            Said::Bye(life) => {
-                if self.seen.get(&life.name) == Some(&life) {
-                    self.leaving = Some(life.name.clone());
-                    let gone = std::iter::once(foca::Member::down(life));
-                    if let Err(error) = self.foca.apply_many(gone, true, &mut self.outlet) {
-                        tracing::debug!(%error, "a member's leave was not told on");
+            Datagram::Leave(identity) => {
+                if self.active_members.get(&identity.name) == Some(&identity) {
+                    self.leaving = Some(identity.name.clone());
+                    let down = std::iter::once(foca::Member::down(identity));
+                    if let Err(error) = self.foca.apply_many(down, true, &mut self.runtime) {
+                        tracing::debug!(%error, "membership: leave not applied");
                     }
-                    self.notice(None);
+                    self.apply_notifications(None);
                     self.leaving = None;
                 }
             }
         }
     }
 
-    /// Whether all of these are known already, or there is room for them.
-    fn has_room<'life>(&self, lives: impl Iterator<Item = &'life Life>) -> bool {
+    /// Whether all of these members are known, or `known_max` allows the new ones.
+    fn has_room<'identity>(&self, identities: impl Iterator<Item = &'identity Identity>) -> bool {
         let known = self.foca.iter_membership_state();
         let max = self.start.config.known_max;
-        let lives: Vec<&Life> = lives.collect();
-        if known.len() + lives.len() <= max {
+        let identities: Vec<&Identity> = identities.collect();
+        if known.len() + identities.len() <= max {
             return true;
         }
         let known: std::collections::BTreeSet<&Name> = known.map(|member| &member.id().name).collect();
         let new: std::collections::BTreeSet<&Name> =
-            lives.iter().map(|life| &life.name).filter(|name| !known.contains(name)).collect();
+            identities.iter().map(|identity| &identity.name).filter(|name| !known.contains(name)).collect();
         let room = new.is_empty() || known.len() + new.len() <= max;
         if !room {
-            rise(&self.start.counters.datagrams_full);
+            increment(&self.start.counters.datagrams_full);
         }
         room
     }
 
-    /// What another one knows of this name may be better than what this process knows of itself.
-    fn reflect(&mut self, known: &Known) {
+    /// Compares what another member knows about this member's name with this process's own identity. If the other member
+    /// knows a newer process, this one stays outside; if that process is gone, this one takes a higher incarnation.
+    fn compare_identity(&mut self, known: &KnownIdentity) {
         let own = self.foca.identity().clone();
-        if known.life.name != own.name || known.life == own {
+        if known.identity.name != own.name || known.identity == own {
             return;
         }
-        let outranked = known.life.win_addr_conflict(&own);
-        self.outdone = outranked && known.active && known.life.address != own.address;
-        if self.outdone {
-            self.complain(known.life.address);
+        let outranked = known.identity.win_addr_conflict(&own);
+        self.superseded = outranked && known.active && known.identity.address != own.address;
+        if self.superseded {
+            self.log_name_conflict(known.identity.address);
         } else if outranked {
-            // An earlier life of this one whose clock was ahead, or a process that has gone.
-            let next = known.life.incarnation.saturating_add(1);
+            // A predecessor whose clock was ahead, or a newer process that has left.
+            let next = known.identity.incarnation.saturating_add(1);
             tracing::warn!(
                 incarnation = next,
-                "this member's last life was newer by its clock; this one follows it"
+                "membership: the last process of this name had a later clock; incarnation raised"
             );
-            self.start.own.set_incarnation(next);
-            self.become_life(Life { incarnation: next, renewal: 0, ..own });
+            self.start.local.set_incarnation(next);
+            self.change_identity(Identity { incarnation: next, renewal: 0, ..own });
         }
     }
 
-    fn complain(&mut self, address: SocketAddr) {
+    /// Logs that another process has this name, at a limited rate.
+    fn log_name_conflict(&mut self, address: SocketAddr) {
         let now = Instant::now();
-        if self.complained_at.is_none_or(|at| now >= at + COMPLAINT_PERIOD) {
-            self.complained_at = Some(now);
-            let name = &self.start.own.name;
-            tracing::error!(%name, other = %address, own = %self.start.address, outdone = self.outdone,
-                "two processes have this name; the newer one is the member");
+        if self.conflict_logged_at.is_none_or(|at| now >= at + NAME_CONFLICT_LOG_PERIOD) {
+            self.conflict_logged_at = Some(now);
+            let name = &self.start.local.name;
+            tracing::error!(%name, other = %address, own = %self.start.address, superseded = self.superseded,
+                "membership: two processes have the same name; the newer one is the member");
         }
     }
 
-    /// Comes back after being declared down, if it is time; tells `toward`, who may be the only one to know.
-    fn renew(&mut self, toward: Option<&Life>) {
-        if !self.undead || self.outdone {
+    /// Rejoins after this member was declared down, unless the last renewal is too recent. Announces itself to `toward`,
+    /// which may be the only member that knows of the declaration.
+    fn rejoin(&mut self, toward: Option<&Identity>) {
+        if !self.declared_down || self.superseded {
             return;
         }
         let now = Instant::now();
@@ -329,48 +356,53 @@ impl Driver {
             }
         }
         self.renewed_at = Some(now);
-        rise(&self.start.counters.renewals);
+        increment(&self.start.counters.renewals);
         let own = self.foca.identity().clone();
-        self.become_life(Life { renewal: own.renewal.saturating_add(1), ..own });
+        self.change_identity(Identity { renewal: own.renewal.saturating_add(1), ..own });
         if let Some(toward) = toward {
             self.announce(toward.clone());
         }
     }
 
-    fn become_life(&mut self, life: Life) {
-        self.undead = false;
+    /// Continues under another identity.
+    fn change_identity(&mut self, identity: Identity) {
+        self.declared_down = false;
         self.renew_at = None;
         tracing::info!(
-            incarnation = life.incarnation,
-            renewal = life.renewal,
+            incarnation = identity.incarnation,
+            renewal = identity.renewal,
             "membership: rejoining with a higher incarnation"
         );
-        if let Err(error) = self.foca.change_identity(life, &mut self.outlet) {
-            tracing::debug!(%error, "membership did not take the later life");
+        if let Err(error) = self.foca.change_identity(identity, &mut self.runtime) {
+            tracing::debug!(%error, "membership: identity not changed");
         }
-        self.notice(None);
+        self.apply_notifications(None);
     }
 
-    fn announce(&mut self, to: Life) {
-        if let Err(error) = self.foca.announce(to, &mut self.outlet) {
-            tracing::debug!(%error, "membership did not announce this member");
+    /// Asks a member to add this one.
+    fn announce(&mut self, to: Identity) {
+        if let Err(error) = self.foca.announce(to, &mut self.runtime) {
+            tracing::debug!(%error, "membership: announcement not sent");
         }
-        self.notice(None);
+        self.apply_notifications(None);
     }
 
-    /// Takes what foca has noticed; `source` has sent what it did so by.
-    fn notice(&mut self, source: Option<&Life>) {
+    /// Applies foca's notifications. `source` sent the datagram that caused them.
+    fn apply_notifications(&mut self, source: Option<&Identity>) {
         let mut defunct = false;
-        while let Some(note) = self.outlet.take_note() {
-            match note {
-                OwnedNotification::MemberUp(life) => self.up(life),
-                OwnedNotification::MemberDown(life) => {
-                    let said = self.leaving.as_ref() == Some(&life.name);
-                    self.down(&life.name, if said { Why::Said } else { Why::Lost });
+        while let Some(notification) = self.runtime.take_notification() {
+            match notification {
+                OwnedNotification::MemberUp(identity) => self.member_up(identity),
+                OwnedNotification::MemberDown(identity) => {
+                    let announced = self.leaving.as_ref() == Some(&identity.name);
+                    self.member_down(
+                        &identity.name,
+                        if announced { LeaveReason::Announced } else { LeaveReason::Lost },
+                    );
                 }
                 OwnedNotification::Rename(before, after) => {
-                    if self.seen.get(&before.name) == Some(&before) {
-                        self.up(after);
+                    if self.active_members.get(&before.name) == Some(&before) {
+                        self.member_up(after);
                     }
                 }
                 OwnedNotification::Defunct => defunct = true,
@@ -378,49 +410,50 @@ impl Driver {
             }
         }
         if defunct {
-            self.undead = true;
-            self.renew(source);
+            self.declared_down = true;
+            self.rejoin(source);
         }
     }
 
-    fn up(&mut self, life: Life) {
-        let same = self.seen.get(&life.name).map(|known| known.member() == life.member());
+    fn member_up(&mut self, identity: Identity) {
+        let same = self.active_members.get(&identity.name).map(|known| known.member() == identity.member());
         match same {
-            // Only renewed.
+            // The same process with a higher renewal number: no change for users.
             Some(true) => {
-                self.seen.insert(life.name.clone(), life);
+                self.active_members.insert(identity.name.clone(), identity);
                 return;
             }
-            Some(false) => self.down(&life.name, Why::Replaced),
+            Some(false) => self.member_down(&identity.name, LeaveReason::Replaced),
             None => {}
         }
-        let member = life.member();
+        let member = identity.member();
         tracing::info!(name = %member.name, address = %member.address, "member: joined");
-        rise(&self.start.counters.members_joined);
-        self.seen.insert(life.name.clone(), life);
-        self.changed(Change::Joined(member));
+        increment(&self.start.counters.members_joined);
+        self.active_members.insert(identity.name.clone(), identity);
+        self.publish(Change::Joined(member));
     }
 
-    fn down(&mut self, name: &Name, why: Why) {
-        let Some(life) = self.seen.remove(name) else { return };
-        tracing::info!(%name, ?why, "member: left");
-        rise(&self.start.counters.members_left);
-        if self.seen.is_empty() {
+    fn member_down(&mut self, name: &Name, reason: LeaveReason) {
+        let Some(identity) = self.active_members.remove(name) else { return };
+        tracing::info!(%name, ?reason, "member: left");
+        increment(&self.start.counters.members_left);
+        if self.active_members.is_empty() {
             self.seek_at = self.seek_at.min(Instant::now() + self.start.config.seek_alone);
         }
-        self.changed(Change::Left(life.member(), why));
+        self.publish(Change::Left(identity.member(), reason));
     }
 
-    fn changed(&mut self, change: Change) {
-        self.start.counters.members.store(self.seen.len() as u64, Relaxed);
-        self.view.send_replace(self.seen.values().map(Life::member).collect());
+    /// Updates the view and queues the change.
+    fn publish(&mut self, change: Change) {
+        self.start.counters.members.store(self.active_members.len() as u64, Relaxed);
+        self.view.send_replace(self.active_members.values().map(Identity::member).collect());
         enqueue(&mut self.pending, change);
     }
 
-    /// Knocks where others may be, and has the seeds resolved when it is time.
+    /// Sends discovery datagrams to lost members and seeds, and resolves the seeds' names if the addresses are old.
     fn seek(&mut self, now: Instant) {
         let config = &self.start.config;
-        let alone = self.seen.is_empty() || self.undead;
+        let alone = self.active_members.is_empty() || self.declared_down;
         let (period, resolve) =
             if alone { (config.seek_alone, config.resolve_alone) } else { (config.seek, config.resolve) };
         self.seek_at = now + period;
@@ -428,68 +461,72 @@ impl Driver {
         if stale && self.resolving.is_none() && !self.start.seeds.is_empty() {
             self.resolved_at = Some(now);
             let (seeds, counters) = (self.start.seeds.clone(), Arc::clone(&self.start.counters));
-            let (found, resolving) = oneshot::channel();
+            let (sender, resolving) = oneshot::channel();
             tokio::spawn(async move {
-                // The driver may have ended.
-                let _ = found.send(seeds::resolve(&seeds, &counters).await);
+                // The driver may have stopped.
+                let _ = sender.send(seeds::resolve(&seeds, &counters).await);
             });
             self.resolving = Some(resolving);
         }
         let lost = self.foca.iter_membership_state().filter(|member| member.state() == foca::State::Down);
         let lost = lost.map(|member| member.id().address);
-        let mut places: Vec<SocketAddr> = lost.chain(self.addresses.iter().copied()).collect();
-        places.retain(|place| {
-            *place != self.start.address && (alone || self.seen.values().all(|life| life.address != *place))
+        let mut candidates: Vec<SocketAddr> = lost.chain(self.seed_addresses.iter().copied()).collect();
+        candidates.retain(|candidate| {
+            *candidate != self.start.address
+                && (alone || self.active_members.values().all(|identity| identity.address != *candidate))
         });
-        places.sort_unstable();
-        places.dedup();
-        let knock = Said::Knock(self.foca.identity().clone());
-        for _ in 0..if alone { KNOCKS_MAX.0 } else { KNOCKS_MAX.1 } {
-            if places.is_empty() {
+        candidates.sort_unstable();
+        candidates.dedup();
+        let discover = Datagram::Discover(self.foca.identity().clone());
+        for _ in 0..if alone { DISCOVER_MAX.0 } else { DISCOVER_MAX.1 } {
+            if candidates.is_empty() {
                 break;
             }
-            let place = places.swap_remove(self.random.random_range(0..places.len()));
-            self.outlet.send(place, &knock);
+            let candidate = candidates.swap_remove(self.random.random_range(0..candidates.len()));
+            self.runtime.send(candidate, &discover);
         }
     }
 
-    /// Tells all others that this member leaves, twice: a datagram may be lost.
+    /// Announces to all others that this member leaves, twice because a datagram may be lost.
     async fn leave(&mut self) {
-        let bye = Said::Bye(self.foca.identity().clone());
-        for pause in [BYE_PAUSE, Duration::ZERO] {
-            for life in self.seen.values() {
-                self.outlet.send(life.address, &bye);
+        let leave = Datagram::Leave(self.foca.identity().clone());
+        for delay in [LEAVE_REPEAT_DELAY, Duration::ZERO] {
+            for identity in self.active_members.values() {
+                self.runtime.send(identity.address, &leave);
             }
-            sleep(pause).await;
+            sleep(delay).await;
         }
-        if let Err(error) = self.foca.leave_cluster(&mut self.outlet) {
-            tracing::debug!(%error, "membership did not leave");
+        if let Err(error) = self.foca.leave_cluster(&mut self.runtime) {
+            tracing::debug!(%error, "membership: leave not applied");
         }
     }
 }
 
-fn swim(config: &GossipConfig) -> foca::Config {
+fn foca_config(config: &GossipConfig) -> foca::Config {
     foca::Config {
         probe_period: config.probe_period,
         probe_rtt: config.probe_timeout,
         num_indirect_probes: FANOUT,
-        max_transmissions: TRANSMISSIONS,
+        max_transmissions: TRANSMISSIONS_MAX,
         suspect_to_down_after: config.suspicion,
         remove_down_after: Some(config.remember),
         max_packet_size: NonZeroUsize::new(BODY_BYTES_MAX).unwrap_or(NonZeroUsize::MIN),
         notify_down_members: true,
-        periodic_announce: Some(PeriodicParams { frequency: ROSTER_PERIOD, num_members: NonZeroUsize::MIN }),
-        // Members that were lost are sought by their addresses, while alone too.
+        periodic_announce: Some(PeriodicParams {
+            frequency: ANNOUNCE_PERIOD,
+            num_members: NonZeroUsize::MIN,
+        }),
+        // `seek` finds lost members by their addresses, also while this member is alone.
         periodic_announce_to_down_members: None,
         periodic_gossip: Some(PeriodicParams { frequency: config.gossip_period, num_members: FANOUT }),
     }
 }
 
-/// Adds a change for whoever is slow to take them: a coming and going that nobody has seen is none.
+/// Queues a change. If the receiver has not taken the join of the member that leaves, the two cancel out.
 fn enqueue(pending: &mut VecDeque<Change>, change: Change) {
     if let Change::Left(member, _) = &change {
-        let unseen = |waiting: &Change| matches!(waiting, Change::Joined(joined) if joined == member);
-        if let Some(at) = pending.iter().position(unseen) {
+        let same_member = |waiting: &Change| matches!(waiting, Change::Joined(joined) if joined == member);
+        if let Some(at) = pending.iter().position(same_member) {
             pending.remove(at);
             return;
         }
@@ -497,10 +534,11 @@ fn enqueue(pending: &mut VecDeque<Change>, change: Change) {
     pending.push_back(change);
 }
 
+/// Waits for the result of a resolution; never returns if none is running.
 async fn resolved(resolving: &mut Option<oneshot::Receiver<Vec<SocketAddr>>>) -> Vec<SocketAddr> {
     match resolving {
-        // Fails only with the runtime.
-        Some(found) => found.await.unwrap_or_default(),
+        // Fails only if the runtime shuts down.
+        Some(receiver) => receiver.await.unwrap_or_default(),
         None => std::future::pending().await,
     }
 }

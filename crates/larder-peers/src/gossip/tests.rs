@@ -1,6 +1,6 @@
 use super::super::datagram::DATAGRAM_BYTES_MAX;
 use super::*;
-use crate::member::Why;
+use crate::member::LeaveReason;
 use crate::secret::ClusterSecret;
 use larder_testkit::{eventually_async, holds_for_async};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A tenth of the defaults, so that a member that dies is gone within half a second where nothing else runs.
+/// A tenth of the default times, so that a crashed member is declared down within half a second on an idle machine.
 fn quick() -> GossipConfig {
     GossipConfig {
         probe_period: Duration::from_millis(60),
@@ -26,26 +26,26 @@ struct Node {
     changes: mpsc::Receiver<Change>,
     address: SocketAddr,
     counters: Arc<Counters>,
-    own: Arc<Own>,
-    gate: Gate,
+    local: Arc<LocalMember>,
+    blocked: BlockedAddresses,
 }
 
 async fn start(name: &str, incarnation: u64, at: &str, seeds: &[SocketAddr], key: u8) -> Node {
     let socket = UdpSocket::bind(at).await.expect("a port");
     let address = socket.local_addr().expect("its address");
-    let own = Arc::new(Own::new(name.parse().expect("a name"), incarnation));
-    let (counters, gate) = (Arc::<Counters>::default(), Gate::default());
+    let local = Arc::new(LocalMember::new(name.parse().expect("a name"), incarnation));
+    let (counters, blocked) = (Arc::<Counters>::default(), BlockedAddresses::default());
     let start = Start {
-        own: Arc::clone(&own),
+        local: Arc::clone(&local),
         address,
         keyring: Keyring::new(ClusterSecret::new([key; 32]).into(), Arc::clone(&counters)),
         seeds: seeds.iter().map(|seed| seed.to_string().parse().expect("a seed")).collect(),
         config: quick(),
         counters: Arc::clone(&counters),
-        gate: Arc::clone(&gate),
+        blocked: Arc::clone(&blocked),
     };
     let (membership, changes) = Membership::start(start, socket).expect("started");
-    Node { membership, changes, address, counters, own, gate }
+    Node { membership, changes, address, counters, local, blocked }
 }
 
 impl Node {
@@ -55,7 +55,7 @@ impl Node {
 
     async fn until_it_sees(&self, names: &[&str]) {
         let event =
-            std::fmt::from_fn(|f| write!(f, "{} sees {:?}, not {names:?}", self.own.name, self.sees()));
+            std::fmt::from_fn(|f| write!(f, "{} sees {:?}, not {names:?}", self.local.name, self.sees()));
         eventually_async(event, || (self.sees() == names).then_some(())).await;
     }
 
@@ -75,41 +75,44 @@ async fn three() -> [Node; 3] {
 }
 
 #[tokio::test]
-async fn members_join_by_one_seed_and_one_leaves() {
+async fn members_join_through_one_seed_and_one_leaves() {
     let [mut a, b, mut c] = three().await;
-    let came = [a.next().await, a.next().await];
-    let names = came.map(|change| match change {
+    let joined = [a.next().await, a.next().await];
+    let names = joined.map(|change| match change {
         Change::Joined(member) => member.name.to_string(),
-        Change::Left(..) => panic!("nobody left"),
+        Change::Left(..) => panic!("no member left"),
     });
     assert!(names == ["b", "c"] || names == ["c", "b"]);
     b.membership.leave().await;
     a.until_it_sees(&["c"]).await;
     c.until_it_sees(&["a"]).await;
     let left = a.next().await;
-    assert!(matches!(&left, Change::Left(member, Why::Said) if member.address == b.address), "{left:?}");
+    assert!(
+        matches!(&left, Change::Left(member, LeaveReason::Announced) if member.address == b.address),
+        "{left:?}"
+    );
     while let Change::Joined(_) = c.next().await {}
     assert_eq!(a.counters.read().members, 1);
 }
 
 #[tokio::test]
-async fn a_member_that_dies_is_lost_within_bounds() {
+async fn a_crashed_member_is_declared_down_in_time() {
     let [mut a, b, c] = three().await;
     let _ = (a.next().await, a.next().await);
     let died = Instant::now();
     let dead = b.address;
     drop(b);
     let left = a.next().await;
-    assert!(matches!(&left, Change::Left(member, Why::Lost) if member.address == dead), "{left:?}");
+    assert!(matches!(&left, Change::Left(member, LeaveReason::Lost) if member.address == dead), "{left:?}");
     let (took, config) = (died.elapsed(), quick());
-    assert!(took >= config.suspicion, "it had time to object");
-    // Two members that each probe one of two; a machine that is busy with other tests takes longer.
+    assert!(took >= config.suspicion, "it had time to refute the suspicion");
+    // Each of two members probes one of two others in turn. A machine that is busy with other tests takes longer.
     assert!(took < 4 * config.probe_period + config.suspicion + Duration::from_secs(3), "{took:?}");
     c.until_it_sees(&["a"]).await;
 }
 
 #[tokio::test]
-async fn a_later_life_replaces_an_earlier_one() {
+async fn a_newer_process_replaces_an_older_one() {
     let [mut a, b, c] = three().await;
     let _ = (a.next().await, a.next().await);
     drop(b);
@@ -117,84 +120,84 @@ async fn a_later_life_replaces_an_earlier_one() {
     again.until_it_sees(&["a", "c"]).await;
     let left = a.next().await;
     assert!(
-        matches!(&left, Change::Left(member, Why::Replaced | Why::Lost) if member.incarnation == 1),
+        matches!(&left, Change::Left(member, LeaveReason::Replaced | LeaveReason::Lost) if member.incarnation == 1),
         "{left:?}"
     );
-    let came = a.next().await;
+    let joined = a.next().await;
     assert!(
-        matches!(&came, Change::Joined(member) if (member.incarnation, member.address) == (2, again.address)),
-        "{came:?}"
+        matches!(&joined, Change::Joined(member) if (member.incarnation, member.address) == (2, again.address)),
+        "{joined:?}"
     );
 }
 
 #[tokio::test]
-async fn a_process_whose_clock_went_back_comes_back() {
+async fn a_process_whose_clock_went_back_joins() {
     let [a, b, c] = three().await;
     let address = b.address;
-    b.own.set_incarnation(1);
+    b.local.set_incarnation(1);
     drop(b);
-    // The task's socket goes with it, a moment later.
+    // The aborted task drops its socket a moment later.
     eventually_async("the port is free", || std::net::UdpSocket::bind(address).ok()).await;
     let again = start("b", 0, &address.to_string(), &[a.address], 1).await;
     again.until_it_sees(&["a", "c"]).await;
     a.until_it_sees(&["b", "c"]).await;
     c.until_it_sees(&["a", "b"]).await;
-    assert!(again.own.incarnation() > 1);
+    assert!(again.local.incarnation() > 1);
 }
 
 #[tokio::test]
-async fn halves_of_a_partition_lose_and_find_each_other() {
+async fn a_partition_heals() {
     let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
     let mut nodes = vec![a];
     for name in ["b", "c", "d"] {
         let seed = nodes[0].address;
         nodes.push(start(name, 1, "127.0.0.1:0", &[seed], 1).await);
     }
-    let whole = [&["b", "c", "d"][..], &["a", "c", "d"], &["a", "b", "d"], &["a", "b", "c"]];
+    let decode_all = [&["b", "c", "d"][..], &["a", "c", "d"], &["a", "b", "d"], &["a", "b", "c"]];
     let halves = [&["b"][..], &["a"], &["d"], &["c"]];
-    for (node, names) in nodes.iter().zip(whole) {
+    for (node, names) in nodes.iter().zip(decode_all) {
         node.until_it_sees(names).await;
     }
     for (at, node) in nodes.iter().enumerate() {
         let others = nodes.iter().enumerate().filter(|(other, _)| other / 2 != at / 2);
         let others = others.map(|(_, other)| other.address);
-        node.gate.lock().expect("no panic").extend(others);
+        node.blocked.lock().expect("no panic").extend(others);
     }
     for (node, names) in nodes.iter().zip(halves) {
         node.until_it_sees(names).await;
     }
     for node in &nodes {
-        node.gate.lock().expect("no panic").clear();
+        node.blocked.lock().expect("no panic").clear();
     }
-    for (node, names) in nodes.iter().zip(whole) {
+    for (node, names) in nodes.iter().zip(decode_all) {
         node.until_it_sees(names).await;
     }
-    assert!(nodes.iter().all(|node| node.own.incarnation() == 1), "the same lives, renewed");
+    assert!(nodes.iter().all(|node| node.local.incarnation() == 1), "the same processes, renewed");
 }
 
-/// Two that lose each other have nobody else to hear of each other from.
+/// Two members that lose each other have no third member that still knows both.
 #[tokio::test]
-async fn two_that_lost_each_other_find_each_other() {
+async fn a_partition_of_two_members_heals() {
     let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
     let b = start("b", 1, "127.0.0.1:0", &[a.address], 1).await;
     a.until_it_sees(&["b"]).await;
     b.until_it_sees(&["a"]).await;
-    a.gate.lock().expect("no panic").insert(b.address);
+    a.blocked.lock().expect("no panic").insert(b.address);
     a.until_it_sees(&[]).await;
     b.until_it_sees(&[]).await;
-    a.gate.lock().expect("no panic").clear();
+    a.blocked.lock().expect("no panic").clear();
     a.until_it_sees(&["b"]).await;
     b.until_it_sees(&["a"]).await;
 }
 
 #[tokio::test]
-async fn of_two_with_one_name_the_newer_is_the_member() {
+async fn of_two_processes_with_one_name_the_newer_is_the_member() {
     let [a, b, c] = three().await;
     let newer = start("b", 5, "127.0.0.1:0", &[a.address], 1).await;
     newer.until_it_sees(&["a", "c"]).await;
     let is_newer = || a.membership.members().iter().any(|member| member.address == newer.address);
     eventually_async("the newer one is the member", || is_newer().then_some(())).await;
-    // The older one learns it at its next attempts, and does not fight.
+    // The older one learns about the newer one at its next attempts and stays outside.
     holds_for_async(Duration::from_millis(600), "the newer one stays, and neither renews often", || {
         is_newer() && b.counters.read().renewals <= 2 && newer.counters.read().renewals <= 2
     })
@@ -208,7 +211,7 @@ async fn of_two_with_one_name_the_newer_is_the_member() {
 }
 
 #[tokio::test]
-async fn strangers_datagrams_are_counted_and_ignored() {
+async fn unauthenticated_datagrams_are_counted_and_dropped() {
     let [a, b, _c] = three().await;
     let stranger = start("x", 1, "127.0.0.1:0", &[a.address, b.address], 2).await;
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
@@ -223,17 +226,17 @@ async fn strangers_datagrams_are_counted_and_ignored() {
 }
 
 #[tokio::test]
-async fn there_is_room_for_so_many_members_only() {
+async fn known_max_limits_the_members() {
     let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let small = Start {
-        own: Arc::new(Own::new("z".parse().expect("a name"), 1)),
+        local: Arc::new(LocalMember::new("z".parse().expect("a name"), 1)),
         address: socket.local_addr().expect("its address"),
         keyring: Keyring::new(ClusterSecret::new([1; 32]).into(), Arc::default()),
         seeds: vec![a.address.to_string().parse().expect("a seed")],
         config: GossipConfig { known_max: 2, ..quick() },
         counters: Arc::default(),
-        gate: Gate::default(),
+        blocked: BlockedAddresses::default(),
     };
     let counters = Arc::clone(&small.counters);
     let (small, _changes) = Membership::start(small, socket).expect("started");

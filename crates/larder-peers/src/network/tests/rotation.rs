@@ -1,8 +1,8 @@
 //! Rotation and revocation of the cluster's secret, with live members.
 
 use super::*;
-use crate::counters::Counted;
-use crate::links::tests::{Chunks, body};
+use crate::counters::CounterValues;
+use crate::data_links::tests::{Chunks, body};
 use larder_testkit::eventually_async;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,7 +11,7 @@ const NEW: ClusterSecret = ClusterSecret::new([2; 32]);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Waits until the counters of all members satisfy `until`.
-async fn counted(members: &[Arc<Network>], until: impl Fn(&Counted) -> bool) {
+async fn counted(members: &[Arc<Network>], until: impl Fn(&CounterValues) -> bool) {
     let all = || members.iter().all(|member| until(&member.counters().read()));
     eventually_async("the members' counters", || all().then_some(())).await;
 }
@@ -19,9 +19,9 @@ async fn counted(members: &[Arc<Network>], until: impl Fn(&Counted) -> bool) {
 /// Three members, each linked with both others. Events other than messages and links are collected.
 async fn cluster() -> (Vec<Arc<Network>>, Vec<JoinHandle<Vec<Event>>>) {
     let (mut members, mut followers, mut seeds) = (Vec::new(), Vec::new(), Vec::new());
-    for own in NAMES {
-        let (member, mut events) = start(own, &seeds).await;
-        seeds.push(member.local());
+    for local in NAMES {
+        let (member, mut events) = start(local, &seeds).await;
+        seeds.push(member.local_addr());
         members.push(Arc::new(member));
         followers.push(tokio::spawn(async move {
             let mut changes = Vec::new();
@@ -73,7 +73,7 @@ fn traffic(members: &[Arc<Network>], stop: &Arc<AtomicBool>) -> Vec<JoinHandle<u
 async fn a_cluster_rotates_its_secret_without_losing_a_member_or_a_request() {
     let (members, followers) = cluster().await;
     let stop = Arc::<AtomicBool>::default();
-    // A request that is under way from before the rotation until the old secret is about to go.
+    // A request in flight from before the rotation until the old secret is removed.
     let (sender, open) = open_body();
     let (from, to) = (Arc::clone(&members[0]), name("b"));
     let long = tokio::spawn(async move { from.forward(&to, Request::new(open)).await });
@@ -87,7 +87,7 @@ async fn a_cluster_rotates_its_secret_without_losing_a_member_or_a_request() {
     for (at, member) in members.iter().enumerate() {
         member.set_secrets(ClusterSecrets::new(NEW, Some(OLD)));
         if at == 0 {
-            // The first one to change hears the others by the old secret, and they hear it by the new one.
+            // This member receives datagrams with the old secret, and the others receive its datagrams with the new one.
             counted(&members, |counted| counted.datagrams_other_secret > 0).await;
         }
         counted(&members, |counted| counted.members == 2).await;
@@ -103,14 +103,14 @@ async fn a_cluster_rotates_its_secret_without_losing_a_member_or_a_request() {
         member.set_secrets(NEW.into());
     }
     // A member that knows only the new secret joins, so the old one is no longer needed.
-    let late = config("d", &[members[0].local()], 2);
+    let late = config("d", &[members[0].local_addr()], 2);
     let (late, _events) = Network::start(late, echo("d")).await.expect("started");
     counted(&members, |counted| counted.members == 3).await;
     stop.store(true, Relaxed);
     for client in clients {
         assert!(client.await.expect("no request failed") > 0);
     }
-    let losses: Vec<Counted> = members.iter().map(|member| member.counters().read()).collect();
+    let losses: Vec<CounterValues> = members.iter().map(|member| member.counters().read()).collect();
     assert!(losses.iter().all(|counted| counted.links_revoked == 0), "{losses:#?}");
     assert!(losses.iter().all(|counted| counted.members_left == 0), "{losses:#?}");
     assert!(losses.iter().all(|counted| counted.requests_lost + counted.requests_unsent == 0), "{losses:#?}");
@@ -122,14 +122,14 @@ async fn a_cluster_rotates_its_secret_without_losing_a_member_or_a_request() {
 }
 
 #[tokio::test]
-async fn links_of_a_removed_secret_end_at_once() {
-    // A request whose body breaks off is expected here.
+async fn links_of_a_removed_secret_are_closed_at_once() {
+    // The test expects a request whose body breaks off.
     let service = |request: Request<Incoming>, _: Name| async move {
         drop(request.into_body().collect().await);
         Response::new(Full::new(Bytes::new()))
     };
     let (a, mut from_a) = Network::start(config("a", &[], 1), service).await.expect("started");
-    let (b, mut from_b) = start("b", &[a.local()]).await;
+    let (b, mut from_b) = start("b", &[a.local_addr()]).await;
     tokio::join!(until_up(&mut from_a, "b"), until_up(&mut from_b, "a"));
     let (sender, open) = open_body();
     let (b, to) = (Arc::new(b), name("a"));
@@ -141,13 +141,13 @@ async fn links_of_a_removed_secret_end_at_once() {
     a.set_secrets(NEW.into());
     let error = timeout(LONG, forward).await.expect("in time").expect("no panic").expect_err("cut");
     assert!(matches!(error, ForwardError::Lost { .. }), "{error}");
-    // Both control links end long before membership takes the other one for lost.
+    // Both control links are closed long before membership declares the other member down.
     for events in [&mut from_a, &mut from_b] {
         for _ in 0..2 {
-            assert!(matches!(next(events).await, Event::Down(..)));
+            assert!(matches!(next(events).await, Event::LinkDown(..)));
         }
     }
-    // The links that b has made are revoked; the one of a is made anew or revoked, whichever comes first.
+    // The links that b opened are revoked. The link of a is replaced or revoked, whichever comes first.
     let ended = || {
         let counted = a.counters().read();
         (counted.links_revoked >= 2 && counted.links_other_secret == 0).then_some(())
@@ -158,20 +158,20 @@ async fn links_of_a_removed_secret_end_at_once() {
 }
 
 #[tokio::test]
-async fn a_control_link_with_a_replaced_secret_is_made_anew_without_a_pause() {
+async fn a_control_link_with_a_replaced_secret_reconnects_without_delay() {
     let pause = Duration::from_secs(10);
-    let slow = |own, seeds: &[SocketAddr]| {
-        let mut config = config(own, seeds, 1);
+    let slow = |local, seeds: &[SocketAddr]| {
+        let mut config = config(local, seeds, 1);
         (config.control.retry_min, config.control.retry_max) = (pause, pause);
         config
     };
     let (a, mut from_a) = Network::start(slow("a", &[]), echo("a")).await.expect("started");
-    let (b, mut from_b) = Network::start(slow("b", &[a.local()]), echo("b")).await.expect("started");
+    let (b, mut from_b) = Network::start(slow("b", &[a.local_addr()]), echo("b")).await.expect("started");
     tokio::join!(until_up(&mut from_a, "b"), until_up(&mut from_b, "a"));
     b.set_secrets(ClusterSecrets::new(OLD, Some(NEW)));
     a.set_secrets(ClusterSecrets::new(NEW, Some(OLD)));
-    assert!(matches!(next(&mut from_a).await, Event::Down(_, Way::To)));
-    // The shortest pause is three quarters of `retry_min`.
+    assert!(matches!(next(&mut from_a).await, Event::LinkDown(_, LinkDirection::Outbound)));
+    // The shortest delay is three quarters of `retry_min`.
     let again = timeout(pause / 2, next(&mut from_a)).await.expect("no pause");
-    assert!(matches!(again, Event::Up(_, Way::To)), "{again:?}");
+    assert!(matches!(again, Event::LinkUp(_, LinkDirection::Outbound)), "{again:?}");
 }
