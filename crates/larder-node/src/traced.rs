@@ -4,7 +4,7 @@
 use http::header::CACHE_STATUS;
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use larder_spans::{Open, TRACEPARENT, TRACESTATE, Tracer};
+use larder_spans::{ActiveSpan, TRACEPARENT, TRACESTATE, Tracer};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Traced {
     tracer: Arc<Tracer>,
-    span: Open,
+    span: ActiveSpan,
 }
 
 impl Traced {
@@ -25,16 +25,16 @@ impl Traced {
         let mut values = parts.headers.get_all(TRACEPARENT).iter();
         // Of two, none is right.
         let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
-        let follows = tracer.follows(parent).is_some();
+        let follows = tracer.accepted_parent(parent).is_some();
         let span = tracer.begin(parent, "serve");
         let told = match &span {
             Some(span) => Some(span.parent()),
-            None => (!follows).then(|| tracer.unsampled()),
+            None => (!follows).then(|| tracer.unsampled_parent()),
         };
         if !follows {
             parts.headers.remove(TRACESTATE);
         }
-        if let Some(Ok(value)) = told.as_ref().map(|parent| HeaderValue::from_bytes(&parent.write())) {
+        if let Some(Ok(value)) = told.as_ref().map(|parent| HeaderValue::from_bytes(&parent.format())) {
             parts.headers.insert(TRACEPARENT, value);
         }
         let mut span = span?;

@@ -1,15 +1,15 @@
-//! Traces of requests: what a switch and its nodes did for one, as spans for an OpenTelemetry collector.
+//! Distributed tracing: the spans of a switch and its nodes, sent to an OpenTelemetry collector.
 //!
-//! A request that is traced carries `traceparent` ([W3C Trace Context](https://www.w3.org/TR/trace-context/)). Who gets one
-//! that says *sampled* goes on with its trace; where there is none, one in so many requests begins one. Spans go to a queue,
-//! and a thread of its own sends them as OTLP/HTTP in JSON. Nothing waits: where the queue is full, or the collector does not
-//! take them, spans are counted and lost.
+//! A traced request carries the header `traceparent` ([W3C Trace Context](https://www.w3.org/TR/trace-context/)). If it is
+//! marked as sampled, its trace is continued. A request without the header begins a trace with a configured probability.
+//! Spans go to a bounded queue, and a separate thread sends them as OTLP/HTTP in JSON. Requests never wait for it: spans are
+//! dropped and counted if the queue is full or the collector does not accept them.
 
 mod export;
 mod id;
 mod otlp;
 mod span;
 
-pub use export::{Counts, Endpoint, Tracer, TracerConfig, WrongEndpoint};
-pub use id::{Parent, SpanId, TRACEPARENT, TRACESTATE, TraceId};
-pub use span::{Kind, Open, Span, Value};
+pub use export::{Endpoint, EndpointError, ExportCounts, Tracer, TracerConfig};
+pub use id::{SpanId, TRACEPARENT, TRACESTATE, TraceId, TraceParent};
+pub use span::{ActiveSpan, AttributeValue, Span, SpanKind};

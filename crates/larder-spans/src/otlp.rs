@@ -1,7 +1,7 @@
-//! Spans as OpenTelemetry's collector takes them: an `ExportTraceServiceRequest` in JSON (OTLP 1, section OTLP/HTTP; ids in
-//! hexadecimal, 64-bit numbers as texts).
+//! Encoding of spans for an OpenTelemetry collector: an `ExportTraceServiceRequest` in JSON (OTLP 1, section OTLP/HTTP). Ids
+//! are hexadecimal strings, 64-bit numbers decimal strings.
 
-use crate::span::{Span, Value};
+use crate::span::{AttributeValue, Span};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
 
@@ -56,20 +56,20 @@ struct SpanBody<'a> {
 #[derive(Serialize)]
 struct Attribute<'a> {
     key: &'a str,
-    value: AttributeValue<'a>,
+    value: AttributeJson<'a>,
 }
 
 #[derive(Serialize)]
-enum AttributeValue<'a> {
+enum AttributeJson<'a> {
     #[serde(rename = "stringValue")]
     Text(&'a str),
     #[serde(rename = "intValue", serialize_with = "text")]
-    Whole(&'a dyn Display),
+    Integer(&'a dyn Display),
 }
 
 #[derive(Serialize)]
 struct Status<'a> {
-    /// 2: an error.
+    /// 2 means an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,9 +87,9 @@ fn optional_text<S: Serializer>(value: &Option<&dyn Display>, serializer: S) -> 
     }
 }
 
-/// The request's body.
-pub(crate) fn request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
-    let attribute = |key, text| Attribute { key, value: AttributeValue::Text(text) };
+/// Encodes the body of an export request.
+pub(crate) fn encode(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
+    let attribute = |key, text| Attribute { key, value: AttributeJson::Text(text) };
     let resource = Resource {
         attributes: [
             attribute("service.name", service),
@@ -100,17 +100,17 @@ pub(crate) fn request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> 
     let scope_spans =
         ScopeSpans { scope: Scope { name: "larder" }, spans: spans.iter().map(SpanBody::new).collect() };
     let body = Body { resource_spans: [ResourceSpans { resource, scope_spans: [scope_spans] }] };
-    // Texts and whole numbers always have a form in JSON.
+    // Strings and integers can always be encoded.
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
 impl<'a> SpanBody<'a> {
     fn new(span: &'a Span) -> Self {
-        let attribute = |(key, value): &'a (&'static str, Value)| Attribute {
+        let attribute = |(key, value): &'a (&'static str, AttributeValue)| Attribute {
             key,
             value: match value {
-                Value::Text(text) => AttributeValue::Text(text),
-                Value::Whole(number) => AttributeValue::Whole(number),
+                AttributeValue::Text(text) => AttributeJson::Text(text),
+                AttributeValue::Integer(number) => AttributeJson::Integer(number),
             },
         };
         Self {
@@ -119,7 +119,7 @@ impl<'a> SpanBody<'a> {
             parent_span_id: span.parent.as_ref().map(|parent| parent as &dyn Display),
             name: span.name,
             kind: span.kind as u8,
-            start_time_unix_nano: &span.began_ns,
+            start_time_unix_nano: &span.started_ns,
             end_time_unix_nano: &span.ended_ns,
             attributes: span.attributes.iter().map(attribute).collect(),
             status: Status { code: span.error.as_ref().map(|_| 2), message: span.error.as_deref() },
@@ -131,17 +131,18 @@ impl<'a> SpanBody<'a> {
 mod tests {
     use super::*;
     use crate::id::{SpanId, TraceId};
-    use crate::span::{Kind, Open};
+    use crate::span::{ActiveSpan, SpanKind};
     use serde_json::Value as Json;
 
     #[test]
-    fn a_span_is_written_as_the_collector_wants_it() {
-        let mut open = Open::new((TraceId(0xab), SpanId(1), Some(SpanId(2))), "request", Kind::Server, 1_500);
+    fn a_span_is_encoded_as_otlp_json() {
+        let mut open =
+            ActiveSpan::new((TraceId(0xab), SpanId(1), Some(SpanId(2))), "request", SpanKind::Server, 1_500);
         open.set("http.response.status_code", 502_u16);
         open.set("larder.node", "a\"b");
         open.fail("connect_refused");
-        let body = request("larder", "edge-1", &[open.end(1_200)]);
-        let json: Json = serde_json::from_slice(&body).expect("it is JSON");
+        let body = encode("larder", "edge-1", &[open.end(1_200)]);
+        let json: Json = serde_json::from_slice(&body).expect("JSON");
         let resource = &json["resourceSpans"][0];
         assert_eq!(resource["resource"]["attributes"][0]["value"]["stringValue"], "larder");
         let span = &resource["scopeSpans"][0]["spans"][0];
@@ -151,7 +152,7 @@ mod tests {
             (&"0000000000000001".into(), &"0000000000000002".into())
         );
         assert_eq!((&span["kind"], &span["startTimeUnixNano"]), (&2.into(), &"1500".into()));
-        assert_eq!(span["endTimeUnixNano"], "1500", "a clock that was set back makes no negative time");
+        assert_eq!(span["endTimeUnixNano"], "1500", "a clock that was set back gives no negative duration");
         assert_eq!(span["attributes"][0]["value"]["intValue"], "502");
         assert_eq!(span["attributes"][1]["value"]["stringValue"], "a\"b");
         assert_eq!(

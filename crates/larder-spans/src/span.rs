@@ -1,26 +1,26 @@
-//! What was done, from when to when.
+//! Spans: operations with a start, an end and attributes.
 
-use crate::id::{Parent, SpanId, TraceId};
+use crate::id::{SpanId, TraceId, TraceParent};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whose side of what is done a span is.
+/// Kind of a span, with the numbers of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Something within a process.
+pub enum SpanKind {
+    /// An operation within a process.
     Internal = 1,
-    /// A request that is answered.
+    /// Serving a request.
     Server = 2,
-    /// A request that is made.
+    /// Sending a request.
     Client = 3,
 }
 
-/// Longest text of an attribute, bytes; more is cut off.
-const TEXT_MAX: usize = 512;
+/// Longest text of an attribute, in bytes. Longer texts are truncated.
+const TEXT_BYTES_MAX: usize = 512;
 
-/// A text, cut to the bound.
-fn cut(mut text: String) -> String {
-    if text.len() > TEXT_MAX {
-        text.truncate(text.floor_char_boundary(TEXT_MAX));
+/// Truncates a text to [`TEXT_BYTES_MAX`].
+fn truncate(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
         text.shrink_to_fit();
     }
     text
@@ -28,65 +28,65 @@ fn cut(mut text: String) -> String {
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum AttributeValue {
     /// A text.
     Text(String),
-    /// A whole number.
-    Whole(i64),
+    /// An integer.
+    Integer(i64),
 }
 
-impl From<&str> for Value {
+impl From<&str> for AttributeValue {
     fn from(text: &str) -> Self {
-        Self::Text(text[..text.floor_char_boundary(TEXT_MAX)].to_owned())
+        Self::Text(text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for AttributeValue {
     fn from(text: String) -> Self {
-        Self::Text(cut(text))
+        Self::Text(truncate(text))
     }
 }
 
-impl From<u16> for Value {
+impl From<u16> for AttributeValue {
     fn from(number: u16) -> Self {
-        Self::Whole(number.into())
+        Self::Integer(number.into())
     }
 }
 
-impl From<u64> for Value {
+impl From<u64> for AttributeValue {
     fn from(number: u64) -> Self {
-        Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
+        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-/// A span that has ended.
+/// A finished span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     pub(crate) trace: TraceId,
     pub(crate) id: SpanId,
     pub(crate) parent: Option<SpanId>,
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SpanKind,
     /// Nanoseconds since 1970.
-    pub(crate) began_ns: u64,
+    pub(crate) started_ns: u64,
     pub(crate) ended_ns: u64,
-    pub(crate) attributes: Vec<(&'static str, Value)>,
-    /// What went wrong, in a word.
+    pub(crate) attributes: Vec<(&'static str, AttributeValue)>,
+    /// The reason of a failure, in a word.
     pub(crate) error: Option<String>,
 }
 
-/// A span that goes on.
+/// A span that has not ended.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct ActiveSpan {
     span: Span,
 }
 
-impl Open {
+impl ActiveSpan {
     pub(crate) fn new(
         (trace, id, parent): (TraceId, SpanId, Option<SpanId>),
         name: &'static str,
-        kind: Kind,
-        began_ns: u64,
+        kind: SpanKind,
+        started_ns: u64,
     ) -> Self {
         let span = Span {
             trace,
@@ -94,7 +94,7 @@ impl Open {
             parent,
             name,
             kind,
-            began_ns,
+            started_ns,
             ended_ns: 0,
             attributes: Vec::new(),
             error: None,
@@ -102,38 +102,38 @@ impl Open {
         Self { span }
     }
 
-    /// What is part of it says so with this.
-    pub fn parent(&self) -> Parent {
-        Parent { trace: self.span.trace, span: self.span.id, sampled: true }
+    /// The parent for child spans and for requests to other processes.
+    pub fn parent(&self) -> TraceParent {
+        TraceParent { trace: self.span.trace, span: self.span.id, sampled: true }
     }
 
-    /// Whether its trace begins with it.
+    /// Whether this is the first span of its trace.
     pub fn is_root(&self) -> bool {
         self.span.parent.is_none()
     }
 
-    /// Notes something about it.
-    pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+    /// Adds an attribute.
+    pub fn set(&mut self, name: &'static str, value: impl Into<AttributeValue>) {
         self.span.attributes.push((name, value.into()));
     }
 
-    /// It has failed.
-    pub fn fail(&mut self, what: impl Into<String>) {
-        self.span.error = Some(cut(what.into()));
+    /// Marks the span as failed.
+    pub fn fail(&mut self, reason: impl Into<String>) {
+        self.span.error = Some(truncate(reason.into()));
     }
 
-    /// When it began, nanoseconds since 1970.
-    pub fn began_ns(&self) -> u64 {
-        self.span.began_ns
+    /// Start time, in nanoseconds since 1970.
+    pub fn started_ns(&self) -> u64 {
+        self.span.started_ns
     }
 
-    /// It ends at this moment, but not before it began.
+    /// Ends the span at the given time, but not before its start. Nanoseconds since 1970.
     pub fn end(self, ended_ns: u64) -> Span {
-        Span { ended_ns: ended_ns.max(self.span.began_ns), ..self.span }
+        Span { ended_ns: ended_ns.max(self.span.started_ns), ..self.span }
     }
 }
 
-/// Now, nanoseconds since 1970.
+/// The current time, in nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -144,10 +144,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
-        let long = format!("{}\u{e9}tail", "x".repeat(TEXT_MAX - 1));
-        let short = Value::Text("x".repeat(TEXT_MAX - 1));
-        assert_eq!([Value::from(&*long), Value::from(long)], [short.clone(), short]);
-        assert_eq!(Value::from("\u{e9}"), Value::Text("\u{e9}".to_owned()));
+    fn long_texts_are_truncated_between_characters() {
+        let long = format!("{}\u{e9}tail", "x".repeat(TEXT_BYTES_MAX - 1));
+        let short = AttributeValue::Text("x".repeat(TEXT_BYTES_MAX - 1));
+        assert_eq!([AttributeValue::from(&*long), AttributeValue::from(long)], [short.clone(), short]);
+        assert_eq!(AttributeValue::from("\u{e9}"), AttributeValue::Text("\u{e9}".to_owned()));
     }
 }

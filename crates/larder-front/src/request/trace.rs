@@ -13,7 +13,7 @@ use crate::metrics::RequestEnd;
 use larder_core::rules::Head;
 use larder_core::{Decision, Reason, Request};
 use larder_edge::Fields;
-use larder_spans::{Kind, Open, TRACEPARENT, TRACESTATE, Tracer};
+use larder_spans::{ActiveSpan, SpanKind, TRACEPARENT, TRACESTATE, Tracer};
 use std::time::Duration;
 
 /// Returns the request's `traceparent`. If there are two, returns neither.
@@ -31,20 +31,20 @@ pub(crate) fn write_traceparent(
     let Some(tracer) = tracer else { return };
     let (parent, begins) = match trace {
         Some(RequestTrace { request, relay: Some(relay) }) => (relay.parent(), request.is_root()),
-        None if tracer.follows(traceparent(request)).is_none() => (tracer.unsampled(), true),
+        None if tracer.accepted_parent(traceparent(request)).is_none() => (tracer.unsampled_parent(), true),
         _ => return,
     };
     if begins {
         request.remove(TRACESTATE);
     }
-    request.set(TRACEPARENT, &parent.write());
+    request.set(TRACEPARENT, &parent.format());
 }
 
-/// Open spans of a request.
+/// ActiveSpan spans of a request.
 #[derive(Debug)]
 pub(crate) struct RequestTrace {
-    request: Open,
-    relay: Option<Open>,
+    request: ActiveSpan,
+    relay: Option<ActiveSpan>,
 }
 
 impl RequestTrace {
@@ -65,13 +65,13 @@ impl RequestTrace {
         (request, queued): (&Request, Option<Duration>),
         decision: Result<Decision, Failure>,
     ) {
-        let (parent, began) = (self.request.parent(), self.request.began_ns());
+        let (parent, began) = (self.request.parent(), self.request.started_ns());
         let waited = queued.unwrap_or_default();
         let admitted = began.saturating_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         if queued.is_some() {
-            tracer.send(tracer.child(parent, "queue", Kind::Internal, began).end(admitted));
+            tracer.send(tracer.child(parent, "queue", SpanKind::Internal, began).end(admitted));
         }
-        let mut span = tracer.child(parent, "decision", Kind::Internal, admitted);
+        let mut span = tracer.child(parent, "decision", SpanKind::Internal, admitted);
         let policy = decider.dispatcher.settings_of(request.route).policy;
         span.set("larder.policy", policy.name());
         span.set("larder.route", &*decider.routing.route(request.route).name);
@@ -94,7 +94,7 @@ impl RequestTrace {
         attempts: u8,
     ) {
         self.fail_attempt(tracer, "retried");
-        let mut span = tracer.child_now(self.request.parent(), "relay", Kind::Client);
+        let mut span = tracer.child_now(self.request.parent(), "relay", SpanKind::Client);
         span.set("larder.node", &*decider.dispatcher.nodes().name(decision.node));
         if let Some(node) = decider.nodes.get(decision.node) {
             span.set("network.peer.address", node.resolved.ip().to_string());
