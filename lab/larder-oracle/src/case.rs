@@ -1,8 +1,8 @@
-//! A case: two or three requests for one target, and what the origin replies to each.
+//! A case: two or three requests for one target, and the origin's replies.
 //!
-//! A case is a pure function of seed and number, so `SEED:NUMBER` replays it. Two of five cases start from a reply
-//! that everybody may share and change a few values, so that a single rule decides; one of five starts from a
-//! [`STARTS`] entry, which leads to a state that few draws reach. The others draw many values independently.
+//! A case is a pure function of seed and number, so `SEED:NUMBER` replays it. Two of five cases start from a reply that all
+//! clients may share and change a few values, so that a single rule decides. One of five starts from an entry of [`STARTS`],
+//! which leads to a state that random draws seldom reach. The others draw many values independently.
 
 use crate::catalogue::{REPLY, REQUEST, SHAREABLE, reply, request};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -10,17 +10,16 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Names of the clients.
 pub const CLIENTS: [&str; 3] = ["alice", "bob", "carol"];
-/// Whether the systems under test trust each client as a relay. Both kinds follow each other in pairs and in triples.
+/// Whether the systems under test trust each client as a relay. Pairs and triples contain both kinds.
 pub const RELAYS: [bool; 3] = [true, false, true];
-/// Requests of a case at most.
+/// Maximum requests of a case.
 pub const STEPS_MAX: usize = 3;
 
-/// Values that all steps of a case start from: those of the request, those of the reply, and whether the second of
-/// three requests is a POST.
-type Beginning = (&'static [(usize, &'static str)], &'static [(usize, &'static str)], bool);
+/// Start values of all steps of a case: of the request, of the reply, and whether the second of three requests is a POST.
+type StartValues = (&'static [(usize, &'static str)], &'static [(usize, &'static str)], bool);
 
-/// Beginnings of cases in which validation, a failing origin, invalidation or a rare rule decides.
-pub const STARTS: [Beginning; 10] = [
+/// Start values of cases in which validation, a failing origin, invalidation or a rare rule decides.
+pub const STARTS: [StartValues; 10] = [
     (&[], &[(reply::CACHE_CONTROL, "Cache-Control: no-cache"), (reply::VALIDATOR, "ETag: {tag}")], false),
     (&[], &[(reply::AGE, "Age: 5000"), (reply::VALIDATOR, "ETag: {tag}")], false),
     (&[], &[(reply::AGE, "Age: 130"), (reply::VALIDATOR, "Last-Modified: {date:-1000000}")], false),
@@ -57,10 +56,10 @@ pub const STARTS: [Beginning; 10] = [
     (&[], &[], true),
 ];
 
-/// When a step starts.
+/// Start time of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// After every earlier step has ended.
+pub enum StartTime {
+    /// After all earlier steps have finished.
     After,
     /// While the origin holds the head of its reply to the leading step.
     DuringHead,
@@ -68,15 +67,15 @@ pub enum Start {
     DuringBody,
 }
 
-/// One request, and the reply that the origin has for it.
+/// A request and the origin's reply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Index in [`CLIENTS`].
     pub client: usize,
     /// When the request is sent.
-    pub start: Start,
-    /// Number of the node that receives the request, modulo the number of nodes.
-    pub door: usize,
+    pub start: StartTime,
+    /// Number of the node that receives the request, modulo the number of entry points.
+    pub entry_point: usize,
     /// Index of a value in each dimension of [`REQUEST`].
     pub request: [u8; request::COUNT],
     /// Index of a value in each dimension of [`REPLY`].
@@ -92,15 +91,15 @@ pub struct Case {
     pub number: u64,
     /// Requests in the order in which they are sent.
     pub steps: Vec<Step>,
-    /// Whether the origin holds its reply until a second node has asked too, so that a hedge takes place.
+    /// Whether the origin holds its reply until a second node has sent the request too, so that it is hedged.
     pub hedged: bool,
 }
 
-/// Random numbers of one case.
-struct Dice(Xoshiro256PlusPlus);
+/// Random number generator of a case.
+struct Random(Xoshiro256PlusPlus);
 
-impl Dice {
-    /// A number below `n`, which is at least 1. The bias is below 2^-50.
+impl Random {
+    /// A random number below `n`, which is at least 1. The bias is below 2^-50.
     fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.0.next_u64()) * n as u128) >> 64) as usize
     }
@@ -115,29 +114,29 @@ impl Dice {
 }
 
 impl Case {
-    /// The case with this number under a seed.
+    /// Draws the case with a number under a seed.
     pub fn draw(seed: u64, number: u64) -> Self {
         let mixed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
-        let mut dice = Dice(Xoshiro256PlusPlus::seed_from_u64(mixed));
-        let density = [0, 0, 0, 20, 60][dice.below(5)];
-        let from = (density == 0 && dice.percent(34)).then(|| STARTS[dice.below(STARTS.len())]);
+        let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(mixed));
+        let density = [0, 0, 0, 20, 60][random.below(5)];
+        let from = (density == 0 && random.percent(34)).then(|| STARTS[random.below(STARTS.len())]);
         let has_post = from.is_some_and(|(_, _, has_post)| has_post);
-        let count = if !has_post && dice.percent(70) { 2 } else { STEPS_MAX };
+        let count = if !has_post && random.percent(70) { 2 } else { STEPS_MAX };
         let mut steps: Vec<Step> = Vec::with_capacity(count);
         for at in 0..count {
             let mut step = match steps.first() {
-                Some(first) if dice.percent(60) => first.clone(),
+                Some(first) if random.percent(60) => first.clone(),
                 _ => plain(),
             };
-            step.client = if dice.percent(85) { at } else { dice.below(CLIENTS.len()) };
-            step.door = dice.below(12);
-            step.start = match dice.below(100) {
-                _ if at == 0 || has_post => Start::After,
-                0..=39 => Start::After,
-                40..=79 => Start::DuringHead,
-                _ => Start::DuringBody,
+            step.client = if random.percent(85) { at } else { random.below(CLIENTS.len()) };
+            step.entry_point = random.below(12);
+            step.start = match random.below(100) {
+                _ if at == 0 || has_post => StartTime::After,
+                0..=39 => StartTime::After,
+                40..=79 => StartTime::DuringHead,
+                _ => StartTime::DuringBody,
             };
-            step.vary(density, &mut dice);
+            step.vary(density, &mut random);
             if let Some((request, reply, _)) = from {
                 step.set(request, reply);
             }
@@ -146,61 +145,61 @@ impl Case {
             }
             steps.push(step);
         }
-        let mut case = Self { seed, number, steps, hedged: dice.percent(25) };
+        let mut case = Self { seed, number, steps, hedged: random.percent(25) };
         if density == 0 {
-            case.perturb(&mut dice);
+            case.perturb(&mut random);
         }
         case
     }
 
-    /// Changes up to four values of a case in which everything is plain.
-    fn perturb(&mut self, dice: &mut Dice) {
-        // Requests of different clients are what the oracle is about.
-        if dice.percent(40) {
-            let credentials = dice.value(REQUEST[request::CREDENTIALS].values);
+    /// Changes up to four values of a case with only plain values.
+    fn perturb(&mut self, random: &mut Random) {
+        // Credentials and validators matter most to sharing between clients.
+        if random.percent(40) {
+            let credentials = random.value(REQUEST[request::CREDENTIALS].values);
             self.steps.iter_mut().for_each(|step| step.request[request::CREDENTIALS] = credentials);
         }
-        if dice.percent(40) {
-            let validator = dice.value(REPLY[reply::VALIDATOR].values);
+        if random.percent(40) {
+            let validator = random.value(REPLY[reply::VALIDATOR].values);
             self.steps.iter_mut().for_each(|step| step.reply[reply::VALIDATOR] = validator);
         }
-        for _ in 0..dice.below(5) {
-            let at = dice.below(request::COUNT + reply::COUNT);
-            let every_step = dice.percent(50);
-            let only = dice.below(self.steps.len());
+        for _ in 0..random.below(5) {
+            let at = random.below(request::COUNT + reply::COUNT);
+            let every_step = random.percent(50);
+            let only = random.below(self.steps.len());
             for (number, step) in self.steps.iter_mut().enumerate() {
                 if every_step || number == only {
-                    step.redraw(at, dice);
+                    step.redraw(at, random);
                 }
             }
         }
     }
 
-    /// The step that the origin holds for the sake of step `at`, if `at` starts during another step.
+    /// The step whose reply the origin holds while step `at` starts; `None` if `at` does not start during another step.
     pub fn leader(&self, at: usize) -> Option<usize> {
-        if self.steps[at].start == Start::After {
+        if self.steps[at].start == StartTime::After {
             return None;
         }
-        (0..at).rev().find(|earlier| self.steps[*earlier].start == Start::After)
+        (0..at).rev().find(|earlier| self.steps[*earlier].start == StartTime::After)
     }
 
-    /// Returns where the origin holds its reply to step `at` if a later step starts meanwhile: at the head if one of them
-    /// starts there.
-    pub fn held(&self, at: usize) -> Option<Start> {
+    /// The point at which the origin holds its reply to step `at` because later steps start during it. If some start during
+    /// the head, it is the head.
+    pub fn held(&self, at: usize) -> Option<StartTime> {
         let followers = (at + 1..self.steps.len()).filter(|later| self.leader(*later) == Some(at));
-        let starts: Vec<Start> = followers.map(|later| self.steps[later].start).collect();
-        [Start::DuringHead, Start::DuringBody].into_iter().find(|start| starts.contains(start))
+        let starts: Vec<StartTime> = followers.map(|later| self.steps[later].start).collect();
+        [StartTime::DuringHead, StartTime::DuringBody].into_iter().find(|start| starts.contains(start))
     }
 }
 
 fn plain() -> Step {
     let mut reply = [0; reply::COUNT];
     reply[reply::CACHE_CONTROL] = SHAREABLE;
-    Step { client: 0, start: Start::After, door: 0, request: [0; request::COUNT], reply }
+    Step { client: 0, start: StartTime::After, entry_point: 0, request: [0; request::COUNT], reply }
 }
 
 impl Step {
-    /// Sets values by their text.
+    /// Sets values by their texts.
     fn set(&mut self, asks: &[(usize, &str)], replies: &[(usize, &str)]) {
         let index =
             |values: &[&str], text: &str| values.iter().position(|value| *value == text).unwrap_or(0) as u8;
@@ -212,39 +211,39 @@ impl Step {
         }
     }
 
-    /// Draws each value anew with a chance in percent.
-    fn vary(&mut self, density: usize, dice: &mut Dice) {
+    /// Draws each value again with a probability in percent.
+    fn vary(&mut self, density: usize, random: &mut Random) {
         for at in 0..request::COUNT + reply::COUNT {
-            if dice.percent(density) {
-                self.redraw(at, dice);
+            if random.percent(density) {
+                self.redraw(at, random);
             }
         }
     }
 
-    /// Draws the value of one dimension; those of the reply come after those of the request. Values that end most
-    /// cases early are drawn less often.
-    fn redraw(&mut self, at: usize, dice: &mut Dice) {
+    /// Draws the value of a dimension; reply dimensions are numbered after request dimensions. Values that end most cases
+    /// early are drawn less often.
+    fn redraw(&mut self, at: usize, random: &mut Random) {
         if at < request::COUNT {
             let rare = matches!(at, request::HOST | request::QUERY | request::METHOD | request::RELAYED);
-            if !rare || dice.percent(40) {
-                self.request[at] = dice.value(REQUEST[at].values);
+            if !rare || random.percent(40) {
+                self.request[at] = random.value(REQUEST[at].values);
             }
         } else {
             let at = at - request::COUNT;
             let rare = matches!(at, reply::STATUS | reply::FRAMING | reply::LENGTH);
-            if !rare || dice.percent(60) {
-                self.reply[at] = dice.value(REPLY[at].values);
+            if !rare || random.percent(60) {
+                self.reply[at] = random.value(REPLY[at].values);
             }
         }
     }
 
     /// The value of a request dimension.
-    pub fn asks(&self, dimension: usize) -> &'static str {
+    pub fn request_value(&self, dimension: usize) -> &'static str {
         REQUEST[dimension].values[usize::from(self.request[dimension])]
     }
 
     /// The value of a reply dimension.
-    pub fn replies(&self, dimension: usize) -> &'static str {
+    pub fn reply_value(&self, dimension: usize) -> &'static str {
         REPLY[dimension].values[usize::from(self.reply[dimension])]
     }
 
@@ -254,7 +253,7 @@ impl Step {
     }
 }
 
-/// Pairs of values that cases have had in one step.
+/// Pairs of values that occurred together in a step.
 #[derive(Clone, Debug)]
 pub struct Coverage {
     seen: Vec<bool>,
@@ -273,8 +272,8 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Notes the pairs of a case.
-    pub fn note(&mut self, case: &Case) {
+    /// Adds the pairs of a case.
+    pub fn add(&mut self, case: &Case) {
         let width = self.offsets[self.offsets.len() - 1];
         for step in &case.steps {
             let values: Vec<usize> =
@@ -287,12 +286,12 @@ impl Coverage {
         }
     }
 
-    /// Adds what another one has seen.
+    /// Adds the pairs of another coverage.
     pub fn merge(&mut self, other: &Self) {
         self.seen.iter_mut().zip(&other.seen).for_each(|(mine, theirs)| *mine |= theirs);
     }
 
-    /// Pairs that were seen, and pairs that there are.
+    /// Numbers of pairs that occurred and of all pairs.
     pub fn pairs(&self) -> (usize, usize) {
         let lens: Vec<usize> = REQUEST.iter().chain(&REPLY).map(|dimension| dimension.values.len()).collect();
         let total: usize = lens.iter().sum();
@@ -313,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn starts_name_values_that_there_are() {
+    fn start_values_exist() {
         for (asks, replies, _) in STARTS {
             let mut step = plain();
             step.set(asks, replies);
-            assert!(asks.iter().all(|(dimension, text)| step.asks(*dimension) == *text));
-            assert!(replies.iter().all(|(dimension, text)| step.replies(*dimension) == *text));
+            assert!(asks.iter().all(|(dimension, text)| step.request_value(*dimension) == *text));
+            assert!(replies.iter().all(|(dimension, text)| step.reply_value(*dimension) == *text));
         }
     }
 
@@ -326,7 +325,7 @@ mod tests {
     fn every_pair_of_values_is_drawn() {
         let mut coverage = Coverage::default();
         for number in 0..200_000 {
-            coverage.note(&Case::draw(1, number));
+            coverage.add(&Case::draw(1, number));
         }
         let (seen, all) = coverage.pairs();
         assert_eq!(seen, all);

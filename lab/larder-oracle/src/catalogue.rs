@@ -1,8 +1,8 @@
-//! The values of every dimension that the generator draws from.
+//! The dimensions of requests and replies, with the values that the generator draws from.
 //!
-//! A dimension is a list of values, and a case stores the index of one value for each dimension. Value 0 is the
-//! plainest one, so that a failing case is shrunk by setting indices to 0. A value is the text of header lines,
-//! separated by `\n`. Lines may hold these words, which [`crate::script`] replaces:
+//! A case stores the index of one value for each dimension. Value 0 is the plainest, so a failing case is shrunk by setting
+//! indices to 0. A value is the text of header lines, separated by `\n`. Lines may contain these variables, which
+//! [`crate::step`] replaces:
 //!
 //! ```text
 //! {client}     name of the client that sends the request
@@ -11,8 +11,8 @@
 //! {me}         number of the origin exchange that sends this reply
 //! ```
 //!
-//! Lifetimes and ages are chosen so that each is at least 10 s away from the next border. So freshness never depends
-//! on how long a case takes, and no case has to wait.
+//! Lifetimes and ages differ by at least 10 s from each other. So freshness does not depend on the duration of a case, and no
+//! case has to wait.
 
 /// A dimension: its name and its values.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub mod request {
     pub const HOST: usize = 7;
     /// Query.
     pub const QUERY: usize = 8;
-    /// Fields by which a trusted relay tells scheme and host of the target URI.
+    /// Fields by which a trusted relay states scheme and host of the target URI.
     pub const RELAYED: usize = 9;
     /// Number of request dimensions.
     pub const COUNT: usize = 10;
@@ -51,7 +51,7 @@ pub mod request {
 
 /// Index of a reply dimension in [`REPLY`].
 pub mod reply {
-    /// Status, or the way in which the origin fails.
+    /// Status, or the kind of failure of the origin.
     pub const STATUS: usize = 0;
     /// `Cache-Control`.
     pub const CACHE_CONTROL: usize = 1;
@@ -85,11 +85,11 @@ pub mod reply {
     pub const COUNT: usize = 15;
 }
 
-/// Index in [`reply::CACHE_CONTROL`] of the value that makes a reply shareable by every client.
+/// Index in [`reply::CACHE_CONTROL`] of the value with which all clients may share a reply.
 pub const SHAREABLE: u8 = 1;
 /// Status value: the origin closes the connection before the head.
 pub const CLOSE_BEFORE_HEAD: &str = "close";
-/// Status value: the origin closes the connection in the middle of the body.
+/// Status value: the origin closes the connection within the body.
 pub const CLOSE_IN_BODY: &str = "cut";
 
 /// The dimensions of a request, in the order of [`request`].
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indices_name_their_dimensions() {
+    fn indices_match_their_dimensions() {
         assert_eq!(REQUEST[request::CONDITION].name, "condition");
         assert_eq!(REQUEST[request::QUERY].name, "query");
         assert_eq!(REPLY[reply::VALIDATION].name, "validation");

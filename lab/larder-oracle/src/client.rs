@@ -1,7 +1,7 @@
-//! The clients: each has an address of its own and keeps its connections.
+//! The clients. Each has its own address and keeps its connections.
 
-use crate::record::{Asked, Clock, Reply, Request};
-use crate::script::request_bytes;
+use crate::record::{ClientExchange, Clock, Reply, Request};
+use crate::step::request_bytes;
 use crate::wire::Wire;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-/// How long a reply may take. It is longer than the origin ever holds one.
+/// Maximum time for a reply. It is longer than the time for which the origin holds replies.
 const REPLY_MAX: Duration = Duration::from_secs(15);
 
 /// The address of a client: 127.0.1.1 for the first one.
@@ -20,20 +20,20 @@ pub fn address(client: usize) -> Ipv4Addr {
 /// Connects from the address of a client.
 ///
 /// # Errors
-/// There is no connection.
+/// If the connection fails.
 pub async fn connect(client: usize, to: SocketAddr) -> io::Result<Wire> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((address(client), 0).into())?;
     Ok(Wire::new(socket.connect(to).await?))
 }
 
-/// Sends a request and receives its reply. Gives the connection back if it can carry another request.
-pub async fn ask(
+/// Sends a request and receives the reply. Returns the connection if it can carry another request.
+pub async fn send(
     wire: Option<Wire>,
     (client, to): (usize, SocketAddr),
     request: Request,
     clock: Clock,
-) -> (Asked, Option<Wire>) {
+) -> (ClientExchange, Option<Wire>) {
     let bytes = request_bytes(&request);
     let sent = clock.now();
     let exchange = async {
@@ -50,10 +50,10 @@ pub async fn ask(
         Ok(Err(error)) => (Err(error.to_string()), None),
         Err(_) => (Err(format!("no reply within {} s", REPLY_MAX.as_secs())), None),
     };
-    (Asked { request, sent, done: clock.now(), reply }, wire)
+    (ClientExchange { request, sent, done: clock.now(), reply }, wire)
 }
 
-/// Receives a final reply, and whether the connection can carry another request.
+/// Receives a final reply. Returns it with whether the connection can carry another request.
 async fn receive(wire: &mut Wire, method: &str) -> io::Result<(Reply, bool)> {
     loop {
         let Some(head) = wire.reply().await? else {
@@ -71,7 +71,7 @@ async fn receive(wire: &mut Wire, method: &str) -> io::Result<(Reply, bool)> {
 /// Gets a page as text, such as one of the admin interface.
 ///
 /// # Errors
-/// There is no reply, or its status is not 200.
+/// If there is no reply or its status is not 200.
 pub async fn get(to: SocketAddr, target: &str) -> io::Result<String> {
     let mut wire = connect(0, to).await?;
     wire.write(format!("GET {target} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").as_bytes())

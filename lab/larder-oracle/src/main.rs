@@ -1,12 +1,12 @@
-//! `larder-oracle`: random requests against a built larder, judged by a model of RFC 9111. See docs/oracle.md.
+//! `larder-oracle`: sends random requests to a built larder and judges the replies by a model of RFC 9111. See docs/oracle.md.
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 use larder_oracle::case::Case;
-use larder_oracle::drive::Lane;
 use larder_oracle::model::judge;
-use larder_oracle::origin::{self, Registry};
+use larder_oracle::origin::{self, CaseRegistry};
 use larder_oracle::run::{self, Outcome, Plan};
+use larder_oracle::runner::CaseRunner;
 use larder_oracle::topology::{self, Topology};
 use larder_oracle::{report, transcript};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// gets a reply that it may not get. Exits with 1 if one does, or if no reply was ever shared.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Cases in total: 60 % for the node and 10 % for each other system if all run, else even parts.
+    /// Cases in total: 60 % for the node and 10 % for each other system if all run, otherwise equal parts.
     #[arg(long, default_value_t = 20_000)]
     cases: u64,
     /// Seed of all cases.
@@ -34,9 +34,9 @@ struct Args {
     /// The binary under test; by default `larder` beside this program.
     #[arg(long, value_name = "FILE")]
     larder: Option<PathBuf>,
-    /// Cases at one time. 1 to 10,000.
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    lanes: u16,
+    /// Concurrent cases. 1 to 10,000.
+    #[arg(long = "lanes", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    runners: u16,
     /// How long the origin holds a reply, in ms, once a concurrent request is written but not seen by the origin.
     #[arg(long, default_value_t = 15)]
     grace_ms: u64,
@@ -61,10 +61,10 @@ async fn main() -> ExitCode {
 }
 
 impl Args {
-    /// True if nothing is wrong.
+    /// Returns true if all replies are right.
     async fn run(&self) -> anyhow::Result<bool> {
         let larder = topology::binary(self.larder.as_deref())?;
-        let registry = Arc::new(Registry::new(usize::from(self.lanes)));
+        let registry = Arc::new(CaseRegistry::new(usize::from(self.runners)));
         let origin = origin::start(Arc::clone(&registry)).await.context("cannot start the origin")?;
         let all = self.topology.is_empty();
         let topologies = if all { &Topology::ALL[..] } else { &self.topology };
@@ -83,7 +83,7 @@ impl Args {
             let plan = Plan {
                 seed: self.seed,
                 numbers: first..first + count,
-                lanes: usize::from(self.lanes),
+                runners: usize::from(self.runners),
                 grace: Duration::from_millis(self.grace_ms),
                 shown_max: self.show,
             };
@@ -99,26 +99,27 @@ impl Args {
             let text = serde_json::to_string_pretty(&report::json(self.seed, &outcomes))?;
             std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        for (name, what) in outcomes.iter().filter_map(|outcome| Some((outcome.topology, outcome.idle()?))) {
-            eprintln!("{name}: {what}, so the run shows too little");
+        for (name, unused) in outcomes.iter().filter_map(|outcome| Some((outcome.topology, outcome.idle()?)))
+        {
+            eprintln!("{name}: {unused}, so the run proves too little");
         }
         Ok(outcomes.iter().all(Outcome::passes))
     }
 
-    /// Runs one case and shows it.
+    /// Runs one case and prints its transcript.
     async fn replay(
         &self,
         name: &str,
         larder: &Path,
-        (topology, origin, registry): (Topology, std::net::SocketAddr, &Arc<Registry>),
+        (topology, origin, registry): (Topology, std::net::SocketAddr, &Arc<CaseRegistry>),
     ) -> anyhow::Result<bool> {
         let (seed, number) = name.split_once(':').context("a case is SEED:NUMBER, such as 1:4711")?;
         let (seed, number) = (seed.parse()?, number.parse()?);
         ensure!(self.topology.len() < 2, "a case is replayed against one system");
         let system = topology.start(larder, origin).await?;
         let grace = Duration::from_millis(self.grace_ms);
-        let mut lane = Lane::new(0, Arc::clone(&system.target), Arc::clone(registry), grace);
-        let record = lane.run(&Arc::new(Case::draw(seed, number)), 0).await;
+        let mut runner = CaseRunner::new(0, Arc::clone(&system.target), Arc::clone(registry), grace);
+        let record = runner.run(&Arc::new(Case::draw(seed, number)), 0).await;
         let verdict = judge(&record);
         print!("{}", transcript::transcript(topology.name(), &record, &verdict));
         if verdict.violations.is_empty() {

@@ -1,18 +1,18 @@
-//! Record of a case: requests, origin exchanges and replies, with times. The model judges this record and nothing else.
+//! The record of a case: requests, origin exchanges and replies, with times. The model judges this record only.
 
 use crate::case::Case;
 use crate::wire::Fields;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Names the exchange that a reply's body comes from.
+/// Field with the number of the exchange from which a reply's body comes.
 pub const BODY_MARK: &str = "x-oracle-body";
-/// Begins the names of the fields by which a 304 adds itself to the reply that it renews. The exchange's number follows.
+/// Prefix of the names of fields by which a 304 adds itself to the reply that it renews. The exchange's number follows.
 pub const RENEWAL_MARK: &str = "x-oracle-renewal-";
-/// Names run and step of a request, so that the origin knows which request an exchange belongs to.
+/// Field with run and step of a request, by which the origin assigns an exchange to the request.
 pub const REQUEST_MARK: &str = "x-oracle-request";
 
-/// The times of a case: since its start, and on the wall.
+/// The clock of a case: time since its start, and wall time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
@@ -21,7 +21,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock.
     pub fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { started: Instant::now(), wall_s: wall.as_secs() as i64, wall_ms: wall.subsec_millis() }
@@ -32,19 +32,19 @@ impl Clock {
         self.started.elapsed()
     }
 
-    /// Seconds since 1970 at a time since the start.
+    /// Converts a time since the start to seconds since 1970.
     pub fn wall_s(&self, at: Duration) -> i64 {
         self.wall_s + (at + Duration::from_millis(u64::from(self.wall_ms))).as_secs() as i64
     }
 
-    /// Date `shift_s` seconds after the start.
+    /// Formats the date `shift_s` seconds after the start.
     pub fn date(&self, shift_s: i64) -> String {
         let at = Duration::from_secs((self.wall_s + shift_s).max(0) as u64);
         httpdate::fmt_http_date(UNIX_EPOCH + at)
     }
 }
 
-/// A request as the client sent it.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Method.
@@ -59,7 +59,7 @@ pub struct Request {
     pub fields: Fields,
 }
 
-/// Reply that the client received.
+/// A reply that a client received.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// Status.
@@ -68,31 +68,31 @@ pub struct Reply {
     pub fields: Fields,
     /// Body.
     pub body: Vec<u8>,
-    /// Whether the body ended as its framing says.
+    /// Whether the body is complete by its framing.
     pub whole: bool,
 }
 
-/// A request of a client, and what came of it.
+/// A request of a client and its result.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ClientExchange {
     /// The request.
     pub request: Request,
-    /// Time at which the client began to send it.
+    /// Time at which the client started to send the request.
     pub sent: Duration,
-    /// Time at which the reply's last byte had come.
+    /// Time at which the last byte of the reply was received.
     pub done: Duration,
-    /// The reply, or the reason why there is none.
+    /// The reply, or an error text.
     pub reply: Result<Reply, String>,
 }
 
 /// A reply of the origin.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub struct OriginReply {
     /// Status.
     pub status: u16,
     /// Fields.
     pub fields: Fields,
-    /// Body, whole even if the origin closes the connection in its middle.
+    /// The whole body, even if the origin closes the connection within it.
     pub body: Vec<u8>,
 }
 
@@ -101,47 +101,47 @@ pub struct Sent {
 pub struct Exchange {
     /// Step of the request.
     pub step: usize,
-    /// Method that the origin was asked with.
+    /// Method of the request to the origin.
     pub method: String,
-    /// Fields that the origin was asked with.
-    pub asked: Fields,
-    /// Time at which the request had come.
+    /// Fields of the request to the origin.
+    pub request_fields: Fields,
+    /// Time at which the request was received.
     pub arrived: Duration,
-    /// Time at which the origin began to send the head; `None` before.
+    /// Time at which the origin started to send the head; `None` before.
     pub replied: Option<Duration>,
-    /// Time at which the origin had sent all; `None` before, and if it closed the connection.
+    /// Time at which the origin had sent the whole reply; `None` before, and if it closed the connection.
     pub ended: Option<Duration>,
     /// The reply; `None` if the origin closes the connection instead.
-    pub sent: Option<Sent>,
+    pub reply: Option<OriginReply>,
 }
 
 impl Exchange {
-    /// Whether the origin failed: it closed the connection, or sent an error that lets stale replies stand in.
+    /// Whether the origin failed: it closed the connection, or sent an error for which a stale reply may be used.
     pub fn has_failed(&self) -> bool {
-        self.sent.as_ref().is_none_or(|sent| matches!(sent.status, 500 | 502 | 503 | 504))
+        self.reply.as_ref().is_none_or(|reply| matches!(reply.status, 500 | 502 | 503 | 504))
     }
 
-    /// Whether the connection ended within the reply.
+    /// Whether the connection was closed within the reply.
     pub fn is_broken_off(&self) -> bool {
         self.replied.is_some() && self.ended.is_none()
     }
 }
 
-/// A case that has run.
+/// The record of a case.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// The case.
     pub case: Arc<Case>,
-    /// Its clock.
+    /// The clock of the case.
     pub clock: Clock,
     /// One entry for each step.
-    pub asked: Vec<Asked>,
-    /// In order of arrival at the origin. Marks name an exchange by its index.
+    pub client_exchanges: Vec<ClientExchange>,
+    /// Exchanges in order of arrival at the origin. Marks contain the index of an exchange.
     pub exchanges: Vec<Exchange>,
-    /// Number of doors of the system.
-    pub doors: usize,
-    /// Whether all requests went through one cache, so that an unsafe request must invalidate what later ones get.
+    /// Number of entry points of the system.
+    pub entry_points: usize,
+    /// Whether all requests went through one cache, so that an unsafe request must invalidate replies for later ones.
     pub one_cache: bool,
-    /// Whether a request that must not be sent twice may be lost on its way, which the client is told by 502.
+    /// Whether a request that must not be repeated may be lost; the client gets 502 then.
     pub loses_requests: bool,
 }

@@ -1,6 +1,6 @@
-//! The result of a run, as a table for people and as JSON for programs.
+//! The report of a run, as a text table and as JSON.
 
-use crate::model::judge::Share;
+use crate::model::judge::SharedCount;
 use crate::model::{Rule, sharing};
 use crate::run::Outcome;
 use crate::transcript::transcript;
@@ -22,14 +22,14 @@ fn count(number: Option<u64>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
 
-fn percent(share: Share) -> String {
-    match share.allowed {
+fn percent(count: SharedCount) -> String {
+    match count.allowed {
         0 => "-".to_owned(),
-        allowed => format!("{:.1} %", share.done as f64 * 100.0 / allowed as f64),
+        allowed => format!("{:.1} %", count.done as f64 * 100.0 / allowed as f64),
     }
 }
 
-/// The table: systems, then rules.
+/// Formats the tables of systems and rules.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
     let _ = writeln!(
@@ -75,7 +75,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     out.push_str("   (broken / decisive)\n");
     for rule in Rule::ALL {
         let _ = write!(out, "{:<18} {:<27}", rule.name(), rule.section());
-        // A 304 is judged where it was used; it is never the reason not to use a reply that was not renewed.
+        // `Validation` judges used 304s only. It never decides about a reply that was not renewed.
         let decides = *rule != Rule::Validation && sharing().any(|known| known == *rule);
         for outcome in outcomes {
             let broken = outcome.broken.get(rule).copied().unwrap_or(0);
@@ -88,7 +88,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     out
 }
 
-/// The JSON report.
+/// Builds the JSON report.
 pub fn json(seed: u64, outcomes: &[Outcome]) -> Value {
     json!({
         "version": VERSION,
@@ -100,7 +100,7 @@ pub fn json(seed: u64, outcomes: &[Outcome]) -> Value {
 
 fn system(outcome: &Outcome) -> Value {
     let (seen, all) = outcome.coverage.pairs();
-    let share = |share: Share| json!({ "allowed": share.allowed, "done": share.done });
+    let count = |count: SharedCount| json!({ "allowed": count.allowed, "done": count.done });
     let rules = Rule::ALL.iter().map(|rule| {
         json!({
             "rule": rule.name(),
@@ -130,8 +130,8 @@ fn system(outcome: &Outcome) -> Value {
         "own": outcome.own,
         "validated": outcome.validated,
         "generated": outcome.generated,
-        "stored": share(outcome.stored),
-        "waited": share(outcome.waited),
+        "stored": count(outcome.stored),
+        "waited": count(outcome.waited),
         "pairs_seen": seen,
         "pairs": all,
         "seconds": outcome.elapsed.as_secs_f64(),

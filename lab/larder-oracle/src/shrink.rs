@@ -1,17 +1,17 @@
-//! Makes a failing case smaller: fewer steps, plainer values, as long as the same rule is broken.
+//! Shrinks a failing case to fewer steps and plainer values that still violate the same rule.
 
-use crate::case::{Case, Start};
-use crate::drive::Lane;
+use crate::case::{Case, StartTime};
 use crate::model::judge;
 use crate::run::Failure;
+use crate::runner::CaseRunner;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs that shrinking a case may take.
+/// Maximum runs for shrinking a case.
 const RUNS_MAX: usize = 200;
 
-/// Replaces the case of a failure by the smallest one found that breaks the same rule.
-pub async fn shrink(lane: &mut Lane, runs: &AtomicU64, failure: &mut Failure) {
+/// Replaces the case of a failure by the smallest one found that violates the same rule.
+pub async fn shrink(runner: &mut CaseRunner, runs: &AtomicU64, failure: &mut Failure) {
     let mut left = RUNS_MAX;
     let mut case = Case::clone(&failure.record.case);
     loop {
@@ -22,7 +22,7 @@ pub async fn shrink(lane: &mut Lane, runs: &AtomicU64, failure: &mut Failure) {
             }
             left -= 1;
             let tried = Arc::new(smaller);
-            let record = lane.run(&tried, runs.fetch_add(1, Ordering::Relaxed)).await;
+            let record = runner.run(&tried, runs.fetch_add(1, Ordering::Relaxed)).await;
             let verdict = judge(&record);
             if verdict.violations.iter().any(|violation| violation.rule == failure.rule) {
                 case = Case::clone(&tried);
@@ -37,7 +37,7 @@ pub async fn shrink(lane: &mut Lane, runs: &AtomicU64, failure: &mut Failure) {
     }
 }
 
-/// Cases that differ from this one by one change towards the plainest.
+/// Returns the cases that differ from this one by one step of simplification.
 fn simpler(case: &Case) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |change: &dyn Fn(&mut Case)| {
@@ -51,14 +51,14 @@ fn simpler(case: &Case) -> Vec<Case> {
         for at in 0..case.steps.len() {
             add(&|smaller| {
                 smaller.steps.remove(at);
-                smaller.steps[0].start = Start::After;
+                smaller.steps[0].start = StartTime::After;
             });
         }
     }
     add(&|smaller| smaller.hedged = false);
     for at in 0..case.steps.len() {
-        add(&|smaller| smaller.steps[at].start = Start::After);
-        add(&|smaller| smaller.steps[at].door = 0);
+        add(&|smaller| smaller.steps[at].start = StartTime::After);
+        add(&|smaller| smaller.steps[at].entry_point = 0);
         for dimension in 0..case.steps[at].request.len() {
             add(&|smaller| smaller.steps[at].request[dimension] = 0);
         }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_change_makes_a_case_plainer_and_ends() {
+    fn simplification_ends_with_the_plainest_case() {
         let mut case = Case::draw(1, 4);
         let mut changes = 0;
         while let Some(smaller) = simpler(&case).into_iter().next() {

@@ -1,8 +1,8 @@
-//! Systems under test: the processes of a built larder, each set started once for all its cases.
+//! Systems under test: processes of a built larder. Each system is started once for all its cases.
 
 use crate::case::{CLIENTS, RELAYS};
 use crate::client;
-use crate::drive::Target;
+use crate::runner::Target;
 use crate::wire::Wire;
 use anyhow::{Context, ensure};
 use larder_testkit::free_port;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the nodes of a cluster may take to know each other.
+/// Maximum time for the nodes of a cluster to discover each other.
 const MEMBERS_MAX: Duration = Duration::from_secs(30);
-/// When the switch asks a second node.
+/// Delay after which the switch hedges a request.
 const HEDGE_AFTER: &str = "10ms";
-/// How long the origin waits for the second exchange of a hedged request.
+/// Time for which the origin waits for the second exchange of a hedged request.
 const HEDGE_WAIT: Duration = Duration::from_millis(60);
 
-/// How requests reach the origin.
+/// A system between clients and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Topology {
-    /// One node before the origin.
+    /// One node in front of the origin.
     Node,
     /// Three nodes that cooperate by PRESS.
     Press,
@@ -34,12 +34,12 @@ pub enum Topology {
     Card,
     /// Three nodes that cooperate by WARD.
     Ward,
-    /// A switch with hedging and retries before two nodes and a node that closes every connection.
+    /// A switch with hedging and retries in front of two nodes and a node that closes all connections.
     Switch,
 }
 
 impl Topology {
-    /// All, in the order of reports.
+    /// All systems, in the order of reports.
     pub const ALL: [Self; 5] = [Self::Node, Self::Press, Self::Card, Self::Ward, Self::Switch];
 
     /// Name in reports.
@@ -53,7 +53,7 @@ impl Topology {
         }
     }
 
-    /// Percent of all cases that a run gives it when it runs all.
+    /// Share of the cases in percent if all systems are tested.
     pub fn percent(self) -> u64 {
         match self {
             Self::Node => 60,
@@ -64,7 +64,7 @@ impl Topology {
     /// Starts the processes.
     ///
     /// # Errors
-    /// A process does not start, or the nodes do not find each other.
+    /// If a process does not start, or the nodes do not discover each other.
     pub async fn start(self, larder: &Path, origin: SocketAddr) -> anyhow::Result<System> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let dropped = Arc::<AtomicU64>::default();
@@ -78,7 +78,7 @@ impl Topology {
             Self::Switch => system.switch(larder, origin, &dropped).await?,
         }
         let listens: Vec<SocketAddr> = match self {
-            // The nodes stand behind the switch.
+            // Clients reach the nodes through the switch only.
             Self::Switch => system.processes.iter().rev().take(1).map(|process| process.listen).collect(),
             _ => system.processes.iter().map(|process| process.listen).collect(),
         };
@@ -86,10 +86,10 @@ impl Topology {
         Ok(system)
     }
 
-    fn target(self, doors: Vec<SocketAddr>, dropped: &Arc<AtomicU64>) -> Arc<Target> {
+    fn target(self, entry_points: Vec<SocketAddr>, dropped: &Arc<AtomicU64>) -> Arc<Target> {
         Arc::new(Target {
             name: self.name(),
-            doors,
+            entry_points,
             one_cache: self == Self::Node,
             dropped: (self == Self::Switch).then(|| Arc::clone(dropped)),
             hedge: (self == Self::Switch).then_some(HEDGE_WAIT),
@@ -97,10 +97,10 @@ impl Topology {
     }
 }
 
-/// Running processes; they end when this is dropped.
+/// Running processes. They are killed when this is dropped.
 #[derive(Debug)]
 pub struct System {
-    /// How to reach them.
+    /// The system, as the harness uses it.
     pub target: Arc<Target>,
     processes: Vec<Process>,
     folder: tempfile::TempDir,
@@ -116,14 +116,14 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It holds nothing that an orderly end would save.
+        // The process has no state to save.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl System {
-    /// Starts a role of larder with a config.
+    /// Starts a process of larder with a role and a config.
     fn add(&mut self, larder: &Path, role: &str, name: &str, config: &str) -> anyhow::Result<()> {
         let path = self.folder.path().join(format!("{name}.toml"));
         fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
@@ -140,12 +140,12 @@ impl System {
         let ready: Value = serde_json::from_str(&line)
             .with_context(|| format!("{role} {name} did not start; its config:\n{config}"))?;
         let address = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
-        let listen = address(&ready["listen"][0]).context("the ready line names no address")?;
+        let listen = address(&ready["listen"][0]).context("the ready line has no address")?;
         self.processes.push(Process { child, listen, admin: address(&ready["admin"]) });
         Ok(())
     }
 
-    /// Three equal nodes.
+    /// Starts three cooperating nodes.
     async fn peers(&mut self, larder: &Path, origin: SocketAddr, policy: &str) -> anyhow::Result<()> {
         let secret = self.folder.path().join("cluster.key");
         let made = Command::new(larder).args(["keys", "new"]).arg(&secret).stdout(Stdio::null()).status();
@@ -161,17 +161,17 @@ impl System {
             self.add(larder, "node", name, &node(name, origin, &peers))?;
         }
         let started = Instant::now();
-        while !self.all_know_each_other().await? {
+        while !self.nodes_are_connected().await? {
             ensure!(
                 started.elapsed() < MEMBERS_MAX,
-                "the nodes do not know each other after {MEMBERS_MAX:?}"
+                "the nodes have not discovered each other after {MEMBERS_MAX:?}"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
 
-    async fn all_know_each_other(&self) -> anyhow::Result<bool> {
+    async fn nodes_are_connected(&self) -> anyhow::Result<bool> {
         for process in &self.processes {
             let admin = process.admin.context("a node has no admin interface")?;
             let view: Value = serde_json::from_str(&client::get(admin, "/peers").await?)?;
@@ -183,7 +183,7 @@ impl System {
         Ok(true)
     }
 
-    /// A switch before two nodes, and before a third one that closes each connection after the request's head.
+    /// Starts a switch in front of two nodes and a third one that closes each connection after the request's head.
     async fn switch(
         &mut self,
         larder: &Path,
@@ -209,7 +209,7 @@ impl System {
     }
 }
 
-/// The clients that are trusted relays, and the switch, in the form of a list.
+/// The addresses of the trusted relays and of the switch, as elements of a TOML array.
 fn trusted_relays() -> String {
     let clients = (0..CLIENTS.len()).filter(|client| RELAYS[*client]).map(client::address);
     let addresses = clients.chain([Ipv4Addr::LOCALHOST]).map(|address| format!("\"{address}\""));
@@ -224,7 +224,7 @@ fn node(name: &str, origin: SocketAddr, more: &str) -> String {
     )
 }
 
-/// A node that reads a request and closes the connection, so that the switch has to retry.
+/// Starts a node that reads a request and closes the connection, so that the switch must retry.
 async fn broken_node(dropped: Arc<AtomicU64>) -> anyhow::Result<SocketAddr> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -241,17 +241,17 @@ async fn broken_node(dropped: Arc<AtomicU64>) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// The binary under test: the one that is named, else `larder` beside this program or one folder above.
+/// Finds the binary under test: the named one, or `larder` beside this program or one folder above.
 ///
 /// # Errors
-/// There is none.
+/// If there is no such file.
 pub fn binary(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = named {
-        ensure!(path.is_file(), "{} is no file; name the binary by --larder FILE", path.display());
+        ensure!(path.is_file(), "{} is not a file: name the binary with --larder FILE", path.display());
         return Ok(path.to_owned());
     }
     let own = std::env::current_exe().context("cannot find this program's own path")?;
     let folders = own.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join("larder")).find(|path| path.is_file());
-    found.context("no binary named larder beside this program: build it with `cargo build -p larder`")
+    found.context("there is no binary larder beside this program: build it with `cargo build -p larder`")
 }

@@ -1,13 +1,13 @@
-//! A case as text: requests, origin exchanges and replies in order of time, and the rules that are broken.
+//! The transcript of a case: requests, origin exchanges and replies in order of time, and the violated rules.
 
-use crate::case::{CLIENTS, Start};
+use crate::case::{CLIENTS, StartTime};
 use crate::model::Verdict;
 use crate::record::Record;
 use crate::wire::Fields;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The transcript of a case that ran against the named system.
+/// Formats the transcript of a case that ran against the named system.
 pub fn transcript(topology: &str, record: &Record, verdict: &Verdict) -> String {
     let case = &record.case;
     let mut out = String::new();
@@ -30,19 +30,20 @@ pub fn transcript(topology: &str, record: &Record, verdict: &Verdict) -> String 
 
 fn requests(record: &Record) -> Vec<(Duration, String)> {
     let mut events = Vec::new();
-    for (at, asked) in record.asked.iter().enumerate() {
+    for (at, client_exchange) in record.client_exchanges.iter().enumerate() {
         let step = &record.case.steps[at];
         let start = match step.start {
-            Start::After => "",
-            Start::DuringHead => " while the origin holds a head",
-            Start::DuringBody => " while the origin holds a body",
+            StartTime::After => "",
+            StartTime::DuringHead => " while the origin holds a head",
+            StartTime::DuringBody => " while the origin holds a body",
         };
         let number = at + 1;
         let mut text = format!("step {number}: {} sends{start}", CLIENTS[step.client]);
-        let _ = write!(text, "\n{INDENT}> {} {}", asked.request.method, asked.request.target);
-        lines(&mut text, ">", &asked.request.fields);
-        events.push((asked.sent, text));
-        let text = match &asked.reply {
+        let _ =
+            write!(text, "\n{INDENT}> {} {}", client_exchange.request.method, client_exchange.request.target);
+        lines(&mut text, ">", &client_exchange.request.fields);
+        events.push((client_exchange.sent, text));
+        let text = match &client_exchange.reply {
             Err(error) => format!("step {number}: no reply: {error}"),
             Ok(reply) => {
                 let state = if reply.whole { "" } else { ", broken off" };
@@ -52,7 +53,7 @@ fn requests(record: &Record) -> Vec<(Duration, String)> {
                 text
             }
         };
-        events.push((asked.done, text));
+        events.push((client_exchange.done, text));
     }
     events
 }
@@ -62,10 +63,10 @@ fn exchanges(record: &Record) -> Vec<(Duration, String)> {
     for (number, exchange) in record.exchanges.iter().enumerate() {
         let mut text = format!("origin: exchange {number}, for step {}", exchange.step + 1);
         let _ = write!(text, "\n{INDENT}  > {}", exchange.method);
-        lines(&mut text, "  >", &exchange.asked);
+        lines(&mut text, "  >", &exchange.request_fields);
         events.push((exchange.arrived, text));
         let mut text = format!("origin: reply of exchange {number}");
-        match &exchange.sent {
+        match &exchange.reply {
             None => text.push_str(": closes the connection"),
             Some(sent) => {
                 let _ = write!(text, "\n{INDENT}  < {} with {} bytes", sent.status, sent.body.len());

@@ -4,14 +4,14 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Bytes of a head at most.
+/// Maximum size of a head. Bytes.
 const HEAD_MAX: usize = 64 * 1024;
-/// Bytes of a body at most.
+/// Maximum size of a body. Bytes.
 const BODY_MAX: usize = 4 * 1024 * 1024;
-/// Header fields at most.
+/// Maximum number of header fields.
 const FIELDS_MAX: usize = 100;
 
-/// Header fields in the order in which they came. Names are in lower case.
+/// Header fields in order of arrival. Names are in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(Vec<(String, String)>);
 
@@ -21,7 +21,7 @@ impl Fields {
         self.0.push((name.to_ascii_lowercase(), value.into()));
     }
 
-    /// Reads lines such as `Name: value`.
+    /// Parses lines of the form `Name: value`.
     pub fn of_lines(lines: &str) -> Self {
         let mut fields = Self::default();
         for (name, value) in lines.lines().filter_map(|line| line.split_once(':')) {
@@ -65,7 +65,7 @@ impl Fields {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The fields as header lines.
+    /// Writes the fields as header lines.
     pub fn write(&self, out: &mut String) {
         for (name, value) in self.iter() {
             out.extend([name, ": ", value, "\r\n"]);
@@ -86,12 +86,12 @@ pub struct Head {
     pub fields: Fields,
 }
 
-/// A body as it came.
+/// A received body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
-    /// Its bytes.
+    /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether it ended as its framing says.
+    /// Whether the body is complete by its framing.
     pub whole: bool,
     /// Whether the connection can carry another message.
     pub kept_alive: bool,
@@ -107,7 +107,7 @@ pub struct Wire {
 impl Wire {
     /// Takes a connected socket.
     pub fn new(tcp: TcpStream) -> Self {
-        // Small messages must not wait for each other.
+        // Nagle's algorithm would delay small messages.
         let _ = tcp.set_nodelay(true);
         Self { tcp, buffer: Vec::with_capacity(4_096) }
     }
@@ -115,7 +115,7 @@ impl Wire {
     /// Writes bytes.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// If the connection is broken.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.tcp.write_all(bytes).await
     }
@@ -123,7 +123,7 @@ impl Wire {
     /// Reads the head of a request. `None` if the connection ended before its first byte.
     ///
     /// # Errors
-    /// The connection is broken, or its bytes are no request.
+    /// If the connection is broken or the bytes are not a request.
     pub async fn request(&mut self) -> io::Result<Option<Head>> {
         let Some(bytes) = self.head().await? else { return Ok(None) };
         let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -140,7 +140,7 @@ impl Wire {
     /// Reads the head of a reply. `None` if the connection ended before its first byte.
     ///
     /// # Errors
-    /// The connection is broken, or its bytes are no reply.
+    /// If the connection is broken or the bytes are not a reply.
     pub async fn reply(&mut self) -> io::Result<Option<Head>> {
         let Some(bytes) = self.head().await? else { return Ok(None) };
         let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -153,7 +153,7 @@ impl Wire {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// The connection is broken, or the framing is wrong.
+    /// If the connection is broken or the framing is invalid.
     pub async fn request_body(&mut self, head: &Head) -> io::Result<Body> {
         if head.fields.has("transfer-encoding") || head.fields.has("content-length") {
             self.body(&head.fields).await
@@ -165,7 +165,7 @@ impl Wire {
     /// Reads the body of a reply to a request with this method (RFC 9112 section 6.3).
     ///
     /// # Errors
-    /// The framing is wrong. A body that breaks off is no error.
+    /// If the framing is invalid. An incomplete body is not an error.
     pub async fn reply_body(&mut self, method: &str, head: &Head) -> io::Result<Body> {
         let close = head.fields.all("connection").any(|value| value.to_ascii_lowercase().contains("close"));
         if method == "HEAD" || matches!(head.status, 204 | 304) {
@@ -213,7 +213,7 @@ impl Wire {
         }
     }
 
-    /// Moves `len` bytes out. False if the connection ends before.
+    /// Reads `len` bytes into `bytes`. Returns false if the connection ends before.
     async fn take(&mut self, len: usize, bytes: &mut Vec<u8>) -> io::Result<bool> {
         limit(bytes.len() + len, BODY_MAX, "body")?;
         while self.buffer.len() < len {
@@ -251,13 +251,13 @@ impl Wire {
             if !self.fill().await? {
                 return match searched {
                     0 => Ok(None),
-                    _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the head is not complete")),
+                    _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "incomplete head")),
                 };
             }
         }
     }
 
-    /// Reads more bytes. False at the end of the connection; a reset counts as its end.
+    /// Reads more bytes. Returns false at the end of the connection; a reset counts as an end.
     async fn fill(&mut self) -> io::Result<bool> {
         match self.tcp.read_buf(&mut self.buffer).await {
             Ok(count) => Ok(count > 0),

@@ -1,9 +1,8 @@
-//! A part of `cargo xtask acceptance oracle` for every run of the tests: 5,000 cases against the built binary.
+//! A short version of `cargo xtask acceptance oracle`: 5,000 cases against the built binary.
 //!
-//! The binary is the one that cargo has built beside this test: `cargo test --workspace` builds it, and
-//! `cargo build -p larder` does.
+//! The binary is the one beside this test, which `cargo test --workspace` and `cargo build -p larder` build.
 
-use larder_oracle::origin::{self, Registry};
+use larder_oracle::origin::{self, CaseRegistry};
 use larder_oracle::run::{self, Plan};
 use larder_oracle::topology::{Topology, binary};
 use larder_oracle::{report, transcript};
@@ -18,7 +17,7 @@ const CASES: u64 = 5_000;
 async fn no_client_gets_a_reply_that_it_may_not_get() {
     let named = std::env::var_os("LARDER").map(std::path::PathBuf::from);
     let larder = binary(named.as_deref()).unwrap();
-    let registry = Arc::new(Registry::new(64));
+    let registry = Arc::new(CaseRegistry::new(64));
     let origin = origin::start(Arc::clone(&registry)).await.unwrap();
     let runs = Arc::<AtomicU64>::default();
     let mut outcomes = Vec::new();
@@ -26,7 +25,7 @@ async fn no_client_gets_a_reply_that_it_may_not_get() {
     for topology in Topology::ALL {
         let numbers = first..first + CASES * topology.percent() / 100;
         first = numbers.end;
-        let plan = Plan { seed: 1, numbers, lanes: 64, grace: Duration::from_millis(15), shown_max: 1 };
+        let plan = Plan { seed: 1, numbers, runners: 64, grace: Duration::from_millis(15), shown_max: 1 };
         let system = topology.start(&larder, origin).await.unwrap();
         outcomes.push(run::run(&system.target, &registry, &runs, &plan).await);
     }

@@ -40,7 +40,7 @@ pub(crate) fn write_traceparent(
     request.set(TRACEPARENT, &parent.format());
 }
 
-/// ActiveSpan spans of a request.
+/// Open spans of a request.
 #[derive(Debug)]
 pub(crate) struct RequestTrace {
     request: ActiveSpan,

@@ -1,8 +1,8 @@
-//! Cache directives, as RFC 9111 section 5.2 and RFC 9213 define them.
+//! Cache directives (RFC 9111 section 5.2 and RFC 9213).
 
 use crate::wire::Fields;
 
-/// Largest number of seconds that a cache has to tell apart (RFC 9111 section 1.2.2).
+/// Largest number of seconds that a cache must represent (RFC 9111 section 1.2.2).
 const SECONDS_MAX: i64 = 1 << 31;
 
 /// Directives of a request or a reply. Times are in seconds.
@@ -40,7 +40,7 @@ pub struct Directives {
     pub stale_while_revalidate: Option<i64>,
     /// `stale-if-error`.
     pub stale_if_error: Option<i64>,
-    /// Whether a targeted field holds, so that `Cache-Control` and `Expires` are ignored.
+    /// Whether a targeted field applies, so that `Cache-Control` and `Expires` are ignored.
     pub is_targeted: bool,
 }
 
@@ -50,8 +50,8 @@ impl Directives {
         Self::of_list(&fields.joined("cache-control").unwrap_or_default())
     }
 
-    /// The directives of a reply that hold for a cache of a content delivery network. RFC 9213 section 2.2: if
-    /// `CDN-Cache-Control` is there and valid, it replaces `Cache-Control` and `Expires`.
+    /// The directives of a reply for a cache of a content delivery network. RFC 9213 section 2.2: a valid `CDN-Cache-Control`
+    /// replaces `Cache-Control` and `Expires`.
     pub fn of_reply(fields: &Fields) -> Self {
         let targeted = fields.joined("cdn-cache-control").and_then(|text| Self::of_dictionary(&text));
         targeted.unwrap_or_else(|| Self::of_request(fields))
@@ -93,12 +93,12 @@ impl Directives {
         Some(found)
     }
 
-    /// Adds a directive. In lists a number may stand between quotes; in dictionaries that is a string, which is not
-    /// what the directive takes, so that the reply counts as stale.
+    /// Adds a directive. In lists a number may be quoted. In dictionaries a quoted number is a string and thus invalid, and the
+    /// reply counts as stale.
     fn add(&mut self, name: &str, argument: Option<&str>, quoted: bool) {
         let number = |old: Option<i64>| {
             let new = argument.and_then(|text| seconds(if quoted { unquoted(text) } else { text }));
-            // If there are two values, the smaller one counts: RFC 9111 section 4.2.1 leaves it to the cache, so do not share.
+            // Of two values the smaller one counts: RFC 9111 section 4.2.1 leaves the choice to the cache, so the model is strict.
             Some(old.unwrap_or(SECONDS_MAX).min(new.unwrap_or(0)))
         };
         match name {
@@ -134,8 +134,8 @@ pub fn seconds(text: &str) -> Option<i64> {
     is_number.then(|| text.parse().unwrap_or(SECONDS_MAX).min(SECONDS_MAX))
 }
 
-/// The fields of a qualified `no-cache` or `private`. `None` if the directive has none, or in a form that RFC 9111
-/// section 5.2.2.4 does not have: then it holds for the whole reply, which shares less.
+/// The fields of a qualified `no-cache` or `private`. `None` if the directive has no valid list of fields (RFC 9111 section
+/// 5.2.2.4). It then applies to the whole reply, which is stricter.
 fn names(argument: Option<&str>) -> Option<Vec<String>> {
     let list = argument?.strip_prefix('"')?.strip_suffix('"')?;
     let names = list.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty());
@@ -182,7 +182,7 @@ fn is_bare_item(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn said(lines: &str) -> Directives {
+    fn reply_directives(lines: &str) -> Directives {
         Directives::of_reply(&Fields::of_lines(lines))
     }
 
@@ -196,7 +196,7 @@ mod tests {
             "Cache-Control: ext=\"a, no-store, \\\", b\", public, max-age=60",
             "Cache-Control: max-age=90, public, max-age=60",
         ] {
-            assert_eq!(said(lines), plain, "{lines}");
+            assert_eq!(reply_directives(lines), plain, "{lines}");
         }
         for (value, expected) in [
             ("max-age=-1", 0),
@@ -204,31 +204,39 @@ mod tests {
             ("max-age", 0),
             ("max-age=99999999999999999999", SECONDS_MAX),
         ] {
-            assert_eq!(said(&format!("Cache-Control: {value}")).max_age, Some(expected), "{value}");
+            assert_eq!(
+                reply_directives(&format!("Cache-Control: {value}")).max_age,
+                Some(expected),
+                "{value}"
+            );
         }
     }
 
     #[test]
     fn qualified_forms_name_fields() {
-        let found = said("Cache-Control: private=\"Set-Cookie, x-a\", no-cache=\"x-b\"");
+        let found = reply_directives("Cache-Control: private=\"Set-Cookie, x-a\", no-cache=\"x-b\"");
         assert_eq!(found.private_fields, ["set-cookie", "x-a"]);
         assert_eq!(found.no_cache_fields, ["x-b"]);
         assert!(!found.private && !found.no_cache);
-        assert!(said("Cache-Control: private=x-a").private, "a token is not the form of the RFC");
-        assert!(said("Cache-Control: no-cache=\"\"").no_cache);
+        assert!(reply_directives("Cache-Control: private=x-a").private, "a token is not the form of the RFC");
+        assert!(reply_directives("Cache-Control: no-cache=\"\"").no_cache);
     }
 
     /// RFC 9213 section 2.2 and its examples.
     #[test]
     fn a_targeted_field_replaces_cache_control() {
-        let found = said("Cache-Control: max-age=60, no-store\nCDN-Cache-Control: max-age=600");
+        let found = reply_directives("Cache-Control: max-age=60, no-store\nCDN-Cache-Control: max-age=600");
         assert!(found.is_targeted && !found.no_store && found.max_age == Some(600));
         for ignored in ["", "max-age=1, &&", "MAX-AGE=1", "max-age=1,"] {
-            let found = said(&format!("Cache-Control: no-cache\nCDN-Cache-Control: {ignored}"));
+            let found = reply_directives(&format!("Cache-Control: no-cache\nCDN-Cache-Control: {ignored}"));
             assert!(!found.is_targeted && found.no_cache, "{ignored}");
         }
-        assert_eq!(said("CDN-Cache-Control: max-age=10, max-age=0").max_age, Some(0));
-        assert_eq!(said("CDN-Cache-Control: max-age=\"10\"").max_age, Some(0), "a string is no number");
-        assert_eq!(said("CDN-Cache-Control: max-age=10;x=1, ext=\"a,b\"").max_age, Some(10));
+        assert_eq!(reply_directives("CDN-Cache-Control: max-age=10, max-age=0").max_age, Some(0));
+        assert_eq!(
+            reply_directives("CDN-Cache-Control: max-age=\"10\"").max_age,
+            Some(0),
+            "a string is no number"
+        );
+        assert_eq!(reply_directives("CDN-Cache-Control: max-age=10;x=1, ext=\"a,b\"").max_age, Some(10));
     }
 }

@@ -3,14 +3,14 @@
 use super::judge::judge;
 use super::rule::Rule;
 use super::stored::Stored;
-use super::{forbidding, sharing};
+use super::{sharing, violated_rules};
 use crate::case::Case;
-use crate::record::{Asked, Clock, Exchange, Record, Reply, Request, Sent};
+use crate::record::{ClientExchange, Clock, Exchange, OriginReply, Record, Reply, Request};
 use crate::wire::Fields;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The moment to which the dates of examples refer.
+/// Start time of the examples, to which their dates refer.
 const NOW: &str = "{now}";
 
 /// Two requests for the same target, and the origin's reply to the first.
@@ -25,7 +25,7 @@ impl Example {
         let mut case = Case::draw(1, 1);
         case.steps.truncate(2);
         let requests = [request(first), request(second)];
-        let asked = requests.into_iter().enumerate().map(|(at, request)| Asked {
+        let client_exchanges = requests.into_iter().enumerate().map(|(at, request)| ClientExchange {
             request,
             sent: Duration::from_millis(10 * at as u64),
             done: Duration::from_millis(10 * at as u64 + 5),
@@ -34,9 +34,9 @@ impl Example {
         let record = Record {
             case: Arc::new(case),
             clock,
-            asked: asked.collect(),
+            client_exchanges: client_exchanges.collect(),
             exchanges: Vec::new(),
-            doors: 1,
+            entry_points: 1,
             one_cache: true,
             loses_requests: false,
         };
@@ -49,17 +49,17 @@ impl Example {
     fn exchange(&mut self, step: usize, reply: &str, asked: &str) -> &mut Self {
         let (status, lines) = reply.split_once('\n').unwrap_or((reply, ""));
         let dated = format!("Date: {NOW}\n{lines}").replace(NOW, &self.record.clock.date(0));
-        let Asked { request, sent, .. } = &self.record.asked[step];
+        let ClientExchange { request, sent, .. } = &self.record.client_exchanges[step];
         let mut fields = request.fields.clone();
         fields.extend(&Fields::of_lines(asked));
         self.record.exchanges.push(Exchange {
             step,
             method: request.method.clone(),
-            asked: fields,
+            request_fields: fields,
             arrived: *sent + Duration::from_millis(1),
             replied: Some(*sent + Duration::from_millis(2)),
             ended: Some(*sent + Duration::from_millis(3)),
-            sent: (status != "close").then(|| Sent {
+            reply: (status != "close").then(|| OriginReply {
                 status: status.parse().unwrap(),
                 fields: Fields::of_lines(&dated),
                 body: b"body".to_vec(),
@@ -68,10 +68,10 @@ impl Example {
         self
     }
 
-    /// The rules that forbid to use the first reply for the second request, after 304s by these exchanges.
+    /// The rules that forbid the use of the first reply for the second request, after 304s by these exchanges.
     fn rules(&self, renewals: &[usize]) -> Vec<Rule> {
         let renewals = renewals.iter().map(|at| &self.record.exchanges[*at]).collect();
-        forbidding(&Stored::new(&self.record, &self.record.exchanges[0], renewals).unwrap(), 1)
+        violated_rules(&Stored::new(&self.record, &self.record.exchanges[0], renewals).unwrap(), 1)
     }
 }
 
@@ -86,36 +86,35 @@ fn request(text: &str) -> Request {
     }
 }
 
-/// The rules that forbid to use a reply for a second GET.
-fn forbids(reply: &str) -> Vec<Rule> {
+/// The rules that forbid the use of a reply for a second GET.
+fn check(reply: &str) -> Vec<Rule> {
     Example::new("GET", reply, "GET").rules(&[])
 }
 
-/// The rules that forbid to use `200` with `Cache-Control` and more lines for a second request with more lines.
-fn between(first: &str, said: &str, second: &str) -> Vec<Rule> {
+/// The rules that forbid the use of a `200` with `Cache-Control` and more lines for a second request with more lines.
+fn between(first: &str, directives: &str, second: &str) -> Vec<Rule> {
     let line = |text: &str| format!("GET\n{text}");
-    Example::new(&line(first), &format!("200\nCache-Control: {said}"), &line(second)).rules(&[])
+    Example::new(&line(first), &format!("200\nCache-Control: {directives}"), &line(second)).rules(&[])
 }
 
 /// RFC 9213 section 3.1.
 #[test]
 fn targeted_fields_as_in_rfc_9213() {
     assert_eq!(
-        forbids("200\nAge: 500\nCache-Control: max-age=60, s-maxage=120\nCDN-Cache-Control: max-age=600"),
+        check("200\nAge: 500\nCache-Control: max-age=60, s-maxage=120\nCDN-Cache-Control: max-age=600"),
         []
     );
-    assert_eq!(forbids("200\nCache-Control: no-store\nCDN-Cache-Control: max-age=600"), []);
-    assert_eq!(forbids("200\nCache-Control: no-store"), [Rule::ReplyNoStore, Rule::Stale]);
-    let none = forbids("200\nCache-Control: no-store\nCDN-Cache-Control: none");
+    assert_eq!(check("200\nCache-Control: no-store\nCDN-Cache-Control: max-age=600"), []);
+    assert_eq!(check("200\nCache-Control: no-store"), [Rule::ReplyNoStore, Rule::Stale]);
+    let none = check("200\nCache-Control: no-store\nCDN-Cache-Control: none");
     assert_eq!(none, [Rule::Stale], "it may be stored, but nothing gives it a lifetime");
 }
 
 /// RFC 5861 section 3.1: max-age=600, stale-while-revalidate=30.
 #[test]
 fn stale_while_revalidate_as_in_rfc_5861() {
-    let at = |age: u32| {
-        forbids(&format!("200\nAge: {age}\nCache-Control: max-age=600, stale-while-revalidate=30"))
-    };
+    let at =
+        |age: u32| check(&format!("200\nAge: {age}\nCache-Control: max-age=600, stale-while-revalidate=30"));
     assert_eq!(at(590), []);
     assert_eq!(at(625), []);
     assert_eq!(at(640), [Rule::Stale]);
@@ -141,14 +140,14 @@ fn stale_if_error_as_in_rfc_5861() {
 #[test]
 fn authorization_as_in_rfc_9111_section_3_5() {
     let alice = "Authorization: Basic alice";
-    for (said, expected) in [
+    for (directives, expected) in [
         ("max-age=60", &[Rule::Authorization][..]),
         ("public, max-age=60", &[]),
         ("s-maxage=60", &[]),
         ("max-age=60, must-revalidate", &[]),
     ] {
-        assert_eq!(between(alice, said, ""), expected, "{said}");
-        assert_eq!(between(alice, said, alice), expected, "{said}");
+        assert_eq!(between(alice, directives, ""), expected, "{directives}");
+        assert_eq!(between(alice, directives, alice), expected, "{directives}");
     }
     assert_eq!(between("", "max-age=60", alice), [], "a reply to a request without it serves all");
     let nominated = format!("Connection: Authorization\n{alice}");
@@ -162,11 +161,11 @@ fn authorization_as_in_rfc_9111_section_3_5() {
 /// RFC 9111 section 4.1.
 #[test]
 fn vary_as_in_rfc_9111_section_4_1() {
-    let said = "max-age=60\nVary: X-Lang";
-    assert_eq!(between("X-Lang: de, en", said, "X-Lang: de\nX-Lang: en"), []);
-    assert_eq!(between("X-Lang: de", said, "X-Lang: en"), [Rule::Vary]);
-    assert_eq!(between("X-Lang: de", said, ""), [Rule::Vary]);
-    assert_eq!(between("X-Lang: de", said, "Connection: X-Lang\nX-Lang: de"), [Rule::Vary]);
+    let directives = "max-age=60\nVary: X-Lang";
+    assert_eq!(between("X-Lang: de, en", directives, "X-Lang: de\nX-Lang: en"), []);
+    assert_eq!(between("X-Lang: de", directives, "X-Lang: en"), [Rule::Vary]);
+    assert_eq!(between("X-Lang: de", directives, ""), [Rule::Vary]);
+    assert_eq!(between("X-Lang: de", directives, "Connection: X-Lang\nX-Lang: de"), [Rule::Vary]);
     assert_eq!(between("", "max-age=60\nVary: X-Lang, *", ""), [Rule::VaryAll]);
 }
 
@@ -188,21 +187,21 @@ fn lifetimes_as_in_rfc_9111_section_4_2() {
         ("Cache-Control: max-age=60\nAge: 70, 5", false),
         ("Cache-Control: max-age=60\nAge: old", true),
     ] {
-        assert_eq!(forbids(&format!("200\n{lines}")).is_empty(), is_fresh, "{lines}");
+        assert_eq!(check(&format!("200\n{lines}")).is_empty(), is_fresh, "{lines}");
     }
 }
 
-/// The defect that the oracle was made for: Alice's reply must not serve Bob, who asked meanwhile.
+/// Alice's reply, which must be validated, must not be used for Bob's concurrent request.
 #[test]
-fn a_reply_that_must_be_validated_serves_nobody_who_waits_for_it() {
+fn a_reply_that_must_be_validated_is_not_shared_with_waiting_requests() {
     for lines in ["Cache-Control: no-cache\nETag: \"1\"", "Cache-Control: public, max-age=0", "ETag: \"1\""] {
-        assert!(!forbids(&format!("200\n{lines}")).is_empty(), "{lines}");
+        assert!(!check(&format!("200\n{lines}")).is_empty(), "{lines}");
     }
 }
 
-/// RFC 9111 section 4.3: a 304 makes the reply usable for whom it was earned, and for others as far as it makes it fresh.
+/// RFC 9111 section 4.3: a 304 makes the reply usable for its own request, and for others if it makes the reply fresh.
 #[test]
-fn a_304_renews_for_the_request_that_earned_it() {
+fn a_304_confirms_the_reply_for_its_own_request() {
     let stored = "200\nCache-Control: no-cache\nETag: \"1\"";
     let asked = "If-None-Match: \"1\"";
     let mut own = Example::new("GET", stored, "GET");
@@ -226,31 +225,31 @@ fn a_304_renews_for_the_request_that_earned_it() {
 #[test]
 fn a_post_invalidates_what_was_stored_before() {
     let mut example = Example::new("GET", "200\nCache-Control: max-age=60", "GET");
-    let mut post = example.record.asked[0].clone();
+    let mut post = example.record.client_exchanges[0].clone();
     (post.request.method, post.sent) = ("POST".to_owned(), Duration::from_millis(6));
     post.done = Duration::from_millis(8);
     let reply = |status| Ok(Reply { status, fields: Fields::default(), body: Vec::new(), whole: true });
     for (status, expected) in [(200, &[Rule::Invalidated][..]), (303, &[Rule::Invalidated]), (404, &[])] {
         post.reply = reply(status);
-        example.record.asked.truncate(2);
-        example.record.asked.push(post.clone());
+        example.record.client_exchanges.truncate(2);
+        example.record.client_exchanges.push(post.clone());
         assert_eq!(example.rules(&[]), expected, "{status}");
     }
-    // The scheme does not matter, as long as the same field tells it.
+    // The scheme does not matter if the same field states it.
     post.reply = reply(200);
-    for (told, expected) in [
+    for (relayed_field, expected) in [
         ("X-Forwarded-Proto: https", &[Rule::Invalidated][..]),
         ("X-Forwarded-Host: b", &[]),
         ("Forwarded: proto=https", &[]),
     ] {
-        post.request.fields = Fields::of_lines(told);
-        example.record.asked.truncate(2);
-        example.record.asked.push(post.clone());
-        assert_eq!(example.rules(&[]), expected, "{told}");
+        post.request.fields = Fields::of_lines(relayed_field);
+        example.record.client_exchanges.truncate(2);
+        example.record.client_exchanges.push(post.clone());
+        assert_eq!(example.rules(&[]), expected, "{relayed_field}");
     }
 }
 
-/// For each rule about reuse, a pair of requests for which it alone decides.
+/// For each rule about reuse, a pair of requests for which only this rule decides.
 #[test]
 fn every_rule_can_decide_alone() {
     let get = |lines: &str| format!("GET\n{lines}");
@@ -284,16 +283,20 @@ fn every_rule_can_decide_alone() {
         assert_eq!(Example::new(first, reply, second).rules(&[]), [*rule], "{rule:?}");
     }
     let mut other = Example::new("GET", fresh, "GET");
-    other.record.asked[1].request.host = "b".to_owned();
+    other.record.client_exchanges[1].request.host = "b".to_owned();
     assert_eq!(other.rules(&[]), [Rule::Target]);
     let told_of = ["X-Forwarded-Proto: https", "X-Forwarded-Host: b", "Forwarded: for=192.0.2.1;proto=https"];
-    for told in told_of.into_iter().chain(["X-Forwarded-Prefix: /p"]) {
-        assert_eq!(Example::new("GET", fresh, &get(told)).rules(&[]), [Rule::Target], "{told}");
+    for relayed_field in told_of.into_iter().chain(["X-Forwarded-Prefix: /p"]) {
+        assert_eq!(
+            Example::new("GET", fresh, &get(relayed_field)).rules(&[]),
+            [Rule::Target],
+            "{relayed_field}"
+        );
     }
-    for told in
+    for relayed_field in
         ["X-Forwarded-Proto: HTTP", "X-Forwarded-Host: a", "Forwarded: for=192.0.2.1;host=a;proto=http"]
     {
-        assert_eq!(Example::new("GET", fresh, &get(told)).rules(&[]), [], "{told}");
+        assert_eq!(Example::new("GET", fresh, &get(relayed_field)).rules(&[]), [], "{relayed_field}");
     }
     for (one, other) in [
         ("X-Forwarded-Host: b", "Forwarded: host=b"),
@@ -304,7 +307,7 @@ fn every_rule_can_decide_alone() {
         assert_eq!(Example::new(&get(one), fresh, &get(one)).rules(&[]), [], "{one}");
     }
     let mut untrusted = Example::new("GET", fresh, &get("X-Forwarded-Proto: https\nForwarded: host=b"));
-    untrusted.record.asked[1].request.relayed = false;
+    untrusted.record.client_exchanges[1].request.relayed = false;
     assert_eq!(untrusted.rules(&[]), [], "the fields of a client that is no trusted relay have no effect");
     let tested = examples.iter().map(|(rule, ..)| *rule);
     let elsewhere = [Rule::Target, Rule::Invalidated, Rule::Validation];
@@ -312,9 +315,9 @@ fn every_rule_can_decide_alone() {
     assert!(sharing().all(|rule| all.contains(&rule)));
 }
 
-/// A request that gets 502 because the reply to another one broke off should have asked the origin itself.
+/// A request that gets 502 because the reply to another request was cut should have contacted the origin.
 #[test]
-fn a_failed_exchange_explains_an_error_of_its_own_request_alone() {
+fn a_failed_exchange_explains_only_errors_of_its_own_request() {
     let found = |failed: usize, how: &str, is_switch: bool| {
         let mut example = Example::new("GET", "200", "GET");
         example.exchange(failed, how, "");
@@ -324,7 +327,7 @@ fn a_failed_exchange_explains_an_error_of_its_own_request_alone() {
             record.exchanges[1].ended = None;
         }
         let reply = Reply { status: 502, fields: Fields::default(), body: Vec::new(), whole: true };
-        record.asked[1].reply = Ok(reply);
+        record.client_exchanges[1].reply = Ok(reply);
         judge(record).violations.iter().any(|found| (found.step, found.rule) == (1, Rule::Unexplained))
     };
     for how in ["close", "503"] {
@@ -333,30 +336,31 @@ fn a_failed_exchange_explains_an_error_of_its_own_request_alone() {
     assert_eq!((found(0, "200", true), found(1, "200", true), found(1, "200", false)), (true, false, true));
 }
 
-/// A request without a reply may have waited for one that broke off, but only if that could have served it.
+/// A request without a reply may have waited for a reply that was cut, but only if the reply could be shared.
 #[test]
-fn a_reply_that_breaks_off_explains_silence_only_where_it_may_be_shared() {
-    for (said, is_explained) in [("max-age=60", true), ("no-store", false)] {
-        let mut example = Example::new("GET", &format!("200\nCache-Control: {said}"), "GET");
+fn a_cut_reply_explains_a_missing_reply_only_if_it_may_be_shared() {
+    for (directives, is_explained) in [("max-age=60", true), ("no-store", false)] {
+        let mut example = Example::new("GET", &format!("200\nCache-Control: {directives}"), "GET");
         example.record.exchanges[0].ended = None;
         let found = judge(&example.record).violations;
         let silence = found.iter().any(|found| (found.step, found.rule) == (1, Rule::Unanswered));
-        assert_eq!(silence, !is_explained, "{said}");
+        assert_eq!(silence, !is_explained, "{directives}");
     }
 }
 
 /// The rules about the form of a reply, on a stored reply that may be used.
 #[test]
-fn a_reply_of_the_wrong_form_is_noticed() {
+fn a_reply_of_the_wrong_form_is_detected() {
     let right = "Date: x\nX-Oracle-Body: 0\nAge: 0\nContent-Length: 4";
     let judged = |status: u16, lines: &str, body: &[u8], request: &str| {
         let reply = "200\nCache-Control: max-age=60, private=\"x-secret\"\nX-Oracle-Body: 0\nX-Secret: 0\nETag: \"1\"";
         let mut example = Example::new("GET", reply, &format!("GET\n{request}"));
         let fields = Fields::of_lines(lines);
-        example.record.asked[1].reply = Ok(Reply { status, fields, body: body.to_vec(), whole: true });
-        example.record.asked.remove(0);
-        example.record.asked.insert(0, example.record.asked[0].clone());
-        example.record.asked[0].reply =
+        example.record.client_exchanges[1].reply =
+            Ok(Reply { status, fields, body: body.to_vec(), whole: true });
+        example.record.client_exchanges.remove(0);
+        example.record.client_exchanges.insert(0, example.record.client_exchanges[0].clone());
+        example.record.client_exchanges[0].reply =
             Ok(Reply { status: 504, fields: Fields::default(), body: Vec::new(), whole: true });
         let verdict = judge(&example.record);
         let of_second = verdict.violations.into_iter().filter(|violation| violation.step == 1);

@@ -21,12 +21,12 @@ pub fn is_heuristically_cacheable(status: u16) -> bool {
 /// Freshness lifetime in seconds (RFC 9111 section 4.2.1): `s-maxage`, else `max-age`, else `Expires` minus `Date`,
 /// else by heuristic.
 pub fn lifetime_s(stored: &Stored<'_>) -> i64 {
-    let said = &stored.said;
-    if let Some(stated) = said.s_maxage.or(said.max_age) {
+    let directives = &stored.directives;
+    if let Some(stated) = directives.s_maxage.or(directives.max_age) {
         return stated;
     }
     let date = date_s(&stored.fields, "date").unwrap_or_else(|| received_s(stored));
-    if let Some(lifetime) = expires_s(stored, date).filter(|_| !said.is_targeted) {
+    if let Some(lifetime) = expires_s(stored, date).filter(|_| !directives.is_targeted) {
         return lifetime;
     }
     heuristic_s(stored, date)
@@ -41,7 +41,7 @@ fn expires_s(stored: &Stored<'_>, date: i64) -> Option<i64> {
 /// RFC 9111 section 4.2.2 allows any heuristic. larder documents a tenth of the time since `Last-Modified`, at most
 /// a day, and none without it (docs/node.md).
 fn heuristic_s(stored: &Stored<'_>, date: i64) -> i64 {
-    if !is_heuristically_cacheable(stored.status) && !stored.said.public {
+    if !is_heuristically_cacheable(stored.status) && !stored.directives.public {
         return 0;
     }
     let modified = date_s(&stored.fields, "last-modified");
@@ -58,11 +58,11 @@ fn received_s(stored: &Stored<'_>) -> i64 {
 /// 4.2.3): the larger of `Age` and the time since `Date`, and the time since it was received.
 pub fn age_min_s(stored: &Stored<'_>, step: usize) -> i64 {
     let last = stored.last();
-    let own = last.sent.as_ref().map(|sent| &sent.fields);
+    let own = last.reply.as_ref().map(|sent| &sent.fields);
     let stated = own.and_then(stated_age_s).unwrap_or(0);
     let apparent = own.and_then(|own| date_s(own, "date")).map_or(0, |date| received_s(stored) - date);
-    let asked = stored.record.asked[step].sent;
-    let resident = asked.saturating_sub(last.replied.unwrap_or(last.arrived)).as_secs() as i64;
+    let sent = stored.record.client_exchanges[step].sent;
+    let resident = sent.saturating_sub(last.replied.unwrap_or(last.arrived)).as_secs() as i64;
     // Whole seconds of `Date` and of the cache's clock may hide one.
     (stated.max(apparent) + resident - 1).max(stated).max(0)
 }
@@ -75,13 +75,14 @@ pub fn age_max_s(stored: &Stored<'_>, step: usize) -> Option<i64> {
         None => 0,
         Some(_) => stated_age_s(&stored.fields)?,
     };
-    let done = record.asked[step].done;
-    let dates = stored.exchanges().filter_map(|exchange| exchange.sent.as_ref());
+    let done = record.client_exchanges[step].done;
+    let dates = stored.exchanges().filter_map(|exchange| exchange.reply.as_ref());
     let earliest = dates.filter_map(|sent| date_s(&sent.fields, "date")).min();
     let apparent = earliest.map_or(0, |date| record.clock.wall_s(done) - date);
     // The time of the request that brought the reply counts too, as response_delay.
     let last = stored.last();
-    let since = done.saturating_sub(record.asked[last.step].sent.min(last.arrived)).as_secs() as i64;
+    let since =
+        done.saturating_sub(record.client_exchanges[last.step].sent.min(last.arrived)).as_secs() as i64;
     Some(stated.max(apparent) + since + 2)
 }
 

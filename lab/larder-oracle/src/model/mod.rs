@@ -1,18 +1,17 @@
-//! The model: which reply a request may get.
+//! The model: decides whether a request may get a reply.
 //!
-//! Written from RFC 9111, RFC 9110, RFC 9213 and RFC 5861, one function per rule, to be read beside them. It judges a
-//! [`crate::record::Record`] and knows nothing of larder but what its documents promise, which the rules name.
+//! It is written from RFC 9111, RFC 9110, RFC 9213 and RFC 5861, with one function for each rule. It judges a
+//! [`crate::record::Record`]. From larder it uses only promises of the documentation, which the rules cite.
 //!
-//! A reply names the exchange of its body, and the 304s that renewed it. If that exchange was made for the same
-//! request, the reply is the client's own. Otherwise it was stored, or shared while it was on its way, and
-//! [`STORING`] and [`REUSE`] decide: RFC 9111 knows no third way, and a reply that may not be reused without validation may not be
-//! shared by requests that wait for it either. If the RFC leaves a choice and sharing is doubtful, the model
-//! forbids it.
+//! A reply contains the number of the exchange of its body and those of the 304s that renewed it. If the exchange was for the
+//! same request, the reply is the client's own. Otherwise the reply was stored, or shared in transit, and the rules [`STORING`]
+//! and [`REUSE`] decide. RFC 9111 has no other case: a reply that may not be reused without validation may not be shared by
+//! waiting requests either. If the RFC leaves a choice and sharing is doubtful, the model forbids it.
 
 pub mod directives;
-pub mod form;
 pub mod freshness;
 pub mod judge;
+pub mod reply_form;
 pub mod reuse;
 pub mod rule;
 pub mod stored;
@@ -26,12 +25,12 @@ pub use rule::Rule;
 
 use stored::Stored;
 
-/// A rule about the use of a stored reply for the request of a step. True: it forbids.
-pub type Forbids = fn(&Stored<'_>, usize) -> bool;
+/// Checks whether a rule forbids the use of a stored reply for the request of a step.
+pub type RuleCheck = fn(&Stored<'_>, usize) -> bool;
 
-/// May the reply have been stored? Judged as it was when the cache chose it: a 304 for this very request may take away
-/// what a cache needs to keep the reply, and still say that it answers this request.
-pub const STORING: [(Rule, Forbids); 6] = [
+/// Rules for storing a reply. They judge the reply as it was when the cache selected it: a 304 for this request may forbid
+/// further storing and still confirm the reply for this request.
+pub const STORING: [(Rule, RuleCheck); 6] = [
     (Rule::Status, storing::status),
     (Rule::MustUnderstand, storing::must_understand),
     (Rule::RequestNoStore, storing::request_no_store),
@@ -40,9 +39,9 @@ pub const STORING: [(Rule, Forbids); 6] = [
     (Rule::SetCookie, storing::set_cookie),
 ];
 
-/// May the stored reply be used for the request? A 304 for this very request that says `private` or `no-store` makes
-/// it doubtful whether the reply, which was made for another client, is meant.
-pub const REUSE: [(Rule, Forbids); 14] = [
+/// Rules for reusing a stored reply. A 304 for this request with `private` or `no-store` makes it doubtful whether the reply,
+/// which was made for another client, is meant.
+pub const REUSE: [(Rule, RuleCheck); 14] = [
     (Rule::ReplyNoStore, storing::reply_no_store),
     (Rule::Private, storing::private),
     (Rule::Method, reuse::method),
@@ -59,16 +58,16 @@ pub const REUSE: [(Rule, Forbids); 14] = [
     (Rule::Validation, reuse::validation),
 ];
 
-/// The rules that decide whether a reply to one request may serve another one.
+/// The rules that decide whether a reply to one request may be used for another.
 pub fn sharing() -> impl Iterator<Item = Rule> {
     STORING.iter().chain(&REUSE).map(|(rule, _)| *rule)
 }
 
-/// The rules that forbid to use a stored reply for the request of a step, in the order of [`sharing`].
-pub fn forbidding(stored: &Stored<'_>, step: usize) -> Vec<Rule> {
+/// The rules that forbid the use of a stored reply for the request of a step, in the order of [`sharing`].
+pub fn violated_rules(stored: &Stored<'_>, step: usize) -> Vec<Rule> {
     let chosen = stored.without(step);
     let of_storing = chosen.iter().flat_map(|chosen| STORING.iter().map(move |rule| (rule, chosen)));
     let of_reuse = REUSE.iter().map(|rule| (rule, stored));
-    let broken = of_storing.chain(of_reuse).filter(|((_, forbids), stored)| forbids(stored, step));
+    let broken = of_storing.chain(of_reuse).filter(|((_, check), stored)| check(stored, step));
     broken.map(|((rule, _), _)| *rule).collect()
 }

@@ -1,4 +1,4 @@
-//! May a stored reply be used for a request (RFC 9111 section 4)? Each function returns true if its rule forbids.
+//! Rules for reusing a stored reply (RFC 9111 section 4). Each function returns true if its rule forbids the reuse.
 
 use super::directives::{Directives, members};
 use super::freshness::{age_min_s, lifetime_s};
@@ -6,10 +6,10 @@ use super::stored::{Stored, end_to_end, selecting, tags_match};
 use crate::record::{Exchange, Request};
 
 fn request<'a>(stored: &'a Stored<'_>, step: usize) -> &'a Request {
-    &stored.record.asked[step].request
+    &stored.record.client_exchanges[step].request
 }
 
-fn asked(stored: &Stored<'_>, step: usize) -> Directives {
+fn request_directives(stored: &Stored<'_>, step: usize) -> Directives {
     Directives::of_request(&request(stored, step).fields)
 }
 
@@ -27,16 +27,16 @@ pub fn target(stored: &Stored<'_>, step: usize) -> bool {
 }
 
 fn same_target(one: &Request, other: &Request) -> bool {
-    let others_of =
-        |request| (others(schemes(request), &scheme(request)), others(hosts(request), &request.host));
+    let relayed_of =
+        |request| (differing(schemes(request), &scheme(request)), differing(hosts(request), &request.host));
     one.target == other.target
         && one.host == other.host
         && prefix(one) == prefix(other)
         && scheme(one) == scheme(other)
-        && others_of(one) == others_of(other)
+        && relayed_of(one) == relayed_of(other)
 }
 
-/// Whether two target URIs differ at most in their schemes, and the same fields tell these.
+/// Whether two target URIs differ at most in their schemes, and the same fields state the schemes.
 fn same_but_for_scheme(one: &Request, other: &Request) -> bool {
     let places = |request| schemes(request).into_iter().map(|(field, at, _)| (field, at)).collect::<Vec<_>>();
     one.target == other.target
@@ -46,47 +46,46 @@ fn same_but_for_scheme(one: &Request, other: &Request) -> bool {
         && places(one) == places(other)
 }
 
-/// A scheme or host that a trusted relay tells: its field, the number of the element of the field's list, and the value.
-pub type Told = (&'static str, usize, String);
+/// A scheme or host stated by a trusted relay: field, index of the element in the field's list, and value.
+pub type RelayedValue = (&'static str, usize, String);
 
-/// The path that a trusted relay has taken off the target. It stands for all other fields by which a relay tells of the URL.
+/// The path prefix that a trusted relay has removed from the target. It stands for all other fields about the URL.
 pub fn prefix(request: &Request) -> Option<String> {
-    told(request, "x-forwarded-prefix")
+    relayed_field(request, "x-forwarded-prefix")
 }
 
-/// The scheme of the target URI: of the connection, unless a trusted relay tells its client's (the de facto standard
-/// X-Forwarded-Proto).
+/// The scheme of the target URI: that of the connection, unless a trusted relay states its client's (X-Forwarded-Proto).
 fn scheme(request: &Request) -> String {
-    told(request, "x-forwarded-proto").unwrap_or_else(|| "http".to_owned())
+    relayed_field(request, "x-forwarded-proto").unwrap_or_else(|| "http".to_owned())
 }
 
-/// A field by which a trusted relay tells of the target URI, in lower case. docs/operating.md: from any other sender it has
-/// no effect.
-fn told(request: &Request, field: &str) -> Option<String> {
+/// A field of a trusted relay about the target URI, in lower case. From other senders the field has no effect
+/// (docs/operating.md).
+fn relayed_field(request: &Request, field: &str) -> Option<String> {
     let value = request.fields.joined(field).filter(|_| request.relayed)?;
     Some(value.to_ascii_lowercase())
 }
 
-/// The schemes that a trusted relay tells, by X-Forwarded-Proto and by Forwarded (RFC 7239 section 5.4). An application
-/// may take any of them.
-pub fn schemes(request: &Request) -> Vec<Told> {
+/// The schemes stated by a trusted relay in X-Forwarded-Proto and Forwarded (RFC 7239 section 5.4). An application may use any
+/// of them.
+pub fn schemes(request: &Request) -> Vec<RelayedValue> {
     let own = list("x-forwarded-proto", &scheme(request));
     own.into_iter().chain(forwarded(request, "proto")).collect()
 }
 
-/// The hosts that a trusted relay tells beside Host, by X-Forwarded-Host and by Forwarded (RFC 7239 section 5.3).
-pub fn hosts(request: &Request) -> Vec<Told> {
-    let relayed = told(request, "x-forwarded-host").unwrap_or_else(|| request.host.clone());
+/// The hosts stated by a trusted relay in addition to Host, in X-Forwarded-Host and Forwarded (RFC 7239 section 5.3).
+pub fn hosts(request: &Request) -> Vec<RelayedValue> {
+    let relayed = relayed_field(request, "x-forwarded-host").unwrap_or_else(|| request.host.clone());
     list("x-forwarded-host", &relayed).into_iter().chain(forwarded(request, "host")).collect()
 }
 
-fn list(field: &'static str, values: &str) -> Vec<Told> {
+fn list(field: &'static str, values: &str) -> Vec<RelayedValue> {
     members(values).enumerate().map(|(at, value)| (field, at, value.to_owned())).collect()
 }
 
 /// The values of a parameter of Forwarded, in lower case (RFC 7239 section 4).
-fn forwarded(request: &Request, parameter: &str) -> Vec<Told> {
-    let field = told(request, "forwarded").unwrap_or_default();
+fn forwarded(request: &Request, parameter: &str) -> Vec<RelayedValue> {
+    let field = relayed_field(request, "forwarded").unwrap_or_default();
     let elements = members(&field).enumerate();
     let pairs = elements.flat_map(|(at, element)| element.split(';').map(move |pair| (at, pair.trim())));
     pairs
@@ -96,9 +95,9 @@ fn forwarded(request: &Request, parameter: &str) -> Vec<Told> {
         .collect()
 }
 
-/// All that is told, unless it is the same everywhere as in the target URI.
-fn others(told: Vec<Told>, known: &str) -> Vec<Told> {
-    if told.iter().all(|(_, _, value)| value == known) { Vec::new() } else { told }
+/// The relayed values, or none if all equal the value in the target URI.
+fn differing(relayed_field: Vec<RelayedValue>, known: &str) -> Vec<RelayedValue> {
+    if relayed_field.iter().all(|(_, _, value)| value == known) { Vec::new() } else { relayed_field }
 }
 
 /// RFC 9111 section 4.1: the fields that Vary names have the same values in the request that the reply is for. After
@@ -124,34 +123,36 @@ fn vary_names(stored: &Stored<'_>) -> Vec<String> {
 }
 
 /// RFC 9111 section 5.2.2.4: no-cache without fields forbids use without successful validation. The validation must
-/// be for this request: a 304 that another client has earned says nothing about this one.
+/// be for this request, because a 304 for another client does not confirm the reply for this one.
 pub fn no_cache(stored: &Stored<'_>, step: usize) -> bool {
-    stored.said.no_cache && !stored.is_validated_for(step)
+    stored.directives.no_cache && !stored.is_validated_for(step)
 }
 
-/// RFC 9111 section 5.2.1.4: the client wants no stored reply without validation. Section 5.2.1 leaves request
-/// directives to the cache; docs/node.md says that a node follows them. An exchange that began after the request is
-/// as new as the client wants it.
+/// RFC 9111 section 5.2.1.4: the client wants no stored reply without validation. Section 5.2.1 lets a cache ignore request
+/// directives; docs/node.md states that a node obeys them. An exchange that started after the request is new enough.
 pub fn request_no_cache(stored: &Stored<'_>, step: usize) -> bool {
-    let is_older = stored.last().arrived < stored.record.asked[step].sent;
-    asked(stored, step).no_cache && !stored.is_validated_for(step) && is_older && !if_error(stored, step)
+    let is_older = stored.last().arrived < stored.record.client_exchanges[step].sent;
+    request_directives(stored, step).no_cache
+        && !stored.is_validated_for(step)
+        && is_older
+        && !if_error(stored, step)
 }
 
 /// RFC 9111 section 5.2.1.1: the client wants no reply whose age is above max-age.
 pub fn request_max_age(stored: &Stored<'_>, step: usize) -> bool {
     let is_above = |most: i64| age_min_s(stored, step) > most;
-    let is_broken = asked(stored, step).max_age.is_some_and(is_above);
+    let is_broken = request_directives(stored, step).max_age.is_some_and(is_above);
     is_broken && !stored.is_validated_for(step) && !if_error(stored, step)
 }
 
 /// RFC 9111 section 5.2.1.3: the client wants a reply that stays fresh for min-fresh.
 pub fn request_min_fresh(stored: &Stored<'_>, step: usize) -> bool {
     let left = lifetime_s(stored) - age_min_s(stored, step);
-    let is_broken = asked(stored, step).min_fresh.is_some_and(|least| left < least);
+    let is_broken = request_directives(stored, step).min_fresh.is_some_and(|least| left < least);
     is_broken && !stored.is_validated_for(step) && !if_error(stored, step)
 }
 
-/// RFC 9111 section 4.2: how many seconds past its lifetime the reply was at least. `None` if it may have been fresh.
+/// RFC 9111 section 4.2: minimum time since the end of the reply's lifetime, in seconds. `None` if it may have been fresh.
 fn staleness_s(stored: &Stored<'_>, step: usize) -> Option<i64> {
     let past = age_min_s(stored, step) - lifetime_s(stored);
     (past >= 0).then_some(past)
@@ -159,13 +160,13 @@ fn staleness_s(stored: &Stored<'_>, step: usize) -> Option<i64> {
 
 /// RFC 9111 section 4.2.4: must-revalidate, proxy-revalidate and s-maxage prohibit stale replies.
 fn is_strict(stored: &Stored<'_>) -> bool {
-    let said = &stored.said;
-    said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some()
+    let directives = &stored.directives;
+    directives.must_revalidate || directives.proxy_revalidate || directives.s_maxage.is_some()
 }
 
 /// The exchanges that failed before the reply was complete.
 fn failures<'a>(stored: &Stored<'a>, step: usize) -> impl Iterator<Item = &'a Exchange> {
-    let until = stored.record.asked[step].done;
+    let until = stored.record.client_exchanges[step].done;
     stored.record.exchanges.iter().filter(move |exchange| exchange.arrived <= until && exchange.has_failed())
 }
 
@@ -173,7 +174,7 @@ fn failures<'a>(stored: &Stored<'a>, step: usize) -> impl Iterator<Item = &'a Ex
 /// long after its lifetime as stale-if-error of reply or request says.
 fn if_error(stored: &Stored<'_>, step: usize) -> bool {
     let staleness = (age_min_s(stored, step) - lifetime_s(stored)).max(0);
-    let limits = [stored.said.stale_if_error, asked(stored, step).stale_if_error];
+    let limits = [stored.directives.stale_if_error, request_directives(stored, step).stale_if_error];
     let is_within = limits.into_iter().flatten().any(|most| staleness <= most);
     is_within && failures(stored, step).next().is_some()
 }
@@ -183,20 +184,20 @@ fn if_error(stored: &Stored<'_>, step: usize) -> bool {
 /// disconnected.
 fn may_be_stale(stored: &Stored<'_>, step: usize, staleness: i64) -> bool {
     let within = |most: Option<i64>| most.is_some_and(|most| staleness <= most);
-    let is_disconnected = failures(stored, step).any(|exchange| exchange.sent.is_none());
-    within(asked(stored, step).max_stale)
-        || within(stored.said.stale_while_revalidate)
+    let is_disconnected = failures(stored, step).any(|exchange| exchange.reply.is_none());
+    within(request_directives(stored, step).max_stale)
+        || within(stored.directives.stale_while_revalidate)
         || if_error(stored, step)
         || is_disconnected
 }
 
-/// RFC 9111 section 4.2.4: a stale reply that nobody permits.
+/// RFC 9111 section 4.2.4: a stale reply without permission.
 pub fn stale(stored: &Stored<'_>, step: usize) -> bool {
     let staleness = staleness_s(stored, step).filter(|_| !stored.is_validated_for(step));
     staleness.is_some_and(|staleness| !may_be_stale(stored, step, staleness))
 }
 
-/// RFC 9111 sections 5.2.2.2, 5.2.2.8 and 5.2.2.10: a stale reply that is never to be used stale.
+/// RFC 9111 sections 5.2.2.2, 5.2.2.8 and 5.2.2.10: a stale reply that must never be used stale.
 pub fn must_revalidate(stored: &Stored<'_>, step: usize) -> bool {
     let is_stale = staleness_s(stored, step).is_some();
     is_stale && is_strict(stored) && !stored.is_validated_for(step)
@@ -211,9 +212,9 @@ pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
         return false;
     }
     let base = stored.base;
-    record.asked.iter().enumerate().any(|(at, unsafe_one)| {
+    record.client_exchanges.iter().enumerate().any(|(at, unsafe_one)| {
         let is_success = matches!(&unsafe_one.reply, Ok(reply) if (200..400).contains(&reply.status));
-        let was_before = record.asked[base.step].done <= unsafe_one.sent
+        let was_before = record.client_exchanges[base.step].done <= unsafe_one.sent
             && stored.last().ended.is_some_and(|ended| ended <= unsafe_one.sent);
         let (changed, wanted) = (&unsafe_one.request, request(stored, step));
         let same = same_target(changed, wanted) || same_but_for_scheme(changed, wanted);
@@ -222,21 +223,21 @@ pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
             && is_success
             && same
             && was_before
-            && unsafe_one.done <= record.asked[step].sent
+            && unsafe_one.done <= record.client_exchanges[step].sent
     })
 }
 
 /// RFC 9111 section 4.3.4: a 304 renews the reply whose validator the request had (section 4.3.1), and which the 304
 /// names if it has an entity tag.
 pub fn validation(stored: &Stored<'_>, _step: usize) -> bool {
-    let Some(base) = &stored.base.sent else { return true };
+    let Some(base) = &stored.base.reply else { return true };
     let (tag, modified) = (base.fields.first("etag"), base.fields.first("last-modified"));
     stored.renewals.iter().any(|renewal| {
-        let named = match renewal.asked.joined("if-none-match") {
+        let named = match renewal.request_fields.joined("if-none-match") {
             Some(tags) => tag.is_some_and(|tag| members(&tags).any(|one| tags_match(one, tag))),
-            None => modified.is_some() && renewal.asked.first("if-modified-since") == modified,
+            None => modified.is_some() && renewal.request_fields.first("if-modified-since") == modified,
         };
-        let new = renewal.sent.as_ref().and_then(|sent| sent.fields.first("etag"));
+        let new = renewal.reply.as_ref().and_then(|sent| sent.fields.first("etag"));
         let agrees = match (new, tag) {
             (Some(new), Some(tag)) => tags_match(new, tag),
             (Some(_), None) => false,

@@ -1,18 +1,18 @@
-//! A stored reply: the exchange that brought it, and the 304s by which it was renewed.
+//! A stored reply: its exchange, and the 304s that renewed it.
 
 use super::directives::{Directives, members};
 use crate::record::{Exchange, Record};
 use crate::wire::Fields;
 
-/// Fields for the origin that requests of cases nominate. RFC 9110 section 7.6.1 forbids a sender to do so, and larder
-/// documents that it ignores such a nomination (docs/operating.md).
+/// Fields for the origin that requests of cases list in Connection. RFC 9110 section 7.6.1 forbids a sender to list them, and
+/// larder ignores them there (docs/operating.md).
 const FOR_THE_ORIGIN: [&str; 2] = ["authorization", "cookie"];
 
 /// Fields that belong to one connection (RFC 9110 section 7.6.1).
 const HOP_BY_HOP: [&str; 7] =
     ["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
-/// A reply as a cache has it.
+/// A stored reply.
 #[derive(Clone, Debug)]
 pub struct Stored<'a> {
     /// The case.
@@ -21,24 +21,24 @@ pub struct Stored<'a> {
     pub base: &'a Exchange,
     /// Status of the base.
     pub status: u16,
-    /// The 304s that renewed it, in order of arrival at the origin.
+    /// The 304s that renewed the reply, in order of arrival at the origin.
     pub renewals: Vec<&'a Exchange>,
     /// The fields of the base, updated by each 304.
     pub fields: Fields,
-    /// The directives that hold for the cache.
-    pub said: Directives,
+    /// The directives that apply to the cache.
+    pub directives: Directives,
 }
 
 impl<'a> Stored<'a> {
-    /// The reply of an exchange after 304s of others. `None` if the origin closed the connection instead.
+    /// Creates the reply of an exchange after renewals by 304s. `None` if the origin closed the connection.
     pub fn new(record: &'a Record, base: &'a Exchange, renewals: Vec<&'a Exchange>) -> Option<Self> {
-        let sent = base.sent.as_ref()?;
+        let sent = base.reply.as_ref()?;
         let fields = renewals
             .iter()
-            .filter_map(|renewal| renewal.sent.as_ref())
+            .filter_map(|renewal| renewal.reply.as_ref())
             .fold(sent.fields.clone(), |fields, sent| updated(fields, &sent.fields));
-        let said = Directives::of_reply(&fields);
-        Some(Self { record, base, status: sent.status, renewals, fields, said })
+        let directives = Directives::of_reply(&fields);
+        Some(Self { record, base, status: sent.status, renewals, fields, directives })
     }
 
     /// The reply as it was before the 304s for the request of a step.
@@ -47,17 +47,17 @@ impl<'a> Stored<'a> {
         Self::new(self.record, self.base, renewals)
     }
 
-    /// The exchange by which the origin spoke of this reply last.
+    /// The latest exchange for this reply.
     pub fn last(&self) -> &'a Exchange {
         self.renewals.last().copied().unwrap_or(self.base)
     }
 
-    /// All exchanges that made the reply what it is.
+    /// All exchanges of the reply.
     pub fn exchanges(&self) -> impl Iterator<Item = &'a Exchange> {
         std::iter::once(self.base).chain(self.renewals.iter().copied())
     }
 
-    /// The exchanges that were made for requests other than that of a step.
+    /// The exchanges for requests other than that of a step.
     pub fn of_others(&self, step: usize) -> impl Iterator<Item = &'a Exchange> {
         self.exchanges().filter(move |exchange| exchange.step != step)
     }
@@ -77,8 +77,8 @@ fn updated(mut fields: Fields, new: &Fields) -> Fields {
     fields
 }
 
-/// The fields of a request that go beyond the first hop (RFC 9110 section 7.6.1): without those that `Connection`
-/// names, and without itself. What the origin cannot see cannot decide which reply suits a request.
+/// The end-to-end fields of a request (RFC 9110 section 7.6.1): without `Connection` and the fields that it lists. Only these
+/// reach the origin and can affect the selection of a reply.
 pub fn end_to_end(fields: &Fields) -> Fields {
     let mut kept = fields.clone();
     for value in fields.all("connection") {
