@@ -1,12 +1,12 @@
-//! A link that loses, delays, reorders and duplicates packets, for tests.
+//! Network links that lose, delay, reorder and duplicate packets, for tests.
 //!
-//! A program of our own at tc egress of an interface (`bpf/shaper.bpf.c`), since `netem` and the qdiscs that heed a
-//! packet's departure time (`fq`, `etf`) are not in every kernel. Loss and duplication happen in the kernel. Packets to
-//! come later are copied to a thread of this process, which sends them at their time by a raw socket: what is delayed
-//! must be a frame without segments to be cut (`segmentation: false` in a topology) and up to 9 KB.
+//! A BPF program at the tc egress hook of an interface (`bpf/shaper.bpf.c`) does this, because `netem` and the qdiscs that obey
+//! a packet's departure time (`fq`, `etf`) are not in all kernels. Loss and duplication happen in the kernel. Delayed packets
+//! are copied to a thread of this process, which sends them at their time by a raw socket. A delayed packet must be a single
+//! frame without segmentation offload (`segmentation: false` in a topology) of at most 9 KB.
 //!
-//! What befalls the k-th packet of a flow follows from the seed, the flow's addresses and k alone, so a run repeats
-//! itself as far as the packets do.
+//! The effect on the k-th packet of a flow depends only on the seed, the flow's addresses and k. So a run is repeatable as far
+//! as its packets are.
 
 use larder_kernel::netns::{Namespace, NamespaceThread, NetnsError, Wire, set_tcp_checksum};
 use libbpf_rs::{
@@ -24,77 +24,77 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 static OBJECT: &[u8] = include_bytes!("../bpf/prebuilt/shaper.bpf.o");
 
-/// The program lets packets with this mark pass.
-const TREATED: u32 = 0x7368_6170;
-/// Delayed frames waiting at most; beyond, they are lost.
-const WAITING_MAX: usize = 65_536;
-/// How long the thread sleeps at most, and so how long it takes to end.
+/// The program does not change packets with this mark.
+const PASS_MARK: u32 = 0x7368_6170;
+/// Maximum number of delayed frames. Further ones are lost.
+const DELAYED_MAX: usize = 65_536;
+/// Maximum sleep of the thread, which bounds the time to stop it.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
-/// The library waits for the ring in whole milliseconds; less is slept.
+/// The library's timeout has a resolution of milliseconds; shorter waits use sleep.
 const POLL_MIN: Duration = Duration::from_millis(1);
 
-/// What happens to the packets that leave by an interface. All zero: nothing.
+/// Impairments of packets that leave an interface. All zero means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shape {
-    /// Of all chance.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Share of packets lost. 0 to 1.
+    /// Share of lost packets, 0 to 1.
     pub loss: f64,
-    /// The packet of each TCP connection and direction that is lost, counted from 1 (a client's SYN); 0 for none.
+    /// Number of the packet that is lost in each direction of each TCP connection, counted from 1 (a client's SYN); 0 for none.
     pub drop_nth: u32,
-    /// Share of packets that come twice; the copy is not delayed. 0 to 1.
+    /// Share of duplicated packets, 0 to 1. The copy is not delayed.
     pub duplicate: f64,
-    /// Of every packet.
+    /// Delay of each packet.
     pub delay: Duration,
-    /// On top, evenly between 0 and this. Packets overtake each other.
+    /// Additional delay, uniform between 0 and this. Packets can overtake each other.
     pub jitter: Duration,
-    /// Share of packets that come later by `reorder_by`. 0 to 1.
+    /// Share of packets that are delayed by `reorder_by`, 0 to 1.
     pub reorder: f64,
-    /// See `reorder`.
+    /// Additional delay of reordered packets.
     pub reorder_by: Duration,
 }
 
-/// What has happened on all interfaces of a [`Shaper`]. Packets.
+/// Packet counts of all interfaces of a [`Shaper`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShaperCounts {
-    /// IP packets that came.
+    /// IP packets.
     pub seen: u64,
-    /// Lost by chance.
+    /// Packets lost at random.
     pub lost: u64,
-    /// Lost by their number.
+    /// Packets lost because of `drop_nth`.
     pub nth_lost: u64,
-    /// Sent twice.
+    /// Duplicated packets.
     pub duplicated: u64,
-    /// Taken off, to be sent later.
+    /// Delayed packets.
     pub delayed: u64,
-    /// Not delayed, for they were too long or to be cut into segments.
+    /// Packets that were not delayed because they were too long or need segmentation.
     pub too_long: u64,
-    /// Lost, for the ring to user space was full.
+    /// Packets lost because the ring buffer was full.
     pub ring_full: u64,
-    /// Lost, for too many waited or the interface refused them.
+    /// Packets lost because too many were delayed or sending failed.
     pub unsent: u64,
 }
 
 /// Why a link cannot be shaped.
 #[derive(Debug, thiserror::Error)]
 pub enum ShaperError {
-    /// The namespace.
+    /// The namespace cannot be used.
     #[error(transparent)]
     Namespace(#[from] NetnsError),
     /// The program could not be loaded or attached.
     #[error("{doing}: {source}")]
     Bpf {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// What the library said.
+        /// The library's error.
         source: libbpf_rs::Error,
     },
-    /// Delayed packets could not be sent by an interface.
-    #[error("a raw socket: {0}")]
+    /// The raw socket for delayed packets failed.
+    #[error("cannot use a raw socket: {0}")]
     Socket(#[from] std::io::Error),
 }
 
-/// Shapes what leaves by some interfaces of one namespace; ends on drop, when whatever waits is sent at once.
+/// Impairs the packets that leave some interfaces of a namespace, until it is dropped. Delayed packets are sent at once then.
 #[derive(Debug)]
 pub struct Shaper {
     interfaces: Vec<(String, u32)>,
@@ -106,39 +106,39 @@ pub struct Shaper {
 }
 
 impl Shaper {
-    /// Attaches to the interfaces, with nothing to do yet: see [`Self::set`]. The far ends of the wires in a topology's
-    /// hub are the place: what leaves there is what a host receives.
+    /// Attaches to the interfaces without impairments; see [`Self::set`]. In a topology, use the interfaces of the hub: packets
+    /// that leave there are those that a host receives.
     ///
     /// # Errors
-    /// Without the rights (`CAP_NET_ADMIN`, `CAP_BPF`, `CAP_NET_RAW`), or if there is no such interface.
+    /// If the process lacks rights (`CAP_NET_ADMIN`, `CAP_BPF`, `CAP_NET_RAW`) or an interface does not exist.
     pub fn start(namespace: &Namespace, interfaces: &[&str]) -> Result<Self, ShaperError> {
         let named: Result<Vec<_>, NetnsError> =
             interfaces.iter().map(|name| Ok(((*name).to_owned(), namespace.ifindex(name)?))).collect();
         let named = named?;
-        let (tell, told) = mpsc::sync_channel(1);
+        let (result_sender, result) = mpsc::sync_channel(1);
         let unsent = Arc::new(AtomicU64::new(0));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let (named, unsent, stop) = (named.clone(), Arc::clone(&unsent), Arc::clone(&stop));
-            namespace.thread(move || match Attached::new(&named) {
+            namespace.thread(move || match AttachedProgram::new(&named) {
                 Ok((attached, maps)) => {
-                    let _ = tell.send(Ok(maps));
+                    let _ = result_sender.send(Ok(maps));
                     attached.serve(&stop, &unsent);
                 }
-                Err(e) => {
-                    let _ = tell.send(Err(e));
+                Err(error) => {
+                    let _ = result_sender.send(Err(error));
                 }
             })?
         };
         let ended = || ShaperError::Socket(std::io::Error::other("the shaper's thread ended"));
-        let (shapes, counts) = told.recv().map_err(|_| ended())??;
+        let (shapes, counts) = result.recv().map_err(|_| ended())??;
         Ok(Self { interfaces: named, shapes, counts, unsent, stop, thread: Some(thread) })
     }
 
-    /// Sets what happens on all its interfaces from now on.
+    /// Sets the impairments of all interfaces.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel rejects the update.
     pub fn set_all(&self, shape: &Shape) -> Result<(), ShaperError> {
         for (name, _) in &self.interfaces {
             self.set(name, shape)?;
@@ -146,10 +146,10 @@ impl Shaper {
         Ok(())
     }
 
-    /// Sets what happens on one interface from now on.
+    /// Sets the impairments of one interface.
     ///
     /// # Errors
-    /// If the interface is none of those it was started for.
+    /// If the shaper was not started for the interface.
     pub fn set(&self, interface: &str, shape: &Shape) -> Result<(), ShaperError> {
         let bpf = |source| ShaperError::Bpf { doing: format!("shaping {interface}"), source };
         let found = self.interfaces.iter().find(|(name, _)| name == interface);
@@ -160,7 +160,7 @@ impl Shaper {
         self.shapes.update(&ifindex.to_ne_bytes(), raw.as_bytes(), MapFlags::ANY).map_err(bpf)
     }
 
-    /// What has happened so far.
+    /// Reads the packet counts.
     pub fn counts(&self) -> ShaperCounts {
         let count = |index: u32| -> u64 {
             let value = self.counts.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok().flatten();
@@ -205,7 +205,7 @@ struct RawShape {
 impl From<Shape> for RawShape {
     fn from(shape: Shape) -> Self {
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        // Between 0 and a million, so it fits.
+        // Cannot overflow: the value is between 0 and a million.
         let ppm = |share: f64| (share.clamp(0.0, 1.0) * 1e6).round() as u32;
         Self {
             seed: shape.seed,
@@ -220,7 +220,7 @@ impl From<Shape> for RawShape {
     }
 }
 
-/// `struct delayed` of the program: what stands before a frame in the ring.
+/// `struct delayed` of the program: the header of a frame in the ring buffer.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RawDelayed {
@@ -229,63 +229,64 @@ struct RawDelayed {
     bytes: u32,
 }
 
-/// A frame that waits. The one due first is the greatest; equal times go in the order they came.
+/// A delayed frame. The frame that is due first is the greatest; equal times are ordered by arrival.
 #[derive(PartialEq, Eq)]
-struct Waiting {
+struct DelayedFrame {
     due_ns: u64,
     sequence: u64,
     ifindex: u32,
     frame: Vec<u8>,
 }
 
-impl Ord for Waiting {
+impl Ord for DelayedFrame {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.due_ns, other.sequence).cmp(&(self.due_ns, self.sequence))
     }
 }
 
-impl PartialOrd for Waiting {
+impl PartialOrd for DelayedFrame {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
 #[derive(Default)]
-struct Queue {
-    heap: BinaryHeap<Waiting>,
+struct FrameQueue {
+    heap: BinaryHeap<DelayedFrame>,
     sequence: u64,
-    refused: u64,
+    dropped: u64,
 }
 
-impl Queue {
+impl FrameQueue {
+    /// Adds a record of the ring buffer. Invalid records are ignored.
     fn put(&mut self, record: &[u8]) {
         let Ok((head, rest)) = RawDelayed::read_from_prefix(record) else { return };
         let Some(frame) = usize::try_from(head.bytes).ok().and_then(|n| rest.get(..n)) else { return };
-        if self.heap.len() >= WAITING_MAX {
-            self.refused += 1;
+        if self.heap.len() >= DELAYED_MAX {
+            self.dropped += 1;
             return;
         }
         self.sequence += 1;
         let (due_ns, ifindex, sequence) = (head.due_ns, head.ifindex, self.sequence);
-        self.heap.push(Waiting { due_ns, sequence, ifindex, frame: frame.to_vec() });
+        self.heap.push(DelayedFrame { due_ns, sequence, ifindex, frame: frame.to_vec() });
     }
 }
 
-/// The program on its interfaces, and what sends the delayed; lives on a thread in the namespace.
-struct Attached {
+/// The attached program and the sender of delayed frames. It lives on a thread in the namespace.
+struct AttachedProgram {
     object: Object,
     hooks: Vec<TcHook>,
     wire: Wire,
 }
 
-impl Attached {
+impl AttachedProgram {
     fn new(interfaces: &[(String, u32)]) -> Result<(Self, (MapHandle, MapHandle)), ShaperError> {
         let bpf = |doing: &str| {
             let doing = doing.to_owned();
             move |source| ShaperError::Bpf { doing, source }
         };
         let wire = Wire::open_here()?;
-        wire.mark(TREATED)?;
+        wire.mark(PASS_MARK)?;
         let object = ObjectBuilder::default()
             .open_memory(OBJECT)
             .and_then(libbpf_rs::OpenObject::load)
@@ -314,8 +315,9 @@ impl Attached {
         hook.attach()
     }
 
+    /// Receives and sends delayed frames until `stop` is set.
     fn serve(mut self, stop: &AtomicBool, unsent: &AtomicU64) {
-        let queue = RefCell::new(Queue::default());
+        let queue = RefCell::new(FrameQueue::default());
         {
             let map = self.object.maps().find(|m| m.name() == "delayed");
             let Some(map) = map else { return };
@@ -329,8 +331,8 @@ impl Attached {
             }
             let Ok(ring) = builder.build() else { return };
             while !stop.load(Ordering::Relaxed) {
-                let refused = self.send_due(&queue, now_ns());
-                unsent.fetch_add(refused, Ordering::Relaxed);
+                let dropped = self.send_due(&queue, now_ns());
+                unsent.fetch_add(dropped, Ordering::Relaxed);
                 wait(&ring, &queue);
             }
             detach(&mut self.hooks);
@@ -339,13 +341,13 @@ impl Attached {
         unsent.fetch_add(self.send_due(&queue, u64::MAX), Ordering::Relaxed);
     }
 
-    /// Sends what is due; gives how many frames are lost.
-    fn send_due(&self, queue: &RefCell<Queue>, now: u64) -> u64 {
+    /// Sends the frames that are due. Returns the number of lost frames.
+    fn send_due(&self, queue: &RefCell<FrameQueue>, now: u64) -> u64 {
         let mut queue = queue.borrow_mut();
-        let mut lost = std::mem::take(&mut queue.refused);
+        let mut lost = std::mem::take(&mut queue.dropped);
         while queue.heap.peek().is_some_and(|first| first.due_ns <= now) {
             let Some(mut first) = queue.heap.pop() else { break };
-            // Where the sender left that to its interface, the frame that the program saw had none.
+            // With checksum offload, the frame has no checksum yet.
             set_tcp_checksum(&mut first.frame);
             if self.wire.send(first.ifindex, &first.frame).is_err() {
                 lost += 1;
@@ -355,7 +357,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedProgram {
     fn drop(&mut self) {
         detach(&mut self.hooks);
     }
@@ -363,13 +365,13 @@ impl Drop for Attached {
 
 fn detach(hooks: &mut Vec<TcHook>) {
     for mut hook in hooks.drain(..) {
-        // The interface may be gone, and the program with it.
+        // The interface may have been removed together with the program.
         let _ = hook.detach();
     }
 }
 
-/// Waits until a frame comes or one is due.
-fn wait(ring: &RingBuffer<'_>, queue: &RefCell<Queue>) {
+/// Waits until a frame arrives or is due.
+fn wait(ring: &RingBuffer<'_>, queue: &RefCell<FrameQueue>) {
     let due =
         queue.borrow().heap.peek().map(|first| Duration::from_nanos(first.due_ns.saturating_sub(now_ns())));
     let pause = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);

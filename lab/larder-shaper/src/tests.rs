@@ -1,4 +1,4 @@
-//! The shaper on the wires of a small topology.
+//! The shaper on the links of a small topology.
 
 use super::*;
 use larder_kernel::netns::{Topology, TopologySpec, or_skip};
@@ -14,7 +14,7 @@ fn byte(at: usize) -> u8 {
     (at % 251) as u8
 }
 
-/// Sends `bytes` from the node to the client; gives how long it took, connecting included. All bytes must be right.
+/// Sends `bytes` from the node to the client and checks them. Returns the duration, including the time to connect.
 fn transfer(topology: &Topology, address: IpAddr, bytes: usize) -> Duration {
     let node = &topology.nodes[0];
     let bind = || TcpListener::bind(SocketAddr::new(address, 0));
@@ -42,7 +42,7 @@ fn start(topology: &Topology) -> Shaper {
     Shaper::start(&topology.hub, &[&topology.client().port, &topology.nodes[0].port]).expect("attached")
 }
 
-/// The counts once no packet is on its way: the last ones of a connection still are when its bytes have come.
+/// Returns the counts when no packet is in transit. The last packets of a connection can arrive after its bytes.
 fn settled(shaper: &Shaper) -> ShaperCounts {
     let mut before = shaper.counts();
     for _ in 0..200 {
@@ -56,14 +56,14 @@ fn settled(shaper: &Shaper) -> ShaperCounts {
     before
 }
 
-/// Both ways, so the handshake alone takes a round trip; far above what the wires take without.
+/// The delay applies to both directions, so the handshake takes a round trip. The links have hardly any delay of their own.
 #[test]
 fn delay_is_added_to_every_packet() {
     let Some(topology) = topology() else { return };
     let shaper = start(&topology);
     let node = &topology.nodes[0];
     transfer(&topology, node.v4.into(), 10_000);
-    assert_eq!(shaper.counts().seen, 0, "no shape: not even looked at");
+    assert_eq!(shaper.counts().seen, 0, "without impairments, packets are not counted");
     let delay = Duration::from_millis(30);
     shaper.set_all(&Shape { delay, ..Shape::default() }).expect("set");
     for address in [IpAddr::V4(node.v4), IpAddr::V6(node.v6)] {
@@ -77,17 +77,17 @@ fn delay_is_added_to_every_packet() {
 }
 
 #[test]
-fn losses_are_repaired_and_counted() {
+fn lost_packets_are_retransmitted_and_counted() {
     let Some(topology) = topology() else { return };
     let shaper = start(&topology);
     shaper.set_all(&Shape { seed: 1, loss: 0.02, ..Shape::default() }).expect("set");
     transfer(&topology, topology.nodes[0].v4.into(), 2_000_000);
     let counts = settled(&shaper);
-    // At least 1,400 segments; 28 losses expected, 5 or fewer have a chance of 1e-7.
+    // At least 1,400 segments: 28 losses are expected, and 5 or fewer have a probability of 1e-7.
     assert!(counts.lost > 5 && counts.lost < counts.seen / 10, "{counts:?}");
 }
 
-/// The third packet of the node is data, of the client an acknowledgement: that alone is lost, on each flow.
+/// The third packet of the node is data, that of the client an acknowledgement. Only these are lost, on each flow.
 #[test]
 fn the_nth_packet_of_each_flow_is_lost() {
     let Some(topology) = topology() else { return };
@@ -101,7 +101,7 @@ fn the_nth_packet_of_each_flow_is_lost() {
 }
 
 #[test]
-fn duplicates_and_reordering_are_survived() {
+fn tcp_survives_duplicates_and_reordering() {
     let Some(topology) = topology() else { return };
     let shaper = start(&topology);
     let shape = Shape {
@@ -117,11 +117,11 @@ fn duplicates_and_reordering_are_survived() {
     transfer(&topology, topology.nodes[0].v6.into(), 1_000_000);
     let counts = settled(&shaper);
     assert!(counts.duplicated > counts.seen / 20, "{counts:?}");
-    // Sent twice, yet each counted once.
+    // A duplicated packet is counted once.
     assert_eq!(counts.delayed + counts.too_long, counts.seen, "{counts:?}");
 }
 
-/// The same flow meets the same fate: addresses and ports are fixed here, and the packets are numbered.
+/// The same flow gets the same impairments. Addresses and ports are fixed, and the packets are numbered.
 #[test]
 fn a_seed_repeats() {
     let Some(topology) = topology() else { return };
@@ -132,7 +132,7 @@ fn a_seed_repeats() {
     };
     let (from, to) = (bind(client), bind(node));
     to.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
-    let fate = |seed| -> Vec<u8> {
+    let received = |seed| -> Vec<u8> {
         let shaper = start(&topology);
         shaper.set_all(&Shape { seed, loss: 0.5, ..Shape::default() }).expect("set");
         for number in 0..64_u8 {
@@ -141,25 +141,25 @@ fn a_seed_repeats() {
         let mut buffer = [0; 1];
         std::iter::from_fn(|| to.recv(&mut buffer).ok().map(|_| buffer[0])).collect()
     };
-    let first = fate(3);
+    let first = received(3);
     // Half of 64, within 5 standard deviations.
     assert!((12..=52).contains(&first.len()), "{first:?}");
-    assert_eq!(fate(3), first);
-    assert_ne!(fate(4), first);
+    assert_eq!(received(3), first);
+    assert_ne!(received(4), first);
 }
 
 #[test]
-fn what_it_was_not_started_for_is_refused() {
+fn unknown_interfaces_are_refused() {
     let Some(topology) = topology() else { return };
     let shaper = start(&topology);
-    let e = shaper.set("front0", &Shape::default()).expect_err("another interface");
-    assert!(e.to_string().contains("front0"), "{e}");
+    let error = shaper.set("front0", &Shape::default()).expect_err("another interface");
+    assert!(error.to_string().contains("front0"), "{error}");
     assert!(Shaper::start(&topology.hub, &["nothing"]).is_err());
 }
 
 #[test]
-fn frames_wait_in_the_order_of_their_times() {
-    let mut queue = Queue::default();
+fn delayed_frames_are_ordered_by_time() {
+    let mut queue = FrameQueue::default();
     for (due, tag) in [(5_u64, 0_u8), (3, 1), (5, 2), (4, 3)] {
         let mut record = due.to_ne_bytes().to_vec();
         record.extend_from_slice(&1_u32.to_ne_bytes());
@@ -167,7 +167,7 @@ fn frames_wait_in_the_order_of_their_times() {
         record.push(tag);
         queue.put(&record);
     }
-    // Shorter than it says, and shorter than its head.
+    // One record is shorter than its length field, the other shorter than the header.
     queue.put(&[0xff; 20]);
     queue.put(&[0; 3]);
     let order: Vec<u8> = std::iter::from_fn(|| queue.heap.pop()).map(|w| w.frame[0]).collect();
@@ -175,6 +175,6 @@ fn frames_wait_in_the_order_of_their_times() {
 }
 
 #[test]
-fn the_objects_are_of_these_sources() {
+fn the_objects_are_current() {
     larder_testkit::assert_objects_are_current(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf"));
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio_rustls::TlsAcceptor;
 
-/// So many authorities there are: each has a name of its own.
+/// Number of authorities, from which each gets a unique name.
 static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
 
-/// An authority, with its files in a folder.
+/// A certificate authority, with its files in a temporary folder.
 pub struct Authority {
     folder: tempfile::TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -26,7 +26,7 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// An authority of its own.
+    /// Creates an authority.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut params = CertificateParams::new(Vec::new()).expect("params");
@@ -39,7 +39,7 @@ impl Authority {
         Self { folder, issuer }
     }
 
-    /// The folder.
+    /// The folder with the files.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -49,31 +49,31 @@ impl Authority {
         self.path().join("ca.pem")
     }
 
-    /// A certificate and its key in one file; `ended` is whether its time is over.
-    pub fn leaf(&self, name: &str, ended: bool) -> PathBuf {
-        self.leaf_with(name, &format!("{name}-{ended}.pem"), |params| {
-            if ended {
+    /// Creates a certificate and its key in one file. With `expired`, the certificate has expired.
+    pub fn leaf(&self, name: &str, expired: bool) -> PathBuf {
+        self.leaf_with(name, &format!("{name}-{expired}.pem"), |params| {
+            if expired {
                 params.not_before = rcgen::date_time_ymd(2001, 1, 1);
                 params.not_after = rcgen::date_time_ymd(2002, 1, 1);
             }
         })
     }
 
-    /// A certificate and its key in a file of this name, after `set` has changed it.
+    /// Creates a certificate and its key in the file `file`. `set` changes the parameters before the certificate is signed.
     pub fn leaf_with(&self, name: &str, file: &str, set: impl FnOnce(&mut CertificateParams)) -> PathBuf {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("params");
         set(&mut params);
-        let made = params.signed_by(&key, &self.issuer).expect("signs");
+        let certificate = params.signed_by(&key, &self.issuer).expect("signs");
         let file = self.path().join(file);
-        fs::write(&file, made.pem() + &key.serialize_pem()).expect("writes");
+        fs::write(&file, certificate.pem() + &key.serialize_pem()).expect("writes");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a mode");
         file
     }
 }
 
-/// A server's side of TLS with the certificate and key in `file` and these protocols of ALPN. Clients must show certificates of
-/// the authority in `clients`, if there is one.
+/// Creates the server side of TLS with the certificate and key in `file` and the given ALPN protocols. If `clients` names an
+/// authority's file, clients must present certificates of that authority.
 pub fn acceptor(file: &Path, clients: Option<&Path>, protocols: &[&[u8]]) -> TlsAcceptor {
     let pem = fs::read(file).expect("a certificate");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();

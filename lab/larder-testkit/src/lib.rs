@@ -2,10 +2,10 @@
 //!
 //! - [`wait`](mod@wait) waits for an event with a deadline. Tests do not sleep for an assumed duration.
 //! - [`Authority`] signs certificates, and [`acceptor`] is a server with one.
-//! - [`free_port`] finds a port that no other process takes by chance.
-//! - [`assert_objects_are_current`] holds compiled programs for the kernel against their sources.
-//! - [`skip`](mod@skip) is the only way in which a test may leave without testing. A skip is printed, counted by `make test`, and
-//!   is a failure under `CI=true`.
+//! - [`free_port`] finds a port that no other process uses by chance.
+//! - [`assert_objects_are_current`] compares the digests of compiled BPF programs with their sources.
+//! - [`skip`](mod@skip) is the only way in which a test may return without testing. A skip is printed, counted by `make test`,
+//!   and a failure under `CI=true`.
 
 mod authority;
 mod objects;

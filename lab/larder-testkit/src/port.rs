@@ -1,25 +1,25 @@
-//! Ports for servers that a test starts as processes and that cannot be told to take any port.
+//! Ports for servers that a test starts as processes and that cannot bind port 0.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// First port that is given out: above the ports of common services.
+/// First port, above the ports of common services.
 const FIRST: u32 = 10_240;
-/// Ports that are given out. All are below 32,768, where Linux begins to take ports for outgoing connections and for port 0, so
-/// that no other process takes a port by chance between the test's look and the server's start.
+/// Number of ports. All are below 32,768, where Linux starts to assign ports for outgoing connections and for port 0. So no
+/// other process takes a port by chance between the test's check and the server's start.
 const COUNT: u32 = 32_768 - FIRST;
 
-/// Returns a port that is free on 127.0.0.1 for TCP and UDP. Each call of a process returns another port until all have been
-/// given out; processes begin at different ports.
+/// Returns a port that is free on 127.0.0.1 for TCP and UDP. Each call in a process returns another port until all have been
+/// used; processes start at different ports.
 ///
 /// # Panics
 /// If no port is free.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Consecutive process ids are 61 ports apart: test processes that run at the same time do not meet.
-    let begin = std::process::id().wrapping_mul(61);
+    // Consecutive process ids are 61 ports apart, so that concurrent test processes use different ports.
+    let start = std::process::id().wrapping_mul(61);
     for _ in 0..COUNT {
-        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
         let port = u16::try_from(FIRST + number).unwrap_or(u16::MAX);
         let at = (Ipv4Addr::LOCALHOST, port);
         if TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok() {
@@ -29,7 +29,7 @@ pub fn free_port() -> u16 {
     panic_without_port()
 }
 
-#[expect(clippy::panic, reason = "a test without a port cannot go on")]
+#[expect(clippy::panic, reason = "a test cannot run without a port")]
 fn panic_without_port() -> ! {
     panic!("no port of 127.0.0.1 from {FIRST} to 32767 is free")
 }

@@ -1,4 +1,4 @@
-//! Skips: a test that cannot run on this machine says so, and is counted.
+//! Skipped tests: a test that cannot run on this machine reports this and is counted.
 //!
 //! libtest has no skip at run time: a test that returns early counts as passed. Therefore a skip appends a line to the file that
 //! `LARDER_SKIPS` names. `cargo xtask test` sets the variable, lists the lines, and adds them to the sum of skipped tests.
@@ -24,7 +24,7 @@ pub fn skip(reason: &str) {
     }
     eprintln!("test skipped: {test}: {reason}");
     if let Some(path) = std::env::var_os(SKIPS_FILE) {
-        // One write of one line: lines of several test processes do not mix.
+        // A single write, so that lines of several test processes do not mix.
         let line = format!("{test}\t{reason}\n");
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 /// Deadline of [`eventually`]. A passing test never waits this long, and a failing one ends.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Pauses between two looks at a condition that has no notification: short at first, and longer for events that take long, so
-/// that looking does not load the machine.
-const LOOK_FIRST: Duration = Duration::from_millis(1);
-const LOOK_LAST: Duration = Duration::from_millis(50);
+/// First and longest delay between two polls of a condition. Delays grow, so that polling for a slow event does not load the
+/// machine.
+const POLL_DELAY_MIN: Duration = Duration::from_millis(1);
+const POLL_DELAY_MAX: Duration = Duration::from_millis(50);
 
-/// The pauses between looks.
-fn looks() -> impl FnMut() -> Duration {
-    let mut next = LOOK_FIRST;
+/// Returns the delays between polls.
+fn poll_delays() -> impl FnMut() -> Duration {
+    let mut next = POLL_DELAY_MIN;
     move || {
-        let pause = next;
-        next = (next * 3 / 2).min(LOOK_LAST);
-        pause
+        let delay = next;
+        next = (next * 3 / 2).min(POLL_DELAY_MAX);
+        delay
     }
 }
 
@@ -34,7 +34,7 @@ pub fn eventually<T>(event: impl Display, probe: impl FnMut() -> Option<T>) -> T
     eventually_within(PATIENCE, event, probe)
 }
 
-/// [`eventually`] with a deadline of its own.
+/// [`eventually`] with another deadline.
 ///
 /// # Panics
 /// If there is no value within `patience`; the message names `event`.
@@ -55,7 +55,7 @@ pub fn eventually_within<T>(
 
 /// Polls `holds` until it is true. Returns false if it is not within `patience`, for callers that report the state themselves.
 pub fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let (start, mut pause) = (Instant::now(), looks());
+    let (start, mut delay) = (Instant::now(), poll_delays());
     loop {
         if holds() {
             return true;
@@ -63,7 +63,7 @@ pub fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
         if start.elapsed() >= patience {
             return false;
         }
-        std::thread::sleep(pause());
+        std::thread::sleep(delay());
     }
 }
 
@@ -72,28 +72,28 @@ pub fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
 /// # Panics
 /// If there is no value within [`PATIENCE`]; the message names `event`.
 pub async fn eventually_async<T>(event: impl Display, mut probe: impl FnMut() -> Option<T>) -> T {
-    let (start, mut pause) = (Instant::now(), looks());
+    let (start, mut delay) = (Instant::now(), poll_delays());
     loop {
         if let Some(value) = probe() {
             return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {event}");
-        tokio::time::sleep(pause()).await;
+        tokio::time::sleep(delay()).await;
     }
 }
 
-/// [`eventually_async`] whose probe asks a peer and waits for the reply.
+/// [`eventually_async`] with an async probe, such as a request to a server.
 ///
 /// # Panics
 /// If there is no value within [`PATIENCE`]; the message names `event`. A probe in progress is awaited to its end.
 pub async fn eventually_asked<T>(event: impl Display, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
-    let (start, mut pause) = (Instant::now(), looks());
+    let (start, mut delay) = (Instant::now(), poll_delays());
     loop {
         if let Some(value) = probe().await {
             return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {event}");
-        tokio::time::sleep(pause()).await;
+        tokio::time::sleep(delay()).await;
     }
 }
 
@@ -101,13 +101,13 @@ pub async fn eventually_asked<T>(event: impl Display, mut probe: impl AsyncFnMut
 /// may choose: a longer one finds more, and no duration makes a correct program fail.
 ///
 /// # Panics
-/// If the condition does not hold at some look; the message names `condition`.
+/// If the condition is false at some poll; the message names `condition`.
 #[track_caller]
 pub fn holds_for(span: Duration, condition: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < span {
         assert!(holds(), "after {:?}: {condition}", start.elapsed());
-        std::thread::sleep(LOOK_FIRST);
+        std::thread::sleep(POLL_DELAY_MIN);
     }
     assert!(holds(), "after {span:?}: {condition}");
 }
@@ -115,18 +115,18 @@ pub fn holds_for(span: Duration, condition: &str, mut holds: impl FnMut() -> boo
 /// [`holds_for`] for tests on an async runtime.
 ///
 /// # Panics
-/// If the condition does not hold at some look; the message names `condition`.
+/// If the condition is false at some poll; the message names `condition`.
 pub async fn holds_for_async(span: Duration, condition: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < span {
         assert!(holds(), "after {:?}: {condition}", start.elapsed());
-        tokio::time::sleep(LOOK_FIRST).await;
+        tokio::time::sleep(POLL_DELAY_MIN).await;
     }
     assert!(holds(), "after {span:?}: {condition}");
 }
 
-/// Takes this long, as a slow peer, user or disk does that the test plays, or as load that goes on for a while. Not a wait for
-/// an event: the outcome of the test must not depend on it.
+/// Sleeps for a duration, to simulate a slow peer, user or disk, or load over some time. It must not be used to wait for an event:
+/// the outcome of the test must not depend on it.
 pub fn take_time(span: Duration) {
     std::thread::sleep(span);
 }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "it changes")]
-    fn a_condition_that_ends_is_noticed() {
+    fn a_condition_that_becomes_false_is_detected() {
         let mut looks = 0;
         holds_for(Duration::from_secs(30), "it changes", || {
             looks += 1;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_async_forms_do_the_same() {
+    async fn the_async_functions_do_the_same() {
         assert_eq!(eventually_async("a value", || Some(1)).await, 1);
         assert_eq!(eventually_asked("a value", async || Some(2)).await, 2);
         holds_for_async(Duration::ZERO, "true", || true).await;
