@@ -1,7 +1,7 @@
-//! The targets that are asked for most, as an operator sees them.
+//! Most requested targets.
 //!
-//! Requests are drawn by lot, the fewer the more there are, and counted under one lock that nobody waits for: a request
-//! that finds it taken is not counted. Counts cover the last half to whole minute.
+//! Requests are sampled, the fewer the higher the load, and counted under one lock without waiting: a request that
+//! finds it taken is not counted. Counts cover the last 30 to 60 seconds.
 
 use larder_core::hottest::Hottest;
 use larder_core::shadow::Sampler;
@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Targets counted.
+/// Number of counted targets.
 pub(crate) const COUNTED_MAX: usize = 1_024;
-/// Longest text kept of a target.
+/// Maximum length of a target's text. Bytes.
 const TEXT_BYTES_MAX: usize = 512;
-/// How long a window is.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Requests counted in a window above which fewer are drawn, and below which more are.
+/// Range of requests per window: above it the sampling rate falls, below it the rate rises.
 const COUNTED: std::ops::RangeInclusive<u64> = 2_048..=16_384;
-/// One in 2^16 at the least.
+/// Lowest sampling rate: one in 2^16.
 const LEVEL_MAX: u32 = 16;
 
-/// Counts requests by target.
+/// Counts of requests by target.
 #[derive(Debug)]
 pub(crate) struct HotList {
-    /// One in 2^level is drawn.
+    /// One in 2^level requests is sampled.
     level: AtomicU32,
     counts: Mutex<HotCounts>,
 }
@@ -32,12 +32,12 @@ pub(crate) struct HotList {
 #[derive(Debug)]
 struct HotCounts {
     targets: Hottest<TargetLabel>,
-    /// When the present window and the one before it began.
+    /// Starts of the current and the previous window.
     began: Time,
     before: Time,
 }
 
-/// What is kept of a target.
+/// Text and request of a target.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetLabel {
     pub(crate) text: Box<str>,
@@ -50,7 +50,7 @@ impl HotList {
         Self { level: AtomicU32::new(0), counts: Mutex::new(HotCounts { targets, began: now, before: now }) }
     }
 
-    /// A request has ended. `host` and `path` are those of its head.
+    /// Counts a finished request. `host` and `path` are those of its head.
     #[inline]
     pub(crate) fn note(&self, now: Time, request: &Request, host: &[u8], path: &[u8]) {
         let level = self.level.load(Relaxed);
@@ -62,7 +62,7 @@ impl HotList {
         self.rotate(&mut counts, now, level);
     }
 
-    /// Begins another window when the present one is over or full.
+    /// Begins another window when the current one is over or full.
     fn rotate(&self, counts: &mut HotCounts, now: Time, level: u32) {
         let (seen, over) = (counts.targets.window_requests(), now - counts.began >= WINDOW);
         let next = match over {
@@ -71,7 +71,7 @@ impl HotList {
             _ => level,
         };
         if next != level {
-            // Counts of another rate cannot be compared.
+            // Counts at another rate cannot be compared.
             self.level.store(next, Relaxed);
             counts.targets.clear();
             (counts.before, counts.began) = (now, now);
@@ -81,12 +81,12 @@ impl HotList {
         }
     }
 
-    /// The hottest, with how often they are asked for a second, their shares, and what is kept of them.
+    /// Returns the most requested targets with requests per second, share and label.
     pub(crate) fn top(&self, now: Time, most: usize) -> Vec<(TargetId, f64, f64, TargetLabel)> {
         let level = self.level.load(Relaxed);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if now - counts.began >= 2 * WINDOW {
-            // Nobody has asked for anything for a while.
+            // There were no requests for a while.
             counts.targets.clear();
             (counts.before, counts.began) = (now, now);
         }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn rates_are_estimated_at_any_load() {
         let list = HotList::new(Time::ZERO);
-        // 2,000 a second for 90 s: one target has a quarter of them.
+        // 2,000 requests per second for 90 s; one target has a quarter of them.
         for n in 0..180_000_u64 {
             let now = Time::from_nanos(n * 500_000);
             let path = if n.is_multiple_of(4) { "/hot".to_owned() } else { format!("/{n}") };

@@ -1,11 +1,11 @@
-//! Log lines for requests that fail at a node: the node, the cause and the remedy.
+//! Log lines about requests that fail at a node, with cause and remedy.
 
 use crate::failure::Failure;
 use larder_edge::Seldom;
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-/// The failures that a node is at fault for.
+/// Failures whose cause is the node.
 const FAILURES: [Failure; 6] = [
     Failure::ConnectFailed,
     Failure::ConnectTimeout,
@@ -15,7 +15,7 @@ const FAILURES: [Failure; 6] = [
     Failure::BadReply,
 ];
 
-/// The lines of one node, each kind at most once every 10 s.
+/// Log lines of one node, each kind at most once every 10 s.
 #[derive(Debug)]
 pub(crate) struct NodeLog {
     node: Arc<str>,
@@ -24,12 +24,12 @@ pub(crate) struct NodeLog {
 }
 
 impl NodeLog {
-    /// Makes the log of a node; `http2` says whether it is asked by HTTP/2.
+    /// Creates the log of a node. `http2` tells whether its requests use HTTP/2.
     pub(crate) fn new(node: &Arc<str>, http2: bool) -> Self {
         Self { node: node.clone(), http2, lines: Default::default() }
     }
 
-    /// A request has failed at the node; `cause` says why, in words.
+    /// Logs a failed request. `cause` returns the reason as text.
     pub(crate) fn failed(&self, failure: Failure, cause: impl FnOnce() -> String) {
         let Some(place) = FAILURES.iter().position(|known| *known == failure) else { return };
         let Some(times) = self.lines[place].due() else { return };
@@ -46,7 +46,7 @@ impl NodeLog {
     }
 }
 
-/// The innermost cause of an error.
+/// Returns the innermost cause of an error.
 pub(crate) fn root_cause(mut error: &(dyn StdError + 'static)) -> String {
     while let Some(cause) = error.source() {
         error = cause;
@@ -54,7 +54,7 @@ pub(crate) fn root_cause(mut error: &(dyn StdError + 'static)) -> String {
     error.to_string()
 }
 
-/// The remedy for a failure.
+/// Returns the remedy for a failure.
 fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
     match failure {
         Failure::BadReply if http2 => {
@@ -77,7 +77,7 @@ fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
     }
 }
 
-/// The remedy if a TLS handshake with a node fails, by the words of rustls.
+/// Returns the remedy for a failed TLS handshake, by rustls' error text.
 fn tls_remedy(error: &str) -> &'static str {
     const HINTS: [(&[&str], &str); 8] = [
         (

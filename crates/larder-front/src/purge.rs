@@ -21,25 +21,25 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-/// Nodes that are asked at one time.
+/// Number of nodes that are asked at the same time.
 const NODES_AT_ONCE: usize = 32;
-/// Limits on the answer of one node.
+/// Limits on the reply of one node.
 const NODE_LIMITS: Limits = Limits { time: Duration::from_secs(10), body_bytes: 64 << 10 };
-/// Time for all of them.
+/// Time for all nodes.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The result of a purge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PurgeReport {
-    /// Its kind and its text.
+    /// Kind and text of the purge.
     pub purge: String,
-    /// Nodes that have done it.
+    /// Number of nodes that succeeded.
     pub done: usize,
-    /// Nodes that may still have what it names.
+    /// Number of nodes that may still have the objects.
     pub failed: usize,
     /// Objects and chunks that were removed.
     pub removed: u64,
-    /// Each node, by name.
+    /// Results of the nodes by name.
     pub nodes: Vec<NodePurge>,
 }
 
@@ -48,16 +48,16 @@ pub struct PurgeReport {
 pub struct NodePurge {
     /// The node's name.
     pub node: String,
-    /// Whether it is done.
+    /// Whether the purge succeeded.
     pub done: bool,
     /// Objects and chunks that were removed.
     pub removed: u64,
-    /// Why it is not done.
+    /// Error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Purges so far, and who may ask for them.
+/// Tokens for purges, and counters of purges.
 #[derive(Debug, Default)]
 pub(crate) struct Purges {
     tokens: Option<Tokens>,
@@ -71,16 +71,16 @@ impl Purges {
         Self { tokens, ..Self::default() }
     }
 
-    /// How often each outcome has come.
+    /// Returns the number of purges by outcome.
     pub(crate) fn outcomes(&self) -> [(&'static str, u64); 3] {
         let read = |count: &AtomicU64| count.load(Relaxed);
         [("done", read(&self.done)), ("failed", read(&self.failed)), ("denied", read(&self.denied))]
     }
 
-    /// Whether who shows this `Authorization` may purge. A refusal is counted.
+    /// Checks whether a client with this `Authorization` may purge. Counts refusals.
     ///
     /// # Errors
-    /// The switch has no token, or another one.
+    /// The switch has no token, or a different one.
     pub(crate) fn permit(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
         let permitted = permit(self.tokens.as_ref(), authorization);
         if permitted.is_err() {
@@ -89,7 +89,7 @@ impl Purges {
         permitted
     }
 
-    /// Has all nodes purge, those that drain or do not answer among them. To be called within the runtime.
+    /// Purges at all nodes, including draining and down ones. Must be called within the runtime.
     pub(crate) async fn purge(&self, nodes: &Nodes, purge: &Purge) -> PurgeReport {
         let deadline = Instant::now() + TOTAL_TIMEOUT;
         let (places, mut asked) = (Arc::new(Semaphore::new(NODES_AT_ONCE)), JoinSet::new());
@@ -140,7 +140,7 @@ fn request(dial: &Dialer, purge: &Purge, token: &str) -> Result<Request<Bytes>, 
         .body(Bytes::new())
 }
 
-/// Asks a node; returns how much it has removed, or why it has not.
+/// Purges at a node. Returns the number of removed objects, or the error.
 async fn purge_node(dial: &Dialer, request: Result<Request<Bytes>, http::Error>) -> Result<u64, String> {
     let request = request.map_err(|error| error.to_string())?;
     let asked = Client::default().exchange(dial.open(None, NodeProtocol::Http1), request, NODE_LIMITS).await;
@@ -149,15 +149,15 @@ async fn purge_node(dial: &Dialer, request: Result<Request<Bytes>, http::Error>)
         return Err(refusal(reply.status()));
     }
     let PurgeReply { removed } =
-        serde_json::from_slice(reply.body()).map_err(|_| "its answer is no larder node's".to_owned())?;
+        serde_json::from_slice(reply.body()).map_err(|_| "the reply is not a larder node's".to_owned())?;
     Ok(removed)
 }
 
 fn refusal(status: StatusCode) -> String {
     let why = match status {
-        StatusCode::NOT_FOUND => ": it has no node.purge_token, or another one, or it is no larder node",
+        StatusCode::NOT_FOUND => ": it has no node.purge_token, a different one, or is not a larder node",
         StatusCode::SERVICE_UNAVAILABLE => ": it is full",
         _ => "",
     };
-    format!("it answers {}{why}", status.as_u16())
+    format!("status {}{why}", status.as_u16())
 }

@@ -1,11 +1,11 @@
-//! The counts of reloads.
+//! Counters of reloads.
 
 use serde::{Deserialize, Serialize};
 
-/// The counts of reloads and restarts. The process that starts the others keeps them.
+/// Counters of reloads and restarts. The process that starts the others keeps them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReloadCounts {
-    /// The number of this process, from 1 on.
+    /// Number of this process, from 1.
     pub generation: u64,
     /// Reloads and upgrades after which the new process served.
     pub done: u64,
@@ -15,10 +15,10 @@ pub struct ReloadCounts {
     pub failed: u64,
     /// Processes that were started because one had died.
     pub restarted: u64,
-    /// Processes that finish what they have.
+    /// Processes that finish their requests.
     pub retiring: u64,
-    /// The time of the last of these events, seconds since 1970; 0 if there was none.
+    /// Time of the last event, seconds since 1970; 0 if there was none.
     pub last_unix_s: f64,
-    /// The last event changed nothing.
+    /// Whether the last event failed.
     pub last_failed: bool,
 }

@@ -1,31 +1,33 @@
-//! What one client may take.
+//! Configuration of limits per client.
 
 use crate::config_error::{ConfigError, range};
 use http::HeaderName;
 
-/// Limits for each client, so that one cannot take what is for all. Off by default.
+/// Limits for each client, so that one client cannot use up what all share. Off by default.
 ///
-/// A client is an address, or a network of addresses, since whoever has one address of IPv6 has a whole network of them; or
-/// what a field of the request holds.
+/// A client is an address, a network of addresses (because an IPv6 user has a whole network), or the value of a
+/// request field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Requests a second that a client may make in the long run. 1 to 1,000,000; 0: any number. Default 0. Outcome: 429
-    /// `rate_limited`, with `Retry-After`.
+    /// Long-term rate of requests per second. 1 to 1,000,000; 0 for no limit. Default 0. Outcome: 429 `rate_limited`,
+    /// with `Retry-After`.
     pub rate_per_s: u32,
-    /// Requests that a client may make at once after a pause. 1 to 1,000,000; default 100. Outcome as for `rate_per_s`.
+    /// Requests that a client may send at once after a pause. 1 to 1,000,000; default 100. Outcome as for
+    /// `rate_per_s`.
     pub burst: u32,
-    /// Connections that a client may have open. 1 to 1,000,000; 0: any number. Default 0. Outcome: 429
+    /// Open connections of a client. 1 to 1,000,000; 0 for no limit. Default 0. Outcome: 429
     /// `client_connections_full` and close; with TLS only the close.
     pub connections_max: u32,
-    /// Leading bits of an address of IPv4 that are one client's. 8 to 32; default 32.
+    /// Prefix length of an IPv4 client. 8 to 32; default 32.
     pub prefix_v4: u8,
-    /// Leading bits of an address of IPv6 that are one client's. 16 to 128; default 64.
+    /// Prefix length of an IPv6 client. 16 to 128; default 64.
     pub prefix_v6: u8,
-    /// The field that says who makes a request; where it is missing, the address does. It is believed, so it must be one that
-    /// somebody before the switch sets or checks. `None` by default. Connections are always the address's.
+    /// Header field that identifies the client of a request; without the field, its address does. The value is
+    /// trusted, so a proxy before the switch must set or check it. `None` by default. Connections are always counted
+    /// by address.
     pub header: Option<HeaderName>,
-    /// Clients that are remembered. 64 to 100,000,000; default 131,072, of about 40 bytes each. Outcome: those for whom there is
-    /// no room share one client's allowance, and are counted.
+    /// Size of the table of clients. 64 to 100,000,000; default 131,072, of about 40 bytes each. Outcome: clients
+    /// without room share one allowance, and are counted.
     pub clients_max: usize,
 }
 

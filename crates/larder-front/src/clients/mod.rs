@@ -1,9 +1,9 @@
-//! What each client has taken of late: requests, by a virtual schedule (GCRA, ITU-T I.371, as a leaky bucket is called where it
-//! holds one time instead of a level), and connections.
+//! Limits per client: request rates by a virtual schedule (GCRA, ITU-T I.371: a leaky bucket that stores a time
+//! instead of a level), and connections.
 //!
-//! A client's entry is the time at which its allowance is whole again, and how many connections it has. Entries of clients
-//! whose allowance is whole and who have none say nothing, and go when room is needed. The table is in shards, so that threads
-//! rarely meet.
+//! The entry of a client is the time at which its allowance is full again, and its number of connections. Entries of
+//! clients with a full allowance and no connections carry no information, and are removed when room is needed. The
+//! table is sharded to reduce contention.
 
 pub(crate) mod config;
 
@@ -19,16 +19,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const SHARDS: usize = 64;
-/// Between two looks for entries that may go, in a shard that is full.
+/// Time between two sweeps of a full shard.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// Who a client is: a hash with a key of this process, so that nobody can choose to be somebody else.
+/// Key of a client: a hash with a random key of this process, so that no client can choose a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientKey(u64);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ClientUsage {
-    /// When the allowance is whole again.
+    /// Time at which the allowance is full again.
     full_at: Time,
     connections: u32,
 }
@@ -39,29 +39,29 @@ struct Shard {
     swept: Option<Time>,
 }
 
-/// The clients.
+/// Limits and usage of all clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
     limits: ClientLimits,
-    /// Between two requests at the rate.
+    /// Time between two requests at the configured rate.
     interval: Duration,
     shards: Vec<Mutex<Shard>>,
     shard_max: usize,
-    /// What clients share for whom there is no room.
+    /// Shared usage of clients for which the table has no room.
     overflow: Mutex<ClientUsage>,
     overflowed: AtomicU64,
     hash: RandomState,
 }
 
-/// Why a client has to wait.
+/// Error: the client exceeds its request rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateExceeded {
-    /// How long until its next request is within the rate.
+    /// Time until its next request is within the rate.
     pub(crate) wait: Duration,
 }
 
 impl Clients {
-    /// None if nothing is limited.
+    /// Creates the table; `None` if nothing is limited.
     pub(crate) fn new(limits: ClientLimits) -> Option<Arc<Self>> {
         limits.is_on().then(|| {
             Arc::new(Self {
@@ -76,7 +76,7 @@ impl Clients {
         })
     }
 
-    /// The client at an address.
+    /// Returns the key of the client at an address.
     pub(crate) fn key_for_address(&self, address: IpAddr) -> ClientKey {
         let network = match address.to_canonical() {
             IpAddr::V4(v4) => (4, u128::from(v4.to_bits() & high_bits(32, self.limits.prefix_v4) as u32)),
@@ -85,7 +85,7 @@ impl Clients {
         ClientKey(self.hash.hash_one(network))
     }
 
-    /// The client who makes a request: by its field, or by its address.
+    /// Returns the key of the client of a request: its header field, or its address.
     pub(crate) fn key_for_request(&self, fields: &impl Lookup, address: IpAddr) -> ClientKey {
         let named = self.limits.header.as_ref().and_then(|name| fields.first(name.as_str()));
         named.map_or_else(|| self.key_for_address(address), |name| ClientKey(self.hash.hash_one((0, name))))
@@ -96,7 +96,7 @@ impl Clients {
         if self.limits.rate_per_s == 0 {
             return Ok(());
         }
-        // The request after the last of a burst would make the schedule this far ahead.
+        // The request after a full burst would put the schedule this far ahead.
         let ahead_max = self.interval * (self.limits.burst - 1);
         self.with_usage(client, now, |entry| {
             let full_at = entry.full_at.max(now);
@@ -109,7 +109,7 @@ impl Clients {
         })
     }
 
-    /// Counts a connection, until what is returned is dropped; `None` if the client has as many as it may.
+    /// Counts a connection until the returned value is dropped. Returns `None` if the client has reached the limit.
     pub(crate) fn connect(self: &Arc<Self>, client: ClientKey, now: Time) -> Option<ClientConnection> {
         let max = self.limits.connections_max;
         if max == 0 {
@@ -121,17 +121,17 @@ impl Clients {
             entry.connections += u32::from(room);
             room
         });
-        // Those without an entry are counted together, and given back together.
+        // Clients without an entry are counted together.
         let client = if known { client } else { ClientKey(0) };
         counted.then(|| ClientConnection { clients: Some((self.clone(), known)), client })
     }
 
-    /// Clients that are remembered.
+    /// Returns the number of clients in the table.
     pub(crate) fn known(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).entries.len()).sum()
     }
 
-    /// How often there was no room for a client.
+    /// Returns how often the table had no room for a client.
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Relaxed)
     }
@@ -161,13 +161,13 @@ impl Clients {
     }
 
     fn shard(&self, client: ClientKey) -> &Mutex<Shard> {
-        // The map uses the low bits.
+        // The map uses the low bits of the hash.
         &self.shards[(client.0 >> 58) as usize % SHARDS]
     }
 }
 
 impl Shard {
-    /// Forgets those of whom there is nothing to remember.
+    /// Removes entries without information.
     fn sweep(&mut self, now: Time) {
         if self.swept.is_none_or(|swept| now - swept >= SWEEP_EVERY) {
             self.swept = Some(now);
@@ -176,10 +176,10 @@ impl Shard {
     }
 }
 
-/// A connection of a client, counted until dropped.
+/// A connection of a client, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
-    /// Where it is counted, and whether by itself.
+    /// Table that counts it, and whether the client has an entry of its own.
     clients: Option<(Arc<Clients>, bool)>,
     client: ClientKey,
 }
@@ -188,7 +188,7 @@ impl Drop for ClientConnection {
     fn drop(&mut self) {
         let Some((clients, known)) = &self.clients else { return };
         if *known {
-            // An entry with connections is never forgotten.
+            // An entry with connections is never removed.
             if let Some(entry) = lock(clients.shard(self.client)).entries.get_mut(&self.client) {
                 entry.connections = entry.connections.saturating_sub(1);
             }
@@ -199,7 +199,7 @@ impl Drop for ClientConnection {
     }
 }
 
-/// The highest `count` of `bits` bits, in the low `bits` of the number.
+/// Returns a mask of the highest `count` of `bits` bits.
 fn high_bits(bits: u8, count: u8) -> u128 {
     let low = bits.saturating_sub(count);
     let all = if bits == 128 { u128::MAX } else { (1 << bits) - 1 };
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(clients.request(other, at(1_040)), Ok(()), "each by itself");
         assert_eq!(clients.request(one, at(1_100)), Ok(()));
         assert!(clients.request(one, at(1_100)).is_err());
-        // In the long run it is the rate: refused requests cost nothing.
+        // In the long run the rate applies: refused requests cost nothing.
         let served = (0..10_000).filter(|ms| clients.request(one, at(2_000 + ms)).is_ok()).count();
         assert!((100..=103).contains(&served), "{served} in 10 s");
     }
@@ -297,9 +297,9 @@ mod tests {
         assert!(clients.known() <= SHARDS);
         assert_eq!(clients.overflowed(), 10_000 - clients.known() as u64);
         assert_eq!(served, clients.known() + 1, "one of all others");
-        // A second later all allowances are whole, and there is room.
+        // A second later all allowances are full, and there is room.
         assert_eq!(clients.request(who(20_000), at(3_000)), Ok(()));
-        // Without room connections are counted together, and given back.
+        // Without room, connections are counted together, and returned together.
         let held: Vec<_> = (0..10_000).filter_map(|n| clients.connect(who(n), at(10_000))).collect();
         assert_eq!(held.len(), clients.known() + 1);
         drop(held);

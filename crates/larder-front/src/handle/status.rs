@@ -297,7 +297,7 @@ impl SwitchHandle {
         let id = shared.decider.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
         shared.decider.follow_backups();
-        // Nobody listens once the switch has stopped; nothing is to be watched then.
+        // The receiver is gone once the switch has stopped; then no node is watched.
         let _ = shared.joined.send(id);
         shared.decider.waiters.deliver(&shared.decider.dispatcher, now, started);
         Ok(())

@@ -1,26 +1,26 @@
-//! Outlier ejection, as it is configured.
+//! Configuration of outlier ejection.
 
 use crate::config_error::{ConfigError, range, span};
 use std::time::Duration;
 
-/// Outlier ejection: the conditions under which a node that answers is taken out, and the durations.
+/// Outlier ejection: conditions and durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutlierConfig {
-    /// Replies with a status of 500 to 599 in a row after which a node is ejected. 1 to 10,000; 0: never for this. Default 0.
+    /// Consecutive replies with status 500 to 599 after which a node is ejected. 1 to 10,000; 0 turns this off.
+    /// Default 0.
     pub consecutive: u32,
-    /// The excess of a node's share of failed requests (500 to 599, or no reply) over that of all others together, from which on it is
-    /// ejected. 0.01 to
-    /// 1; 0: never for this. Default 0.
+    /// Excess of a node's share of failed requests (500 to 599, or no reply) over that of all other nodes, above
+    /// which the node is ejected. 0.01 to 1; 0 turns this off. Default 0.
     pub failures_above: f64,
-    /// Requests that a node must have had within the interval for its share to count. 1 to 1,000,000; default 50.
+    /// Minimum requests of a node within the interval for its share to count. 1 to 1,000,000; default 50.
     pub requests_min: u32,
-    /// Between two looks at the shares. 100 ms to 1 h; default 5 s.
+    /// Interval of the comparison. 100 ms to 1 h; default 5 s.
     pub interval: Duration,
     /// Duration of the first ejection. 100 ms to 1 h; default 30 s.
     pub time: Duration,
     /// The longest duration of an ejection. `time` to 24 h; default 5 min.
     pub time_max: Duration,
-    /// The share of the nodes that may be ejected at one time; one always may, where there are others. 0 to 1; default 0.2.
+    /// Maximum share of ejected nodes; if there are other nodes, one may always be ejected. 0 to 1; default 0.2.
     pub ejected_max: f64,
 }
 

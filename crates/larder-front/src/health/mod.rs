@@ -1,4 +1,4 @@
-//! Which nodes answer: what traffic shows (passive) and what the switch asks by itself (active).
+//! Health of nodes: passive checks by requests, and active checks by the switch.
 //!
 //! See [`crate::HealthConfig`] for what counts as a failure and what brings a node back.
 
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Traffic has seen `node` fail.
+/// Counts a failed request of `node`.
 pub(crate) fn note_failure((decider, guards): (&Decider, &Guards), node: &Node) {
     let fall = guards.health.passive_fall;
     if fall == 0 {
@@ -30,27 +30,27 @@ pub(crate) fn note_failure((decider, guards): (&Decider, &Guards), node: &Node) 
     }
 }
 
-/// Another node has got the request that `node` did not answer, and counts it.
+/// Counts a request that `node` failed and another node got.
 pub(crate) fn note_unanswered(node: &Node) {
     node.unanswered.fetch_add(1, Relaxed);
 }
 
-/// Takes `node` out for what traffic has seen, unless that would leave too few: traffic may be at fault itself.
+/// Takes `node` out after failed requests, unless too few nodes would be left: the requests may be at fault.
 fn eject((decider, guards): (&Decider, &Guards), node: &Node) {
-    // One at a time, so that two do not each count on the other.
+    // One at a time, so that two ejections do not each count on the other node.
     let _guard = guards.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
     let nodes = decider.dispatcher.nodes();
     if !nodes.is_open(node.id) {
         return;
     }
-    // Of every group that it is in, since a group has no other nodes to turn to.
+    // In every group of the node, because a group has no other nodes.
     let mut groups = decider.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
     if groups.all(|(group, _)| can_spare_one(decider, group)) {
         decider.change_condition(node, "traffic fails", |condition| condition.healthy = false);
     }
 }
 
-/// Whether a group has another node that is up, be it a backup, and less than half of its nodes are down.
+/// Whether a group has another node that is up (possibly a backup), and less than half of its nodes are down.
 fn can_spare_one(decider: &Decider, group: GroupId) -> bool {
     let nodes = decider.dispatcher.nodes();
     let (mut members, mut up, mut down) = (0, 0, 0);
@@ -62,15 +62,15 @@ fn can_spare_one(decider: &Decider, group: GroupId) -> bool {
     up >= 2 && down < members / 2
 }
 
-/// Traffic has seen `node` answer.
+/// Resets the failures of `node` after a reply.
 pub(crate) fn note_success(node: &Node) {
-    // The load keeps the cache line shared while all is well.
+    // The read keeps the cache line shared while there are no failures.
     if node.failures.load(Relaxed) != 0 {
         node.failures.store(0, Relaxed);
     }
 }
 
-/// Watches one node until it leaves.
+/// Checks one node until it leaves.
 pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>), node: NodeId) {
     let Some(node) = decider.nodes.get(node).and_then(|node| node.to_arc()) else { return };
     match guards.health.active {
@@ -79,7 +79,7 @@ pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>), node: 
     }
 }
 
-/// Active checks at an interval.
+/// Runs active checks at an interval.
 async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
     let health = &guards.health;
     let Some(what) = &health.active else { return };
@@ -107,7 +107,7 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
                 }
             }
         }
-        // Found down by traffic between two checks: the count of good ones starts anew.
+        // If requests found the node down between two checks, successful checks are counted anew.
         let healthy_before = node.condition().healthy;
         tokio::time::sleep(health.interval.mul_f64(0.95 + lots.next() / 10.0)).await;
         if healthy_before && !node.condition().healthy {
@@ -116,7 +116,7 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
     }
 }
 
-/// Without active checks: a node that is down gets another chance after a while, and one failure ends it.
+/// Without active checks, tries a down node again after a while; one failure takes it out again.
 async fn retry_down_node((decider, guards): (&Decider, &Guards), node: &Node) {
     let mut down_for = Duration::ZERO;
     let step = (guards.health.retry_after / 10).max(Duration::from_millis(1));
@@ -135,7 +135,7 @@ async fn retry_down_node((decider, guards): (&Decider, &Guards), node: &Node) {
     }
 }
 
-/// Numbers from 0 to 1 that differ between nodes and runs; only to keep checks out of step.
+/// Random numbers from 0 to 1, used only to keep checks out of step.
 pub(crate) struct Jitter {
     state: RandomState,
     drawn: u64,

@@ -1,13 +1,13 @@
-//! Nodes that answer, but worse than the others: taken out for a while that grows (outlier ejection).
+//! Outlier ejection: nodes that answer worse than the others are taken out for a growing time.
 //!
-//! Two signs: errors in a row, and a share of failed requests above that of the other nodes. A node that is ejected is down for
-//! the dispatcher, as one that does not answer is, so that policies place its targets elsewhere and records show it. It comes
-//! back by itself after `time`, twice that the next time, and so on; what it has behind it counts half for each such time
-//! that it does well.
+//! There are two signs: consecutive errors, and a share of failed requests above that of the other nodes. An ejected
+//! node is down for the dispatcher, so that policies place its targets elsewhere and records show it. It returns
+//! after `time`, the next time after twice that, and so on. The number of ejections is halved for each such period
+//! without problems.
 //!
-//! With locality, what fails may be the content: a target whose every reply is an error makes the node that it belongs to look
-//! bad, and after that the next one. So this is off by default, no more than a share of the nodes is ever out for it, and
-//! never the last of a group.
+//! With locality, the content may be the cause: a target whose every reply is an error makes its node look bad, and
+//! then the next one. Ejection is therefore off by default, limited to a share of the nodes, and never takes the last
+//! node of a group.
 
 use super::OutlierConfig;
 use crate::decider::Decider;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A node's requests in an interval.
+/// Requests of a node in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ReplyTally {
     requests: u64,
@@ -32,7 +32,7 @@ impl ReplyTally {
     }
 
     fn since(self, before: Self) -> Self {
-        // A slot that another node has taken begins at zero.
+        // The counters of a reused slot start at zero.
         if self.requests < before.requests || self.failures < before.failures {
             return self;
         }
@@ -40,7 +40,7 @@ impl ReplyTally {
     }
 }
 
-/// Which of these does worse than the others together by more than is allowed: the worst first.
+/// Returns the nodes that are worse than the others by more than the limit, the worst first.
 fn find_outliers(config: &OutlierConfig, tallies: &[ReplyTally]) -> Vec<usize> {
     let sum = |of: fn(&ReplyTally) -> u64| tallies.iter().map(of).sum::<u64>();
     let (requests, failures) = (sum(|tally| tally.requests), sum(|tally| tally.failures));
@@ -57,20 +57,20 @@ fn find_outliers(config: &OutlierConfig, tallies: &[ReplyTally]) -> Vec<usize> {
     found.into_iter().map(|(at, _)| at).collect()
 }
 
-/// How long the `times`th ejection lasts.
+/// Returns the duration of the `times`th ejection.
 fn ejection_time(config: &OutlierConfig, times: u32) -> Duration {
     let factor = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
     config.time.saturating_mul(factor).min(config.time_max)
 }
 
-/// A node's reply has come, with this status.
+/// Records the status of a node's reply.
 pub(crate) fn note_status((decider, guards): (&Decider, &Guards), node: &Node, status: u16) {
     let consecutive = guards.outliers.consecutive;
     if consecutive == 0 {
         return;
     }
     if status < 500 {
-        // The load keeps the cache line shared while all is well.
+        // The read keeps the cache line shared while there are no errors.
         if node.errors.load(Relaxed) != 0 {
             node.errors.store(0, Relaxed);
         }
@@ -79,10 +79,10 @@ pub(crate) fn note_status((decider, guards): (&Decider, &Guards), node: &Node, s
     }
 }
 
-/// Takes a node out, unless that would be too many.
+/// Ejects a node, unless too many are ejected.
 fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
     let config = &guards.outliers;
-    // One at a time, so that two do not each count on the other.
+    // One at a time, so that two ejections do not each count on the other node.
     let _guard = guards.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
     let nodes = decider.dispatcher.nodes();
     if !nodes.is_open(node.id) {
@@ -103,7 +103,7 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node, cause: &str) {
     decider.change_condition(node, cause, |condition| condition.ejected = true);
 }
 
-/// Looks at all nodes while the switch runs.
+/// Compares all nodes periodically while the switch runs.
 pub(crate) async fn watch((decider, guards): (Arc<Decider>, Arc<Guards>)) {
     let config = guards.outliers.clone();
     let step = config.interval.min(config.time / 4).max(Duration::from_millis(25));
@@ -135,11 +135,11 @@ fn tally(decider: &Decider, node: &Node) -> ReplyTally {
     let [.., errors, aborted] = decider.metrics.requests(node.id);
     let requests: u64 = decider.metrics.requests(node.id).iter().sum();
     let unanswered = u64::from(node.unanswered.load(Relaxed));
-    // What was broken off may be the client's doing.
+    // An aborted reply may be the client's doing.
     ReplyTally { requests: requests - aborted + unanswered, failures: errors + unanswered }
 }
 
-/// Ends an ejection whose time is over, and forgets old ones of a node that does well.
+/// Ends an ejection whose time is over, and forgets old ones of a node without problems.
 fn restore((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
     let until = Time::from_nanos(node.ejected_until.load(Relaxed));
     if node.condition().ejected {

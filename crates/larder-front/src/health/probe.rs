@@ -4,12 +4,12 @@ use crate::dial::{Dialer, NodeProtocol};
 use crate::limits::HealthCheck;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A status line longer than this is no status line.
+/// Maximum length of a status line. Bytes.
 const STATUS_LINE_MAX: usize = 1024;
 
-/// Checks a node once; the error says what is wrong. The caller sets the time limit.
+/// Checks a node once. The error is the reason of the failure. The caller sets a timeout.
 ///
-/// A node that is reached by TLS has to shake hands for either check.
+/// With TLS, both kinds of checks include the handshake.
 pub(super) async fn probe(what: &HealthCheck, dial: &Dialer) -> Result<(), String> {
     let (address, is_http) = (dial.address, matches!(what, HealthCheck::Http { .. }));
     let protocol = if is_http { NodeProtocol::Http1 } else { NodeProtocol::AsRequests };
@@ -37,7 +37,7 @@ pub(super) async fn probe(what: &HealthCheck, dial: &Dialer) -> Result<(), Strin
     }
 }
 
-/// Judges a status line: any status from 200 to 399 is good.
+/// Checks a status line: statuses from 200 to 399 pass.
 fn check_status(line: &[u8]) -> Result<(), String> {
     let status = line
         .strip_prefix(b"HTTP/1.")

@@ -1,34 +1,34 @@
-//! Counters in as many copies as there are threads.
+//! Counters with one copy per thread.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The first bound of a histogram is 2^6 microseconds, the last 2^26 (about 67 s).
+/// Bounds of a histogram: from 2^6 to 2^26 microseconds (about 67 s).
 const FIRST_BOUND_LOG2: u32 = 6;
 const BOUNDS: usize = 21;
 
 /// Cells of a histogram: one per bound, one beyond the last, one for the sum in nanoseconds.
 pub(crate) const HISTOGRAM_CELLS: usize = BOUNDS + 2;
 
-/// The upper bounds, in seconds.
+/// Returns the upper bounds in seconds.
 pub(crate) fn bounds_s() -> impl Iterator<Item = f64> {
     (0..BOUNDS as u32).map(|index| f64::from(1_u32 << (FIRST_BOUND_LOG2 + index)) / 1e6)
 }
 
-/// Which cell of a histogram a duration falls into: the first whose bound is not below it.
+/// Returns the cell of a duration: the first whose bound is not below it.
 pub(crate) fn histogram_cell(value: Duration) -> usize {
     let us = u64::try_from(value.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
     let log2_up = u64::BITS - us.saturating_sub(1).leading_zeros();
     (log2_up.saturating_sub(FIRST_BOUND_LOG2) as usize).min(BOUNDS)
 }
 
-/// All copies.
+/// Copies of the counters.
 #[derive(Debug)]
 pub(crate) struct Cells {
     copies: Box<[ThreadCells]>,
 }
 
-/// One thread's copy. The alignment and the padding at the end keep it off its neighbours' cache lines.
+/// Copy of one thread. Alignment and padding keep it off the cache lines of other copies.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct ThreadCells(Box<[AtomicU64]>);
@@ -43,7 +43,7 @@ impl Cells {
         Self { copies: (0..copies).map(|_| copy()).collect() }
     }
 
-    /// The calling thread's copy.
+    /// Returns the copy of the calling thread.
     pub(crate) fn local(&self) -> &ThreadCells {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static INDEX: usize = NEXT.fetch_add(1, Relaxed));

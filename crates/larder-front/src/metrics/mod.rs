@@ -1,8 +1,8 @@
-//! What the switch counts.
+//! Counters of the switch.
 //!
-//! A request touches a handful of counters; each worker thread has its own copy of all of them, so that a count is
-//! an add to a cache line that no other thread writes, found by an index computed at start. Copies are summed when
-//! somebody asks. What the dispatcher knows anyway (loads, states, queue) is read from it at that moment.
+//! A request updates a few counters. Each worker thread has its own copy of all counters, so an update is an add to a
+//! cache line that no other thread writes. The copies are summed on read. Values that the dispatcher has anyway
+//! (loads, states, queue) are read from it.
 
 pub(crate) mod cells;
 pub(crate) mod table;
@@ -14,10 +14,10 @@ use cells::{Cells, HISTOGRAM_CELLS, bounds_s};
 use larder_core::{Decision, Found, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
 use std::time::Duration;
 
-/// How a request was tried again.
+/// Kind of a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryKind {
-    /// On a new connection to the same node: a pooled one had been closed meanwhile.
+    /// On a new connection to the same node, because a pooled one was closed.
     SameNode = 0,
     /// On another node.
     OtherNode = 1,
@@ -73,7 +73,7 @@ pub(crate) const SERVICE_CLASS: usize = 0;
 pub(crate) const ROUTE_REASON: usize = SERVICE_CLASS + ServiceClass::COUNT;
 pub(crate) const ROUTE_CELLS: usize = ROUTE_REASON + Reason::ALL.len();
 
-/// The counters.
+/// Counters of the switch.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) cells: Cells,
@@ -81,16 +81,16 @@ pub(crate) struct Metrics {
     routes: usize,
 }
 
-/// How a request ended, for the counters.
+/// Facts about a finished request, for the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestEnd {
     pub(crate) node: Option<NodeId>,
     pub(crate) reason: Option<Reason>,
     pub(crate) route: RouteId,
     pub(crate) class: ServiceClass,
-    /// The status sent; `None` if none was.
+    /// Status of the reply; `None` if none was sent.
     pub(crate) status: Option<u16>,
-    /// The reply is complete.
+    /// Whether the reply is complete.
     pub(crate) complete: bool,
     pub(crate) failure: Option<Failure>,
     pub(crate) cache: Option<Found>,
@@ -100,47 +100,47 @@ pub(crate) struct RequestEnd {
     pub(crate) total: Duration,
 }
 
-/// How a handed-off connection ended, for the counters.
+/// Facts about an ended handed-off connection, for the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandoffEnd {
     pub(crate) node: NodeId,
-    /// What the client has acknowledged.
+    /// Bytes that the client has acknowledged.
     pub(crate) bytes: u64,
     pub(crate) total: Duration,
 }
 
 impl Metrics {
-    /// Counters for `nodes` nodes, `routes` routes (at least the default one) and this many threads.
+    /// Creates counters for this number of nodes, routes (at least the default one) and threads.
     pub(crate) fn new(nodes: usize, routes: usize, threads: usize) -> Self {
         let cells = SWITCH_CELLS + (nodes + 1) * NODE_CELLS + routes * ROUTE_CELLS;
         Self { cells: Cells::new(cells, threads), nodes, routes }
     }
 
-    /// The block of a route.
+    /// Returns the first cell of a route.
     pub(crate) fn route_block(&self, route: RouteId) -> usize {
         let index = if route.index() < self.routes { route.index() } else { 0 };
         SWITCH_CELLS + (self.nodes + 1) * NODE_CELLS + index * ROUTE_CELLS
     }
 
-    /// Requests of a route that have ended, by class.
+    /// Returns the finished requests of a route by class.
     pub(crate) fn route_requests(&self, route: RouteId) -> [u64; ServiceClass::COUNT] {
         let block = self.route_block(route);
         std::array::from_fn(|class| self.cells.sum(block + SERVICE_CLASS + class))
     }
 
-    /// Another node takes the slot: its counts begin at zero.
+    /// Resets the counters of a slot for a new node.
     pub(crate) fn forget(&self, node: NodeId) {
         let block = self.block(Some(node));
         (block..block + NODE_CELLS).for_each(|cell| self.cells.clear(cell));
     }
 
-    /// The block of a node, or of "no node".
+    /// Returns the first cell of a node, or of "no node".
     pub(crate) fn block(&self, node: Option<NodeId>) -> usize {
         let index = node.map_or(self.nodes, |node| node.index().min(self.nodes));
         SWITCH_CELLS + index * NODE_CELLS
     }
 
-    /// A request has ended.
+    /// Counts a finished request.
     pub(crate) fn ended(&self, ended: &RequestEnd) {
         let cells = self.cells.local();
         let block = self.block(ended.node);
@@ -172,7 +172,7 @@ impl Metrics {
         cells.observe(TOTAL, ended.total);
     }
 
-    /// A connection was handed to a node by this decision.
+    /// Counts a connection that was handed off.
     pub(crate) fn handed_off(&self, decision: Decision, request: Request) {
         let cells = self.cells.local();
         cells.add(self.block(Some(decision.node)) + HANDED_OFF, 1);
@@ -182,14 +182,14 @@ impl Metrics {
         cells.add(route + SERVICE_CLASS + request.class.index(), 1);
     }
 
-    /// A handed-off connection has ended.
+    /// Counts an ended handed-off connection.
     pub(crate) fn handoff_ended(&self, end: &HandoffEnd) {
         let cells = self.cells.local();
         cells.add(self.block(Some(end.node)) + HANDED_OFF_BYTES, end.bytes);
         cells.observe(HANDED_OFF_TOTAL, end.total);
     }
 
-    /// A connection or request failed before there was a request to count.
+    /// Counts a failure without a request.
     pub(crate) fn failed(&self, failure: Failure) {
         self.cells.local().add(FAILURE + position(&Failure::ALL, &failure), 1);
     }
@@ -206,7 +206,7 @@ impl Metrics {
         self.cells.local().add(HTTP2, 1);
     }
 
-    /// Header fields of a request were dropped for an underscore in their names.
+    /// Counts header fields that were dropped for their names.
     pub(crate) fn fields_dropped(&self, fields: u64) {
         self.cells.local().add(FIELDS_DROPPED, fields);
     }
@@ -215,7 +215,7 @@ impl Metrics {
         self.cells.local().add(PANICS, 1);
     }
 
-    /// Tasks that have panicked.
+    /// Returns the number of panicked tasks.
     #[cfg(test)]
     pub(crate) fn panics(&self) -> u64 {
         self.cells.sum(PANICS)
@@ -229,28 +229,28 @@ impl Metrics {
         self.cells.local().add(self.block(Some(node)) + TRANSITIONS + position(&STATES, &to), 1);
     }
 
-    /// Requests that have ended, by why their node was chosen.
+    /// Returns the finished requests by reason of the decision.
     pub(crate) fn decisions(&self) -> impl Iterator<Item = (&'static str, u64)> {
         (REASON..).zip(&Reason::ALL).map(|(cell, reason)| (reason.name(), self.cells.sum(cell)))
     }
 
-    /// What the switch itself answered or broke off, by why.
+    /// Returns the failures by name.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
         (FAILURE..).zip(&Failure::ALL).map(|(cell, failure)| (failure.name(), self.cells.sum(cell)))
     }
 
-    /// How long requests took: upper bounds in seconds, and counts, of which there is one more.
+    /// Returns the histogram of request times: upper bounds in seconds, and counts, which have one more element.
     pub(crate) fn request_times(&self) -> (Vec<f64>, Vec<u64>) {
         let counts = (TOTAL..TOTAL + HISTOGRAM_CELLS - 1).map(|cell| self.cells.sum(cell));
         (bounds_s().collect(), counts.collect())
     }
 
-    /// A node that answers was taken out.
+    /// Counts an ejection.
     pub(crate) fn ejected(&self, node: NodeId) {
         self.cells.local().add(self.block(Some(node)) + EJECTIONS, 1);
     }
 
-    /// Requests that have ended.
+    /// Returns the number of finished requests.
     pub(crate) fn ended_requests(&self) -> u64 {
         let routes =
             (0..self.routes).map(|at| SWITCH_CELLS + (self.nodes + 1) * NODE_CELLS + at * ROUTE_CELLS);
@@ -259,13 +259,13 @@ impl Metrics {
         cells.map(|cell| self.cells.sum(cell)).sum()
     }
 
-    /// Requests of one node by status class, 1xx to 5xx, then those broken off.
+    /// Returns the requests of a node by status class, 1xx to 5xx, then aborted ones.
     pub(crate) fn requests(&self, node: NodeId) -> [u64; 6] {
         let block = self.block(Some(node));
         std::array::from_fn(|class| self.cells.sum(block + CLASS + class))
     }
 
-    /// Hits and misses that a node has reported.
+    /// Returns the cache hits and misses of a node.
     pub(crate) fn cache(&self, node: NodeId) -> [u64; 2] {
         let block = self.block(Some(node));
         std::array::from_fn(|outcome| self.cells.sum(block + CACHE + outcome))
@@ -273,7 +273,7 @@ impl Metrics {
 }
 
 fn position<T: PartialEq>(all: &[T], one: &T) -> usize {
-    // The list holds every value of its type, which a test checks where the type is ours.
+    // The list holds every value of its type; a test checks this for our types.
     all.iter().position(|other| other == one).unwrap_or(0)
 }
 

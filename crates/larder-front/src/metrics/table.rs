@@ -1,26 +1,26 @@
-//! Every metric of the switch, named and explained once.
+//! Table of all metrics of the switch.
 
-/// What kind of number a metric is.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A monotonic counter.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// Counts by size, in seconds.
+    /// A histogram of times in seconds.
     Histogram,
 }
 
-/// A metric.
+/// Definition of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name as Prometheus sees it.
+    /// Prometheus name.
     pub name: &'static str,
     /// Its kind.
     pub kind: MetricKind,
     /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it means.
+    /// Help text.
     pub help: &'static str,
 }
 

@@ -1,13 +1,14 @@
-//! The recorder: writes what the dispatcher was told and decided to a file, for the simulator to decide it anew.
+//! Recorder: writes the inputs and decisions of the dispatcher to a file, so that the simulator can repeat the
+//! decisions.
 //!
-//! The format is [`larder_core::record`]'s. The thread that has decided makes the bytes and puts them into a bounded
-//! queue; one thread of its own writes them. A request never waits for the file: where the queue is full (by count, or
-//! by [`QUEUE_BYTES_MAX`]) the recording ends by name (`overrun`), and the file says so. While a record is written
-//! its file is locked, so another process that is told to write it is refused. It begins with the switch, because a replay must start from the
-//! same empty state, and ends when the switch has drained.
+//! [`larder_core::record`] defines the format. The deciding thread encodes a frame and puts it into a bounded queue;
+//! a thread of its own writes it. A request never waits for the file. If the queue is full (by count, or by
+//! [`QUEUE_BYTES_MAX`]), the recording ends with the reason `overrun`, which the file states. The file is locked
+//! while it is written, so that another process cannot write it. The record starts with the switch, because a replay
+//! must start from the same empty state, and ends when the switch has drained.
 //!
-//! Recording costs a shared lock, an allocation or two and about 40 bytes of file per decision, more for decisions
-//! that look at many nodes.
+//! Recording costs a shared lock, one or two allocations and about 40 bytes of file per decision, more for decisions
+//! that read many nodes.
 
 mod writer;
 
@@ -27,46 +28,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use writer::{Message, Writer};
 
-/// What is to be recorded where.
+/// Configuration of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordConfig {
-    /// The record. An existing file is replaced.
+    /// Path of the record. An existing file is replaced.
     pub file: PathBuf,
-    /// The decision log as text, line by line what the replay must give; none by default. An existing file is
-    /// replaced.
+    /// Path of the decision log as text, which a replay must reproduce line by line; none by default. An existing
+    /// file is replaced.
     pub log: Option<PathBuf>,
-    /// Decisions that may wait to be written; beyond that the recording ends. 1 to 16,777,216; usual 65,536.
+    /// Size of the queue; when it is full, the recording ends. 1 to 16,777,216; typically 65,536.
     pub queue_max: usize,
 }
 
 impl RecordConfig {
-    /// A record without a log.
+    /// Returns a configuration without a log.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { file: path.into(), log: None, queue_max: 65_536 }
     }
 }
 
-/// A record, as it is now.
+/// Status of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordStatus {
-    /// `recording`, or how it ended: `complete`, `overrun` (the writer could not follow), `decision_too_long`,
+    /// `recording`, or the reason of its end: `complete`, `overrun` (the writer was too slow), `decision_too_long`,
     /// `write_failed`.
     pub state: &'static str,
-    /// Decisions and changes written.
+    /// Number of written frames.
     pub frames: u64,
-    /// Bytes written.
+    /// Number of written bytes.
     pub bytes: u64,
 }
 
-/// Why a record cannot be begun.
+/// Error of starting a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordStartError {
-    /// A file cannot be made. Fault of the config or the machine.
+    /// A file cannot be created. Fault of the config or the machine.
     #[error("{file}: {source}")]
     File {
         /// The file.
         file: PathBuf,
-        /// What the machine says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The settings or nodes do not fit a record.
@@ -74,14 +75,14 @@ pub enum RecordStartError {
     Header(#[from] RecordError),
 }
 
-/// How a recording stands. Beyond these, a number is that of its [`End`].
+/// State of a recording. Other values are those of [`End`].
 const RECORDING: u8 = 0x80;
 const WRITE_FAILED: u8 = 0x81;
 
-/// Bytes that may wait to be written, whatever their number: 64 MiB.
+/// Maximum size of queued frames: 64 MiB.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
-/// What recorder and writer share.
+/// State shared by recorder and writer.
 #[derive(Debug)]
 struct Progress {
     state: AtomicU8,
@@ -92,7 +93,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Ends the recording, if it has not ended: the first reason stays.
+    /// Ends the recording, unless it has ended: the first reason stays.
     fn end(&self, state: u8) -> bool {
         self.state.compare_exchange(RECORDING, state, AcqRel, Acquire).is_ok()
     }
@@ -106,7 +107,7 @@ impl Progress {
     }
 }
 
-/// The recorder.
+/// Recorder of decisions.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     progress: Arc<Progress>,
@@ -116,7 +117,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the files, writes the header and starts the writer.
+    /// Creates the files, writes the header and starts the writer.
     pub(crate) fn open(config: &RecordConfig, header: &Header) -> Result<Self, RecordStartError> {
         let header = header.encode()?;
         let record = create(&config.file)?;
@@ -144,14 +145,18 @@ impl Recorder {
         }
     }
 
-    /// Ends the record: waits until everything is in the file. Nothing the second time.
+    /// Ends the record and waits until everything is written. A second call does nothing.
     pub(crate) fn finish(&self) {
         let Some(thread) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         self.progress.end(End::Complete as u8);
-        // The writer takes until it gets this, or has gone.
+        // The writer reads until it gets this message, or has ended.
         let _ = self.queue.send(Message::Finish);
         let _ = thread.join();
-        tracing::info!(state = self.progress.name(), frames = self.status().frames, "record ends");
+        tracing::info!(
+            state = self.progress.name(),
+            frames = self.status().frames,
+            "recording of decisions ended"
+        );
     }
 
     fn put(&self, frame: &Frame) -> bool {
@@ -173,7 +178,7 @@ impl Recorder {
 
     fn stop(&self, end: End) -> bool {
         if self.progress.end(end as u8) {
-            tracing::error!(why = end.name(), "the recording of decisions ends here");
+            tracing::error!(why = end.name(), "recording of decisions stopped");
         }
         false
     }
@@ -198,9 +203,9 @@ impl Drop for Recorder {
 fn create(path: &Path) -> Result<BufWriter<File>, RecordStartError> {
     let failed = |source| RecordStartError::File { file: path.into(), source };
     let file = File::options().write(true).create(true).truncate(false).open(path).map_err(failed)?;
-    // A record that another switch is writing is not ours to replace.
+    // A record that another switch is writing must not be replaced.
     file.try_lock().map_err(|error| failed(error.into()))?;
-    // Devices and pipes have no length to set.
+    // Devices and pipes have no length.
     if file.metadata().map_err(failed)?.is_file() {
         file.set_len(0).map_err(failed)?;
     }

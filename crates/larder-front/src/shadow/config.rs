@@ -1,24 +1,24 @@
-//! What shadow mode goes by.
+//! Configuration of shadow mode.
 
 use crate::config_error::{ConfigError, range};
 use larder_core::Bytes;
 use larder_core::shadow::{Sampler, ShadowSettings};
 
-/// Shadow mode.
+/// Configuration of shadow mode.
 #[derive(Clone, Debug)]
 pub struct ShadowConfig {
-    /// The policies and what their nodes' memories are like.
+    /// Policies, and properties of their nodes' memory caches.
     pub settings: ShadowSettings,
-    /// Of so many targets one is looked at, from the start. A power of two, 1 to 65,536; default 1. It doubles whenever the
-    /// shadow's own memory is full.
+    /// One in this number of targets is sampled at the start. A power of two, 1 to 65,536; default 1. It doubles
+    /// whenever the shadow's own memory is full.
     pub one_in: u32,
-    /// What each node's memory is taken for. Default: what the config says of the node (`cache`), else what the node says
-    /// (`cache_bytes_max` of `/.larder/load`), else nothing is kept there.
+    /// Assumed memory cache of each node. Default: the node's `cache` in the config, otherwise the size that the node
+    /// reports (`cache_bytes_max` of `/.larder/load`), otherwise 0.
     pub memory: Option<Bytes>,
 }
 
 impl ShadowConfig {
-    /// These policies, beside the one that runs live.
+    /// Returns a configuration with these policies, besides the live one.
     pub fn new(settings: ShadowSettings) -> Self {
         Self { settings, one_in: 1, memory: None }
     }

@@ -1,4 +1,4 @@
-//! The thread that keeps the shadow.
+//! Thread of the shadow.
 
 use super::{ShadowFeed, lock};
 use crate::decider::Decider;
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Time from one look at the live nodes, and one report, to the next.
+/// Interval of reading the live nodes and reporting.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread, once. It ends with the switch.
@@ -17,7 +17,7 @@ pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<ShadowFeed>) {
     let started =
         std::thread::Builder::new().name("larder-shadow".to_owned()).spawn(move || run(&weak, shadow, &seen));
     if let Err(error) = started {
-        tracing::error!(%error, "no shadow: its thread cannot be started");
+        tracing::error!(%error, "shadow mode off: cannot start its thread");
     }
 }
 
@@ -37,7 +37,7 @@ fn run((decider, feed): &(Weak<Decider>, Weak<ShadowFeed>), mut shadow: Shadow, 
     }
 }
 
-/// Follows the nodes and reports.
+/// Updates the nodes and the report.
 fn look(decider: &Decider, feed: &ShadowFeed, shadow: &mut Shadow) {
     shadow.follow(decider.clock.now(), nodes(decider, feed));
     *lock(&feed.report) = Some(shadow.report());

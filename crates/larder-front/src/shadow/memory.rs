@@ -1,4 +1,4 @@
-//! How large the nodes' memories are, by what they say: `levels.cache_bytes_max` of a larder node's load page.
+//! Sizes of the nodes' memory caches: `levels.cache_bytes_max` of a larder node's load page.
 
 use super::{ShadowFeed, lock};
 use crate::decider::Decider;
@@ -8,14 +8,14 @@ use larder_core::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time from one round of questions to the next, once all have answered.
+/// Interval of the queries, once all nodes have replied.
 const ASK_EVERY: Duration = Duration::from_secs(60);
-/// The same while some have not.
+/// Interval while some nodes have not replied.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Longest wait for an answer.
+/// Timeout of a query.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks the nodes whose memory nobody has stated, one after the other, until the switch ends.
+/// Queries the nodes without a configured size, one after the other, until the switch ends.
 pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed: Arc<ShadowFeed>) {
     if feed.config.memory.is_some() {
         return;
@@ -26,7 +26,7 @@ pub(crate) async fn learn((decider, signals): (Arc<Decider>, Arc<Signals>), feed
             let asked = signals::cache_bytes_max(&signals, dial);
             match tokio::time::timeout(PATIENCE, asked).await.ok().flatten() {
                 Some(bytes) => drop(lock(&feed.reported_sizes).insert(name, Bytes(bytes))),
-                // What it said before holds on: it may be down for a while.
+                // The last reported size stays, because the node may be down for a while.
                 None => missing |= !lock(&feed.reported_sizes).contains_key(&name),
             }
         }

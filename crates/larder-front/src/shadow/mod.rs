@@ -1,10 +1,10 @@
-//! Shadow mode, live: requests that have ended go to a thread that works out what other policies would have made of them.
+//! Shadow mode: a thread simulates other policies with the finished requests.
 //!
 //! ```text
 //! request ends --sampler--> queue (bounded) --> thread: larder_core::shadow --> report, once a second
 //! ```
-//! A request that the sampler does not draw costs two hashes; one that it draws a place in the queue. Where the queue is
-//! full the request is counted and left out. Nothing waits.
+//! A request that is not sampled costs two hashes; a sampled one costs a place in the queue. If the queue is full,
+//! the request is counted and dropped. Nothing waits.
 
 pub(crate) mod config;
 mod keeper;
@@ -23,20 +23,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Requests that may wait for the thread.
+/// Size of the queue.
 pub(crate) const QUEUE_MAX: usize = 8_192;
 
-/// The requests' way into the shadow, and what comes out of it.
+/// Queue to the shadow, and its report.
 #[derive(Debug)]
 pub(crate) struct ShadowFeed {
     config: ShadowConfig,
     pub(crate) sampler: Arc<Sampler>,
     queue: SyncSender<Seen>,
     dropped: AtomicU64,
-    /// Until the thread is started.
+    /// State of the thread before it is started.
     not_started: Mutex<Option<(Shadow, Receiver<Seen>)>>,
     report: Mutex<Option<Report>>,
-    /// Sizes of memories by what nodes say, by their names.
+    /// Reported sizes of memory caches by node name.
     reported_sizes: Mutex<BTreeMap<Arc<str>, Bytes>>,
 }
 
@@ -62,30 +62,30 @@ impl ShadowFeed {
         })
     }
 
-    /// Whether a request is to be shown.
+    /// Whether a request is sampled.
     #[inline]
     pub(crate) fn draws(&self, target: TargetId, at: Time) -> bool {
         self.sampler.draws(target, at)
     }
 
-    /// Shows a request, or counts that it could not.
+    /// Queues a request, or counts it as dropped.
     pub(crate) fn show(&self, seen: Seen) {
         if self.queue.try_send(seen).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
     }
 
-    /// Requests left out because the queue was full.
+    /// Returns the number of dropped requests.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// What has come of it; `None` until the thread has said something.
+    /// Returns the last report; `None` before the first.
     pub(crate) fn report(&self) -> Option<Report> {
         lock(&self.report).clone()
     }
 
-    /// A node's memory and where that number is from.
+    /// Returns the size of a node's memory cache and its origin.
     pub(crate) fn memory_of(&self, name: &str, configured: Bytes) -> (Bytes, &'static str) {
         match (self.config.memory, lock(&self.reported_sizes).get(name)) {
             (Some(memory), _) => (memory, "assumed"),
