@@ -20,7 +20,7 @@ async fn a_stopping_switch_finishes_what_it_has() {
     eventually("it is in flight", || node.requests() == 2).await;
     switch.stop();
     assert!(idle.closes().await);
-    // Nobody listens any more.
+    // The listener is closed.
     eventually("the port is closed", || std::net::TcpStream::connect(switch.address).is_err()).await;
     assert!(!switch.task.is_finished());
     node.gate.add_permits(1);

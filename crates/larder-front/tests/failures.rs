@@ -1,4 +1,4 @@
-//! What the switch does when nodes fail.
+//! Tests of failing nodes.
 
 mod support;
 
@@ -307,7 +307,7 @@ async fn a_reply_of_503_does_not_count_against_the_node() {
     assert_eq!((refused, &*switch.handle.nodes()[0].state), (5, "up"));
 }
 
-/// How many of so many nodes are down after `requests` that no node can serve.
+/// Returns the number of down nodes after `requests` that no node can serve.
 async fn down_after(nodes: usize, requests: usize) -> usize {
     let mut poisoned = Vec::new();
     for index in 0..nodes {

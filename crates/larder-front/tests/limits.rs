@@ -105,7 +105,7 @@ async fn a_full_queue_is_refused_when_the_last_node_goes() {
     switch.handle.drain("a").expect("known");
     let reply = second.reply().await;
     assert_eq!((reply.status, reply.field("x-larder-error")), (503, Some("no_node")));
-    // What is in flight at a draining node goes on.
+    // Requests in flight at a draining node continue.
     node.gate.add_permits(1);
     assert_eq!(first.reply().await.status, 200);
     assert_eq!(switch.handle.nodes()[0].state, "draining");

@@ -1,4 +1,4 @@
-//! How nodes are reached: the PROXY protocol to them, and TLS.
+//! Tests of connections to nodes: PROXY protocol and TLS.
 
 #[path = "support/outer.rs"]
 mod outer;
@@ -161,7 +161,7 @@ async fn nodes_are_asked_by_tls_on_connections_that_are_kept() {
     let node = Outer::start("a", false, Some(Serving::new(authority.leaf("node.test", false)))).await;
     let switch = Running::start(over(&[("a", node.address)], secure(by(&authority, "node.test"))));
     for _ in 0..5 {
-        // Of different clients: nothing is theirs alone.
+        // Requests of different clients share no connection.
         assert_eq!(switch.client().await.get("/").await.text(), "a");
     }
     let seen = node.seen();

@@ -1,4 +1,4 @@
-//! What goes through the switch, request by request.
+//! Tests of relayed requests.
 
 mod support;
 

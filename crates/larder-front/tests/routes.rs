@@ -250,7 +250,7 @@ async fn figure_2(policy: PolicyKind, start: &[&str]) -> [Vec<String>; 2] {
     served
 }
 
-/// How many of each class (N, DB, CB, DCB) a node serves.
+/// Number of requests of each class (N, DB, CB, DCB) at a node.
 fn by_class(paths: &[String]) -> [usize; 4] {
     let rules = figure_2_rules().expect("rules");
     let class = |path: &String| rules.classify(&larder_core::rules::Head::get(b"h", path.as_bytes()));
@@ -274,7 +274,7 @@ async fn figure_2_of_cap_live() {
 #[tokio::test]
 async fn figure_2_of_cap_under_round_robin_live() {
     let [a, b] = figure_2(PolicyKind::Rr, &[]).await;
-    // What the figure adds to the state before it: A one CB and one DCB, B one N and one DB.
+    // Requests that the figure adds to the state before it: A one CB and one DCB, B one N and one DB.
     assert_eq!(a, ["/n/1", "/secure/2", "/secure/cgi-bin/1", "/cgi-bin/2"]);
     assert_eq!(b, ["/secure/1", "/cgi-bin/1", "/n/2"]);
     let sum = |paths: &[String], before: [usize; 4]| {
@@ -416,7 +416,7 @@ async fn a_route_that_goes_by_a_table_counts_for_it_and_takes_another() {
     assert_eq!(running.handle.take_census("default", 0).map(drop), Err(fault));
 }
 
-/// How late the late node is.
+/// Delay of the slow node.
 const LATE: Duration = Duration::from_millis(100);
 
 /// Peak EWMA goes by what replies take: once both nodes have answered, it leaves the one that was late alone.

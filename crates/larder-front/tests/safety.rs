@@ -205,7 +205,7 @@ async fn retries_end_with_their_budget() {
     let retried = switch.metric("larder_switch_retries_total{kind=\"other_node\"} ");
     let denied = switch.metric("larder_switch_retries_denied_total ");
     assert_eq!(retried + denied, 300.0);
-    // What was saved up, a tenth of the requests, and one for each second that this takes.
+    // The burst, a tenth of the requests, and one per second of the test.
     assert!((10.0..100.0).contains(&retried), "{retried} of 300");
     assert_eq!(nodes[0].requests() + nodes[1].requests(), 300 + retried as usize);
     switch.settles().await;

@@ -183,7 +183,7 @@ async fn requests_of_http2_are_decided_one_by_one() {
     assert_eq!(header(&a.last(), "x-forwarded-proto"), Some("https"));
     let (head, _) = ask(&sender, "POST", "https://test/post", &vec![b'y'; 700_000]).await;
     assert_eq!(head.status, 200);
-    // What the switch refuses goes to its own stream, and the others go on.
+    // A refused request ends its own stream only.
     let (head, _) = ask(&sender, "GET", &format!("https://test/{}", "l".repeat(9_000)), b"").await;
     assert_eq!(
         (head.status.as_u16(), head.headers["x-larder-error"].as_bytes()),
@@ -192,7 +192,7 @@ async fn requests_of_http2_are_decided_one_by_one() {
     assert_eq!(ask(&sender, "GET", "https://test/after", b"").await.0.status, 200);
     switch.settles().await;
     assert_eq!(switch.metric("larder_switch_http2_connections_total "), 1.0);
-    // The same target, whichever version asks for it.
+    // The target is the same for every HTTP version.
     let mut stream = authority.connect(switch.address, &[], false).await;
     stream.write_all(b"GET /after HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await.expect("sends");
     stream.read_to_end(&mut Vec::new()).await.expect("a clean end");
@@ -288,7 +288,7 @@ async fn a_client_that_is_announced_is_the_client() {
     assert_eq!(header(&node.last(), "x-forwarded-for"), Some("192.0.2.7"));
     assert_eq!(client.get("/y").await.text(), "a");
     assert_eq!(header(&node.last(), "x-forwarded-for"), Some("192.0.2.7"));
-    // Who does not announce is not served, since anybody could then pass for the balancer.
+    // A connection without a PROXY header is not served, because any client could pass for the balancer.
     let mut client = switch.client().await;
     client.send("GET /x HTTP/1.1\r\nHost: test\r\n\r\n").await;
     assert!(client.closes().await);

@@ -1,4 +1,4 @@
-//! What the switch hears from its nodes: load by polls and by reply headers, caches by event streams and replies.
+//! Tests of signals from nodes: load by polls and reply headers, caches by event streams and replies.
 
 mod support;
 

@@ -319,7 +319,7 @@ impl SwitchHandle {
         Ok(())
     }
 
-    /// Where a node is reached, by the last look at the name service.
+    /// Returns the address of a node, as last resolved.
     ///
     /// # Errors
     /// There is no such node.
@@ -341,7 +341,7 @@ impl SwitchHandle {
         let (id, from) = (after.id, before.resolved);
         shared.decider.nodes.insert(after);
         tracing::info!(node = name, address, %resolved, before = %from, "node moves");
-        // Nobody listens once the switch has stopped; nothing is to be watched then.
+        // The receiver is gone once the switch has stopped; then no node is watched.
         let _ = shared.joined.send(id);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What an operator sees of switches side by side.
+//! Status of peer switches.
 
 use super::status::SwitchHandle;
 use larder_core::switches::{OtherView, SwitchesCounts};
@@ -7,68 +7,68 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// This switch and the others, as they are now.
+/// Status of this switch and its peers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchesStatus {
     /// This switch's name.
     pub name: String,
-    /// Where it listens to the others; none while it cannot.
+    /// Address at which it listens to its peers; `None` while it cannot.
     pub listen: Option<SocketAddr>,
-    /// Which life of its name this is: milliseconds since 1970 at its start.
+    /// Incarnation of its name: milliseconds since 1970 at its start.
     pub incarnation: Option<u64>,
-    /// It has asked others for all the sets they knew, or there were none to ask.
+    /// Whether it has requested all server sets of its peers, or there was no peer.
     pub whole: bool,
-    /// The others, by name.
+    /// Peers by name.
     pub others: Vec<PeerSwitchStatus>,
-    /// Nodes whose loads differ by no more than this count as equal when a target is placed. Requests.
+    /// Load difference up to which nodes count as equal when a target is placed. Requests.
     pub apart: u32,
-    /// Requests of the others at each node, by name; nodes at which they have none are left out.
+    /// Requests of the peers at each node by name, without zeros.
     pub elsewhere: BTreeMap<String, u32>,
-    /// Server sets told and heard.
+    /// Counters of server sets.
     pub sets: SetsStatus,
-    /// What the network has done; none while it cannot be joined.
+    /// Counters of the network; `None` while it is not joined.
     pub network: Option<CounterValues>,
 }
 
-/// Another switch.
+/// Status of a peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerSwitchStatus {
     /// Its name.
     pub name: String,
-    /// Where it listens; none once membership has lost it.
+    /// Address at which it listens; `None` once membership has lost it.
     pub address: Option<SocketAddr>,
-    /// Which life of its name this is.
+    /// Incarnation of its name.
     pub incarnation: Option<u64>,
-    /// Messages go both ways.
+    /// Whether messages pass in both directions.
     pub up: bool,
-    /// Seconds since it last said how loaded it is.
+    /// Seconds since its last load message.
     pub silent_s: f64,
-    /// What it has is not known any more: it is taken for like the others.
+    /// Whether its load is unknown; then it is assumed to be like the others.
     pub unknown: bool,
-    /// It is being asked for server sets.
+    /// Whether server sets are being requested from it.
     pub asking: bool,
-    /// Its requests at nodes known here.
+    /// Its requests at nodes that this switch knows.
     pub requests: u64,
 }
 
-/// Server sets told and heard, in numbers.
+/// Counters of server sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SetsStatus {
-    /// Told to others.
+    /// Sent to peers.
     pub told: u64,
-    /// Heard, and later than what was known.
+    /// Received, and newer than the known set.
     pub taken: u64,
-    /// Heard, and known already.
+    /// Received, and known already.
     pub same: u64,
-    /// Heard, and earlier than what was known.
+    /// Received, and older than the known set.
     pub older: u64,
-    /// Not told: of too many servers.
+    /// Not sent, because they had too many servers.
     pub too_large: u64,
-    /// Times that more had changed than could be told, so that the others were told to ask.
+    /// Times that more sets had changed than could be sent, so that the peers were told to request them.
     pub missed: u64,
-    /// Parts asked for.
+    /// Requested parts.
     pub parts_asked: u64,
-    /// Messages that made no sense, or were of another version.
+    /// Messages that were malformed or of another version.
     pub strange: u64,
 }
 
@@ -88,7 +88,7 @@ impl From<SwitchesCounts> for SetsStatus {
 }
 
 impl SwitchHandle {
-    /// This switch and those beside it; `None` if it is to have none.
+    /// Returns the status of this switch and its peers; `None` if none are configured.
     pub fn switches(&self) -> Option<SwitchesStatus> {
         let peer_switches = self.shared.peer_switches.as_ref()?;
         let network = peer_switches.network().clone();

@@ -460,11 +460,11 @@ async fn a_node_that_shuts_down_gets_nothing_new() {
     assert_eq!((state(), bench.notes(|notes| notes.gates[&Some(node)].1)), (NodeState::Draining, false));
     bench.punt(key(2), true, 7, GET);
     assert_ne!(bench.notes(|notes| notes.forwarded[1].0), node);
-    // Its kernel goes on with what clients have not acknowledged.
+    // Its kernel keeps sending data that clients have not acknowledged.
     bench.edge.node_down(node, "closed");
     bench.edge.drop_dead_nodes(false);
     assert_eq!((state(), bench.notes(|notes| notes.reset.clone())), (NodeState::Draining, vec![]));
-    // It is back, or nothing is.
+    // The node returns only if it answers.
     let member = bench.edge.decider.nodes.get(node).expect("a member").to_arc().expect("a member");
     bench.edge.decider.change_condition(&member, "a test", |condition| condition.healthy = false);
     assert_eq!(state(), NodeState::Down);

@@ -1,13 +1,13 @@
-//! Other switches, as they are configured.
+//! Configuration of peer switches.
 
 use larder_core::switches::SwitchesSettings;
 use larder_peers::PeersConfig;
 
-/// The work of this switch with others.
+/// Configuration of peer switches.
 #[derive(Clone, Debug)]
 pub struct SwitchesConfig {
-    /// The name of this switch, and the addresses of the others.
+    /// Name of this switch, and addresses of its peers.
     pub network: PeersConfig,
-    /// The protocol: its periods and limits.
+    /// Periods and limits of the protocol.
     pub settings: SwitchesSettings,
 }

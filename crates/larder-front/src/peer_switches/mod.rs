@@ -1,9 +1,9 @@
-//! Switches side by side: what this one hears of the others, and tells them.
+//! Peer switches: exchanges load and server sets with other switches in front of the same nodes.
 //!
-//! The state machine is [`larder_core::switches`], the network [`larder_peers`]: membership by SWIM, messages over sealed links.
-//! One task carries events from the one to the other and back. Where the network cannot be had, the switch serves by itself
-//! and tries again. A process that takes another's place has the same name and a newer life of it, and its port as soon as
-//! the other has let go of it.
+//! [`larder_core::switches`] is the state machine, and [`larder_peers`] the network: membership by SWIM, messages
+//! over encrypted links. One task carries events and messages between them. If the network cannot be joined, the
+//! switch serves alone and tries again. A process that replaces another has the same name with a newer incarnation,
+//! and takes the port once the other has released it.
 
 pub(crate) mod config;
 
@@ -24,32 +24,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// Between two attempts to have the network's port: at first a predecessor may still hold it.
+/// Pause between two attempts to bind the network's port, which an earlier process may still hold.
 const RETRY: Duration = Duration::from_millis(50);
 const RETRY_LATER: Duration = Duration::from_secs(1);
-/// Attempts after which the operator is told.
+/// Number of attempts after which an error is logged.
 const TELL_AFTER: u32 = 100;
-/// Longest wait for the others to be told that this one leaves.
+/// Timeout of telling the peers that this switch leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the network is to be.
+/// Wanted state of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// Joined.
     On,
-    /// Let go of, for another process of this name.
+    /// Released, for another process of this name.
     Off,
-    /// Left in good order.
+    /// Left, after telling the peers.
     Left,
 }
 
-/// This switch, beside others.
+/// This switch's view of its peers.
 #[derive(Debug)]
 pub(crate) struct PeerSwitches {
     pub(crate) config: SwitchesConfig,
     machine: Mutex<Switches>,
     wanted: watch::Sender<Wanted>,
-    /// Who is in the network, while it is joined.
+    /// The network, while it is joined.
     network: Mutex<Option<Arc<Network>>>,
     ended: watch::Sender<bool>,
 }
@@ -74,17 +74,17 @@ impl PeerSwitches {
         })
     }
 
-    /// Another process of this name takes the port.
+    /// Releases the network for another process of this name.
     pub(crate) fn let_go(&self) {
         self.wanted.send_replace(Wanted::Off);
     }
 
-    /// The other process did not come up.
+    /// Joins the network again, because the other process did not start.
     pub(crate) fn resume(&self) {
         self.wanted.send_replace(Wanted::On);
     }
 
-    /// Tells the others that this switch leaves. Nothing is told where another process has taken its place.
+    /// Tells the peers that this switch leaves, unless another process has replaced it.
     pub(crate) async fn leave(&self) {
         let off = *self.wanted.borrow() == Wanted::Off;
         if off {
@@ -92,7 +92,7 @@ impl PeerSwitches {
         }
         self.wanted.send_replace(Wanted::Left);
         let mut ended = self.ended.subscribe();
-        // A task that was ended otherwise has told nobody.
+        // If the task was aborted, the peers were not told.
         let _ = timeout(LEAVE_TIMEOUT, ended.wait_for(|ended| *ended)).await;
     }
 
@@ -106,19 +106,19 @@ impl PeerSwitches {
 }
 
 impl PeerSwitches {
-    /// The counts of the network; zeros while it is not joined.
+    /// Returns the counters of the network; zeros while it is not joined.
     pub(crate) fn counted(&self) -> CounterValues {
         self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
     }
 
-    /// The others, and what has been told and heard.
+    /// Returns the peers and the counters of messages.
     pub(crate) fn numbers(&self, now: Time) -> (Vec<OtherView>, SwitchesCounts) {
         let machine = self.machine();
         (machine.others(now), machine.counts())
     }
 }
 
-/// Works with the other switches until this one leaves.
+/// Exchanges messages with the peers until this switch leaves.
 pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<PeerSwitches>) {
     let mut wanted = beside.wanted.subscribe();
     let mut attempts = 0;
@@ -143,7 +143,7 @@ pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<PeerSwitches>) {
                 Err(error) => {
                     attempts += 1;
                     if attempts == TELL_AFTER {
-                        tracing::error!(%error, "this switch works by itself: the others cannot be joined; it goes on trying");
+                        tracing::error!(%error, "peer switches: cannot join the network, serving alone and retrying");
                     }
                     let pause = if attempts < TELL_AFTER { RETRY } else { RETRY_LATER };
                     let _ = timeout(pause, wanted.changed()).await;
@@ -154,14 +154,14 @@ pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<PeerSwitches>) {
     beside.ended.send_replace(true);
 }
 
-/// Switches forward no requests to each other.
+/// Switches do not forward requests to each other.
 async fn not_here(_: http::Request<hyper::body::Incoming>, _: Name) -> Response<Empty<Bytes>> {
     let mut response = Response::new(Empty::new());
     *response.status_mut() = StatusCode::NOT_FOUND;
     response
 }
 
-/// Carries events to the machine and messages to the network, until something else is wanted.
+/// Passes events to the machine and messages to the network, until another state is wanted.
 async fn work(
     decider: &Decider,
     beside: &PeerSwitches,
@@ -194,7 +194,7 @@ async fn work(
     decider.waiters.deliver(&decider.dispatcher, now, out.started);
 }
 
-/// What the machine makes of an event, or of the time.
+/// Handles an event or the passing of time.
 fn happen(
     decider: &Decider,
     beside: &PeerSwitches,
@@ -227,7 +227,7 @@ fn happen(
         Some(Event::LinkDown(peer, LinkDirection::Outbound)) => {
             _ = known(names, &peer.name).inspect(|name| machine.down(name))
         }
-        // Its load is not known any more if nothing comes for a while.
+        // Its load becomes unknown when nothing arrives for a while.
         Some(Event::LinkDown(_, LinkDirection::Inbound)) => {}
         Some(Event::Message(peer, message)) => {
             let Some(name) = known(names, &peer.name) else { return };
@@ -249,8 +249,8 @@ fn send(network: &Network, names: &BTreeMap<Name, Arc<str>>, out: &Out) {
             }
         };
         if let Err(error) = sent {
-            // The link is made anew, and all that matters is said again then.
-            tracing::debug!(%error, "a message to another switch was not sent");
+            // The link is reopened, and the current state is sent again.
+            tracing::debug!(%error, "peer switch: message not sent");
         }
     }
 }

@@ -298,7 +298,7 @@ mod tests {
         std::fs::remove_file(file).expect("removes");
     }
 
-    /// Nobody takes from the queue: what does not fit ends the recording and blocks nobody.
+    /// No thread reads the queue: a full queue ends the recording and blocks no request.
     #[test]
     fn a_full_queue_ends_the_recording() {
         let progress = Arc::new(Progress {

@@ -1,4 +1,4 @@
-//! The thread that writes a record.
+//! Thread that writes a record.
 
 use super::{Progress, RECORDING, WRITE_FAILED};
 use larder_core::record::{End, Frame};
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::mpsc::Receiver;
 
-/// What the writer is told.
+/// Message to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A frame, and its line of the log if there is one.
+    /// A frame, and its line of the log if there is a log.
     Frame { bytes: Vec<u8>, line: String },
-    /// Nothing follows.
+    /// End of the record.
     Finish,
 }
 
-/// The writer.
+/// Writer of a record.
 #[derive(Debug)]
 pub(super) struct Writer {
     record: BufWriter<File>,
@@ -34,12 +34,12 @@ impl Writer {
         Self { record, log, progress }
     }
 
-    /// Writes until it is told to finish, or nobody is left to tell it anything.
+    /// Writes until the record ends or all senders are gone.
     pub(super) fn run(mut self, header: &[u8], messages: &Receiver<Message>) {
         if let Err(error) = self.write(header, messages) {
-            // Whatever ended the recording before: without its end the file cannot be replayed.
+            // This replaces an earlier reason: without its end frame the file cannot be replayed.
             self.progress.state.store(WRITE_FAILED, Release);
-            tracing::error!(%error, "the recording of decisions ends here: it cannot be written");
+            tracing::error!(%error, "recording of decisions stopped: write failed");
         }
     }
 
@@ -55,7 +55,7 @@ impl Writer {
             frames += 1;
             self.progress.frames.store(frames, Relaxed);
         }
-        // Whoever was dropped without a word has still told everything.
+        // If the sender was dropped, all queued frames were written.
         self.progress.end(End::Complete as u8);
         let state = self.progress.state.load(Acquire);
         debug_assert_ne!(state, RECORDING, "it has just been ended");

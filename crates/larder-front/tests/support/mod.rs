@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 /// Longer than anything here takes, short enough to fail a hanging test.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a node does with a request.
+/// Behaviour of a test node.
 pub enum Act {
     /// Writes these bytes and keeps the connection.
     Reply(Vec<u8>),
@@ -312,7 +312,7 @@ impl Client {
         Some(Reply { status, head, body: self.buffer.drain(..length).collect() })
     }
 
-    /// What has been read beyond the last reply.
+    /// Bytes read beyond the last reply.
     pub fn take_buffered(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// What a node's TLS is.
+/// TLS of a test node.
 pub struct Serving {
     pub certificate: PathBuf,
     /// Clients have to have certificates of this authority.
@@ -30,12 +30,12 @@ impl Serving {
     }
 }
 
-/// What a node has seen of a connection.
+/// Facts that a test node has seen of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// The client that was announced; `None` is one of the switch's own.
     pub client: Option<SocketAddr>,
-    /// Where it connected.
+    /// Address that the client connected to.
     pub server: Option<SocketAddr>,
     pub announced: bool,
     /// The host asked for, and whether a certificate was shown.
@@ -47,7 +47,7 @@ pub struct Seen {
     pub ended: bool,
 }
 
-/// Such a node.
+/// A test node with TLS or the PROXY protocol.
 pub struct Outer {
     pub address: SocketAddr,
     pub seen: Arc<Mutex<Vec<Seen>>>,

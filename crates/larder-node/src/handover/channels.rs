@@ -75,7 +75,7 @@ impl Handover {
 
     /// A member is none any more.
     pub(crate) fn left(&self, name: &Name, reason: LeaveReason) {
-        tracing::debug!(peer = %name, ?why, "nothing more is handed over to it");
+        tracing::debug!(peer = %name, ?reason, "nothing more is handed over to it");
         self.member_left(name, reason == LeaveReason::Announced);
     }
 

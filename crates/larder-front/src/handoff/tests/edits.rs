@@ -1,4 +1,4 @@
-//! What a route edits is relayed, and so is what may bring requests for such a route.
+//! Tests that routes with edits, and connections that may reach them, are relayed.
 
 use super::{Bench, GET, key};
 use crate::edits::{DirectReply, Edits};

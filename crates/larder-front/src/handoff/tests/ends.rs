@@ -1,4 +1,4 @@
-//! How long a connection counts, and how it ends.
+//! Tests of counting and ending connections.
 
 use super::*;
 use larder_core::handoff::End;
@@ -29,7 +29,7 @@ async fn connections_of_the_plane_count_idle_wake_and_end() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "the plane has forgotten them");
 }
 
-/// The client half-closes in the middle of a reply: its FIN says nothing about the node's side.
+/// The client half-closes during a reply: its FIN does not end the node's side.
 #[tokio::test]
 async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     let bench = Bench::new(|config| config.handoff.idle_after = Duration::from_secs(5));
@@ -57,7 +57,7 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it acknowledges no more");
 }
 
-/// A node may be done with a connection before the edge has looked at what the plane tells of its begin.
+/// A node may finish a connection before the edge has read the event of its opening.
 #[tokio::test]
 async fn an_end_that_precedes_the_opening_ends_the_connection() {
     let bench = Bench::new(|_| {});
@@ -127,8 +127,8 @@ async fn connections_from_before_a_restart_are_counted() {
     assert_eq!(entered, Some(Destination::Node(NodeId(1))), "what the node has, the plane forwards");
 }
 
-/// At the end a connection from before the start, which rests and counts for nobody, is forwarded on; one whose client went
-/// without a word does not keep the programs in the kernel.
+/// At shutdown, a connection from before the start that is idle and does not count keeps being forwarded. A
+/// connection whose client is gone does not keep the programs in the kernel.
 #[tokio::test(start_paused = true)]
 async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
     let hour = 3_600_000_000_000;
@@ -147,7 +147,7 @@ async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
     }
 }
 
-/// The node has a connection's packets, and the plane no room for it: nothing more of the client's would get there.
+/// The node has a connection's packets, but the flow table is full: further packets would not reach it.
 #[tokio::test]
 async fn a_client_is_reset_if_the_flow_table_is_full() {
     let bench = Bench::new(|_| {});
@@ -167,8 +167,8 @@ async fn a_client_is_reset_if_the_flow_table_is_full() {
     assert!(bench.edge.counts.ends().any(|(end, count)| end == End::NodeLost && count == 1));
 }
 
-/// What a node says it has is entered only where nobody else has its addresses by now: one that is held, one that the plane
-/// knows, or one at another node.
+/// A node's connection is added only if no other connection has its addresses: neither a held one, nor one in the
+/// flow table, nor one at another node.
 #[tokio::test]
 async fn a_nodes_list_does_not_replace_newer_connections() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
@@ -193,7 +193,7 @@ async fn a_nodes_list_does_not_replace_newer_connections() {
     );
 }
 
-/// A forged RST has ended the account of a connection that its node still has.
+/// A forged RST has ended the count of a connection that its node still has.
 #[tokio::test]
 async fn a_connection_that_goes_on_after_its_end_counts_again() {
     let bench = Bench::new(|_| {});
@@ -218,12 +218,12 @@ async fn a_connection_that_goes_on_after_its_end_counts_again() {
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "its node has the first, none the second");
     assert!(bench.delivered().contains(&("cookie", "resumed", 1)), "{:?}", bench.delivered());
     assert!(bench.notes(|notes| !notes.flags.contains_key(&key(1)) && notes.flags.contains_key(&key(2))));
-    // It ends as any other.
+    // It ends like any other connection.
     bench.node_ended(key(1), 0, nodes[0]);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
-/// The edge has taken a silence after the client's end for that of the connection.
+/// The edge has taken silence after the client's FIN for the end of the connection.
 #[tokio::test]
 async fn an_apparent_end_is_watched() {
     let bench = Bench::new(|_| {});

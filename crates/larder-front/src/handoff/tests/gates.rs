@@ -1,4 +1,4 @@
-//! What the plane may open by itself.
+//! Tests of the gates of the fast path.
 
 use super::*;
 use larder_core::dispatch::Served;
@@ -60,7 +60,7 @@ async fn unreported_connections_of_the_plane_are_counted() {
     }
 }
 
-/// The same for a request that is relayed; and a connection whose first packet was told with it is decided all the same.
+/// The same for a relayed request. A connection whose first packet was reported with it is decided too.
 #[tokio::test]
 async fn unreported_connections_are_counted_before_a_relayed_request() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));

@@ -1,4 +1,4 @@
-//! Connections whose state goes to a node, and answers that come late.
+//! Tests of moves to nodes, and of late replies.
 
 use super::*;
 use crate::handoff::mechanism::{Delivery, DeliveryReason};
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 const HANGS: Duration = Duration::from_secs(30);
 
-/// A whole first packet behind a cookie that says: no timestamps. Its checksum waits to be made.
+/// A complete first packet behind a cookie without timestamps. Its checksum is still to be computed.
 pub(super) fn whole(seq: u32, payload: &[u8]) -> Vec<u8> {
     let mut packet = crate::handoff::frame::tests::frame(seq, payload, false);
     packet[42..46].copy_from_slice(&0x1234_56c8_u32.to_be_bytes());
@@ -161,8 +161,8 @@ enum NodeReply {
     Nothing,
 }
 
-/// A client resets a connection that has moved, and begins another one from the same port. The plane has told of the reset, which
-/// wakes nobody: the event must not end the other connection.
+/// A client resets a moved connection and opens another one from the same port. The event of the reset, which is not
+/// read yet, must not end the new connection.
 #[tokio::test]
 async fn the_reset_of_a_moved_socket_does_not_end_the_next_connection() {
     if !larder_kernel::netns::root_or_skip("CAP_NET_ADMIN") {
@@ -189,8 +189,8 @@ async fn the_reset_of_a_moved_socket_does_not_end_the_next_connection() {
     assert_eq!(ends, [End::ClientReset]);
 }
 
-/// A node answers, or does not, once another connection has the addresses: it stays as it is, whether the table or only the
-/// plane knows of it.
+/// A node replies, or does not, after another connection has taken the addresses. The new connection is not changed,
+/// whether the machine or only the plane knows it.
 #[tokio::test]
 async fn a_late_reply_does_not_affect_the_next_connection() {
     for said in [NodeReply::Refused, NodeReply::Nothing, NodeReply::Restored] {
@@ -227,7 +227,7 @@ async fn with_node() -> (Bench, Node) {
 /// A client has acknowledged as far as this.
 const ACKNOWLEDGED: u32 = 1_002;
 
-/// The same answers while the connection is the same.
+/// The same replies while the connection is unchanged.
 #[tokio::test]
 async fn a_reply_decides_the_move_of_its_connection() {
     let (silent, _node) = with_node().await;
@@ -240,7 +240,7 @@ async fn a_reply_decides_the_move_of_its_connection() {
     refused.node_replies(&moving, NodeReply::Refused);
     assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (Destination::Here, 0));
     assert_eq!((refused.load(), moving.told(), refused.load()), (1, Some("thaw"), 0), "with its load");
-    // It had answered, and its client has had something of it.
+    // The node had replied, and the client has received a part.
     let (over, _node) = with_node().await;
     let mut moving = over.sent(key(1), 1);
     over.node_replies(&moving, NodeReply::Refused);
@@ -248,7 +248,7 @@ async fn a_reply_decides_the_move_of_its_connection() {
     assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
 }
 
-/// Not once its host has denied the connection, or has another one on the same addresses; but as long as nothing says so.
+/// A move ends once the client's host has reset the connection or opened another one with the same addresses.
 #[tokio::test]
 async fn a_move_ends_when_the_client_is_gone() {
     let denied: fn(&Bench) = |bench| bench.notes(|notes| notes.denied.push(key(1)));
@@ -265,7 +265,7 @@ async fn a_move_ends_when_the_client_is_gone() {
     }
 }
 
-/// What a node refuses goes on here; but a connection that has taken over its addresses is none of its business.
+/// A refused connection continues here, but a newer connection with the same addresses is not affected.
 #[tokio::test]
 async fn a_refused_state_restores_only_its_own_connection() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
@@ -292,7 +292,7 @@ async fn a_refused_state_restores_only_its_own_connection() {
     assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1, "with its decision");
 }
 
-/// The plane has opened another connection on the addresses, and has yet to tell.
+/// The plane has opened another connection with the addresses, and has not reported it.
 #[tokio::test]
 async fn a_refused_state_does_not_affect_an_unreported_connection() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
@@ -311,8 +311,8 @@ async fn a_refused_state_does_not_affect_an_unreported_connection() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it ends as what it was");
 }
 
-/// Where the switch lets cookies be used, a route's word for `repair` moves states only to nodes that take no cookies: such a
-/// node could accept a copy of the first packet before the state comes.
+/// If cookies are allowed, a route with `repair` moves states only to nodes without cookies: a cookie node could
+/// accept a copy of the first packet before the state arrives.
 #[tokio::test]
 async fn a_route_with_repair_uses_cookies_at_cookie_nodes() {
     let moves = b"GET /moves HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -337,8 +337,8 @@ async fn a_route_with_repair_uses_cookies_at_cookie_nodes() {
     }
 }
 
-/// A moved connection may be over as soon as it has begun. Its node's word is its own by the number; that of its predecessor,
-/// or of one whose number is not known, is not.
+/// A moved connection may end at once. Its node's report is matched by the sequence number; reports of an earlier
+/// connection, or without a number, are ignored.
 #[tokio::test]
 async fn a_short_moved_connection_stops_counting_at_its_end() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
@@ -352,7 +352,8 @@ async fn a_short_moved_connection_stops_counting_at_its_end() {
     }
 }
 
-/// A channel that is down for longer than most need to come back: its clients are told then, and not after the longest wait.
+/// If the channel is down longer than most reconnects take, the clients are reset then and not after the longest
+/// timeout.
 #[tokio::test]
 async fn an_unacknowledged_state_waits_for_its_node() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
@@ -372,7 +373,8 @@ async fn an_unacknowledged_state_waits_for_its_node() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
-/// Another process takes the plane before a node has answered: it hears from the node what it has, and nothing counts here.
+/// Another process takes the plane before a node has replied: the node tells it about its connections, and none
+/// counts here.
 #[tokio::test]
 async fn moves_in_progress_at_a_reload_are_left_to_the_next_process() {
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);
@@ -386,7 +388,7 @@ async fn moves_in_progress_at_a_reload_are_left_to_the_next_process() {
     assert_eq!(bench.load(), 0);
 }
 
-/// A node whose tag comes back is told.
+/// A node gets its restored tag.
 #[tokio::test]
 async fn a_restored_tag_is_sent_to_its_node() {
     let mut bench = Bench::new(|_| {});
@@ -401,7 +403,7 @@ async fn a_restored_tag_is_sent_to_its_node() {
     }
 }
 
-/// Nobody looks at a checksum again once its bytes are in a state.
+/// A checksum is not verified again once its bytes are in a state.
 #[tokio::test]
 async fn a_damaged_request_is_not_moved() {
     let bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);

@@ -1,11 +1,11 @@
-//! Another process takes the plane.
+//! Tests of another process taking the plane.
 
 use super::super::run::unread;
 use super::*;
 use larder_core::TargetId;
 use std::slice;
 
-/// Connections that wait for their decision are this process's to finish; what the plane tells after that is not.
+/// This process finishes connections that wait for their decision; later events belong to the other process.
 #[tokio::test]
 async fn held_connections_are_accepted_here_at_a_reload() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
@@ -38,7 +38,7 @@ async fn held_connections_are_accepted_here_at_a_reload() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
-/// What came after the process before had stopped reading.
+/// Packets that arrived after the earlier process had stopped reading.
 #[tokio::test]
 async fn unread_packets_are_processed_after_a_reload() {
     let bench = Bench::new(|_| {});
@@ -56,7 +56,7 @@ async fn unread_packets_are_processed_after_a_reload() {
     bench.edge.process_unread(&left);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     assert!(bench.notes(|notes| matches!(notes.flows[&key(3)], Destination::Node(_))));
-    // What has become of it since stands, and what nobody knows any more its client sends again.
+    // A later decision stands, and clients retransmit packets of unknown connections.
     bench.notes(|notes| notes.flows.extend([(key(1), Destination::Here)]));
     bench.notes(|notes| notes.holds.clear());
     for other in [key(1), key(4)] {

@@ -1,4 +1,4 @@
-//! Nodes that come, leave, and change their minds.
+//! Tests of joining, leaving and changing nodes.
 
 use super::*;
 use crate::handoff::config::Handshake;
@@ -8,7 +8,7 @@ use larder_handoff::channel::client::What;
 use larder_handoff::channel::message::{Accepted, Live, Welcome};
 use larder_testkit::eventually_async;
 
-/// A node may refuse what it was told and take the next.
+/// A node may refuse settings and accept the next ones.
 #[tokio::test]
 async fn a_node_may_accept_settings_after_a_refusal() {
     let bench = Bench::new(|_| {});
@@ -26,7 +26,7 @@ async fn a_node_may_accept_settings_after_a_refusal() {
     assert!(stack.edge.channels.capability(NodeId(0)).repair, "which are not this one's");
 }
 
-/// A node that leaves gets nothing new by the fast path, finishes what it has, and then there is no way to it any more.
+/// A departing node gets no new connections, finishes its own, and is then closed.
 #[tokio::test]
 async fn a_departing_node_finishes_and_is_closed() {
     let bench = Bench::new(|_| {});
@@ -48,7 +48,7 @@ async fn a_departing_node_finishes_and_is_closed() {
     assert!(!bench.edge.channels.capability(node).up && bench.edge.channels.departing().is_empty());
 }
 
-/// A node that has left and then falls silent takes nobody with it unheard.
+/// A departed node that becomes silent has its clients reset.
 #[tokio::test]
 async fn clients_of_a_departed_dead_node_are_reset() {
     let bench = Bench::new(|_| {});
@@ -69,8 +69,8 @@ async fn clients_of_a_departed_dead_node_are_reset() {
     assert_eq!(after(31), (1, 1));
 }
 
-/// Places 0, 1 and 2 were a's, b's and c's. Now the first is b's and the second a newcomer's; a is gone, and c without a
-/// place: its connections go on.
+/// Slots 0, 1 and 2 belonged to a, b and c. Now slot 0 belongs to b and slot 1 to a new node. a is gone; c has no
+/// slot, and its connections continue.
 #[tokio::test]
 async fn connections_follow_their_nodes_to_other_slots() {
     let bench = Bench::new(|_| {});
@@ -95,7 +95,7 @@ async fn connections_follow_their_nodes_to_other_slots() {
     assert!(bench.notes(|notes| notes.closed.is_empty() && notes.reset.len() == 1), "all is as it was");
 }
 
-/// A place that another node had is emptied, and has no tag at first.
+/// A reused slot is cleared, and has no tag at first.
 #[tokio::test]
 async fn a_slot_is_reused() {
     let bench = Bench::new(|_| {});
@@ -117,7 +117,7 @@ async fn a_slot_is_reused() {
     });
     bench.edge.assign_slot(NodeId(5), &node);
     assert_eq!(bench.edge.channels.tag_of(NodeId(5)), 6);
-    // The same, without a start.
+    // The same without a restart.
     let minutes = |count: u64| {
         bench.notes(|notes| {
             let owner = Owner { key: [9; 32], since: Some(Duration::from_secs(60 * count)) };
@@ -129,7 +129,7 @@ async fn a_slot_is_reused() {
     assert_eq!((minutes(59), minutes(60)), (0, 1));
 }
 
-/// While the way to a node is being looked for, on a runtime of one thread, connections are decided.
+/// While the link to a node is resolved, connections are decided, even on a runtime with one thread.
 #[tokio::test]
 async fn node_messages_do_not_block_decisions() {
     let bench = Bench::new(|_| {});
@@ -163,7 +163,7 @@ async fn node_messages_do_not_block_decisions() {
     work.abort();
 }
 
-/// Others have their turn while a long list is worked through.
+/// Other tasks get their turn while a long list is handled.
 #[tokio::test]
 async fn a_long_list_is_handled_in_pieces() {
     let bench = Bench::new(|_| {});
@@ -183,7 +183,7 @@ async fn a_long_list_is_handled_in_pieces() {
     assert!(turns.load(std::sync::atomic::Ordering::Relaxed) > 20, "{turns:?}");
 }
 
-/// A connection that came after the list was asked for says nothing by not being in it, however long the list takes.
+/// A connection that is newer than the request for a list may be missing from it, however long the list takes.
 #[tokio::test]
 async fn a_late_list_ends_no_newer_connection() {
     let bench = Bench::new(|_| {});
