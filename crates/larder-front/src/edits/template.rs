@@ -1,6 +1,6 @@
-//! Templates: text with placeholders for facts about a request, for header rules and redirects.
+//! Templates: text with variables for facts about a request, for header rules and redirects.
 //!
-//! `{name}` is a placeholder; `{{` and `}}` are literal braces. All placeholders of a [`KeyTemplate`] are allowed
+//! `{name}` is a variable; `{{` and `}}` are literal braces. All variables of a [`KeyTemplate`] are allowed
 //! (`{method}`, `{host}`, `{path}`, `{path:2..}`, `{extension}`, `{query}`, `{query:a}`, `{header:name}`,
 //! `{cookie:name}`), and:
 //!
@@ -39,7 +39,7 @@ pub enum TemplateStage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placeholder {
+enum Variable {
     Client,
     ClientPort,
     HostName,
@@ -55,29 +55,29 @@ enum Placeholder {
     Cache,
 }
 
-const PLACEHOLDERS: [(&str, Placeholder, TemplateStage); 13] = [
-    ("client", Placeholder::Client, TemplateStage::DirectReply),
-    ("client_port", Placeholder::ClientPort, TemplateStage::DirectReply),
-    ("host_name", Placeholder::HostName, TemplateStage::DirectReply),
-    ("scheme", Placeholder::Scheme, TemplateStage::DirectReply),
-    ("request_id", Placeholder::RequestId, TemplateStage::DirectReply),
-    ("route", Placeholder::Route, TemplateStage::DirectReply),
-    ("class", Placeholder::Class, TemplateStage::DirectReply),
-    ("policy", Placeholder::Policy, TemplateStage::DirectReply),
-    ("target", Placeholder::Target, TemplateStage::DirectReply),
-    ("node", Placeholder::Node, TemplateStage::Request),
-    ("reason", Placeholder::Reason, TemplateStage::Request),
-    ("status", Placeholder::Status, TemplateStage::Reply),
-    ("cache", Placeholder::Cache, TemplateStage::Reply),
+const VARIABLES: [(&str, Variable, TemplateStage); 13] = [
+    ("client", Variable::Client, TemplateStage::DirectReply),
+    ("client_port", Variable::ClientPort, TemplateStage::DirectReply),
+    ("host_name", Variable::HostName, TemplateStage::DirectReply),
+    ("scheme", Variable::Scheme, TemplateStage::DirectReply),
+    ("request_id", Variable::RequestId, TemplateStage::DirectReply),
+    ("route", Variable::Route, TemplateStage::DirectReply),
+    ("class", Variable::Class, TemplateStage::DirectReply),
+    ("policy", Variable::Policy, TemplateStage::DirectReply),
+    ("target", Variable::Target, TemplateStage::DirectReply),
+    ("node", Variable::Node, TemplateStage::Request),
+    ("reason", Variable::Reason, TemplateStage::Request),
+    ("status", Variable::Status, TemplateStage::Reply),
+    ("cache", Variable::Cache, TemplateStage::Reply),
 ];
 
-/// Placeholders shared with key templates.
-const KEY_PLACEHOLDERS: [&str; 7] = ["method", "host", "path", "extension", "query", "header", "cookie"];
+/// Variables shared with key templates.
+const KEY_VARIABLES: [&str; 7] = ["method", "host", "path", "extension", "query", "header", "cookie"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Box<[u8]>),
-    Placeholder(Placeholder),
+    Variable(Variable),
     Key(KeyTemplate),
 }
 
@@ -103,7 +103,7 @@ impl Template {
         &self.text
     }
 
-    /// Returns its text, if it has no placeholders.
+    /// Returns its text, if it has no variables.
     pub(super) fn constant(&self) -> Option<&[u8]> {
         match &*self.pieces {
             [] => Some(b""),
@@ -120,7 +120,7 @@ impl Template {
         })
     }
 
-    /// Returns the literal text at its start; empty if it starts with a placeholder.
+    /// Returns the literal text at its start; empty if it starts with a variable.
     pub(super) fn first_text(&self) -> &[u8] {
         match self.pieces.first() {
             Some(Piece::Text(text)) => text,
@@ -134,7 +134,7 @@ impl Template {
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text),
-                Piece::Placeholder(placeholder) => write_placeholder(*placeholder, facts, out),
+                Piece::Variable(variable) => write_variable(*variable, facts, out),
                 Piece::Key(key) => key.render(&facts.head, out),
             }
             if out.len() - start > VALUE_BYTES_MAX {
@@ -153,9 +153,9 @@ impl fmt::Display for Template {
 }
 
 fn piece(name: &str, braced: &str, stage: TemplateStage) -> Result<Piece, EditError> {
-    if let Some((_, placeholder, from)) = PLACEHOLDERS.iter().find(|(facts, ..)| *facts == name) {
+    if let Some((_, variable, from)) = VARIABLES.iter().find(|(facts, ..)| *facts == name) {
         return match stage >= *from {
-            true => Ok(Piece::Placeholder(*placeholder)),
+            true => Ok(Piece::Variable(*variable)),
             false => Err(EditError::new(
                 format!("{braced} is not known yet"),
                 match from {
@@ -168,8 +168,8 @@ fn piece(name: &str, braced: &str, stage: TemplateStage) -> Result<Piece, EditEr
         };
     }
     let base = name.split_once(':').map_or(name, |(base, _)| base);
-    if !KEY_PLACEHOLDERS.contains(&base) {
-        let own: Vec<String> = PLACEHOLDERS
+    if !KEY_VARIABLES.contains(&base) {
+        let own: Vec<String> = VARIABLES
             .iter()
             .filter(|(.., from)| stage >= *from)
             .map(|(name, ..)| format!("{{{name}}}"))
@@ -191,24 +191,24 @@ fn piece(name: &str, braced: &str, stage: TemplateStage) -> Result<Piece, EditEr
     })
 }
 
-fn write_placeholder(placeholder: Placeholder, facts: &RequestFacts<'_>, out: &mut Vec<u8>) {
+fn write_variable(variable: Variable, facts: &RequestFacts<'_>, out: &mut Vec<u8>) {
     // Writing to a vector does not fail.
-    let _ = match placeholder {
-        Placeholder::Client => facts
+    let _ = match variable {
+        Variable::Client => facts
             .client
             .map_or(Ok(()), |client| out.write_all(AddressText::new(client.ip().to_canonical()).as_bytes())),
-        Placeholder::ClientPort => facts.client.map_or(Ok(()), |client| write!(out, "{}", client.port())),
-        Placeholder::HostName => out.write_all(&facts.head.host_name().to_ascii_lowercase()),
-        Placeholder::Scheme => out.write_all(facts.scheme().as_bytes()),
-        Placeholder::RequestId => out.write_all(facts.request_id.unwrap_or_default()),
-        Placeholder::Route => out.write_all(facts.route.as_bytes()),
-        Placeholder::Class => out.write_all(facts.class.as_bytes()),
-        Placeholder::Policy => out.write_all(facts.policy.as_bytes()),
-        Placeholder::Target => write!(out, "{}", facts.target),
-        Placeholder::Node => out.write_all(facts.node.unwrap_or_default().as_bytes()),
-        Placeholder::Reason => out.write_all(facts.reason.unwrap_or_default().as_bytes()),
-        Placeholder::Status => facts.status.map_or(Ok(()), |status| write!(out, "{status}")),
-        Placeholder::Cache => out.write_all(facts.cache.unwrap_or_default().as_bytes()),
+        Variable::ClientPort => facts.client.map_or(Ok(()), |client| write!(out, "{}", client.port())),
+        Variable::HostName => out.write_all(&facts.head.host_name().to_ascii_lowercase()),
+        Variable::Scheme => out.write_all(facts.scheme().as_bytes()),
+        Variable::RequestId => out.write_all(facts.request_id.unwrap_or_default()),
+        Variable::Route => out.write_all(facts.route.as_bytes()),
+        Variable::Class => out.write_all(facts.class.as_bytes()),
+        Variable::Policy => out.write_all(facts.policy.as_bytes()),
+        Variable::Target => write!(out, "{}", facts.target),
+        Variable::Node => out.write_all(facts.node.unwrap_or_default().as_bytes()),
+        Variable::Reason => out.write_all(facts.reason.unwrap_or_default().as_bytes()),
+        Variable::Status => facts.status.map_or(Ok(()), |status| write!(out, "{status}")),
+        Variable::Cache => out.write_all(facts.cache.unwrap_or_default().as_bytes()),
     };
 }
 
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_are_filled_in() {
+    fn variables_are_filled_in() {
         for (text, expected) in [
             ("", ""),
             ("plain", "plain"),

@@ -232,7 +232,7 @@ impl Edge {
             let event = lock(&self.events).pop_front();
             match event {
                 Some(EdgeEvent::Input(input)) => {
-                    drop(self.drive(&mut machine, self.decider.clock.now(), input))
+                    drop(self.drive(&mut machine, self.decider.clock.now(), input));
                 }
                 Some(EdgeEvent::Later(key, packet)) => {
                     let node = machine.connection(key).map(|connection| connection.decision.node);
@@ -383,7 +383,7 @@ impl Edge {
                 }
             }
             Mechanism::Relay | Mechanism::Splice => {
-                self.accept_here(key, generation, delivery, Some(Ok(started)))
+                self.accept_here(key, generation, delivery, Some(Ok(started)));
             }
         }
     }

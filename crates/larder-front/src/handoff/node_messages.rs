@@ -75,8 +75,8 @@ impl Edge {
         if mixed {
             tracing::error!(
                 node = node.index(),
-                "another switch hands over to the node by `cookie` at this listen address, with the same `secret`, and this one \
-                 by `repair`: give both one `mechanism`, or `secret`s of their own. It is relayed"
+                "handoff off for the node: another switch uses `cookie` at this listen address with the same `secret`, and \
+                 this one `repair`: set one `mechanism` on both, or different secrets"
             );
         }
         if accepts_all(accepted, self.services.len()) && !mixed {
@@ -137,7 +137,7 @@ impl Edge {
     fn set_shutdown(&self, node: NodeId, change: impl FnOnce(NodeShutdown) -> NodeShutdown) {
         if let Some(node) = self.decider.nodes.get(node) {
             self.decider.change_condition(&node, "the node itself", |condition| {
-                condition.shutdown = change(condition.shutdown)
+                condition.shutdown = change(condition.shutdown);
             });
         }
     }
@@ -163,7 +163,7 @@ impl Edge {
             }
             FromNode::Where(question) => self.answer_locate(node, &question),
             FromNode::Leave(connection) => {
-                drop(self.handle_input(Input::Leave { node, key: connection.into() }))
+                drop(self.handle_input(Input::Leave { node, key: connection.into() }));
             }
             FromNode::Move(handoff) => {
                 let Handoff { connection, first_seq, checkpoint, request, .. } = handoff;
@@ -172,7 +172,7 @@ impl Edge {
             }
             FromNode::Ending => self.node_shutting_down(node),
             FromNode::Stay(connection) => {
-                drop(self.handle_input(Input::Stay { node, key: connection.into() }))
+                drop(self.handle_input(Input::Stay { node, key: connection.into() }));
             }
             // Lists are handled by `handle_connection_list`.
             FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}

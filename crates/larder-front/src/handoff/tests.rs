@@ -589,30 +589,3 @@ async fn a_refusal_comes_with_its_connection() {
     assert!(matches!(outcome, Some(Err(Refusal::Deadline))), "{outcome:?}");
     assert_eq!(bench.edge.decider.dispatcher.queued(), 0);
 }
-
-#[tokio::test]
-async fn a_connection_without_a_cookie_node_is_relayed_with_its_decision() {
-    let bench = Bench::new(|_| {});
-    for node in [NodeId(0), NodeId(1)] {
-        bench.edge.channels.set_bits(node, 0);
-    }
-    bench.punt(key(1), true, 1, GET);
-    let placed =
-        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
-    assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "channel"));
-    assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1);
-    drop(placed);
-    assert_eq!(bench.load(), 0);
-}
-
-#[tokio::test]
-async fn decisions_by_fields_are_not_reused_by_the_plane() {
-    let bench = Bench::new(|config| {
-        config.key = "{host}{path}{header:accept-language}".parse().expect("a template");
-    });
-    bench.punt(key(1), true, 1, GET);
-    assert!(bench.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
-    let turns = Bench::new(|config| config.settings.policy = PolicyKind::Rr);
-    turns.punt(key(1), true, 1, GET);
-    assert!(turns.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
-}

@@ -227,7 +227,7 @@ fn happen(
         Some(Event::LinkDown(peer, LinkDirection::Outbound)) => {
             _ = known(names, &peer.name).inspect(|name| machine.down(name))
         }
-        // Its load becomes unknown when nothing arrives for a while.
+        // The machine forgets the load of the peer after a while without messages.
         Some(Event::LinkDown(_, LinkDirection::Inbound)) => {}
         Some(Event::Message(peer, message)) => {
             let Some(name) = known(names, &peer.name) else { return };

@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use larder_front::{
-    DirectReply, ContentCoding, Compression, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting, PathRewrite,
-    RequestId, SameSite, MessageKind, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
+    Compression, ContentCoding, DirectReply, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting,
+    MessageKind, PathRewrite, RequestId, SameSite, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
 use super::error::Fault;
@@ -156,7 +156,8 @@ fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression>, Fault> {
         let coding = ContentCoding::ALL.into_iter().find(|coding| coding.name() == name);
         codings.push(coding.ok_or_else(|| {
             let what = format!("unknown coding '{}'", name.escape_debug());
-            Fault::new(format!("{at}.codings"), what).hint(suggest(name, &ContentCoding::ALL.map(ContentCoding::name)))
+            Fault::new(format!("{at}.codings"), what)
+                .hint(suggest(name, &ContentCoding::ALL.map(ContentCoding::name)))
         })?);
     }
     let min = raw.min.0.get();
@@ -263,8 +264,10 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
         _ => None,
     };
     hedge_or_stick(at, edits.hedge.is_some(), edits.sticky.is_some())?;
-    let all_answered =
-        matches!(edits.answer, Some(DirectReply::Respond { .. } | DirectReply::Redirect { secure: None, .. }));
+    let all_answered = matches!(
+        edits.answer,
+        Some(DirectReply::Respond { .. } | DirectReply::Redirect { secure: None, .. })
+    );
     if all_answered && (edits.rewrite.is_some() || !edits.request_fields.is_empty()) {
         let key = if edits.rewrite.is_some() { "rewrite" } else { "request_headers" };
         let what = "has nothing to do: the switch answers all requests of this route itself";

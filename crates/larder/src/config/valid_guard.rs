@@ -64,7 +64,11 @@ pub(super) fn guard(at: &str, raw: &RawGuard) -> Result<Option<RouteGuard>, Faul
 }
 
 /// The guard of a route: its own, that of the route whose share it takes, or that of `[switch]`.
-pub(super) fn guard_of_route(at: &str, raw: &RawRoute, switch: &RawSwitch) -> Result<Option<RouteGuard>, Fault> {
+pub(super) fn guard_of_route(
+    at: &str,
+    raw: &RawRoute,
+    switch: &RawSwitch,
+) -> Result<Option<RouteGuard>, Fault> {
     if let Some(own) = &raw.guard {
         return guard(&format!("{at}.guard"), own);
     }

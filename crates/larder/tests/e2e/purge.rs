@@ -129,8 +129,8 @@ fn a_switch_has_all_its_nodes_purge_and_says_which_have_not() {
     let error = |at: usize| report["nodes"][at]["error"].as_str().unwrap_or_default().to_owned();
     assert_eq!((error(0), &report["nodes"][0]["removed"]), (String::new(), &1.into()));
     assert!(error(1).contains("404") && error(1).contains("purge_token"), "{report}");
-    assert!(error(2).contains("no connection"), "{report}");
-    assert!(error(3).contains("no larder node"), "{report}");
+    assert!(error(2).contains("cannot connect"), "{report}");
+    assert!(error(3).contains("not a larder node"), "{report}");
     let metrics = String::from_utf8(get(some.admin.unwrap(), "/metrics").body).unwrap();
     assert!(metrics.contains("larder_switch_purges_total{outcome=\"failed\"} 1"), "{metrics}");
 }

@@ -138,3 +138,15 @@ async fn gates_use_the_thresholds_in_effect() {
     let (_, learned) = bench.edge.decider.dispatcher.thresholds_of(larder_core::RouteId(1));
     assert!(learned < 65 && limit() == learned, "{learned}");
 }
+
+#[tokio::test]
+async fn decisions_by_fields_are_not_reused_by_the_plane() {
+    let bench = Bench::new(|config| {
+        config.key = "{host}{path}{header:accept-language}".parse().expect("a template");
+    });
+    bench.punt(key(1), true, 1, GET);
+    assert!(bench.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
+    let turns = Bench::new(|config| config.settings.policy = PolicyKind::Rr);
+    turns.punt(key(1), true, 1, GET);
+    assert!(turns.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
+}

@@ -196,3 +196,18 @@ async fn a_late_list_ends_no_newer_connection() {
     bench.reconcile(node, &none, asked + Duration::from_secs(9));
     assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (0, 1));
 }
+
+#[tokio::test]
+async fn a_connection_without_a_cookie_node_is_relayed_with_its_decision() {
+    let bench = Bench::new(|_| {});
+    for node in [NodeId(0), NodeId(1)] {
+        bench.edge.channels.set_bits(node, 0);
+    }
+    bench.punt(key(1), true, 1, GET);
+    let placed =
+        bench.edge.take_pending_accept(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!((placed.delivery.mechanism, placed.delivery.reason.name()), (Mechanism::Relay, "channel"));
+    assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1);
+    drop(placed);
+    assert_eq!(bench.load(), 0);
+}
