@@ -1,7 +1,8 @@
 //! The live content node: HTTP/1 and HTTP/2 in front of a bounded memory cache in front of a store.
 //!
 //! ```text
-//! client -> server -> larder_http::relay -> requests -> node -> memory (larder_core::cache decides what stays) -> store: directory | model
+//! client -> accept -> larder_http::relay -> service -> contents -> memory (larder_core::cache decides what stays) -> store: directory | model
+//!                                                                                                                 or origin
 //! ```
 //!
 //! [`Node::new`] takes a [`NodeConfig`], [`Node::serve`] a listening socket and a future that ends it. [`Node::change`] tells a

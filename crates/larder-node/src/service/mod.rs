@@ -1,9 +1,9 @@
-//! What is done with one request: admission, the node's own paths, contents, here or by a peer.
+//! The handling of one request: admission, the node's own paths, contents, here or by a peer.
 
 mod admission;
-mod at_once;
 mod own;
 mod peers;
+mod plain_hits;
 mod tracked_body;
 
 pub(crate) use admission::Admission;
@@ -23,11 +23,11 @@ use crate::terms::CurrentTerms;
 use ::http::header::{self, HeaderValue};
 use ::http::{Method, Request, Response, StatusCode};
 use admission::Admitted;
-use at_once::PlainHits;
 use larder_http::h1::RequestHead;
 use larder_http::relay::{Answer, InterimSender, RequestBody};
 use larder_spans::Tracer;
 pub(crate) use own::OwnPaths;
+use plain_hits::PlainHits;
 use std::sync::Arc;
 use std::time::Instant;
 use tracked_body::TrackedBody;
