@@ -5,20 +5,20 @@
 
 #![no_main]
 
-use larder_load::wire::reply::{ReplyReader, Step};
+use larder_load::wire::reply::{ReadStatus, ReplyReader};
 use libfuzzer_sys::fuzz_target;
 
 type Outcome = (bool, u16, u64, bool);
 
 fn read(text: &[u8], cut: usize) -> Option<Outcome> {
     let mut reader = ReplyReader::new();
-    let mut step = Step::More;
+    let mut step = ReadStatus::More;
     for piece in text.chunks(cut) {
         step = reader.feed(piece).ok()?;
     }
     assert!(reader.body_bytes() <= text.len() as u64);
-    assert!(step == Step::More || reader.skippable() == 0);
-    Some((step == Step::Done, reader.status(), reader.body_bytes(), reader.keep_alive()))
+    assert!(step == ReadStatus::More || reader.skippable() == 0);
+    Some((step == ReadStatus::Done, reader.status(), reader.body_bytes(), reader.keep_alive()))
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,15 +1,15 @@
-//! Clients as they act: sockets, timers, and the two ways of driving them.
+//! The client side of a run: connections, timers, and the closed and open loops.
 
-pub(crate) mod alarm;
 pub(crate) mod closed;
 pub(crate) mod connection;
+pub(crate) mod cpu;
 pub(crate) mod deadline;
-pub(crate) mod line;
 pub(crate) mod open;
 pub(crate) mod sender;
-pub(crate) mod usage;
+pub(crate) mod slot;
+pub(crate) mod timer;
 
-/// Waits for tasks that nothing cancels. A panic in one of them goes on in the caller.
+/// Waits for tasks. A panic of a task is resumed in the caller.
 pub(crate) async fn join_all(tasks: Vec<tokio::task::JoinHandle<()>>) {
     for task in tasks {
         if let Err(error) = task.await

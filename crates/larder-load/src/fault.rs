@@ -1,4 +1,4 @@
-//! How a request can fail, by kind.
+//! Kinds of failed requests.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// No connection could be made: refused, unreachable, out of ports.
+    /// The connection could not be opened: refused, unreachable, or out of ports.
     Connect,
-    /// The time limit of the request passed, connecting included.
+    /// The request's timeout passed, which includes the time to connect.
     Timeout,
-    /// The connection was reset or broke before the reply was complete.
+    /// The connection was reset before the reply was complete.
     Reset,
-    /// The connection was closed before any byte of a reply, on a connection that was not a stale kept-alive one.
+    /// The connection was closed before the first byte of a reply, and it was not a stale kept-alive connection.
     NoReply,
     /// The connection was closed before the announced end of the body.
     ShortBody,
-    /// The bytes that came are no HTTP/1 reply.
+    /// The bytes received are not an HTTP/1 reply.
     BadReply,
     /// A complete reply with a 4xx status.
     Status4xx,
@@ -28,7 +28,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every kind, in the order of reports.
+    /// All kinds, in the order of reports.
     pub const ALL: [Self; 9] = [
         Self::Connect,
         Self::Timeout,
@@ -41,7 +41,7 @@ impl Fault {
         Self::WrongSize,
     ];
 
-    /// The word that stands for the kind in reports.
+    /// The kind's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

@@ -1,23 +1,21 @@
-//! When each request is meant to be sent.
+//! Schedules: the intended send time of each request.
 //!
-//! An open-loop client sends by a schedule, whether or not earlier answers have come. The schedule is a pure
-//! function from a request's number to its intended time, so that it neither drifts nor forgives: a request sent
-//! late is still timed from the moment it was due (the correction for coordinated omission; Gil Tene, wrk2). The
-//! shape, a pacer asked for the next time and never a loop of sleeps, is vegeta's.
+//! An open-loop client sends by a schedule, whether or not earlier replies have arrived. The schedule is a pure function from
+//! a request's number to its intended time. So it does not drift, and the latency of a request that is sent late still counts
+//! from the time it was due (the correction for coordinated omission; Gil Tene, wrk2). The interface, a pacer that is asked
+//! for the next time, follows vegeta.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Highest rate a constant schedule may have, requests per second.
+/// Maximum rate of a constant schedule, in requests per second.
 pub const RATE_MAX: f64 = 10_000_000.0;
-/// Lowest rate a constant schedule may have, requests per second: one in about eleven days.
+/// Minimum rate of a constant schedule, in requests per second: one in about eleven days.
 pub const RATE_MIN: f64 = 0.000_001;
-/// Largest factor by which a trace may be sped up; its inverse is the smallest.
+/// Maximum factor by which a trace may be sped up; the minimum is its inverse.
 pub const SPEEDUP_MAX: f64 = 1_000_000.0;
 
-/// A schedule: request number to intended send time, measured from the start of the run.
-///
-/// Times never decrease with the number.
+/// A schedule: maps request numbers to intended send times, from the start of the run. Times never decrease with the number.
 #[derive(Clone, Debug)]
 pub struct Pacer(Schedule);
 
@@ -27,7 +25,7 @@ enum Schedule {
     Trace { at: Arc<[Duration]>, pass: Duration },
 }
 
-/// Why a schedule cannot be made.
+/// Why a schedule is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PacerError {
     /// The rate is outside [`RATE_MIN`]..=[`RATE_MAX`], or not a number.
@@ -36,13 +34,13 @@ pub enum PacerError {
     /// The factor is outside 1/[`SPEEDUP_MAX`]..=[`SPEEDUP_MAX`], or not a number.
     #[error("speedup {0} is not within 1/{SPEEDUP_MAX} to {SPEEDUP_MAX}")]
     Speedup(f64),
-    /// A trace schedule without any request.
+    /// The trace has no requests.
     #[error("the trace has no times")]
     NoTimes,
 }
 
 impl Pacer {
-    /// Equal gaps: request `i` at `i / per_s`.
+    /// A schedule with equal gaps: request `i` is due at `i / per_s`.
     ///
     /// # Errors
     /// [`PacerError::Rate`].
@@ -53,13 +51,13 @@ impl Pacer {
         Ok(Self(Schedule::Constant { per_s }))
     }
 
-    /// A trace's own times, counted from its first and divided by `speedup`.
+    /// A schedule with the times of a trace, counted from its first and divided by `speedup`.
     ///
-    /// Logs note the second a request *ended* in, so neighbours may be out of order and hundreds may share one
-    /// time. A time before its predecessor's counts as its predecessor's. Requests that share a time are spread
-    /// evenly up to the next time, but over no more than `resolution` (zero: they are sent together).
+    /// Logs contain the second in which a request *ended*, so times may be out of order, and hundreds of requests may have the
+    /// same time. A time before its predecessor's is raised to that. Requests with equal times are spread evenly up to the
+    /// next time, but over at most `resolution` (zero: they are sent together).
     ///
-    /// When more requests are asked for than the trace has, it starts again one mean gap after its last request.
+    /// If the run has more requests than the trace, the trace is repeated one mean gap after its last request.
     ///
     /// # Errors
     /// [`PacerError::Speedup`], [`PacerError::NoTimes`].
@@ -79,7 +77,7 @@ impl Pacer {
         }
         let span = at.last().copied().unwrap_or_default();
         let gaps = u32::try_from(at.len().saturating_sub(1)).unwrap_or(u32::MAX).max(1);
-        // A trace that is over at once would repeat without end in no time.
+        // At least 1 us, because a trace of length zero would repeat endlessly at one time.
         let pass = span.saturating_add(span / gaps).max(Duration::from_micros(1));
         Ok(Self(Schedule::Trace { at: at.into(), pass }))
     }
@@ -98,7 +96,7 @@ impl Pacer {
         }
     }
 
-    /// The rate asked for, requests per second; of a trace, its mean over a whole pass.
+    /// Requests per second of the schedule; for a trace, the mean over one pass.
     pub fn mean_rate(&self) -> f64 {
         match &self.0 {
             Schedule::Constant { per_s } => *per_s,
@@ -107,7 +105,7 @@ impl Pacer {
     }
 }
 
-/// Spreads each run of equal times evenly towards the next time.
+/// Spreads each group of equal times evenly towards the next time.
 fn spread(at: &mut [Duration], resolution: Duration) {
     if resolution.is_zero() {
         return;
@@ -131,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn equal_times_are_spread_up_to_the_next_time_and_no_further_than_the_resolution() {
+    fn equal_times_are_spread_up_to_the_next_time_and_at_most_over_the_resolution() {
         let times = [10, 10, 10, 10, 11, 11, 20].map(Duration::from_secs);
         let pacer = Pacer::trace(&times, 1.0, Duration::from_secs(1)).unwrap();
         let millis: Vec<u128> = (0..7).map(|i| pacer.at(i).as_millis()).collect();
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_begins_again_one_mean_gap_after_its_end() {
+    fn a_trace_repeats_one_mean_gap_after_its_end() {
         let times = [0, 4, 6].map(Duration::from_secs);
         let pacer = Pacer::trace(&times, 2.0, Duration::ZERO).unwrap();
         let millis: Vec<u128> = (0..5).map(|i| pacer.at(i).as_millis()).collect();
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_schedules_are_refused() {
+    fn invalid_schedules_are_refused() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
             assert!(Pacer::constant(rate).is_err(), "{rate}");
         }
@@ -169,7 +167,7 @@ mod tests {
             let pacer = Pacer::constant(rate).unwrap();
             let at = pacer.at(number).as_secs_f64();
             let exact = number as f64 / rate;
-            // One nanosecond, or the precision of the numbers themselves.
+            // One nanosecond, or the precision of the floating-point numbers.
             prop_assert!((at - exact).abs() <= 1e-9f64.max(exact * 1e-12));
             prop_assert!(pacer.at(number + 1) >= pacer.at(number));
         }

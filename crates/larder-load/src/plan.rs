@@ -1,4 +1,4 @@
-//! What to send, when, and for how long. [`Plan`] is what a caller fills in; it is checked once, before a run.
+//! The plan of a run: requests, schedule, length. A caller fills in a [`Plan`], which is checked once before the run.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use std::time::Duration;
 
 use crate::pacer::{Pacer, PacerError};
 
-/// Longest target, bytes.
+/// Longest target. Bytes.
 pub const TARGET_BYTES_MAX: usize = 65_536;
-/// Most clients or connections of a run.
+/// Maximum clients or connections of a run.
 pub const CONNECTIONS_MAX: u32 = 1_000_000;
-/// Most further addresses of a run.
-pub const OTHERS_MAX: usize = 1_023;
-/// Most threads of a run.
+/// Maximum additional addresses of a run.
+pub const OTHER_ADDRESSES_MAX: usize = 1_023;
+/// Maximum threads of a run.
 pub const THREADS_MAX: u32 = 256;
-/// Longest limit for one request.
+/// Longest timeout of a request.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
-/// Most bytes of extra request headers.
+/// Maximum size of the request headers after the request line. Bytes.
 pub const HEADERS_BYTES_MAX: usize = 32_768;
 
 /// When requests are sent.
 #[derive(Clone, Debug)]
 pub enum Arrivals {
-    /// Each of `clients` (1..=[`CONNECTIONS_MAX`]) keeps one request outstanding: the next is sent when the answer
-    /// is complete. Finds the highest throughput; its latencies say little, as a slow server slows the asking too.
+    /// Each of `clients` (1..=[`CONNECTIONS_MAX`]) keeps one request outstanding: it sends the next when the reply is complete.
+    /// Measures the maximum throughput. Its latencies mean little, because a slow server also slows the clients.
     Closed {
         /// Number of clients.
         clients: u32,
     },
-    /// Requests are due at a fixed rate whatever the answers do.
+    /// Requests are due at a fixed rate, independent of the replies.
     OpenConstant {
         /// Requests per second.
         rate: f64,
     },
     /// Requests are due at the times of the trace.
     OpenTrace {
-        /// Time of each element of [`Plan::order`]; only differences count.
+        /// Time of each element of [`Plan::order`]; only differences matter.
         times: Arc<[Duration]>,
-        /// Factor by which the trace runs faster than it was recorded.
+        /// Factor by which the trace is replayed faster than recorded.
         speedup: f64,
-        /// Resolution of the times: requests that share one are spread over up to this span. Zero: not spread.
+        /// Resolution of the times. Requests with equal times are spread over at most this span; zero disables spreading.
         resolution: Duration,
     },
 }
@@ -66,13 +66,13 @@ impl Arrivals {
     }
 }
 
-/// What happens to a connection after a reply.
+/// Use of a connection after a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reuse {
-    /// It carries the next request, if the server allows it.
+    /// The connection carries the next request, if the server allows it.
     #[default]
     KeepAlive,
-    /// It is closed; `Connection: close` is sent.
+    /// The connection is closed; requests have `Connection: close`.
     PerRequest,
 }
 
@@ -87,7 +87,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// As it is sent.
+    /// The method's name in the request line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -96,79 +96,81 @@ impl Method {
     }
 }
 
-/// Ends a run early from outside. Clones share the switch.
+/// Handle that ends a run early. Clones control the same run.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopHandle(Arc<AtomicBool>);
 
-impl Stop {
-    /// No request is sent from now on; those under way are waited for.
+impl StopHandle {
+    /// Stops sending. Requests in flight finish.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Stop::stop`] was called.
-    pub fn stopped(&self) -> bool {
+    /// Whether [`StopHandle::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A whole run.
+/// The plan of a run.
 ///
-/// Request number `i` asks for `targets[order[i % order.len()]]`. Numbers are handed out in order to whichever
-/// client is free next, so that the order of a trace is kept across clients.
+/// Request number `i` requests `targets[order[i % order.len()]]`. Numbers are assigned in order to the next free client, so
+/// that the order of a trace is kept across clients.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where to connect to.
+    /// The server's address.
     pub address: SocketAddr,
-    /// Further addresses of the same site, at most [`OTHERS_MAX`]: requests go to `address` and these in turn, as by
-    /// round-robin DNS. Each client has a connection to each.
-    pub others: Vec<SocketAddr>,
+    /// Additional addresses of the same site, at most [`OTHER_ADDRESSES_MAX`]. Requests go to all addresses in turn, as with
+    /// round-robin DNS. Each client has a connection to each address.
+    pub other_addresses: Vec<SocketAddr>,
     /// The `Host` header.
     pub host: String,
-    /// What can be asked for, as sent in the request line. See [`crate::target::wire`] for names from logs.
+    /// Request targets, as sent in the request line. See [`crate::target::request_target`] for names from logs.
     pub targets: Arc<[String]>,
-    /// What is asked for, as indices into `targets`.
+    /// The sequence of requests, as indices into `targets`.
     pub order: Arc<[u32]>,
-    /// When.
+    /// The load model.
     pub arrivals: Arrivals,
-    /// Number of requests; beyond the order's length it starts again. `None`: once through the order, or without
-    /// limit if `duration` is given.
+    /// Number of requests; `order` is repeated if it is shorter. `None`: once through `order`, or no limit if `duration` is
+    /// given.
     pub requests: Option<u64>,
-    /// No request is sent after this long. `None`: no limit.
+    /// Time after which no request is sent. `None`: no limit.
     pub duration: Option<Duration>,
-    /// The first this many requests are sent but do not count.
+    /// Number of requests at the start that are sent but not counted.
     pub warmup_requests: u64,
-    /// Requests due before this time do not count either.
+    /// Requests due before this time are not counted either.
     pub warmup_time: Duration,
-    /// Limit for one request, from when a connection takes it up to its last byte; above 0, up to [`TIMEOUT_MAX`].
+    /// Timeout of a request, from the time a connection takes it to the last byte of the reply; above 0, up to
+    /// [`TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// Body size of each target. A reply with status 200 and another size is a fault.
+    /// Body size of each target. A reply with status 200 and another size has failed.
     pub expected_sizes: Option<Arc<[u64]>>,
-    /// What happens to a connection after a reply.
+    /// Use of a connection after a reply.
     pub reuse: Reuse,
-    /// Open loop only: most connections at a time. Requests that find none free wait, and their latency shows it.
+    /// Open loop only: maximum concurrent connections. A request that finds none free waits, and the wait is part of its
+    /// latency.
     pub connections_max: u32,
-    /// Threads that drive the clients, 1..=[`THREADS_MAX`]. With one, requests leave exactly in order.
+    /// Client threads, 1..=[`THREADS_MAX`]. With one thread, requests are sent exactly in order.
     pub threads: u32,
     /// The request method.
     pub method: Method,
-    /// Further request headers.
+    /// Additional request headers.
     pub headers: Vec<(String, String)>,
-    /// How many nodes are expected to answer. Nodes that never do count in the imbalance only if this is given.
+    /// Number of nodes expected to reply. Without it, the imbalance ignores nodes that never reply.
     pub nodes_expected: Option<u32>,
-    /// Length of a row of the timeline, at least 1 ms; doubles when the run outgrows it.
+    /// Initial interval of the timeline, at least 1 ms. It doubles when the number of rows reaches its limit.
     pub timeline_interval: Duration,
     /// Ends the run early.
-    pub stop: Stop,
+    pub stop: StopHandle,
 }
 
 impl Plan {
-    /// A closed loop of 64 clients, once through `order`, of which the first third warms up; 30 s per request.
+    /// A closed loop of 64 clients, once through `order` with the first third as warm-up, and a timeout of 30 s.
     pub fn new(address: SocketAddr, host: &str, targets: Arc<[String]>, order: Arc<[u32]>) -> Self {
         let warmup_requests = order.len() as u64 / 3;
         Self {
             address,
-            others: Vec::new(),
+            other_addresses: Vec::new(),
             host: host.to_owned(),
             targets,
             order,
@@ -186,11 +188,11 @@ impl Plan {
             headers: Vec::new(),
             nodes_expected: None,
             timeline_interval: Duration::from_secs(1),
-            stop: Stop::default(),
+            stop: StopHandle::default(),
         }
     }
 
-    /// Clients of a closed loop, or most senders of an open one: each has a connection to each address.
+    /// Number of clients of a closed loop, or maximum senders of an open one. Each has a connection to each address.
     pub fn senders(&self) -> u32 {
         match self.arrivals {
             Arrivals::Closed { clients } => clients,
@@ -198,18 +200,18 @@ impl Plan {
         }
     }
 
-    /// Most connections the run may hold at a time.
+    /// Maximum concurrent connections of the run.
     pub fn connections(&self) -> u32 {
-        self.senders().saturating_mul(u32::try_from(self.others.len() + 1).unwrap_or(u32::MAX))
+        self.senders().saturating_mul(u32::try_from(self.other_addresses.len() + 1).unwrap_or(u32::MAX))
     }
 
-    pub(crate) fn check(self) -> Result<Job, PlanError> {
+    pub(crate) fn check(self) -> Result<CheckedPlan, PlanError> {
         self.check_targets()?;
         self.check_limits()?;
         let total = self.requests.or_else(|| self.duration.is_none().then_some(self.order.len() as u64));
         let pacer = self.arrivals.pacer()?;
         let tail = request_tail(&self.host, &self.headers, self.reuse == Reuse::PerRequest)?;
-        Ok(Job { plan: self, total, pacer, tail })
+        Ok(CheckedPlan { plan: self, total, pacer, tail })
     }
 
     fn check_targets(&self) -> Result<(), PlanError> {
@@ -240,7 +242,7 @@ impl Plan {
         let limit = |what, value: u64, max: u64| {
             if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Limit { what, value, max }) }
         };
-        limit("addresses", self.others.len() as u64 + 1, OTHERS_MAX as u64 + 1)?;
+        limit("addresses", self.other_addresses.len() as u64 + 1, OTHER_ADDRESSES_MAX as u64 + 1)?;
         limit("connections", u64::from(self.connections()), u64::from(CONNECTIONS_MAX))?;
         limit("threads", u64::from(self.threads), u64::from(THREADS_MAX))?;
         limit("requests", self.requests.unwrap_or(1), 1 << 53)?;
@@ -249,7 +251,7 @@ impl Plan {
     }
 }
 
-/// Whether a target can stand in a request line.
+/// Checks that a target can be sent in a request line.
 pub(crate) fn check_target(target: &str) -> Result<(), PlanError> {
     let plain = target.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
     if plain && target.starts_with('/') && target.len() <= TARGET_BYTES_MAX {
@@ -258,7 +260,7 @@ pub(crate) fn check_target(target: &str) -> Result<(), PlanError> {
     Err(PlanError::Target(target.chars().take(80).collect()))
 }
 
-/// All of a request's head that is the same for every target. `close` asks for the connection's end.
+/// Builds the part of a request's head that follows the target. `close` adds `Connection: close`.
 pub(crate) fn request_tail(
     host: &str,
     headers: &[(String, String)],
@@ -296,9 +298,9 @@ fn header_value<'a>(name: &str, value: &'a str) -> Result<&'a str, PlanError> {
     if plain { Ok(value) } else { Err(PlanError::Header(name.chars().take(80).collect())) }
 }
 
-/// A plan that was checked, and what follows from it.
+/// A checked plan, with derived values.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct CheckedPlan {
     pub(crate) plan: Plan,
     /// Number of requests; `None` if only time limits the run.
     pub(crate) total: Option<u64>,
@@ -307,14 +309,14 @@ pub(crate) struct Job {
     tail: Vec<u8>,
 }
 
-impl Job {
-    /// Where request `number` goes: the place of the address, and the address.
+impl CheckedPlan {
+    /// The index of the address for request `number`, and the address.
     pub(crate) fn destination(&self, number: u64) -> (usize, SocketAddr) {
-        let place = (number % (self.plan.others.len() as u64 + 1)) as usize;
-        (place, place.checked_sub(1).map_or(self.plan.address, |other| self.plan.others[other]))
+        let index = (number % (self.plan.other_addresses.len() as u64 + 1)) as usize;
+        (index, index.checked_sub(1).map_or(self.plan.address, |other| self.plan.other_addresses[other]))
     }
 
-    /// Writes the head of request `number` in place of what `head` holds; returns the target's index.
+    /// Replaces the contents of `head` by the head of request `number`. Returns the target's index.
     pub(crate) fn write_request(&self, number: u64, head: &mut Vec<u8>) -> usize {
         let order = &self.plan.order;
         let target = order[(number % order.len() as u64) as usize] as usize;
@@ -327,53 +329,53 @@ impl Job {
     }
 }
 
-/// Why a plan cannot be run. The caller's to mend; trying again does not help.
+/// Why a plan is invalid. The caller must change it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// The order is empty.
-    #[error("there is nothing to ask for")]
+    #[error("the plan has no requests")]
     NoRequests,
-    /// A target is no origin-form path, has bytes that need escaping, or is too long.
+    /// A target is not in origin form, has bytes that need escaping, or is too long.
     #[error(
         "'{0}' cannot be sent as a target: it must begin with '/', be escaped, and have at most {TARGET_BYTES_MAX} bytes"
     )]
     Target(String),
-    /// The order names a target that does not exist.
-    #[error("the order names target {index}, of {targets}")]
+    /// The order contains an index without a target.
+    #[error("the order refers to target {index}, but there are {targets} targets")]
     Order {
-        /// The number found.
+        /// The index.
         index: u32,
-        /// How many targets there are.
+        /// Number of targets.
         targets: usize,
     },
-    /// Expected sizes must match the targets, and times the order, one to one.
-    #[error("a list has {len} entries where {expected} are needed")]
+    /// The number of expected sizes differs from that of the targets, or the number of times from that of the order.
+    #[error("a list has {len} entries, but {expected} are needed")]
     Lengths {
-        /// Entries found.
+        /// Number of entries.
         len: usize,
-        /// Entries needed.
+        /// Number of entries needed.
         expected: usize,
     },
-    /// A number is out of its range.
+    /// A number is out of range.
     #[error("{what}: {value} is not within 1 to {max}")]
     Limit {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// The largest possible.
+        /// The maximum.
         max: u64,
     },
-    /// A header would break the request, or is the client's own affair.
+    /// A header is malformed, or one that the client sets itself.
     #[error("header '{0}' cannot be set: malformed, or one that the client sets itself")]
     Header(String),
-    /// The factor on pauses is no number from 0 to 1,000.
+    /// The factor on pauses is not within 0 to 1,000.
     #[error("time scale {0} is not within 0 to 1000")]
     TimeScale(f64),
-    /// The rate at which users come is no number above 0 and up to 100,000.
+    /// The arrival rate of users is not above 0 and at most 100,000.
     #[error("a ramp of {0} users/s is not above 0 and at most 100000")]
     Ramp(f64),
-    /// The schedule is impossible.
+    /// The schedule is invalid.
     #[error(transparent)]
     Pacer(#[from] PacerError),
 }
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_followed_and_starts_again() {
+    fn the_order_is_followed_and_repeated() {
         let job = Plan { headers: vec![("X-A".into(), "b".into())], ..plan() }.check().unwrap();
         assert_eq!(job.total, Some(3));
         let mut head = Vec::new();
@@ -401,17 +403,17 @@ mod tests {
     #[test]
     fn requests_go_to_the_addresses_in_turn() {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let spread = Plan { others: vec![at(2), at(3)], ..plan() };
+        let spread = Plan { other_addresses: vec![at(2), at(3)], ..plan() };
         assert_eq!((spread.senders(), spread.connections()), (64, 192));
         let job = spread.check().unwrap();
-        let places: Vec<_> = (0..4).map(|number| job.destination(number)).collect();
-        assert_eq!(places, [(0, at(1)), (1, at(2)), (2, at(3)), (0, at(1))]);
-        let many = Plan { others: vec![at(2); OTHERS_MAX + 1], ..plan() };
+        let indices: Vec<_> = (0..4).map(|number| job.destination(number)).collect();
+        assert_eq!(indices, [(0, at(1)), (1, at(2)), (2, at(3)), (0, at(1))]);
+        let many = Plan { other_addresses: vec![at(2); OTHER_ADDRESSES_MAX + 1], ..plan() };
         assert!(matches!(many.check(), Err(PlanError::Limit { what: "addresses", .. })));
     }
 
     #[test]
-    fn a_duration_lifts_the_limit_of_one_pass() {
+    fn a_duration_replaces_the_limit_of_one_pass() {
         let timed = Plan { duration: Some(Duration::from_secs(1)), ..plan() };
         assert_eq!(timed.check().unwrap().total, None);
         let both = Plan { duration: Some(Duration::from_secs(1)), requests: Some(9), ..plan() };
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_a_request_is_refused() {
+    fn invalid_plans_are_refused() {
         let refused = |plan: Plan| plan.check().unwrap_err();
         for target in ["", "a", "/a b", "/a\r\nX: y", "/ä", "http://h/"] {
             let targets: Arc<[String]> = ["/".to_owned(), target.to_owned()].into();

@@ -1,4 +1,4 @@
-//! One run: threads out, tallies in, a report.
+//! Execution of a plan: starts the client threads, collects their results, and builds the report.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,31 +8,31 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use crate::client::sender::Bench;
-use crate::client::usage::{Spent, Usage};
+use crate::client::cpu::{CpuSample, CpuUsage};
+use crate::client::sender::SenderContext;
 use crate::client::{closed, open};
-use crate::limits::{TooFewFiles, make_room};
+use crate::file_limit::{FileLimitError, raise_file_limit};
 use crate::plan::{Plan, PlanError};
-use crate::report::{Frame, Report};
-use crate::shared::Shared;
+use crate::report::{Report, RunSummary};
+use crate::run_state::RunState;
 use crate::tally::Tally;
 
-/// Longest time a schedule may reach into the future; what is due later is due then.
+/// Longest time that a schedule may reach into the future. Later due times are reduced to it.
 pub const RUN_MAX: Duration = Duration::from_secs(400 * 86_400);
 
-/// How often progress is reported.
+/// Period of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest wait for the first connection, which shows whether there is a server at all.
+/// Maximum wait for the probe connection, which checks that there is a server.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Requests finished, well or not.
+    /// Finished requests, including failed ones.
     pub finished: u64,
-    /// How many of them failed.
+    /// Failed requests.
     pub failed: u64,
-    /// Requests of the whole run; `None` if only time limits it.
+    /// Requests of the whole run; `None` if the run is limited by time only.
     pub total: Option<u64>,
     /// Time since the start.
     pub elapsed: Duration,
@@ -40,92 +40,92 @@ pub struct Progress {
     pub measuring: bool,
 }
 
-/// Why a run gave no report.
+/// Why a run has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The plan is impossible. The caller's fault; trying again does not help.
+    /// The plan is invalid. The caller must change it.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Too few open files allowed. The operator's to raise.
+    /// The limit on open files is too low. The operator must raise it.
     #[error(transparent)]
-    Files(#[from] TooFewFiles),
-    /// Nothing accepts connections. The server's fault; trying again may help.
+    Files(#[from] FileLimitError),
+    /// The server does not accept connections. A retry may help.
     #[error("cannot connect to {address}")]
     Unreachable {
-        /// Where.
+        /// The server's address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The system refused a thread, a timer or a poll set.
+    /// A thread, a timer or a poll set could not be created.
     #[error("cannot start clients")]
     System(#[source] io::Error),
-    /// A thread of clients panicked: a bug here.
+    /// A client thread panicked, which is a bug of this crate.
     #[error("a client thread panicked")]
     Panicked,
 }
 
-/// What a thread hands back.
-struct Yield {
+/// The result of a client thread.
+struct ThreadResult {
     tally: Tally,
-    spent: Spent,
+    cpu_usage: CpuUsage,
 }
 
-/// Runs a plan to its end and reports. `progress` is called about ten times a second and must not block.
+/// Executes a plan and returns a report. `progress` is called about ten times a second and must not block.
 ///
-/// Dropping the future ends the clients at once; [`Plan::stop`] ends the run early with a report. Needs a tokio
-/// runtime with time and I/O, on which almost no work is done: clients have threads of their own.
+/// Dropping the future stops the clients at once; [`Plan::stop`] ends the run early with a report. The future needs a tokio
+/// runtime with time and I/O but does almost no work on it, because clients run on their own threads.
 ///
 /// # Errors
-/// [`LoadError`]. Failing requests are no error; they are in the report.
+/// [`LoadError`]. Failed requests are not errors; the report counts them.
 pub async fn run(plan: Plan, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report, LoadError> {
     let job = Arc::new(plan.check()?);
-    make_room(job.plan.connections())?;
-    for address in std::iter::once(job.plan.address).chain(job.plan.others.iter().copied()) {
+    raise_file_limit(job.plan.connections())?;
+    for address in std::iter::once(job.plan.address).chain(job.plan.other_addresses.iter().copied()) {
         probe(address, job.plan.timeout).await?;
     }
     let (cancel, cancelled) = watch::channel(());
-    let shared = Arc::new(Shared::new(Arc::clone(&job), Instant::now()));
-    let mut yields = Vec::new();
-    for (place, connections) in shares(job.plan.senders(), job.plan.threads).into_iter().enumerate() {
+    let shared = Arc::new(RunState::new(Arc::clone(&job), Instant::now()));
+    let mut results = Vec::new();
+    for (index, connections) in split_evenly(job.plan.senders(), job.plan.threads).into_iter().enumerate() {
         let (send, receive) = oneshot::channel();
         let (shared, cancelled) = (Arc::clone(&shared), cancelled.clone());
         std::thread::Builder::new()
-            .name(format!("load-{place}"))
+            .name(format!("load-{index}"))
             .spawn(move || {
-                // Nobody to tell if the run was dropped.
-                let _ = send.send(work(&shared, connections, cancelled));
+                // An error means that the run was dropped.
+                let _ = send.send(run_thread(&shared, connections, cancelled));
             })
             .map_err(LoadError::System)?;
-        yields.push(receive);
+        results.push(receive);
     }
     let mut tally = Tally::new(job.plan.timeline_interval);
-    let mut spent = Vec::with_capacity(yields.len());
+    let mut cpu_usage = Vec::with_capacity(results.len());
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    for mut receive in yields {
+    for mut receive in results {
         let done = loop {
             tokio::select! {
                 done = &mut receive => break done,
-                _ = ticks.tick() => progress(progress_of(&shared)),
+                _ = ticks.tick() => progress(current_progress(&shared)),
             }
         };
         let done = done.map_err(|_| LoadError::Panicked)?.map_err(LoadError::System)?;
         tally.merge(&done.tally);
-        spent.push(done.spent);
+        cpu_usage.push(done.cpu_usage);
     }
-    progress(progress_of(&shared));
+    progress(current_progress(&shared));
     drop(cancel);
-    Ok(Report::new(Frame::of(&shared), &tally, &spent))
+    Ok(Report::new(RunSummary::new(&shared), &tally, &cpu_usage))
 }
 
-fn progress_of(shared: &Shared) -> Progress {
+fn current_progress(shared: &RunState) -> Progress {
     let (finished, failed) = shared.counts();
     let measuring = shared.measured_from().is_some_and(|from| shared.now() >= from);
     Progress { finished, failed, total: shared.job.total, elapsed: shared.now(), measuring }
 }
 
-/// A connection that is closed at once: says plainly that there is no server, where a run would only count faults.
+/// Opens and closes a connection, so that a missing server is an error of the run instead of a fault of every request.
 pub(crate) async fn probe(address: SocketAddr, timeout: Duration) -> Result<(), LoadError> {
     let unreachable = |source| LoadError::Unreachable { address, source };
     let limit = timeout.clamp(Duration::from_millis(100), PROBE_MAX);
@@ -136,17 +136,21 @@ pub(crate) async fn probe(address: SocketAddr, timeout: Duration) -> Result<(), 
     }
 }
 
-/// `connections` over at most `threads`, as equal as can be, none without any.
-fn shares(connections: u32, threads: u32) -> Vec<u32> {
+/// Splits `connections` evenly over at most `threads` shares, none of which is empty.
+fn split_evenly(connections: u32, threads: u32) -> Vec<u32> {
     let threads = threads.min(connections).max(1);
-    (0..threads).map(|place| connections / threads + u32::from(place < connections % threads)).collect()
+    (0..threads).map(|index| connections / threads + u32::from(index < connections % threads)).collect()
 }
 
-/// The body of a client thread.
-fn work(shared: &Arc<Shared>, connections: u32, mut cancelled: watch::Receiver<()>) -> io::Result<Yield> {
+/// Runs the clients of one thread.
+fn run_thread(
+    shared: &Arc<RunState>,
+    connections: u32,
+    mut cancelled: watch::Receiver<()>,
+) -> io::Result<ThreadResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    let bench = Rc::new(Bench::new(Arc::clone(shared)));
+    let bench = Rc::new(SenderContext::new(Arc::clone(shared)));
     let clients = async {
         match &shared.job.pacer {
             None => {
@@ -156,18 +160,18 @@ fn work(shared: &Arc<Shared>, connections: u32, mut cancelled: watch::Receiver<(
             Some(pacer) => open::drive(&bench, pacer, connections).await,
         }
     };
-    let ended = local.block_on(&runtime, async {
+    let result = local.block_on(&runtime, async {
         tokio::select! {
-            ended = clients => ended,
-            // Nothing is ever sent: this is the run being dropped.
+            result = clients => result,
+            // Nothing is ever sent on this channel. It closes when the run is dropped.
             _ = cancelled.changed() => Ok(()),
         }
     });
-    ended?;
-    let now = Usage::of_this_thread();
-    let spent = bench.usage_from.get().map_or_else(Spent::default, |from| now.since(&from));
+    result?;
+    let now = CpuSample::current_thread();
+    let cpu_usage = bench.cpu_start.get().map_or_else(CpuUsage::default, |from| now.since(&from));
     let tally = bench.tally.replace(Tally::new(shared.job.plan.timeline_interval));
-    Ok(Yield { tally, spent })
+    Ok(ThreadResult { tally, cpu_usage })
 }
 
 #[cfg(test)]
@@ -175,9 +179,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_shared_out_evenly() {
-        assert_eq!(shares(7, 3), [3, 2, 2]);
-        assert_eq!(shares(2, 8), [1, 1]);
-        assert_eq!(shares(64, 1), [64]);
+    fn connections_are_split_evenly() {
+        assert_eq!(split_evenly(7, 3), [3, 2, 2]);
+        assert_eq!(split_evenly(2, 8), [1, 1]);
+        assert_eq!(split_evenly(64, 1), [64]);
     }
 }

@@ -1,4 +1,4 @@
-//! What one thread of clients has seen. Pure: times come in, counts and histograms go out.
+//! Counts and histograms of one client thread. Pure: it gets times as arguments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -6,47 +6,50 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::fault::Fault;
-use crate::timeline::{Event, Timeline};
+use crate::timeline::{Timeline, TimelineEvent};
 
-/// Most nodes that are told apart. Replies of further ones count as unnamed.
+/// Maximum number of distinct nodes. Replies of further ones count as unnamed.
 pub const NODES_MAX: usize = 4_096;
 
-/// Longest latency the histograms tell apart; a longer one counts as this.
+/// Largest latency of the histograms; larger ones count as this.
 const LATENCY_MAX: Duration = Duration::from_secs(3_600);
 
-/// One finished request.
+/// A finished request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample<'a> {
-    /// Whether it counts, or only warmed the caches.
+    /// Whether it is counted, or part of the warm-up.
     pub(crate) measured: bool,
-    /// Whether it ended while every client still had requests to send, after the warm-up.
+    /// Whether it finished after the warm-up and before the first client ran out of requests.
     pub(crate) while_busy: bool,
-    /// When it was to be sent, when its bytes went out, when the reply began and when it was complete.
+    /// Time when it was due; all times are from the start of the run.
     pub(crate) intended: Duration,
+    /// Time when it was sent.
     pub(crate) sent: Duration,
+    /// Time of the reply's first byte.
     pub(crate) first_byte: Duration,
+    /// Time when the reply was complete.
     pub(crate) done: Duration,
-    /// What came of it.
+    /// Success, or the kind of failure.
     pub(crate) outcome: Result<(), Fault>,
-    /// Status, if a reply came at all; else 0.
+    /// Status of the reply; 0 without a reply.
     pub(crate) status: u16,
     pub(crate) body_bytes: u64,
-    /// Name in `Cache-Status`; empty if there was none.
+    /// Cache name in `Cache-Status`; empty without one.
     pub(crate) node: &'a [u8],
     pub(crate) hit: bool,
-    /// Caches that `Cache-Status` names.
+    /// Number of caches in `Cache-Status`.
     pub(crate) caches: u32,
     pub(crate) cache_malformed: bool,
 }
 
 /// A histogram of durations in nanoseconds with three significant digits.
 #[derive(Clone, Debug)]
-pub(crate) struct Latencies(pub(crate) Histogram<u64>);
+pub(crate) struct LatencyHistogram(pub(crate) Histogram<u64>);
 
-impl Latencies {
+impl LatencyHistogram {
     pub(crate) fn new() -> Self {
         let max = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
-        // The bounds are constants within what the library accepts; without bounds it would grow by itself.
+        // The library accepts these constant bounds. With bounds, the histogram does not grow.
         Self(Histogram::new_with_bounds(1, max, 3).unwrap_or_else(|_| unreachable!("constant bounds")))
     }
 
@@ -55,12 +58,12 @@ impl Latencies {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        // Equal bounds on both sides: nothing can fall outside.
+        // Cannot fail, because both histograms have the same bounds.
         let _ = self.0.add(&other.0);
     }
 }
 
-/// Counts of one node.
+/// Counts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeTally {
     pub(crate) requests: u64,
@@ -68,7 +71,7 @@ pub(crate) struct NodeTally {
     pub(crate) bytes: u64,
 }
 
-/// How connections were used, over the whole run.
+/// Counts of connections in the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionTally {
     pub(crate) opened: u64,
@@ -76,7 +79,7 @@ pub(crate) struct ConnectionTally {
     pub(crate) waits: u64,
 }
 
-/// Everything one thread has seen.
+/// All counts and histograms of a thread; see [`crate::Report`] for the fields' meaning.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) finished: u64,
@@ -86,27 +89,28 @@ pub(crate) struct Tally {
     pub(crate) body_bytes: u64,
     pub(crate) hit_bytes: u64,
     pub(crate) known_bytes: u64,
-    /// Good replies that a further cache passed on, and those of them that came from memory.
+    /// Good replies that passed more than one cache.
     pub(crate) passed_on: u64,
+    /// Hits among them.
     pub(crate) passed_on_hits: u64,
     pub(crate) warmup: u64,
     pub(crate) cache_malformed: u64,
     pub(crate) last_done: Duration,
     pub(crate) faults: [u64; Fault::ALL.len()],
     pub(crate) statuses: BTreeMap<u16, u64>,
-    pub(crate) latency: Latencies,
-    pub(crate) service: Latencies,
-    pub(crate) first_byte: Latencies,
-    pub(crate) hits: Latencies,
-    pub(crate) misses: Latencies,
-    pub(crate) send_lag: Latencies,
+    pub(crate) latency: LatencyHistogram,
+    pub(crate) service: LatencyHistogram,
+    pub(crate) first_byte: LatencyHistogram,
+    pub(crate) hits: LatencyHistogram,
+    pub(crate) misses: LatencyHistogram,
+    pub(crate) send_lag: LatencyHistogram,
     pub(crate) connections: ConnectionTally,
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeTable,
     pub(crate) timeline: Timeline,
 }
 
 impl Tally {
-    /// An empty tally whose timeline starts with rows of `interval`.
+    /// Creates an empty tally whose timeline has the initial `interval`.
     pub(crate) fn new(interval: Duration) -> Self {
         Self {
             finished: 0,
@@ -123,26 +127,26 @@ impl Tally {
             last_done: Duration::ZERO,
             faults: [0; Fault::ALL.len()],
             statuses: BTreeMap::new(),
-            latency: Latencies::new(),
-            service: Latencies::new(),
-            first_byte: Latencies::new(),
-            hits: Latencies::new(),
-            misses: Latencies::new(),
-            send_lag: Latencies::new(),
+            latency: LatencyHistogram::new(),
+            service: LatencyHistogram::new(),
+            first_byte: LatencyHistogram::new(),
+            hits: LatencyHistogram::new(),
+            misses: LatencyHistogram::new(),
+            send_lag: LatencyHistogram::new(),
             connections: ConnectionTally::default(),
-            nodes: Nodes::default(),
+            nodes: NodeTable::default(),
             timeline: Timeline::new(interval),
         }
     }
 
-    /// Takes one finished request in.
+    /// Records a finished request.
     pub(crate) fn record(&mut self, sample: &Sample<'_>) {
         self.finished += 1;
         let ok = sample.outcome.is_ok();
         self.failed += u64::from(!ok);
         let node = if ok { self.nodes.index(sample.node) } else { None };
         let latency = sample.done.saturating_sub(sample.intended);
-        self.timeline.record(&Event {
+        self.timeline.record(&TimelineEvent {
             at: sample.done,
             ok,
             latency,
@@ -189,7 +193,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another thread has seen.
+    /// Adds the tally of another thread.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.finished += other.finished;
         self.failed += other.failed;
@@ -218,45 +222,45 @@ impl Tally {
         self.connections.opened += other.connections.opened;
         self.connections.stale_retries += other.connections.stale_retries;
         self.connections.waits += other.connections.waits;
-        let places = self.nodes.merge(&other.nodes);
-        self.timeline.merge(&other.timeline, &places);
+        let indices = self.nodes.merge(&other.nodes);
+        self.timeline.merge(&other.timeline, &indices);
     }
 }
 
 /// Nodes by name, in order of appearance; at most [`NODES_MAX`].
 #[derive(Debug, Default)]
-pub(crate) struct Nodes {
-    places: HashMap<Box<[u8]>, usize>,
+pub(crate) struct NodeTable {
+    indices: HashMap<Box<[u8]>, usize>,
     rows: Vec<(Box<[u8]>, NodeTally)>,
     last: usize,
 }
 
-impl Nodes {
-    /// The place of a node, which is made if the name is new; `None` for no name or too many.
+impl NodeTable {
+    /// Returns the index of a node and adds the node if it is new. `None` for an empty name or too many nodes.
     fn index(&mut self, name: &[u8]) -> Option<usize> {
         if name.is_empty() {
             return None;
         }
-        // The same node often answers twice in a row, and a comparison is cheaper than a hash.
+        // The same node often replies twice in a row, and a comparison is cheaper than a hash.
         if self.rows.get(self.last).is_some_and(|(last, _)| **last == *name) {
             return Some(self.last);
         }
-        let place = match self.places.get(name) {
-            Some(place) => *place,
+        let index = match self.indices.get(name) {
+            Some(index) => *index,
             None if self.rows.len() < NODES_MAX => {
-                let place = self.rows.len();
-                self.places.insert(name.into(), place);
+                let index = self.rows.len();
+                self.indices.insert(name.into(), index);
                 self.rows.push((name.into(), NodeTally::default()));
-                place
+                index
             }
             None => return None,
         };
-        self.last = place;
-        Some(place)
+        self.last = index;
+        Some(index)
     }
 
-    fn row_mut(&mut self, place: usize) -> &mut NodeTally {
-        &mut self.rows[place].1
+    fn row_mut(&mut self, index: usize) -> &mut NodeTally {
+        &mut self.rows[index].1
     }
 
     /// Names and counts, in order of appearance.
@@ -264,20 +268,20 @@ impl Nodes {
         &self.rows
     }
 
-    /// Adds the other's counts; returns where each of its nodes is now.
+    /// Adds the counts of another table. Returns the index in this table of each of its nodes.
     fn merge(&mut self, other: &Self) -> Vec<Option<usize>> {
-        let mut places = Vec::with_capacity(other.rows.len());
+        let mut indices = Vec::with_capacity(other.rows.len());
         for (name, row) in &other.rows {
-            let place = self.index(name);
-            if let Some(place) = place {
-                let mine = self.row_mut(place);
+            let index = self.index(name);
+            if let Some(index) = index {
+                let mine = self.row_mut(index);
                 mine.requests += row.requests;
                 mine.hits += row.hits;
                 mine.bytes += row.bytes;
             }
-            places.push(place);
+            indices.push(index);
         }
-        places
+        indices
     }
 }
 
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warm_up_shows_in_the_timeline_and_nowhere_else() {
+    fn the_warm_up_is_in_the_timeline_only() {
         let mut tally = Tally::new(Duration::from_secs(1));
         tally.record(&Sample { measured: false, ..sample("a", 10) });
         assert_eq!((tally.finished, tally.warmup, tally.ok, tally.latency.0.len()), (1, 1, 0, 0));
@@ -313,10 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn latency_counts_from_the_intended_time_and_service_from_the_sending() {
+    fn latency_counts_from_the_due_time_and_service_from_sending() {
         let mut tally = Tally::new(Duration::from_secs(1));
         tally.record(&sample("a", 100));
-        let millis = |latencies: &Latencies| latencies.0.max() / 1_000_000;
+        let millis = |latencies: &LatencyHistogram| latencies.0.max() / 1_000_000;
         assert_eq!(millis(&tally.latency), 5);
         assert_eq!(millis(&tally.service), 3);
         assert_eq!(millis(&tally.first_byte), 4);
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_by_kind_and_leave_the_latencies_alone() {
+    fn failures_are_counted_by_kind_and_excluded_from_latencies() {
         let mut tally = Tally::new(Duration::from_secs(1));
         for fault in Fault::ALL {
             tally.record(&Sample { outcome: Err(fault), ..sample("a", 10) });
@@ -350,7 +354,7 @@ mod tests {
 
     #[test]
     fn more_nodes_than_the_limit_count_as_unnamed() {
-        let mut nodes = Nodes::default();
+        let mut nodes = NodeTable::default();
         for i in 0..NODES_MAX {
             assert_eq!(nodes.index(i.to_string().as_bytes()), Some(i));
         }

@@ -1,33 +1,33 @@
-//! Targets from logs and traces, made fit for a request line.
+//! Conversion of names from logs and traces into request targets.
 
 use std::borrow::Cow;
 
-/// A name from a log as it can be sent: in origin form, with every byte escaped that a URL may not hold.
+/// Converts a name from a log into a request target: in origin form, with all bytes escaped that a URL may not contain.
 ///
-/// Escapes that are there already are kept. The same name always gives the same target, so that whoever serves a
-/// trace can list its targets with this function too.
-pub fn wire(name: &str) -> Cow<'_, str> {
+/// Existing escapes are kept. The result depends on the name only, so the server of a trace can compute its targets with
+/// this function too.
+pub fn request_target(name: &str) -> Cow<'_, str> {
     if name.starts_with('/') && name.bytes().all(allowed) {
         return Cow::Borrowed(name);
     }
-    let mut sent = String::with_capacity(name.len() + 8);
+    let mut target = String::with_capacity(name.len() + 8);
     if !name.starts_with('/') {
-        sent.push('/');
+        target.push('/');
     }
     for byte in name.bytes() {
         if allowed(byte) {
-            sent.push(char::from(byte));
+            target.push(char::from(byte));
         } else {
             const HEX: &[u8; 16] = b"0123456789ABCDEF";
-            sent.push('%');
-            sent.push(char::from(HEX[usize::from(byte >> 4)]));
-            sent.push(char::from(HEX[usize::from(byte & 15)]));
+            target.push('%');
+            target.push(char::from(HEX[usize::from(byte >> 4)]));
+            target.push(char::from(HEX[usize::from(byte & 15)]));
         }
     }
-    Cow::Owned(sent)
+    Cow::Owned(target)
 }
 
-/// Whether RFC 3986 lets a byte stand in a path or query as it is.
+/// Whether RFC 3986 allows a byte unescaped in a path or query.
 fn allowed(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte)
 }
@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_what_must_be_escaped_is() {
+    fn only_forbidden_bytes_are_escaped() {
         for (name, sent) in [
             ("/a/b.html?q=1&r=%20", "/a/b.html?q=1&r=%20"),
             ("/a b\"#c", "/a%20b%22%23c"),
@@ -47,17 +47,17 @@ mod tests {
             ("", "/"),
             ("*", "/*"),
         ] {
-            assert_eq!(wire(name), sent);
+            assert_eq!(request_target(name), sent);
         }
     }
 
     proptest! {
         #[test]
-        fn any_name_becomes_a_target_and_stays_one(name in any::<String>()) {
-            let sent = wire(&name).into_owned();
+        fn any_name_gives_a_target_that_is_its_own_target(name in any::<String>()) {
+            let sent = request_target(&name).into_owned();
             prop_assert!(sent.starts_with('/'));
             prop_assert!(sent.bytes().all(|byte| (0x21..=0x7e).contains(&byte)));
-            prop_assert_eq!(wire(&sent), sent.as_str());
+            prop_assert_eq!(request_target(&sent), sent.as_str());
         }
     }
 }

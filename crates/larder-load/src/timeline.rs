@@ -1,18 +1,18 @@
-//! How a run went over time: counts per interval, for plots.
+//! Counts of a run over time, by interval, for plots.
 //!
-//! The number of rows is bounded: when a run outgrows it, neighbouring rows are joined and the interval doubles.
+//! The number of rows is bounded: at the limit, neighbouring rows are merged and the interval doubles.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most rows of a timeline.
+/// Maximum rows of a timeline.
 pub const ROWS_MAX: usize = 2_048;
 
-/// One finished request, as the timeline sees it.
+/// A finished request, as recorded by the timeline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct TimelineEvent {
     pub(crate) at: Duration,
     pub(crate) ok: bool,
     pub(crate) latency: Duration,
@@ -24,19 +24,19 @@ pub(crate) struct Event {
 /// Requests that finished within one interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
-    /// Requests answered well.
+    /// Good replies.
     pub ok: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Answers a named cache gave from what it held.
+    /// Hits of named caches.
     pub hits: u64,
-    /// Answers of named caches, hits or not.
+    /// Replies of named caches, hits and misses.
     pub known: u64,
-    /// Body bytes of good answers.
+    /// Body bytes of good replies.
     pub bytes: u64,
-    /// Sum of the latencies of good answers, microseconds: divide by `ok` for the mean.
+    /// Sum of the latencies of good replies, in microseconds. Divide by `ok` for the mean.
     pub latency_us_sum: u64,
-    /// Good answers per node, in the order of the report's `nodes`; missing ones at the end are 0.
+    /// Good replies by node, in the order of the report's `nodes`; missing ones at the end are 0.
     pub nodes: Vec<u64>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// An empty timeline whose rows are at first `interval` long (at least one millisecond).
+    /// Creates an empty timeline with an initial interval of at least one millisecond.
     pub(crate) fn new(interval: Duration) -> Self {
         Self { interval: interval.max(Duration::from_millis(1)), rows: Vec::new() }
     }
@@ -61,13 +61,13 @@ impl Timeline {
         &self.rows
     }
 
-    pub(crate) fn record(&mut self, event: &Event) {
-        let mut place = event.at.as_nanos() / self.interval.as_nanos();
-        while place >= ROWS_MAX as u128 {
+    pub(crate) fn record(&mut self, event: &TimelineEvent) {
+        let mut index = event.at.as_nanos() / self.interval.as_nanos();
+        while index >= ROWS_MAX as u128 {
             self.coarsen();
-            place = event.at.as_nanos() / self.interval.as_nanos();
+            index = event.at.as_nanos() / self.interval.as_nanos();
         }
-        let row = self.row_mut(place as usize);
+        let row = self.row_mut(index as usize);
         if !event.ok {
             row.failed += 1;
             return;
@@ -85,8 +85,8 @@ impl Timeline {
         }
     }
 
-    /// Adds another timeline of the same run; `places` says where each of its nodes is here.
-    pub(crate) fn merge(&mut self, other: &Self, places: &[Option<usize>]) {
+    /// Adds another timeline of the same run. `indices` maps its nodes to those of this timeline.
+    pub(crate) fn merge(&mut self, other: &Self, indices: &[Option<usize>]) {
         let mut other = other.clone();
         while other.interval < self.interval {
             other.coarsen();
@@ -94,41 +94,41 @@ impl Timeline {
         while self.interval < other.interval {
             self.coarsen();
         }
-        for (place, row) in other.rows.iter().enumerate() {
-            let nodes = row.nodes.iter().zip(places).filter_map(|(count, place)| Some((*count, (*place)?)));
-            let mut renamed = Vec::new();
+        for (index, row) in other.rows.iter().enumerate() {
+            let nodes = row.nodes.iter().zip(indices).filter_map(|(count, index)| Some((*count, (*index)?)));
+            let mut by_node = Vec::new();
             for (count, node) in nodes {
-                if renamed.len() <= node {
-                    renamed.resize(node + 1, 0);
+                if by_node.len() <= node {
+                    by_node.resize(node + 1, 0);
                 }
-                renamed[node] += count;
+                by_node[node] += count;
             }
-            join(self.row_mut(place), &Row { nodes: renamed, ..row.clone() });
+            add_row(self.row_mut(index), &Row { nodes: by_node, ..row.clone() });
         }
     }
 
-    fn row_mut(&mut self, place: usize) -> &mut Row {
-        if self.rows.len() <= place {
-            self.rows.resize_with(place + 1, Row::default);
+    fn row_mut(&mut self, index: usize) -> &mut Row {
+        if self.rows.len() <= index {
+            self.rows.resize_with(index + 1, Row::default);
         }
-        &mut self.rows[place]
+        &mut self.rows[index]
     }
 
     fn coarsen(&mut self) {
         self.interval *= 2;
-        let mut joined: Vec<Row> = Vec::with_capacity(self.rows.len().div_ceil(2));
+        let mut merged: Vec<Row> = Vec::with_capacity(self.rows.len().div_ceil(2));
         for pair in self.rows.chunks(2) {
             let mut row = pair[0].clone();
             if let Some(second) = pair.get(1) {
-                join(&mut row, second);
+                add_row(&mut row, second);
             }
-            joined.push(row);
+            merged.push(row);
         }
-        self.rows = joined;
+        self.rows = merged;
     }
 }
 
-fn join(into: &mut Row, from: &Row) {
+fn add_row(into: &mut Row, from: &Row) {
     into.ok += from.ok;
     into.failed += from.failed;
     into.hits += from.hits;
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn event(at_ms: u64, node: usize) -> Event {
-        Event {
+    fn event(at_ms: u64, node: usize) -> TimelineEvent {
+        TimelineEvent {
             at: Duration::from_millis(at_ms),
             ok: true,
             latency: Duration::from_micros(at_ms),
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn joining_rows_loses_nothing(events in prop::collection::vec((0u64..100_000_000, 0usize..5), 1..100)) {
+        fn merging_rows_loses_nothing(events in prop::collection::vec((0u64..100_000_000, 0usize..5), 1..100)) {
             let mut timeline = Timeline::new(Duration::from_secs(1));
             for (at_ms, node) in &events {
                 timeline.record(&event(*at_ms, *node));
@@ -169,15 +169,15 @@ mod tests {
             prop_assert!(timeline.rows().len() <= ROWS_MAX);
             let mut sum = Row::default();
             for row in timeline.rows() {
-                join(&mut sum, row);
+                add_row(&mut sum, row);
             }
             prop_assert_eq!(sum.ok, events.len() as u64);
             prop_assert_eq!(sum.nodes.iter().sum::<u64>(), events.len() as u64);
             prop_assert_eq!(sum.latency_us_sum, events.iter().map(|(at, _)| at).sum::<u64>());
-            // Each event is in the row of its own time.
+            // Each event is in the row of its time.
             for (at_ms, _) in &events {
-                let place = u128::from(*at_ms) / timeline.interval().as_millis();
-                prop_assert!(timeline.rows()[place as usize].ok > 0);
+                let index = u128::from(*at_ms) / timeline.interval().as_millis();
+                prop_assert!(timeline.rows()[index as usize].ok > 0);
             }
         }
 

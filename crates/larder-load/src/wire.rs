@@ -1,4 +1,4 @@
-//! HTTP/1.1 as a client reads it: foreign bytes in, framed replies out. No sockets here.
+//! Parsing of HTTP/1.1 replies from bytes, without sockets.
 
 pub(crate) mod chunked;
 pub mod reply;

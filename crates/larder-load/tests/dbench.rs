@@ -6,19 +6,20 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Server, Then, reply};
-use larder_load::dbench::{DbenchPlan, DbenchReport, Judged, Ramp, Rules, Stopped};
-use larder_load::{Keep, Paths, Script, Stage};
+use common::{Next, Server, reply};
+use larder_load::dbench::{DbenchPlan, DbenchReport, Ramp, RuleMetric, Rules, StopReason};
+use larder_load::{ConnectionLifetime, PathPrefixes, Script, UserSettings};
 use larder_trace::synth::profiles::ProfileKind;
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Two hundred users a second, sub-epochs of 100 ms, 300 ms of stable phase, pauses of 20 ms.
 fn plan(server: &Server) -> DbenchPlan {
-    let script = Script::hacc(ProfileKind::Baseline, &Paths::hacc(), 1).unwrap();
-    let stage = Stage { time_scale: 0.01, check_sizes: false, ..Stage::new(server.address, "test") };
-    let plan = DbenchPlan::new(script, stage);
-    assert_eq!((plan.rules, plan.stage.keep), (Rules::fixed(), Keep::Request));
+    let script = Script::hacc(ProfileKind::Baseline, &PathPrefixes::hacc(), 1).unwrap();
+    let settings =
+        UserSettings { time_scale: 0.01, check_sizes: false, ..UserSettings::new(server.address, "test") };
+    let plan = DbenchPlan::new(script, settings);
+    assert_eq!((plan.rules, plan.settings.keep), (Rules::static_content(), ConnectionLifetime::Request));
     DbenchPlan {
         ramp: Ramp { first: 2, per_s: 200.0, users_max: 40 },
         epoch: 100 * MS,
@@ -36,7 +37,7 @@ fn run(plan: DbenchPlan) -> DbenchReport {
 fn without_trouble_users_climb_to_the_most_allowed_and_stay() {
     let server = Server::plain("x");
     let report = run(plan(&server));
-    assert_eq!((report.stopped, report.users), (Stopped::UsersMax, 40));
+    assert_eq!((report.stopped, report.users), (StopReason::UsersMax, 40));
     let stable = report.stable.as_ref().unwrap();
     // Ticks of 50 ms end the phase.
     assert!((0.299..0.5).contains(&stable.length_s), "{}", stable.length_s);
@@ -46,7 +47,7 @@ fn without_trouble_users_climb_to_the_most_allowed_and_stay() {
     assert!(report.climb_s >= 0.19);
     let users: Vec<u64> = report.epochs.iter().map(|epoch| epoch.users).collect();
     assert!(users.is_sorted() && users.last() == Some(&40), "{users:?}");
-    // All that ended before the end of the run is in a sub-epoch; what was under way then is not.
+    // Requests that finished before the end of the run are in a sub-epoch; requests in flight at the end are not.
     let completed: u64 = report.epochs.iter().map(|epoch| epoch.completed).sum();
     assert!(completed <= report.requests.finished && completed + 40 >= report.requests.finished);
     // A connection a request, and how long it took.
@@ -68,7 +69,7 @@ fn the_first_failures_end_the_climb() {
     let mut plan = plan(&server);
     plan.ramp = Ramp { first: 2, per_s: 20.0, users_max: 1_000 };
     let report = run(plan);
-    assert!(matches!(report.stopped, Stopped::Failures { failed } if failed > 0), "{:?}", report.stopped);
+    assert!(matches!(report.stopped, StopReason::Failures { failed } if failed > 0), "{:?}", report.stopped);
     assert!(report.users < 1_000);
     let stable = report.stable.unwrap();
     assert!(stable.failed > 0 && stable.completed == 0);
@@ -76,8 +77,8 @@ fn the_first_failures_end_the_climb() {
 }
 
 #[test]
-fn a_mean_that_is_too_long_ends_the_climb() {
-    // Replies take 3 ms for each that is under way: the more users, the longer.
+fn a_mean_above_the_limit_ends_the_climb() {
+    // A reply takes 3 ms for each request in flight, so more users wait longer.
     let busy = std::sync::Arc::new(AtomicU64::new(0));
     let server = Server::start(move |_, stream| {
         let others = busy.fetch_add(1, Ordering::SeqCst);
@@ -88,14 +89,14 @@ fn a_mean_that_is_too_long_ends_the_climb() {
     let mut plan = plan(&server);
     plan.ramp = Ramp { first: 1, per_s: 40.0, users_max: 1_000 };
     plan.rules = Rules {
-        judged: Judged::FirstByte,
+        metric: RuleMetric::FirstByte,
         mean_max: 20 * MS,
-        most_max: Duration::from_secs(60),
-        ..Rules::dynamic()
+        single_max: Duration::from_secs(60),
+        ..Rules::dynamic_content()
     };
     let report = run(plan);
     match report.stopped {
-        Stopped::Mean { s, limit_s } => assert!(s > 0.02 && (limit_s - 0.02).abs() < 1e-9),
+        StopReason::Mean { s, limit_s } => assert!(s > 0.02 && (limit_s - 0.02).abs() < 1e-9),
         other => panic!("{other:?}"),
     }
     assert!(report.users > 1 && report.users < 1_000);
@@ -103,7 +104,7 @@ fn a_mean_that_is_too_long_ends_the_climb() {
 }
 
 #[test]
-fn a_single_time_that_is_too_long_ends_the_climb() {
+fn a_single_value_above_the_limit_ends_the_climb() {
     let served = AtomicU64::new(0);
     let server = Server::start(move |_, stream| {
         if served.fetch_add(1, Ordering::SeqCst) == 20 {
@@ -114,21 +115,21 @@ fn a_single_time_that_is_too_long_ends_the_climb() {
     let mut plan = plan(&server);
     plan.ramp = Ramp { first: 2, per_s: 10.0, users_max: 1_000 };
     plan.rules = Rules {
-        judged: Judged::FirstByte,
+        metric: RuleMetric::FirstByte,
         mean_max: Duration::from_secs(60),
-        most_max: 150 * MS,
-        ..Rules::dynamic()
+        single_max: 150 * MS,
+        ..Rules::dynamic_content()
     };
     let report = run(plan);
-    assert!(matches!(report.stopped, Stopped::Maximum { s, .. } if s > 0.15), "{:?}", report.stopped);
+    assert!(matches!(report.stopped, StopReason::Maximum { s, .. } if s > 0.15), "{:?}", report.stopped);
 }
 
 #[test]
 fn refused_connections_are_failures() {
-    // A server that accepts, and resets whatever comes.
-    let server = Server::start(|_, _| Then::Reset);
+    // A server that accepts connections and resets them.
+    let server = Server::start(|_, _| Next::Reset);
     let report = run(plan(&server));
-    assert!(matches!(report.stopped, Stopped::Failures { .. }));
+    assert!(matches!(report.stopped, StopReason::Failures { .. }));
     assert_eq!(report.stable.unwrap().completed, 0);
 }
 
@@ -137,7 +138,7 @@ fn an_interrupt_ends_the_run_with_a_report() {
     let server = Server::plain("x");
     let mut plan = plan(&server);
     plan.stable = Duration::from_secs(900);
-    let stop = plan.stage.stop.clone();
+    let stop = plan.settings.stop.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let progress = |progress: larder_load::UserProgress| {
         if progress.finished > 10 {
@@ -145,13 +146,13 @@ fn an_interrupt_ends_the_run_with_a_report() {
         }
     };
     let report = runtime.block_on(larder_load::dbench::run(plan, &progress)).unwrap();
-    assert_eq!(report.stopped, Stopped::Interrupted);
+    assert_eq!(report.stopped, StopReason::Interrupted);
     let back: DbenchReport = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(back, report);
 }
 
 #[test]
-fn plans_without_end_are_refused() {
+fn plans_of_unlimited_length_are_refused() {
     let server = Server::plain("x");
     let refused = |plan: DbenchPlan| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -165,7 +166,13 @@ fn plans_without_end_are_refused() {
         (ramp(Ramp { per_s: 1e-6, ..usual }), "sub-epochs"),
         (DbenchPlan { epoch: MS, ..plan(&server) }, "sub-epoch in hundredths"),
         (DbenchPlan { stable: Duration::ZERO, ..plan(&server) }, "stable phase"),
-        (DbenchPlan { rules: Rules { mean_max: Duration::ZERO, ..Rules::fixed() }, ..plan(&server) }, "mean"),
+        (
+            DbenchPlan {
+                rules: Rules { mean_max: Duration::ZERO, ..Rules::static_content() },
+                ..plan(&server)
+            },
+            "mean",
+        ),
     ] {
         let error = refused(plan);
         assert!(error.contains(part), "{error}");

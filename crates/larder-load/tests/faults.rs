@@ -1,4 +1,4 @@
-//! Servers that misbehave: each misdeed has its name in the report.
+//! Servers that misbehave: the report counts each kind of fault.
 
 mod common;
 
@@ -7,32 +7,32 @@ use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Server, Then, reply, run, send, try_run};
+use common::{Next, Server, reply, run, send, try_run};
 use larder_load::{Fault, LoadError, Warning};
 
 #[test]
-fn each_misdeed_is_counted_by_its_name() {
-    let server = Server::start(|asked, stream| match asked.target {
+fn each_fault_is_counted_by_kind() {
+    let server = Server::start(|request, stream| match request.target {
         "/short" => {
             send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
-            Then::Close
+            Next::Close
         }
         "/short-chunked" => {
             send(stream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc");
-            Then::Close
+            Next::Close
         }
         "/reset" => {
             send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
-            Then::Reset
+            Next::Reset
         }
         "/garbage" => send(stream, b"220 mail.example.org ESMTP\r\n\r\n"),
         "/cut-head" => {
             send(stream, b"HTTP/1.1 200 OK\r\nConte");
-            Then::Close
+            Next::Close
         }
         "/404" => reply(stream, "404 Not Found", "", b"no"),
         "/503" => reply(stream, "503 Busy", "Retry-After: 1\r\n", b"later"),
-        "/silent" => Then::Close,
+        "/silent" => Next::Close,
         "/wrong-size" => reply(stream, "200 OK", "", b"four"),
         _ => reply(stream, "200 OK", "", b"three"),
     });
@@ -50,7 +50,7 @@ fn each_misdeed_is_counted_by_its_name() {
     ];
     let mut plan = server.plan(&targets, targets.len() as u64);
     plan.expected_sizes = Some(targets.iter().map(|_| 5).collect());
-    // A fresh connection each, so that none of the misdeeds can pass for a stale one.
+    // A new connection for each request, so that no fault looks like a stale connection.
     plan.reuse = larder_load::Reuse::PerRequest;
     let report = run(plan);
     let expected = BTreeMap::from([
@@ -71,9 +71,9 @@ fn each_misdeed_is_counted_by_its_name() {
 }
 
 #[test]
-fn a_server_that_stalls_costs_one_time_limit_and_no_more() {
-    let server = Server::start(|asked, stream| {
-        match asked.target {
+fn a_stalled_server_costs_one_timeout() {
+    let server = Server::start(|request, stream| {
+        match request.target {
             "/stall-head" => std::thread::park(),
             "/stall-body" => {
                 send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc");
@@ -94,10 +94,10 @@ fn a_server_that_stalls_costs_one_time_limit_and_no_more() {
 }
 
 #[test]
-fn a_connection_that_was_closed_while_idle_is_replaced_and_that_is_no_failure() {
-    let server = Server::start(|asked, stream| match asked.nth {
+fn a_connection_closed_while_idle_is_replaced_without_a_failure() {
+    let server = Server::start(|request, stream| match request.nth {
         0 => reply(stream, "200 OK", "", b"ok"),
-        _ => Then::Close,
+        _ => Next::Close,
     });
     let report = run(server.plan(&["/a"], 5));
     assert_eq!((report.ok, report.failed), (5, 0));
@@ -106,22 +106,22 @@ fn a_connection_that_was_closed_while_idle_is_replaced_and_that_is_no_failure() 
 
 #[test]
 fn only_one_retry_and_only_before_the_first_byte() {
-    // The kept connection breaks off in the reply: that is a failure.
-    let server = Server::start(|asked, stream| match asked.nth {
+    // The kept-alive connection breaks within the reply, which is a failure.
+    let server = Server::start(|request, stream| match request.nth {
         0 => reply(stream, "200 OK", "", b"ok"),
         _ => {
             send(stream, b"HTTP/1.1 200");
-            Then::Close
+            Next::Close
         }
     });
     let report = run(server.plan(&["/a"], 4));
     assert_eq!((report.ok, report.connections.stale_retries), (2, 0));
     assert_eq!(report.faults, BTreeMap::from([(Fault::BadReply, 2)]));
 
-    // Both the kept connection and the new one say nothing.
-    let server = Server::start(|asked, stream| match asked.target {
+    // Both the kept-alive connection and the new one close without a reply.
+    let server = Server::start(|request, stream| match request.target {
         "/a" => reply(stream, "200 OK", "", b"ok"),
-        _ => Then::Close,
+        _ => Next::Close,
     });
     let report = run(server.plan(&["/a", "/b"], 2));
     assert_eq!(report.faults, BTreeMap::from([(Fault::NoReply, 1)]));
@@ -129,8 +129,8 @@ fn only_one_retry_and_only_before_the_first_byte() {
 }
 
 #[test]
-fn a_server_that_goes_away_fails_the_rest() {
-    // The listener takes the probe and one connection, then is gone.
+fn requests_fail_after_the_server_has_gone() {
+    // The listener accepts the probe and one connection, and closes then.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let serving = std::thread::spawn(move || {
@@ -151,7 +151,7 @@ fn a_server_that_goes_away_fails_the_rest() {
 }
 
 #[test]
-fn no_server_at_all_is_an_error_and_no_report() {
+fn a_missing_server_is_an_error() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut plan = Server::plain("").plan(&["/a"], 4);
     plan.address = address;
@@ -159,15 +159,15 @@ fn no_server_at_all_is_an_error_and_no_report() {
 }
 
 #[test]
-fn endless_and_oversized_heads_end_in_a_fault() {
-    let server = Server::start(|asked, stream| {
+fn endless_and_oversized_heads_are_faults() {
+    let server = Server::start(|request, stream| {
         let line = "X-Filler: 0123456789012345678901234567890123456789\r\n";
-        let lines = if asked.target == "/many" { line.repeat(200) } else { String::new() };
+        let lines = if request.target == "/many" { line.repeat(200) } else { String::new() };
         send(stream, format!("HTTP/1.1 200 OK\r\n{lines}").as_bytes());
-        if asked.target == "/long" {
+        if request.target == "/long" {
             send(stream, format!("X: {}\r\n\r\n", "x".repeat(200_000)).as_bytes());
         }
-        Then::Close
+        Next::Close
     });
     let mut plan = server.plan(&["/many", "/long"], 2);
     plan.reuse = larder_load::Reuse::PerRequest;

@@ -1,4 +1,4 @@
-//! Closed and open loops against a server that behaves.
+//! Closed and open loops against a correct server.
 
 mod common;
 
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Server, Then, reply, run, send, try_run};
+use common::{Next, Server, reply, run, send, try_run};
 use larder_load::{Arrivals, Method, Reuse, Warning};
 
 #[test]
-fn one_client_keeps_the_order_and_its_connection() {
+fn one_client_keeps_the_order_and_the_connection() {
     let server = Server::plain("hello");
     let mut plan = server.plan(&["/a", "/b?c=d", "/e"], 7);
     plan.order = [2, 0, 1].into();
@@ -26,7 +26,7 @@ fn one_client_keeps_the_order_and_its_connection() {
 
 #[test]
 fn as_many_requests_are_outstanding_as_there_are_clients() {
-    // Every third request waits until all three clients are here: with fewer outstanding the run would not end.
+    // Each group of three requests waits until all three are outstanding, so with fewer clients the run would not end.
     let barrier = Arc::new(std::sync::Barrier::new(3));
     let server = Server::start(move |_, stream| {
         barrier.wait();
@@ -43,19 +43,19 @@ fn as_many_requests_are_outstanding_as_there_are_clients() {
 }
 
 #[test]
-fn several_addresses_take_turns_and_who_passed_a_reply_on_is_counted() {
+fn several_addresses_take_turns_and_passed_on_replies_are_counted() {
     let node = |cache: &'static str| {
         Server::start(move |_, stream| reply(stream, "200 OK", &format!("Cache-Status: {cache}\r\n"), b"x"))
     };
     for clients in [1, 3] {
         let (one, other) = (node("a; hit"), node("a; hit, b; fwd=uri-miss"));
         let mut plan = one.plan(&["/"], 20);
-        plan.others = vec![other.address];
+        plan.other_addresses = vec![other.address];
         plan.arrivals = Arrivals::Closed { clients };
         plan.warmup_requests = 4;
         let report = run(plan);
         assert_eq!((one.targets().len(), other.targets().len()), (10, 10));
-        // At least one to each address; a client takes an idle one before it opens another.
+        // At least one connection to each address; idle connections are reused.
         assert!(
             (2..=2 * u64::from(clients)).contains(&report.connections.opened),
             "{:?}",
@@ -69,9 +69,9 @@ fn several_addresses_take_turns_and_who_passed_a_reply_on_is_counted() {
 }
 
 #[test]
-fn a_connection_per_request_if_asked() {
-    let server = Server::start(|asked, stream| {
-        assert!(asked.head.contains("Connection: close\r\n"));
+fn connections_can_be_limited_to_one_request() {
+    let server = Server::start(|request, stream| {
+        assert!(request.head.contains("Connection: close\r\n"));
         reply(stream, "200 OK", "", b"x")
     });
     let mut plan = server.plan(&["/"], 9);
@@ -81,11 +81,11 @@ fn a_connection_per_request_if_asked() {
 }
 
 #[test]
-fn every_framing_is_read_to_its_end_and_counted_exactly() {
+fn every_framing_is_counted_exactly() {
     const LEN: usize = 3_000_001;
-    let server = Server::start(|asked, stream| {
+    let server = Server::start(|request, stream| {
         let body = vec![b'x'; LEN];
-        match asked.target {
+        match request.target {
             "/length" => reply(stream, "200 OK", "", &body),
             "/chunked" => {
                 send(stream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -99,10 +99,10 @@ fn every_framing_is_read_to_its_end_and_counted_exactly() {
             "/close" => {
                 send(stream, b"HTTP/1.1 200 OK\r\n\r\n");
                 send(stream, &body);
-                Then::Close
+                Next::Close
             }
             _ => {
-                // A head that trickles in, and an interim reply before it.
+                // An interim reply, and a head in small pieces.
                 for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3000001\r\n\r\n"
                 {
                     send(stream, &[*byte]);
@@ -117,18 +117,18 @@ fn every_framing_is_read_to_its_end_and_counted_exactly() {
     let report = run(plan);
     assert_eq!((report.ok, report.failed), (5, 0), "{:?}", report.faults);
     assert_eq!(report.body_bytes, 5 * LEN as u64);
-    // Only the reply that ends with the connection costs one.
+    // Only the reply that ends with its connection costs one.
     assert_eq!((report.connections.opened, report.connections.stale_retries), (2, 0));
 }
 
 #[test]
 fn head_and_replies_without_body_leave_the_connection_usable() {
-    let server = Server::start(|asked, stream| match asked.target {
+    let server = Server::start(|request, stream| match request.target {
         "/204" => send(stream, b"HTTP/1.1 204 No Content\r\n\r\n"),
         "/304" => send(stream, b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n"),
         _ => send(
             stream,
-            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", asked.method.len()).as_bytes(),
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.method.len()).as_bytes(),
         ),
     });
     let mut plan = server.plan(&["/204", "/304", "/200", "/200"], 4);
@@ -138,9 +138,9 @@ fn head_and_replies_without_body_leave_the_connection_usable() {
 }
 
 #[test]
-fn nodes_and_hits_are_told_apart_and_the_imbalance_follows() {
-    let server = Server::start(|asked, stream| {
-        let cache = match asked.target {
+fn nodes_hits_and_the_imbalance_are_counted() {
+    let server = Server::start(|request, stream| {
+        let cache = match request.target {
             "/a" => "Cache-Status: n1; hit\r\n",
             "/b" => "Cache-Status: n1; fwd=uri-miss; stored\r\n",
             "/c" => "Cache-Status: \"n 2\"; hit; ttl=3, edge; fwd=miss\r\n",
@@ -164,7 +164,7 @@ fn nodes_and_hits_are_told_apart_and_the_imbalance_follows() {
 }
 
 #[test]
-fn a_constant_rate_sends_what_is_due_before_the_end_and_nothing_early() {
+fn a_constant_rate_sends_all_due_requests_and_none_early() {
     let server = Server::plain("x");
     let mut plan = server.plan(&["/"], 1);
     plan.requests = None;
@@ -180,7 +180,7 @@ fn a_constant_rate_sends_what_is_due_before_the_end_and_nothing_early() {
 }
 
 #[test]
-fn a_trace_is_sent_at_its_own_times() {
+fn a_trace_is_sent_at_its_times() {
     let server = Server::plain("x");
     let mut plan = server.plan(&["/a", "/b", "/c"], 3);
     plan.arrivals = Arrivals::OpenTrace {
@@ -195,12 +195,12 @@ fn a_trace_is_sent_at_its_own_times() {
 }
 
 #[test]
-fn a_stall_counts_for_all_that_was_due_meanwhile() {
+fn a_stall_delays_all_requests_that_are_due_meanwhile() {
     // One connection, a request due every 10 ms, and a server that sleeps 400 ms over number 10. Number 10 + k can
     // leave no sooner than the stall ends, 400 - 10 k ms after it was due: of 60 requests, 31 see at least 100 ms,
     // however fast or slow the machine.
-    let server = Server::start(|asked, stream| {
-        if asked.nth == 10 {
+    let server = Server::start(|request, stream| {
+        if request.nth == 10 {
             larder_testkit::take_time(Duration::from_millis(400));
         }
         reply(stream, "200 OK", "", b"x")
@@ -211,7 +211,7 @@ fn a_stall_counts_for_all_that_was_due_meanwhile() {
     let report = run(plan);
     let at_half = report.latency.curve.iter().find(|point| point.quantile == 0.5).unwrap();
     assert!(at_half.us >= 99_000.0, "{at_half:?}");
-    // From the sending, as a client that forgives its own lateness counts, the same stall looks like one request.
+    // Measured from sending, with coordinated omission, the same stall affects one request only.
     assert!(report.service.mean_us < report.latency.mean_us / 2.0);
     assert!(report.warnings.iter().any(|warning| matches!(warning, Warning::OutOfConnections { .. })));
     assert!(report.warnings.iter().any(|warning| matches!(warning, Warning::LateSends { .. })));
@@ -219,12 +219,12 @@ fn a_stall_counts_for_all_that_was_due_meanwhile() {
 }
 
 #[test]
-fn without_a_limit_on_connections_a_stall_holds_up_one_request_only() {
-    // Number 0 never ends before all others have come: they must take other connections.
+fn without_a_connection_limit_a_stall_delays_one_request_only() {
+    // Number 0 ends after all others have arrived, so they need other connections.
     let (others, all_here) = std::sync::mpsc::channel();
     let all_here = std::sync::Mutex::new(all_here);
-    let server = Server::start(move |asked, stream| {
-        if asked.target == "/0" {
+    let server = Server::start(move |request, stream| {
+        if request.target == "/0" {
             let waiting = all_here.lock().unwrap();
             for _ in 0..20 {
                 waiting.recv().unwrap();
@@ -262,7 +262,7 @@ fn a_stop_ends_the_run_with_a_report() {
 }
 
 #[test]
-fn a_stop_ends_a_schedule_that_waits() {
+fn a_stop_ends_a_waiting_schedule() {
     let server = Server::plain("x");
     let mut plan = server.plan(&["/"], 2);
     plan.arrivals = Arrivals::OpenConstant { rate: 0.001 };
@@ -277,15 +277,15 @@ fn a_stop_ends_a_schedule_that_waits() {
 }
 
 #[test]
-fn a_dropped_run_leaves_no_clients_behind() {
+fn a_dropped_run_stops_its_clients() {
     let (gone, wait) = std::sync::mpsc::channel();
     let gone = std::sync::Mutex::new(gone);
     let server = Server::start(move |_, stream| {
         use std::io::Read;
-        // Never answers; ends when the client closes.
+        // Never replies; ends when the client closes.
         let read = stream.read(&mut [0]);
         gone.lock().unwrap().send(matches!(read, Ok(0) | Err(_))).unwrap();
-        Then::Close
+        Next::Close
     });
     let mut plan = server.plan(&["/"], 1_000);
     plan.timeout = Duration::from_secs(3_600);
@@ -305,7 +305,7 @@ fn a_dropped_run_leaves_no_clients_behind() {
 }
 
 #[test]
-fn a_warm_up_longer_than_the_run_is_said_plainly() {
+fn a_warm_up_longer_than_the_run_is_warned_of() {
     let server = Server::plain("x");
     let mut plan = server.plan(&["/"], 5);
     plan.warmup_requests = 5;

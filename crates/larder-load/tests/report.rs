@@ -1,4 +1,4 @@
-//! The report as others read it: JSON, its schema, the table, the comparison.
+//! The outputs of a report: JSON, schema, text, comparison.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Server, reply, run};
 use larder_load::{Arrivals, Report, SCHEMA, Warning};
 
 fn report() -> Report {
-    let server = Server::start(|asked, stream| match asked.target {
+    let server = Server::start(|request, stream| match request.target {
         "/bad" => reply(stream, "500 Oops", "", b"x"),
         "/hit" => reply(stream, "200 OK", "Cache-Status: node-1; hit\r\n", b"body"),
         _ => reply(stream, "200 OK", "Cache-Status: \"node 2\"; fwd=miss\r\n", b"body"),
@@ -18,7 +18,7 @@ fn report() -> Report {
 }
 
 #[test]
-fn the_json_reads_back_as_it_was() {
+fn the_json_survives_a_round_trip() {
     let report = report();
     let text = serde_json::to_string(&report).unwrap();
     let back: Report = serde_json::from_str(&text).unwrap();
@@ -31,10 +31,10 @@ fn the_json_reads_back_as_it_was() {
     assert!(json["warnings"].as_array().unwrap().iter().any(|warning| warning["kind"] == "failures"));
 }
 
-/// Run with `LARDER_BLESS=1` to write the schemas anew, and raise the number in a schema's name if a field went or changed
+/// Run with `LARDER_BLESS=1` to write the schemas, and raise the number in a schema's name if a field was removed or changed
 /// its meaning.
 #[test]
-fn the_schemas_are_those_in_the_files() {
+fn the_schema_files_are_up_to_date() {
     for (file, schema) in [
         ("report", schemars::schema_for!(Report)),
         ("users", schemars::schema_for!(larder_load::UsersReport)),
@@ -51,9 +51,9 @@ fn the_schemas_are_those_in_the_files() {
 }
 
 #[test]
-fn the_table_shows_what_matters_and_nothing_that_steers_a_terminal() {
+fn the_text_has_the_figures_and_no_control_characters() {
     let mut report = report();
-    // Names come from the network or, in a report that was read back, from a file.
+    // Names come from the network or from a file.
     let second = report.nodes.iter().position(|node| node.name == "node 2").unwrap();
     report.nodes[second].name = "\u{1b}[31m\r\n".to_owned();
     let text = report.render();
@@ -86,7 +86,7 @@ fn reports_compare() {
 }
 
 #[test]
-fn warnings_say_in_words_what_they_mean() {
+fn warnings_have_texts() {
     let report = report();
     for warning in &report.warnings {
         assert!(!warning.to_string().is_empty());

@@ -1,4 +1,4 @@
-//! Users on loopback: what a page is, when it counts, how users come and go.
+//! Simulated users on loopback: pages, the window, arrivals and departures.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a panic is a failed test")]
 
 mod common;
@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Server, Then, reply};
-use larder_load::{Keep, Paths, Script, Stage, UserPlan, UserProgress, Users, UsersReport, UsersWarning};
+use common::{Next, Server, reply};
+use larder_load::{
+    ConnectionLifetime, PathPrefixes, Script, UserPlan, UserProgress, UserSettings, Users, UsersReport,
+    UsersWarning,
+};
 use larder_trace::synth::draw::{InverseGaussian, Pareto};
 use larder_trace::synth::mix::{Mix, MixRecipe};
 use larder_trace::synth::sessions::{SessionRecipe, Site};
@@ -29,22 +32,23 @@ fn recipe(sessions_per_s: f64, span_s: f64) -> SessionRecipe {
 }
 
 fn sessions(recipe: &SessionRecipe) -> Script {
-    Script::sessions(recipe, &Paths::default(), 1).unwrap()
+    Script::sessions(recipe, &PathPrefixes::default(), 1).unwrap()
 }
 
-/// A server that answers with bodies of the sizes the script has.
+/// A server that replies with bodies of the script's sizes.
 fn server(script: &Script) -> Server {
     let sizes: BTreeMap<String, u64> =
-        script.offers().iter().map(|offer| (offer.path.clone(), offer.bytes)).collect();
-    Server::start(move |asked, stream| match sizes.get(asked.target) {
+        script.resources().iter().map(|resource| (resource.path.clone(), resource.bytes)).collect();
+    Server::start(move |request, stream| match sizes.get(request.target) {
         Some(bytes) => reply(stream, "200 OK", "", &vec![b'x'; *bytes as usize]),
         None => reply(stream, "404 Not Found", "", b""),
     })
 }
 
 fn plan(script: Script, server: &Server, users: Users) -> UserPlan {
-    let stage = Stage { timeout: Duration::from_secs(20), ..Stage::new(server.address, "test") };
-    UserPlan { script, stage, users, warmup: Duration::ZERO, duration: 500 * MS }
+    let settings =
+        UserSettings { timeout: Duration::from_secs(20), ..UserSettings::new(server.address, "test") };
+    UserPlan { script, settings, users, warmup: Duration::ZERO, duration: 500 * MS }
 }
 
 fn run(plan: UserPlan) -> UsersReport {
@@ -53,7 +57,7 @@ fn run(plan: UserPlan) -> UsersReport {
 }
 
 #[test]
-fn open_sessions_come_at_their_times_and_ask_for_all_of_their_pages() {
+fn open_sessions_arrive_at_their_times_and_fetch_all_their_pages() {
     let script = sessions(&recipe(40.0, 0.4));
     let server = server(&script);
     let plan = plan(script.clone(), &server, Users::Open { at_once_max: 100 });
@@ -62,21 +66,21 @@ fn open_sessions_come_at_their_times_and_ask_for_all_of_their_pages() {
     let pages: usize = script.visits().iter().map(|visit| script.pages(visit).len()).sum();
     assert_eq!((report.pages.ok, report.pages.failed, report.abandoned), (pages as u64, 0, 0));
     assert_eq!(report.requests.ok, script.requests());
-    // The window ended when nobody was left, long before it was to.
+    // The window ended when no user was left, long before its planned end.
     assert!(report.window_s < 4.0 && report.hits_per_s > script.requests() as f64 / 4.0);
-    // The same objects as in the script, whatever their order.
+    // The same objects as in the script, in any order.
     let mut wanted: Vec<&str> = script
         .visits()
         .iter()
         .flat_map(|visit| script.pages(visit))
         .flat_map(|page| script.objects(page))
-        .map(|object| &*script.offers()[*object as usize].path)
+        .map(|object| &*script.resources()[*object as usize].path)
         .collect();
-    let mut asked = server.targets();
+    let mut request = server.targets();
     wanted.sort_unstable();
-    asked.sort_unstable();
-    assert_eq!(asked, wanted);
-    // Every connection serves one page, and a page of more than one embedded object takes two.
+    request.sort_unstable();
+    assert_eq!(request, wanted);
+    // Each connection serves one page, and a page with more than one embedded object uses two.
     assert!(report.requests.connections.opened <= 2 * pages as u64);
     assert!(report.requests.connections.opened >= pages as u64);
     assert!(report.warnings.iter().any(|warning| matches!(warning, UsersWarning::VisitsRanOut { .. })));
@@ -85,12 +89,12 @@ fn open_sessions_come_at_their_times_and_ask_for_all_of_their_pages() {
 }
 
 #[test]
-fn embedded_objects_follow_the_base_page_over_so_many_connections_and_no_more() {
-    // The base page takes 60 ms, what it embeds 30 ms each: two waves of two over two connections.
+fn embedded_objects_follow_the_base_object_over_a_limited_number_of_connections() {
+    // The base object takes 60 ms, each embedded object 30 ms: two rounds of two over two connections.
     let recipe = SessionRecipe {
         pages: InverseGaussian { mu: 1.0, lambda: 1e6 },
         objects: Pareto { shape: 100.0, scale: 4.9, most: 5.0 },
-        // Nobody comes to a second page.
+        // No user reaches a second page.
         think_s: Pareto { shape: 1.4, scale: 3_000.0, most: 4_000.0 },
         ..recipe(100.0, 0.05)
     };
@@ -98,40 +102,40 @@ fn embedded_objects_follow_the_base_page_over_so_many_connections_and_no_more() 
     let first: Vec<u32> = made.objects(&made.pages(&made.visits()[0])[0]).to_vec();
     assert_eq!(first.len(), 5);
     let events = Arc::new(Mutex::new(Vec::new()));
-    let (notes, base) = (Arc::clone(&events), made.offers()[first[0] as usize].path.clone());
-    let server = Server::start(move |asked, stream| {
-        let is_base = asked.target == base && asked.nth == 0;
+    let (notes, base) = (Arc::clone(&events), made.resources()[first[0] as usize].path.clone());
+    let server = Server::start(move |request, stream| {
+        let is_base = request.target == base && request.nth == 0;
         notes.lock().unwrap().push((std::time::Instant::now(), true));
         larder_testkit::take_time(if is_base { 60 * MS } else { 30 * MS });
         notes.lock().unwrap().push((std::time::Instant::now(), false));
         reply(stream, "200 OK", "", b"x")
     });
     let mut plan = plan(made, &server, Users::Closed { clients: 1 });
-    plan.stage.check_sizes = false;
+    plan.settings.check_sizes = false;
     plan.duration = Duration::from_secs(3_600);
     let (stop, runtime) = (
-        plan.stage.stop.clone(),
+        plan.settings.stop.clone(),
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
     );
-    let seen = |progress: UserProgress| {
+    let page_stats = |progress: UserProgress| {
         if progress.finished == 5 {
             stop.stop();
         }
     };
-    let report = runtime.block_on(larder_load::users::run(plan, &seen)).unwrap();
+    let report = runtime.block_on(larder_load::users::run(plan, &page_stats)).unwrap();
     assert_eq!((report.pages.ok, report.requests.ok), (1, 5));
     assert_eq!(server.notes.busy_max.load(std::sync::atomic::Ordering::SeqCst), 2);
     assert_eq!(report.requests.connections.opened, 2);
-    // 60 + 2 x 30 ms, all of which is the page's latency, and none of it another request's.
+    // The page's latency is 60 + 2 x 30 ms; no request's latency includes the wait for another.
     assert!(report.pages.latency.min_us >= 120_000.0, "{}", report.pages.latency.min_us);
     assert!(report.requests.latency.min_us < 60_000.0);
-    // Nothing embedded is asked for before the base page is there.
+    // No embedded object is requested before the base object is complete.
     let events = events.lock().unwrap();
     assert!(!events[1].1);
 }
 
 #[test]
-fn a_fixed_number_of_users_is_never_exceeded_and_begins_anew() {
+fn a_fixed_number_of_users_is_never_exceeded_and_repeats_visits() {
     let script = Script::mix(
         &MixRecipe {
             pages: 5,
@@ -139,20 +143,20 @@ fn a_fixed_number_of_users_is_never_exceeded_and_begins_anew() {
             documents: 50,
             ..MixRecipe::cap01(Mix::Intensive)
         },
-        &Paths::default(),
+        &PathPrefixes::default(),
         3,
     )
     .unwrap();
     let server = server(&script);
     let mut plan = plan(script, &server, Users::Closed { clients: 4 });
-    plan.stage.keep = Keep::Request;
-    plan.stage.parallel = 1;
-    plan.stage.threads = 2;
+    plan.settings.keep = ConnectionLifetime::Request;
+    plan.settings.parallel = 1;
+    plan.settings.threads = 2;
     plan.warmup = 100 * MS;
     let report = run(plan);
     assert!(report.visits > 5, "{} visits of a script of 5", report.visits);
     assert_eq!(report.users_max, 4);
-    // A connection a request, as many in the window as hits, but for those that lie across its ends.
+    // One connection for each request: as many in the window as hits, except for those across its ends.
     assert_eq!(report.requests.connections.opened, report.requests.finished);
     assert!((report.connections_per_s - report.hits_per_s).abs() <= 8.0 / report.window_s);
     assert!(report.connections_per_s > 0.0 && report.connect.samples > 0);
@@ -165,8 +169,8 @@ fn a_fixed_number_of_users_is_never_exceeded_and_begins_anew() {
 }
 
 #[test]
-fn visits_without_room_wait_and_their_wait_counts() {
-    // One user at a time, each reply takes 20 ms: twenty sessions that come at once stand in line.
+fn visits_above_the_limit_wait_and_the_wait_counts() {
+    // One user at a time and 20 ms for each reply: twenty sessions that arrive at once form a queue.
     let recipe = SessionRecipe {
         pages: InverseGaussian { mu: 1.0, lambda: 1e6 },
         objects: Pareto { shape: 100.0, scale: 1.0, most: 1.1 },
@@ -180,12 +184,12 @@ fn visits_without_room_wait_and_their_wait_counts() {
         reply(stream, "200 OK", "", b"x")
     });
     let mut plan = plan(script, &server, Users::Open { at_once_max: 1 });
-    plan.stage.check_sizes = false;
+    plan.settings.check_sizes = false;
     plan.duration = 5_000 * MS;
     let report = run(plan);
     assert_eq!((report.pages.ok, report.users_max), (visits, 1));
     assert!(report.waits >= visits - 1);
-    // The last one waited for all others: 20 ms each, less the 10 ms in which they came.
+    // The last one waited for all others: 20 ms each, less the 10 ms in which they arrived.
     assert!(report.pages.latency.max_us >= (visits * 20 - 10) as f64 * 990.0);
     let warned = |kind: fn(&UsersWarning) -> bool| report.warnings.iter().any(kind);
     assert!(warned(|warning| matches!(warning, UsersWarning::VisitsWaited { .. })));
@@ -193,8 +197,8 @@ fn visits_without_room_wait_and_their_wait_counts() {
 }
 
 #[test]
-fn visits_that_never_find_room_are_counted_and_warned_of() {
-    // The only user allowed is held up beyond the end of the run.
+fn visits_that_never_start_are_counted_and_warned_of() {
+    // The only allowed user is delayed beyond the end of the run.
     let script = sessions(&recipe(200.0, 0.2));
     let visits = script.visits().len() as u64;
     let server = Server::start(|_, stream| {
@@ -202,7 +206,7 @@ fn visits_that_never_find_room_are_counted_and_warned_of() {
         reply(stream, "200 OK", "", b"x")
     });
     let mut plan = plan(script, &server, Users::Open { at_once_max: 1 });
-    plan.stage.check_sizes = false;
+    plan.settings.check_sizes = false;
     plan.duration = 300 * MS;
     let report = run(plan);
     assert_eq!((report.visits, report.missed), (1, visits - 1));
@@ -212,15 +216,15 @@ fn visits_that_never_find_room_are_counted_and_warned_of() {
 }
 
 #[test]
-fn a_user_leaves_when_a_base_page_fails_and_stays_when_an_embedded_object_does() {
+fn a_user_leaves_when_a_base_object_fails_but_not_when_an_embedded_object_fails() {
     let script = sessions(&recipe(40.0, 0.2));
     for part in ["/page/", "/object/"] {
-        let server = Server::start(move |asked, stream| {
-            let status = if asked.target.contains(part) { "500 Oops" } else { "200 OK" };
+        let server = Server::start(move |request, stream| {
+            let status = if request.target.contains(part) { "500 Oops" } else { "200 OK" };
             reply(stream, status, "", b"x")
         });
         let mut plan = plan(script.clone(), &server, Users::Open { at_once_max: 100 });
-        plan.stage.check_sizes = false;
+        plan.settings.check_sizes = false;
         plan.duration = 5_000 * MS;
         let report = run(plan);
         let pages = script.visits().iter().map(|visit| script.pages(visit).len() as u64).sum::<u64>();
@@ -239,17 +243,17 @@ fn wrong_sizes_are_faults_of_documents_only() {
         think_s: Pareto { shape: 1.4, scale: 0.000_1, most: 0.000_2 },
         ..MixRecipe::cap01(Mix::Light)
     };
-    let script = Script::mix(&recipe, &Paths::default(), 1).unwrap();
+    let script = Script::mix(&recipe, &PathPrefixes::default(), 1).unwrap();
     let server = Server::start(|_, stream| reply(stream, "200 OK", "", b"not as long as it should be"));
     let report = run(plan(script, &server, Users::Closed { clients: 2 }));
     let programs = server.targets().iter().filter(|target| target.starts_with("/cgi/")).count() as u64;
-    // The last page may have ended beyond the window.
+    // The last page may have finished after the window.
     assert!(programs > 0 && report.requests.ok <= programs && report.requests.ok > 0);
     assert_eq!(report.requests.faults.keys().map(|fault| fault.name()).collect::<Vec<_>>(), ["wrong_size"]);
 }
 
 #[test]
-fn a_stop_ends_users_who_think() {
+fn a_stop_ends_pauses() {
     let patient = SessionRecipe {
         think_s: Pareto { shape: 1.4, scale: 3_000.0, most: 4_000.0 },
         ..recipe(1_000.0, 0.02)
@@ -258,15 +262,15 @@ fn a_stop_ends_users_who_think() {
     let server = server(&script);
     let mut plan = plan(script, &server, Users::Closed { clients: 3 });
     plan.duration = Duration::from_secs(3_600);
-    let stop = plan.stage.stop.clone();
+    let stop = plan.settings.stop.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let seen = |progress: UserProgress| {
+    let page_stats = |progress: UserProgress| {
         if progress.finished >= 3 {
             stop.stop();
         }
     };
     let begun = std::time::Instant::now();
-    let report = runtime.block_on(larder_load::users::run(plan, &seen)).unwrap();
+    let report = runtime.block_on(larder_load::users::run(plan, &page_stats)).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(30));
     assert!(report.pages.ok >= 1 && report.is_doubtful());
     assert!(report.window_s < 30.0);
@@ -282,7 +286,7 @@ fn pauses_are_scaled() {
         });
         let server = server(&script);
         let mut plan = plan(script, &server, Users::Closed { clients: 1 });
-        plan.stage.time_scale = time_scale;
+        plan.settings.time_scale = time_scale;
         run(plan).pages.ok
     };
     // 500 ms: no more than six pages 100 ms apart, and many more 1 ms apart.
@@ -291,25 +295,25 @@ fn pauses_are_scaled() {
 }
 
 #[test]
-fn plans_that_cannot_be_are_refused_and_nothing_is_sent() {
+fn invalid_plans_are_refused_and_nothing_is_sent() {
     let script = sessions(&recipe(40.0, 0.2));
-    let server = Server::start(|_, _| Then::Close);
+    let server = Server::start(|_, _| Next::Close);
     let good = || plan(script.clone(), &server, Users::Closed { clients: 1 });
     let refused = |plan: UserPlan| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(larder_load::users::run(plan, &|_| ())).unwrap_err().to_string()
     };
-    let stage = |stage: Stage| UserPlan { stage, ..good() };
-    let usual = good().stage;
+    let settings = |settings: UserSettings| UserPlan { settings, ..good() };
+    let usual = good().settings;
     for (plan, part) in [
         (UserPlan { users: Users::Closed { clients: 0 }, ..good() }, "users"),
         (UserPlan { warmup: 500 * MS, ..good() }, "after the warm-up"),
         (UserPlan { duration: Duration::ZERO, ..good() }, "duration"),
-        (stage(Stage { parallel: 65, ..usual.clone() }), "connections of a user"),
-        (stage(Stage { threads: 0, ..usual.clone() }), "threads"),
-        (stage(Stage { time_scale: f64::NAN, ..usual.clone() }), "time scale"),
-        (stage(Stage { timeout: Duration::ZERO, ..usual.clone() }), "timeout"),
-        (stage(Stage { host: "a\r\nb".into(), ..usual }), "Host"),
+        (settings(UserSettings { parallel: 65, ..usual.clone() }), "connections of a user"),
+        (settings(UserSettings { threads: 0, ..usual.clone() }), "threads"),
+        (settings(UserSettings { time_scale: f64::NAN, ..usual.clone() }), "time scale"),
+        (settings(UserSettings { timeout: Duration::ZERO, ..usual.clone() }), "timeout"),
+        (settings(UserSettings { host: "a\r\nb".into(), ..usual }), "Host"),
     ] {
         let error = refused(plan);
         assert!(error.contains(part), "{error}");
@@ -324,7 +328,7 @@ fn a_sweep_is_a_run_for_each_number_of_clients() {
         think_s: Pareto { shape: 1.4, scale: 0.001, most: 0.002 },
         ..MixRecipe::cap01(Mix::Static)
     };
-    let script = Script::mix(&recipe, &Paths::default(), 1).unwrap();
+    let script = Script::mix(&recipe, &PathPrefixes::default(), 1).unwrap();
     let server = server(&script);
     let plan = UserPlan { duration: 200 * MS, ..plan(script, &server, Users::Closed { clients: 1 }) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

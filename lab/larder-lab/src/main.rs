@@ -1,4 +1,4 @@
-//! larder-lab: experiments that show whether larder does what it and the papers claim.
+//! larder-lab: experiments that test the claims of larder and of the papers.
 //!
 //! stdout carries data, stderr messages. Exit codes are those of `larder`: 0 success, 1 failure, 2 wrong usage.
 
@@ -12,11 +12,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The allocator of `larder`.
+/// The same allocator as in `larder`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Show whether larder does what it and the papers claim: experiments simulated and live, judged.
+/// Test the claims of larder and of the papers by simulated and live experiments.
 #[derive(Debug, Parser)]
 #[command(name = "larder-lab", version, arg_required_else_help = true)]
 struct Cli {

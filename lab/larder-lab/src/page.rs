@@ -1,11 +1,14 @@
-//! The report page of `larder-lab paper` and `larder-lab run`.
+//! The HTML report of `larder-lab paper` and `larder-lab run`.
 
 use std::fmt::Write as _;
 
 use larder::report::{PAGE_STYLE, STYLE, escape, plot};
 use larder_papers::{Count, ExperimentReport, Judgement, Paper, Report, Verdict, text};
 
-/// The whole page. Fails only where the report cannot be written as JSON.
+/// Builds the HTML page.
+///
+/// # Errors
+/// If the report cannot be serialised as JSON.
 pub(crate) fn page(report: &Report) -> serde_json::Result<String> {
     let mut body = head(report);
     for name in report.papers() {
@@ -47,7 +50,7 @@ fn head(report: &Report) -> String {
             of.reproduced.held,
             of.reproduced.not_held,
             of.reproduced.not_judged,
-            of.apart().map(|(_, count)| apart(count)).concat()
+            of.apart().map(|(_, count)| separate_count(count)).concat()
         );
     }
     format!(
@@ -69,8 +72,8 @@ fn head(report: &Report) -> String {
     )
 }
 
-/// A cell for claims that are counted apart.
-fn apart(count: Count) -> String {
+/// Formats a cell for claims that are counted separately.
+fn separate_count(count: Count) -> String {
     match count.claims {
         0 => "<td>-</td>".to_owned(),
         all => format!("<td>{} of {all} hold</td>", count.held),
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_from_outside_and_escapes_foreign_text() {
+    fn the_page_is_self_contained_and_escapes_foreign_text() {
         let page = page(&report()).unwrap();
         assert!(!page.contains("<script") && !page.contains("<b>four") && !page.contains("<model>"));
         for outside in ["src=", "href=", "url(", "@import", "https://"] {

@@ -1,4 +1,4 @@
-//! The program `larder` that clusters are made of.
+//! Finds the program `larder`, which runs as the processes of clusters.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use larder::outcome::usage;
 
-/// The option that names the program.
+/// The option `--larder`.
 #[derive(Debug, Args)]
 pub(crate) struct LarderArg {
-    /// The program larder, of which clusters are made. Default: the one beside this program, else the first in PATH.
+    /// The program larder, which clusters run. Default: the one beside this program, or the first in PATH.
     #[arg(long, value_name = "PATH", global = true)]
     larder: Option<PathBuf>,
 }
@@ -18,7 +18,7 @@ impl LarderArg {
     /// Returns the path of the program.
     ///
     /// # Errors
-    /// There is no such file; the text says where larder was looked for.
+    /// If the file does not exist. The error names the places searched.
     pub(crate) fn find(&self) -> anyhow::Result<PathBuf> {
         if let Some(named) = &self.larder {
             return match named.is_file() {
@@ -28,7 +28,7 @@ impl LarderArg {
         }
         let own = std::env::current_exe().ok();
         let beside = own.as_deref().and_then(Path::parent);
-        found(beside, std::env::var_os("PATH").as_deref()).ok_or_else(|| {
+        find_program(beside, std::env::var_os("PATH").as_deref()).ok_or_else(|| {
             let beside = beside.map_or_else(|| "this program".into(), Path::to_string_lossy);
             usage(format!(
                 "cannot find the program larder: it is neither in {beside} nor in PATH (`cargo build --release -p larder` \
@@ -38,8 +38,8 @@ impl LarderArg {
     }
 }
 
-/// Returns larder in the folder `beside`, else in the first folder of `path` that has it.
-fn found(beside: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
+/// Finds larder in the folder `beside`, or in the first folder of `path` that has it.
+fn find_program(beside: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
     let folders = path.map(std::env::split_paths).into_iter().flatten();
     let mut candidates =
         beside.map(Path::to_owned).into_iter().chain(folders).map(|folder| folder.join("larder"));
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn larder_is_taken_from_beside_this_program_and_else_from_path() {
+    fn larder_is_found_beside_this_program_or_in_path() {
         let folder = tempfile::tempdir().expect("a directory");
         let [beside, empty, first, second] = ["beside", "empty", "first", "second"].map(|name| {
             let path = folder.path().join(name);
@@ -62,14 +62,14 @@ mod tests {
             std::fs::write(folder.join("larder"), "").expect("a file");
         }
         let path = std::env::join_paths([&empty, &first, &second]).expect("names without a colon");
-        assert_eq!(found(Some(&beside), Some(&path)), Some(beside.join("larder")));
-        assert_eq!(found(Some(&empty), Some(&path)), Some(first.join("larder")));
-        assert_eq!(found(Some(&empty), Some(empty.as_os_str())), None);
-        assert_eq!(found(None, None), None);
+        assert_eq!(find_program(Some(&beside), Some(&path)), Some(beside.join("larder")));
+        assert_eq!(find_program(Some(&empty), Some(&path)), Some(first.join("larder")));
+        assert_eq!(find_program(Some(&empty), Some(empty.as_os_str())), None);
+        assert_eq!(find_program(None, None), None);
     }
 
     #[test]
-    fn a_named_program_that_is_not_there_is_refused() {
+    fn a_missing_named_program_is_an_error() {
         let named = LarderArg { larder: Some("/nonexistent/larder".into()) };
         let error = named.find().expect_err("there is no such file").to_string();
         assert_eq!(error, "--larder /nonexistent/larder: there is no such file");

@@ -1,4 +1,4 @@
-//! The command line: experiments are listed, and wrong names and files are named.
+//! The command line: the list of experiments, and errors for wrong names and files.
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
@@ -18,7 +18,7 @@ fn experiments_are_listed() {
 }
 
 #[test]
-fn wrong_names_and_files_are_named() {
+fn wrong_names_and_files_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.toml");
     fs::write(&path, "id = \"mine\"\nrecipe = 1\n").unwrap();

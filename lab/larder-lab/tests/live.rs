@@ -1,6 +1,6 @@
-//! `larder-lab live`, small: real processes, a run of every kind of scene, and what comes of it.
+//! `larder-lab live` on small workloads with real processes: one run of each kind of scenario.
 //!
-//! A program of its own: it keeps all processors busy, which tests that measure would notice beside it.
+//! These tests are a separate program, because they use all CPUs and would disturb tests that measure.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
@@ -21,7 +21,7 @@ fn rows(output: &Output) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {talk}"))
 }
 
-/// The part of the lab's tables that is run with the tests: a log, a mix with programs, a site with routes and groups.
+/// A log, a mix with programs, and a site with routes and groups.
 #[test]
 fn a_log_a_mix_and_a_site_run_under_policies_that_need_signals() {
     const SCENES: [&str; 3] = ["small", "cap-intensive", "hacc-asp"];
@@ -55,7 +55,7 @@ fn a_log_a_mix_and_a_site_run_under_policies_that_need_signals() {
         let nodes = nodes.iter().find(|(scene, _)| row["scene"] == *scene).unwrap().1;
         assert_eq!(figures["busy"].as_array().unwrap().len(), nodes, "{row:#}");
     }
-    // Two of the site's three nodes have the scripts: files are the first one's, whose disk alone is asked.
+    // Two of the site's three nodes run the scripts. Only the first one serves files and uses its disk.
     let site = &rows[5]["figures"];
     for node in 1..3 {
         assert_eq!(site["busy"][node]["disk"], 0.0, "{site:#}");
@@ -65,7 +65,7 @@ fn a_log_a_mix_and_a_site_run_under_policies_that_need_signals() {
 }
 
 #[test]
-fn bad_arguments_are_named() {
+fn invalid_arguments_are_reported() {
     for (arguments, complaint) in [
         (&["cap", "--clients", "0"][..], "--clients 0: 1 to 20000"),
         (&["cap", "--policies", "best"], "no policy 'best'"),

@@ -1,5 +1,4 @@
-//! `larder-lab calibrate` and `larder-lab validate`: a live cluster measured and held against the simulator, and files
-//! that cannot be used.
+//! `larder-lab calibrate` and `larder-lab validate`: comparison of a live cluster with the simulator, and invalid files.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
@@ -11,10 +10,10 @@ use serde_json::Value;
 
 use program::lab;
 
-/// A log in which a few targets are asked for often and many seldom, 3,000 requests for 60 targets of 1 to 60 KB.
+/// A log with a few popular and many unpopular targets: 3,000 requests for 60 targets of 1 to 60 KB.
 fn log() -> String {
     let line = |i: u32| {
-        // The square of an even draw favours small numbers.
+        // The square of a uniform random number favours small numbers.
         let draw = u64::from(i.wrapping_mul(2_654_435_761) >> 16) % 1_000;
         let target = draw * draw * 60 / 1_000_000;
         let second = i / 60;
@@ -60,7 +59,7 @@ fn the_simulator_hits_as_often_as_the_live_cluster() {
         &published,
         "--json",
     ]);
-    // Whether throughput agrees depends on what else this machine does, so the exit code does not count here.
+    // The agreement of the throughput depends on other load of this machine, so the exit code is not checked.
     let talk = String::from_utf8_lossy(&output.stderr);
     let rows: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {talk}"));
@@ -71,7 +70,7 @@ fn the_simulator_hits_as_often_as_the_live_cluster() {
         assert_eq!(row["requests"], 2_000, "{row}");
         let hits = row["live"]["hit_ratio"].as_f64().unwrap();
         assert!((0.2..0.99).contains(&hits), "memory must matter: {row}");
-        // The other policies go by load, which depends on what else this machine does.
+        // The other policies depend on load, and so on other load of this machine.
         let points_max = if row["policy"] == "hash" { 5.0 } else { 20.0 };
         assert!(row["hit_points"].as_f64().unwrap().abs() <= points_max, "{row}");
         assert!(row["simulated"]["requests_per_s"].as_f64().unwrap() > 0.0, "{row}");
@@ -81,7 +80,7 @@ fn the_simulator_hits_as_often_as_the_live_cluster() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_by_name() {
+fn invalid_runs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let costs = folder.path().join("costs.toml");
     let file = costs.to_str().unwrap();
@@ -99,7 +98,7 @@ fn what_cannot_be_run_is_refused_by_name() {
         assert!(talk.contains(expected), "{text}: {talk}");
     }
     for (arguments, expected) in [
-        (["validate", "--policies", "ward"], "neither side of this comparison is given"),
+        (["validate", "--policies", "ward"], "which this comparison does not provide"),
         (["validate", "--speed", "0"], "--speed must be"),
         (["validate", "--seconds", "0"], "--seconds must be"),
         (["validate", "--cache", "0"], "--cache must be above 0"),

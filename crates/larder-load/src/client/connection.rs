@@ -1,7 +1,7 @@
 //! One connection that carries one request at a time.
 //!
-//! Bodies are counted, not kept. All connections of a thread read into one buffer, which stays in the processor's
-//! cache; of large bodies, the kernel is told to drop the bytes instead of copying them (`MSG_TRUNC`, tcp(7)).
+//! Body bytes are counted and discarded. All connections of a thread read into one buffer, which stays in the CPU cache. For
+//! large bodies, the kernel discards the bytes without copying them (`MSG_TRUNC`, tcp(7)).
 
 use std::future::poll_fn;
 use std::io;
@@ -15,16 +15,16 @@ use tokio::net::TcpStream;
 
 use super::deadline::Deadline;
 use crate::fault::Fault;
-use crate::wire::reply::{BadReply, ReplyReader, Step};
+use crate::wire::reply::{ReadStatus, ReplyError, ReplyReader};
 
-/// Bytes read at once.
+/// Size of the read buffer.
 const READ_BYTES: usize = 65_536;
-/// From this many body bytes on, dropping them in the kernel is cheaper than reading them.
+/// Minimum number of body bytes for which discarding them in the kernel is cheaper than reading them.
 const DROP_BYTES_MIN: u64 = 16_384;
-/// Bytes dropped at once: how much memory is named to the kernel, which does not touch it.
+/// Maximum bytes discarded by one call. The kernel requires a buffer of this size but does not write to it.
 const DROP_BYTES_MAX: usize = 1 << 20;
 
-/// Memory that the connections of a thread share.
+/// Buffers that the connections of a thread share.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     read: Box<[u8]>,
@@ -38,11 +38,11 @@ impl Buffers {
     }
 }
 
-/// Why an exchange came to nothing.
+/// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub(crate) struct ExchangeError {
     pub(crate) fault: Fault,
-    /// No byte of a reply had come and the peer closed: what a stale kept-alive connection looks like.
+    /// Whether the server closed the connection before the first byte of a reply, as it does with an idle connection.
     pub(crate) may_be_stale: bool,
 }
 
@@ -53,28 +53,28 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(address: SocketAddr, deadline: &mut Deadline) -> Result<Self, Broken> {
-        let broken = |fault| Broken { fault, may_be_stale: false };
+    pub(crate) async fn open(address: SocketAddr, deadline: &mut Deadline) -> Result<Self, ExchangeError> {
+        let failed = |fault| ExchangeError { fault, may_be_stale: false };
         let mut connecting = std::pin::pin!(TcpStream::connect(address));
         let stream = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(result) => Poll::Ready(result.map_err(|_| broken(Fault::Connect))),
-            Poll::Pending => deadline.poll_passed(cx).map(|()| Err(broken(Fault::Timeout))),
+            Poll::Ready(result) => Poll::Ready(result.map_err(|_| failed(Fault::Connect))),
+            Poll::Pending => deadline.poll_passed(cx).map(|()| Err(failed(Fault::Timeout))),
         })
         .await?;
-        // A request leaves in one write, so that waiting for more to send could only delay it.
+        // A request is sent by one write, so Nagle's algorithm could only delay it.
         let _ = stream.set_nodelay(true);
         Ok(Self { stream })
     }
 
-    /// Sends `request` and reads the reply into `reader`, which must have been prepared for it. Returns when the
-    /// first byte of the reply came.
+    /// Sends `request` and reads the reply with `reader`, which must be prepared by `begin`. Returns the time of the reply's
+    /// first byte.
     pub(crate) async fn exchange(
         &mut self,
         request: &[u8],
         reader: &mut ReplyReader,
         buffers: &std::cell::RefCell<Buffers>,
         deadline: &mut Deadline,
-    ) -> Result<Instant, Broken> {
+    ) -> Result<Instant, ExchangeError> {
         let mut sent = 0;
         let mut first_byte = None;
         poll_fn(|cx| {
@@ -83,7 +83,7 @@ impl Connection {
                 Poll::Ready(result) => Poll::Ready(result),
                 Poll::Pending => deadline
                     .poll_passed(cx)
-                    .map(|()| Err(Broken { fault: Fault::Timeout, may_be_stale: false })),
+                    .map(|()| Err(ExchangeError { fault: Fault::Timeout, may_be_stale: false })),
             }
         })
         .await?;
@@ -98,7 +98,7 @@ impl Connection {
         reader: &mut ReplyReader,
         buffers: &std::cell::RefCell<Buffers>,
         first_byte: &mut Option<Instant>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), ExchangeError>> {
         while *sent < request.len() {
             ready!(self.poll_send(cx, request, sent))?;
         }
@@ -112,7 +112,7 @@ impl Connection {
             if first_byte.is_none() && reader.started() {
                 *first_byte = Some(Instant::now());
             }
-            if step == Step::Done {
+            if step == ReadStatus::Done {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -123,16 +123,16 @@ impl Connection {
         cx: &mut Context<'_>,
         request: &[u8],
         sent: &mut usize,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), ExchangeError>> {
         use tokio::io::AsyncWrite;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &request[*sent..]));
         match written {
-            Ok(0) => Poll::Ready(Err(Broken { fault: Fault::Reset, may_be_stale: true })),
+            Ok(0) => Poll::Ready(Err(ExchangeError { fault: Fault::Reset, may_be_stale: true })),
             Ok(bytes) => {
                 *sent += bytes;
                 Poll::Ready(Ok(()))
             }
-            Err(_) => Poll::Ready(Err(Broken { fault: Fault::Reset, may_be_stale: true })),
+            Err(_) => Poll::Ready(Err(ExchangeError { fault: Fault::Reset, may_be_stale: true })),
         }
     }
 
@@ -141,23 +141,23 @@ impl Connection {
         cx: &mut Context<'_>,
         reader: &mut ReplyReader,
         memory: &mut [u8],
-    ) -> Poll<Result<Step, Broken>> {
+    ) -> Poll<Result<ReadStatus, ExchangeError>> {
         let mut buffer = ReadBuf::new(memory);
         let result = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
         Poll::Ready(match result {
             Err(_) => Err(reset(reader)),
             Ok(()) if buffer.filled().is_empty() => closed(reader),
-            Ok(()) => reader.feed(buffer.filled()).map_err(bad_reply),
+            Ok(()) => reader.feed(buffer.filled()).map_err(reply_error),
         })
     }
 
-    /// Has the kernel drop body bytes.
+    /// Has the kernel discard body bytes.
     fn poll_drop(
         &mut self,
         cx: &mut Context<'_>,
         reader: &mut ReplyReader,
         memory: &mut [u8],
-    ) -> Poll<Result<Step, Broken>> {
+    ) -> Poll<Result<ReadStatus, ExchangeError>> {
         loop {
             if ready!(self.stream.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(Err(reset(reader)));
@@ -179,19 +179,19 @@ impl Connection {
     }
 }
 
-fn reset(reader: &ReplyReader) -> Broken {
-    Broken { fault: Fault::Reset, may_be_stale: !reader.started() }
+fn reset(reader: &ReplyReader) -> ExchangeError {
+    ExchangeError { fault: Fault::Reset, may_be_stale: !reader.started() }
 }
 
-fn closed(reader: &mut ReplyReader) -> Result<Step, Broken> {
+fn closed(reader: &mut ReplyReader) -> Result<ReadStatus, ExchangeError> {
     match reader.eof() {
-        Ok(()) => Ok(Step::Done),
-        Err(_) if !reader.started() => Err(Broken { fault: Fault::NoReply, may_be_stale: true }),
-        Err(bad) => Err(bad_reply(bad)),
+        Ok(()) => Ok(ReadStatus::Done),
+        Err(_) if !reader.started() => Err(ExchangeError { fault: Fault::NoReply, may_be_stale: true }),
+        Err(bad) => Err(reply_error(bad)),
     }
 }
 
-fn bad_reply(bad: BadReply) -> Broken {
-    let fault = if bad == BadReply::ShortBody { Fault::ShortBody } else { Fault::BadReply };
-    Broken { fault, may_be_stale: false }
+fn reply_error(bad: ReplyError) -> ExchangeError {
+    let fault = if bad == ReplyError::ShortBody { Fault::ShortBody } else { Fault::BadReply };
+    ExchangeError { fault, may_be_stale: false }
 }

@@ -1,7 +1,7 @@
-//! A time limit that costs nothing per request.
+//! A request timeout without a timer operation for each request.
 //!
-//! A timer is set when the first request starts and left alone while requests come and go. When it fires it looks
-//! at the current limit and, if that is later, is set again: once per limit, not once per request.
+//! The timer is set once and not touched when requests start and end. When it fires, it compares the time with the current
+//! deadline and is set again if that is later. So it is set once for each timeout period instead of once for each request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The limit of the request under way on one connection.
+/// The deadline of the current request on one connection.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     until: Instant,
@@ -23,12 +23,12 @@ impl Deadline {
         Self { until, sleep: Box::pin(sleep_until(until)) }
     }
 
-    /// Starts the limit anew at `now`, which must not go back.
+    /// Sets the deadline to `now` plus `limit`. `now` must not decrease.
     pub(crate) fn restart(&mut self, now: std::time::Instant, limit: Duration) {
         self.until = Instant::from_std(now) + limit;
     }
 
-    /// Ready when the limit has passed.
+    /// Ready when the deadline has passed.
     pub(crate) fn poll_passed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.sleep.as_mut().poll(cx).is_ready() {
             if Instant::now() >= self.until {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_restarted_limit_passes_at_its_new_time() {
+    async fn a_restarted_deadline_passes_at_its_new_time() {
         let start = Instant::now();
         let mut deadline = Deadline::after(Duration::from_secs(5));
         tokio::time::advance(Duration::from_secs(4)).await;

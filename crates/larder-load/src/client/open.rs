@@ -1,9 +1,8 @@
-//! The open loop: requests leave by a schedule, over as many connections as it takes.
+//! The open loop: requests are sent by a schedule, over as many connections as needed.
 //!
-//! One pace-maker per thread waits for the next due time and hands the request to an idle sender; with none idle it
-//! makes a new one, up to the limit. At the limit the request waits, and as its latency counts from its due time,
-//! the wait shows. The sender that was idle for the shortest time is taken first, so that no more connections are
-//! in use than the load needs.
+//! One task per thread waits until the next request is due and gives it to an idle sender. If none is idle, the task creates
+//! one, up to the limit. At the limit the request waits; the wait is part of its latency, which counts from the due time. The
+//! most recently used sender is taken first, so that no more connections are used than the load needs.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,20 +11,20 @@ use std::rc::Rc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::alarm::Alarm;
-use super::sender::{Bench, Sender};
+use super::sender::{RequestSender, SenderContext};
+use super::timer::Timer;
 use crate::pacer::Pacer;
-use crate::shared::Claim;
+use crate::run_state::ScheduledRequest;
 
-/// After this many requests in a row that are all due, senders get their turn.
+/// After this number of requests that were due without a wait, the task yields to the senders.
 const BURST_MAX: u32 = 32;
 
-/// Where a sender gets its next request.
+/// Passes the next request to a sender.
 #[derive(Debug, Default)]
 struct Mailbox {
-    claim: Cell<Option<Claim>>,
+    request: Cell<Option<ScheduledRequest>>,
     filled: Notify,
-    over: Cell<bool>,
+    closed: Cell<bool>,
 }
 
 /// The idle senders of a thread.
@@ -35,18 +34,22 @@ struct Pool {
     freed: Notify,
 }
 
-/// Sends by `pacer` over at most `connections_max` connections on this thread until no request is left.
+/// Sends requests by `pacer` over at most `connections_max` connections on this thread, until no request is left.
 ///
 /// # Errors
-/// If the system has no timer to give.
-pub(crate) async fn drive(bench: &Rc<Bench>, pacer: &Pacer, connections_max: u32) -> io::Result<()> {
-    let mut alarm = Alarm::new()?;
+/// If no timer can be created.
+pub(crate) async fn drive(
+    context: &Rc<SenderContext>,
+    pacer: &Pacer,
+    connections_max: u32,
+) -> io::Result<()> {
+    let mut timer = Timer::new()?;
     let pool = Rc::new(Pool::default());
-    let mut running: Vec<JoinHandle<()>> = Vec::new();
+    let mut tasks: Vec<JoinHandle<()>> = Vec::new();
     let mut burst = 0;
-    while let Some(claim) = bench.shared.claim_due(pacer) {
-        let due = bench.shared.start() + claim.intended.min(crate::run::RUN_MAX);
-        if alarm.until(due, &bench.shared.job.plan.stop).await? {
+    while let Some(request) = context.shared.next_scheduled(pacer) {
+        let due = context.shared.start() + request.intended.min(crate::run::RUN_MAX);
+        if timer.wait_until(due, &context.shared.job.plan.stop).await? {
             burst = 0;
         } else {
             burst += 1;
@@ -54,14 +57,14 @@ pub(crate) async fn drive(bench: &Rc<Bench>, pacer: &Pacer, connections_max: u32
                 tokio::task::yield_now().await;
             }
         }
-        if bench.shared.job.plan.stop.stopped() {
+        if context.shared.job.plan.stop.is_stopped() {
             continue;
         }
         let mailbox = match pool.idle.borrow_mut().pop() {
             Some(mailbox) => Some(mailbox),
-            None if running.len() < connections_max as usize => {
+            None if tasks.len() < connections_max as usize => {
                 let mailbox = Rc::new(Mailbox::default());
-                running.push(spawn(bench, &pool, &mailbox));
+                tasks.push(spawn(context, &pool, &mailbox));
                 Some(mailbox)
             }
             None => None,
@@ -69,24 +72,25 @@ pub(crate) async fn drive(bench: &Rc<Bench>, pacer: &Pacer, connections_max: u32
         let mailbox = match mailbox {
             Some(mailbox) => mailbox,
             None => {
-                bench.tally.borrow_mut().connections.waits += 1;
+                context.tally.borrow_mut().connections.waits += 1;
                 pool.wait().await
             }
         };
-        mailbox.claim.set(Some(claim));
+        mailbox.request.set(Some(request));
         mailbox.filled.notify_one();
     }
-    // The busy ones end when they come back; their mailboxes are found in the pool then.
-    for _ in 0..running.len() {
+    // Each sender returns its mailbox to the pool when it is idle, and ends then.
+    for _ in 0..tasks.len() {
         let mailbox = pool.wait().await;
-        mailbox.over.set(true);
+        mailbox.closed.set(true);
         mailbox.filled.notify_one();
     }
-    super::join_all(running).await;
+    super::join_all(tasks).await;
     Ok(())
 }
 
 impl Pool {
+    /// Waits for an idle sender.
     async fn wait(&self) -> Rc<Mailbox> {
         loop {
             if let Some(mailbox) = self.idle.borrow_mut().pop() {
@@ -97,18 +101,18 @@ impl Pool {
     }
 }
 
-fn spawn(bench: &Rc<Bench>, pool: &Rc<Pool>, mailbox: &Rc<Mailbox>) -> JoinHandle<()> {
-    let (bench, pool, mailbox) = (Rc::clone(bench), Rc::clone(pool), Rc::clone(mailbox));
+fn spawn(context: &Rc<SenderContext>, pool: &Rc<Pool>, mailbox: &Rc<Mailbox>) -> JoinHandle<()> {
+    let (context, pool, mailbox) = (Rc::clone(context), Rc::clone(pool), Rc::clone(mailbox));
     tokio::task::spawn_local(async move {
-        let mut sender = Sender::new(&bench.shared.job.plan);
+        let mut sender = RequestSender::new(&context.shared.job.plan);
         loop {
             mailbox.filled.notified().await;
-            if let Some(claim) = mailbox.claim.take() {
-                sender.perform(&bench, claim).await;
+            if let Some(request) = mailbox.request.take() {
+                sender.send(&context, request).await;
                 pool.idle.borrow_mut().push(Rc::clone(&mailbox));
                 pool.freed.notify_one();
             }
-            if mailbox.over.get() {
+            if mailbox.closed.get() {
                 return;
             }
         }

@@ -1,100 +1,101 @@
-//! One sender: takes a request, sends it over its connection, judges the reply, takes notes.
+//! A sender: sends requests one after another, checks the replies and records the results.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connection::Buffers;
-use super::line::{Line, Way};
-use super::usage::Usage;
+use super::cpu::CpuSample;
+use super::slot::{ConnectionSlot, RequestSettings};
 use crate::fault::Fault;
 use crate::plan::{Method, Plan, Reuse};
-use crate::shared::{Claim, Shared};
+use crate::run_state::{RunState, ScheduledRequest};
 use crate::tally::{Sample, Tally};
 
-/// How long a sender rests when it could not connect: a dead server must not be asked in a busy loop.
-pub(crate) const CONNECT_REST: Duration = Duration::from_millis(10);
+/// Delay after a failed connection attempt, so that a dead server does not cause a busy loop.
+pub(crate) const CONNECT_FAILURE_DELAY: Duration = Duration::from_millis(10);
 
-/// What the senders of one thread share.
+/// State that the senders of one thread share.
 #[derive(Debug)]
-pub(crate) struct Bench {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct SenderContext {
+    pub(crate) shared: Arc<RunState>,
     pub(crate) tally: RefCell<Tally>,
     buffers: RefCell<Buffers>,
-    /// What this thread had used when it took up its first counted request.
-    pub(crate) usage_from: Cell<Option<Usage>>,
+    /// CPU time of this thread at its first counted request.
+    pub(crate) cpu_start: Cell<Option<CpuSample>>,
 }
 
-impl Bench {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+impl SenderContext {
+    pub(crate) fn new(shared: Arc<RunState>) -> Self {
         let tally = Tally::new(shared.job.plan.timeline_interval);
         Self {
             shared,
             tally: RefCell::new(tally),
             buffers: RefCell::new(Buffers::new()),
-            usage_from: Cell::new(None),
+            cpu_start: Cell::new(None),
         }
     }
 }
 
-/// A sender and its lines, one to each address, which it keeps between requests.
+/// A sender, with a connection slot for each address.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    lines: Vec<Line>,
+pub(crate) struct RequestSender {
+    slots: Vec<ConnectionSlot>,
     request: Vec<u8>,
 }
 
-impl Sender {
+impl RequestSender {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let lines = (0..=plan.others.len()).map(|_| Line::new(plan.timeout)).collect();
-        Self { lines, request: Vec::new() }
+        let slots = (0..=plan.other_addresses.len()).map(|_| ConnectionSlot::new(plan.timeout)).collect();
+        Self { slots, request: Vec::new() }
     }
 
-    /// Sends one request, reads its reply to the end, and records what came of it.
-    pub(crate) async fn perform(&mut self, bench: &Bench, claim: Claim) {
-        let job = &bench.shared.job;
+    /// Sends one request, reads the whole reply, and records the result.
+    pub(crate) async fn send(&mut self, context: &SenderContext, scheduled: ScheduledRequest) {
+        let job = &context.shared.job;
         let begun = Instant::now();
-        if claim.measured && bench.usage_from.get().is_none() {
-            bench.usage_from.set(Some(Usage::of_this_thread()));
+        if scheduled.measured && context.cpu_start.get().is_none() {
+            context.cpu_start.set(Some(CpuSample::current_thread()));
         }
-        let target = job.write_request(claim.number, &mut self.request);
-        let (place, address) = job.destination(claim.number);
-        let way = Way {
+        let target = job.write_request(scheduled.number, &mut self.request);
+        let (index, address) = job.destination(scheduled.number);
+        let settings = RequestSettings {
             address,
             method: job.plan.method,
             timeout: job.plan.timeout,
-            keep: job.plan.reuse == Reuse::KeepAlive,
+            keep_alive: job.plan.reuse == Reuse::KeepAlive,
         };
-        let line = &mut self.lines[place];
-        let exchanged = line.exchange(&way, &self.request, &bench.buffers).await;
-        let outcome = exchanged.map_err(|broken| broken.fault).and_then(|_| expect(line, bench, target));
-        note(line, bench, claim, begun, exchanged.ok(), outcome);
-        bench.shared.count(outcome.is_ok());
+        let slot = &mut self.slots[index];
+        let exchanged = slot.exchange(&settings, &self.request, &context.buffers).await;
+        let outcome =
+            exchanged.map_err(|failed| failed.fault).and_then(|_| check_reply(slot, context, target));
+        record(slot, context, scheduled, begun, exchanged.ok(), outcome);
+        context.shared.count(outcome.is_ok());
         if outcome == Err(Fault::Connect) {
-            tokio::time::sleep(CONNECT_REST).await;
+            tokio::time::sleep(CONNECT_FAILURE_DELAY).await;
         }
     }
 }
 
-/// Records what came of a request. `first_byte`: when the reply began, if all of it came.
-fn note(
-    line: &Line,
-    bench: &Bench,
-    claim: Claim,
+/// Records the result of a request. `first_byte` is the time of the reply's first byte, if the reply is complete.
+fn record(
+    slot: &ConnectionSlot,
+    context: &SenderContext,
+    scheduled: ScheduledRequest,
     begun: Instant,
     first_byte: Option<Instant>,
     outcome: Result<(), Fault>,
 ) {
-    let since_start = |at: Instant| at.saturating_duration_since(bench.shared.start());
-    let done = bench.shared.now();
-    let reader = &line.reader;
-    let mut tally = bench.tally.borrow_mut();
-    tally.connections.opened += line.effort.opened;
-    tally.connections.stale_retries += line.effort.stale;
+    let since_start = |at: Instant| at.saturating_duration_since(context.shared.start());
+    let done = context.shared.now();
+    let reader = &slot.reader;
+    let mut tally = context.tally.borrow_mut();
+    tally.connections.opened += slot.cost.opened;
+    tally.connections.stale_retries += slot.cost.stale_retries;
     tally.record(&Sample {
-        measured: claim.measured,
-        while_busy: bench.shared.while_busy(done),
-        intended: claim.intended,
+        measured: scheduled.measured,
+        while_busy: context.shared.while_busy(done),
+        intended: scheduled.intended,
         sent: since_start(begun),
         first_byte: first_byte.map_or(done, since_start),
         done,
@@ -108,22 +109,22 @@ fn note(
     });
 }
 
-/// What a reply for the plan's target of that number is worth.
-fn expect(line: &Line, bench: &Bench, target: usize) -> Result<(), Fault> {
-    let plan = &bench.shared.job.plan;
+/// Classifies a reply, with the expected size of the plan's target number `target`.
+fn check_reply(slot: &ConnectionSlot, context: &SenderContext, target: usize) -> Result<(), Fault> {
+    let plan = &context.shared.job.plan;
     let expected = match &plan.expected_sizes {
         Some(sizes) if plan.method == Method::Get => Some(sizes[target]),
         _ => None,
     };
-    judge(line, expected)
+    classify_reply(slot, expected)
 }
 
-/// What a complete reply is worth; `expected` is its size, if it is to have one.
-pub(crate) fn judge(line: &Line, expected: Option<u64>) -> Result<(), Fault> {
-    match line.reader.status() {
+/// Classifies a complete reply. `expected` is the expected size, if known.
+pub(crate) fn classify_reply(slot: &ConnectionSlot, expected: Option<u64>) -> Result<(), Fault> {
+    match slot.reader.status() {
         400..=499 => Err(Fault::Status4xx),
         500.. => Err(Fault::Status5xx),
-        200 if expected.is_some_and(|bytes| bytes != line.reader.body_bytes()) => Err(Fault::WrongSize),
+        200 if expected.is_some_and(|bytes| bytes != slot.reader.body_bytes()) => Err(Fault::WrongSize),
         _ => Ok(()),
     }
 }

@@ -1,30 +1,28 @@
-//! DBench: how many concurrent users a cluster carries (Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium
+//! DBench: the number of concurrent users that a cluster can serve (Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium
 //! 1999, section 3.3; after Chen, Wharton and Day 1997).
 //!
 //! ```text
-//! climb    users(t) = first + per_s t, each replaying a profile again and again
+//! climb    users(t) = first + per_s t, each replaying a profile repeatedly
 //! until    a request fails, or
 //!          the mean connect time of a sub-epoch exceeds 3 s (static sites: 1 s), or
 //!          a connect time exceeds 5 s (static sites: 2 s)
-//! stable   nobody comes any more; after 100 s the run is over
+//! stable   no user arrives any more; after 100 s the run ends
 //! ```
 //!
-//! Figures are taken per sub-epoch of 10 s; those of the stable phase are the result. [`run`] is asynchronous and needs a
-//! tokio runtime with time and I/O, on which almost no work is done.
+//! Figures are recorded by sub-epoch of 10 s; those of the stable phase are the result. [`run`] needs a tokio runtime with
+//! time and I/O, on which it does almost no work.
 //!
-//! Ours, where the paper is silent:
-//! * the rate of the climb: one user a second, linear. A climb too steep overshoots, as the users who came last have
-//!   not shown their load yet; with pauses of 2 s and sub-epochs of 10 s, one a second leaves each some five requests
-//!   per sub-epoch;
-//! * the mean is that of the sub-epoch under way, once it has 10 values. The first value above the maximum counts;
-//! * a connection that is still being made is seen when it is there, or at the request's time limit, as a failure;
-//! * users stay in the stable phase, failures or not, and what fails there is counted;
-//! * a most number of users, and what then happens: the stable phase begins, with the reason `users_max`;
-//! * user u replays profile u modulo their number; users of the same profile begin 7 requests apart.
+//! The paper does not define the following; larder's choices are:
+//! * The climb is linear, with one user a second. A steeper climb overshoots, because the latest users have not caused their
+//!   load yet. With pauses of 2 s and sub-epochs of 10 s, each user sends about five requests in a sub-epoch.
+//! * The mean is that of the current sub-epoch, once it has 10 values. A single value above the maximum ends the climb.
+//! * A connect time counts when the connection is open. A connection that is not open at the request's timeout is a failure.
+//! * Users continue in the stable phase even if requests fail; these failures are counted.
+//! * The number of users is limited. At the limit the stable phase begins, with the reason `users_max`.
+//! * User u replays profile u modulo the number of profiles. Users of the same profile start 7 requests apart.
 //!
-//! A server of today accepts connections at once and lets requests wait behind them, so that its connect time says
-//! nothing: [`Judged::FirstByte`] applies the same limits to the time from asking for a connection to the first byte of
-//! the reply.
+//! A modern server accepts connections at once and queues the requests, so its connect time means nothing.
+//! [`RuleMetric::FirstByte`] applies the same limits to the time from connecting to the first byte of the reply.
 
 mod climb;
 mod epochs;
@@ -40,25 +38,25 @@ use tokio::sync::watch;
 use crate::plan::PlanError;
 use crate::run::LoadError;
 use crate::script::Script;
-use crate::users::board::Board;
 use crate::users::population::{self, Population};
-use crate::users::stage::{Keep, Stage};
+use crate::users::run_state::UserRunState;
+use crate::users::settings::{ConnectionLifetime, UserSettings};
 use crate::users::{USERS_MAX, UserProgress};
-use climb::{Climb, Step};
+use climb::{Climb, ClimbAction};
 use epochs::Epochs;
-pub use report::{DBENCH_SCHEMA, DbenchReport, Epoch, Stable, Stopped};
+pub use report::{DBENCH_SCHEMA, DbenchReport, Epoch, Stable, StopReason};
 
-/// Most sub-epochs of a run.
+/// Maximum sub-epochs of a run.
 pub const EPOCHS_MAX: u64 = 10_000;
 
-/// How users become more.
+/// Growth of the number of users.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ramp {
     /// Users at the start, 1 to `users_max`. Default 1.
     pub first: u32,
-    /// Users who come in a second, above 0, at most 100,000. Default 1.
+    /// Users added in a second, above 0, at most 100,000. Default 1.
     pub per_s: f64,
-    /// Most users, 1..=[`USERS_MAX`]. Default 5,000.
+    /// Maximum users, 1..=[`USERS_MAX`]. Default 5,000.
     pub users_max: u32,
 }
 
@@ -68,72 +66,76 @@ impl Default for Ramp {
     }
 }
 
-/// Which time the rules judge.
+/// Time that the rules limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Judged {
-    /// Of making a connection, as in the paper.
+pub enum RuleMetric {
+    /// Time to connect, as in the paper.
     #[default]
     Connect,
-    /// From asking for a connection to the first byte of the reply.
+    /// Time from connecting to the first byte of the reply.
     FirstByte,
 }
 
-impl std::str::FromStr for Judged {
+impl std::str::FromStr for RuleMetric {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "connect" => Ok(Self::Connect),
             "first-byte" => Ok(Self::FirstByte),
-            _ => Err("the rules judge the time to connect or to the first-byte".to_owned()),
+            _ => Err("unknown time for the rules: use connect or first-byte".to_owned()),
         }
     }
 }
 
-/// When the climb ends.
+/// Rules that end the climb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// More failed requests than this end it. Default 0.
+    /// Maximum failed requests. Default 0.
     pub failures_max: u64,
-    /// Which time the other two are about.
-    pub judged: Judged,
-    /// A mean above this ends it. Above 0.
+    /// Time that the other rules limit.
+    pub metric: RuleMetric,
+    /// Maximum mean of a sub-epoch. Above 0.
     pub mean_max: Duration,
-    /// A single time above this ends it. Above 0.
-    pub most_max: Duration,
-    /// A sub-epoch's mean is looked at from so many values on; at least 1. Default 10.
+    /// Maximum single value. Above 0.
+    pub single_max: Duration,
+    /// Minimum values of a sub-epoch for its mean to be checked; at least 1. Default 10.
     pub samples_min: u64,
 }
 
 impl Rules {
-    /// For dynamic content: 3 s on average, 5 s at most.
-    pub fn dynamic() -> Self {
+    /// Rules for dynamic content: 3 s on average, 5 s at most.
+    pub fn dynamic_content() -> Self {
         Self {
             failures_max: 0,
-            judged: Judged::Connect,
+            metric: RuleMetric::Connect,
             mean_max: Duration::from_secs(3),
-            most_max: Duration::from_secs(5),
+            single_max: Duration::from_secs(5),
             samples_min: 10,
         }
     }
 
-    /// For static content: 1 s on average, 2 s at most.
-    pub fn fixed() -> Self {
-        Self { mean_max: Duration::from_secs(1), most_max: Duration::from_secs(2), ..Self::dynamic() }
+    /// Rules for static content: 1 s on average, 2 s at most.
+    pub fn static_content() -> Self {
+        Self {
+            mean_max: Duration::from_secs(1),
+            single_max: Duration::from_secs(2),
+            ..Self::dynamic_content()
+        }
     }
 }
 
-/// A whole run.
+/// The plan of a run of DBench.
 #[derive(Clone, Debug)]
 pub struct DbenchPlan {
-    /// The profiles: each visit of the script is one.
+    /// The profiles; each visit of the script is one.
     pub script: Script,
-    /// Where, and how requests are made.
-    pub stage: Stage,
-    /// How users become more.
+    /// The server, and how requests are sent.
+    pub settings: UserSettings,
+    /// Growth of the number of users.
     pub ramp: Ramp,
-    /// When they do not any more.
+    /// Rules that end the growth.
     pub rules: Rules,
     /// Length of a sub-epoch, at least 10 ms. Default 10 s.
     pub epoch: Duration,
@@ -142,14 +144,17 @@ pub struct DbenchPlan {
 }
 
 impl DbenchPlan {
-    /// The paper's, for dynamic content if a program makes anything of what the script asks for: a new connection for
-    /// each request, one at a time.
-    pub fn new(script: Script, stage: Stage) -> Self {
-        let rules =
-            if script.offers().iter().any(|offer| offer.made) { Rules::dynamic() } else { Rules::fixed() };
+    /// Creates a plan with the paper's parameters: a new connection for each request, one at a time. The rules are those for
+    /// dynamic content if the script has dynamic resources.
+    pub fn new(script: Script, settings: UserSettings) -> Self {
+        let rules = if script.resources().iter().any(|resource| resource.dynamic) {
+            Rules::dynamic_content()
+        } else {
+            Rules::static_content()
+        };
         Self {
             script,
-            stage: Stage { keep: Keep::Request, parallel: 1, ..stage },
+            settings: UserSettings { keep: ConnectionLifetime::Request, parallel: 1, ..settings },
             ramp: Ramp::default(),
             rules,
             epoch: Duration::from_secs(10),
@@ -171,7 +176,7 @@ impl DbenchPlan {
         limit("sub-epoch in hundredths of a second", micros(self.epoch) / 10_000, 360_000)?;
         limit("stable phase in microseconds", micros(self.stable), 24 * hour)?;
         limit("mean allowed in microseconds", micros(self.rules.mean_max), hour)?;
-        limit("maximum allowed in microseconds", micros(self.rules.most_max), hour)?;
+        limit("maximum allowed in microseconds", micros(self.rules.single_max), hour)?;
         limit("fewest values of a mean", self.rules.samples_min, 1 << 32)?;
         let climb_s = f64::from(self.ramp.users_max - self.ramp.first) / self.ramp.per_s;
         let epochs = ((climb_s + self.stable.as_secs_f64()) / self.epoch.as_secs_f64()).ceil() as u64;
@@ -179,44 +184,44 @@ impl DbenchPlan {
     }
 }
 
-/// Runs DBench and reports. `progress` is called about twenty times a second and must not block.
+/// Runs DBench and returns a report. `progress` is called about twenty times a second and must not block.
 ///
-/// Dropping the future ends the users at once; [`Stage::stop`] ends the run early with a report.
+/// Dropping the future stops the users at once; [`UserSettings::stop`] ends the run early with a report.
 ///
 /// # Errors
-/// [`LoadError`]. Failing requests are no error: they end the climb.
+/// [`LoadError`]. Failed requests are not errors: they end the climb.
 pub async fn run(
     plan: DbenchPlan,
     progress: &(dyn Fn(UserProgress) + Sync),
 ) -> Result<DbenchReport, LoadError> {
     plan.check()?;
-    let job = Arc::new(plan.stage.job(&plan.script, plan.ramp.users_max)?);
+    let job = Arc::new(plan.settings.check(&plan.script, plan.ramp.users_max)?);
     job.probe().await?;
-    let board = Arc::new(Board::new(Instant::now(), Duration::MAX, None));
-    let epochs = Arc::new(Epochs::new(plan.epoch, plan.rules.judged));
-    let (call, users) = watch::channel(0);
-    let population = Population::Called { users, watch: Arc::clone(&epochs) as _ };
+    let state = Arc::new(UserRunState::new(Instant::now(), Duration::MAX, None));
+    let epochs = Arc::new(Epochs::new(plan.epoch, plan.rules.metric));
+    let (users_sender, users) = watch::channel(0);
+    let population = Population::Controlled { users, observer: Arc::clone(&epochs) as _ };
     let mut climb = Climb::new(plan.ramp, plan.rules, plan.stable);
-    let acted = population::act_out(&job, &board, &population, &mut |board| {
-        let now = board.now();
-        epochs.note_users(now, board.users());
-        progress(UserProgress::of(board));
-        if job.stop.stopped() {
+    let results = population::run_users(&job, &state, &population, &mut |state| {
+        let now = state.now();
+        epochs.record_users(now, state.users());
+        progress(UserProgress::new(state));
+        if job.stop.is_stopped() {
             climb.interrupt(now);
             epochs.close(now);
         }
-        match climb.step(now, &epochs.reading(now)) {
-            Step::Users(users) => {
-                call.send_if_modified(|called| std::mem::replace(called, users) != users);
+        match climb.step(now, &epochs.measurements(now)) {
+            ClimbAction::SetUsers(users) => {
+                users_sender.send_if_modified(|controlled| std::mem::replace(controlled, users) != users);
             }
-            Step::Stable { from, until } => {
-                board.measure(from, until);
+            ClimbAction::BeginStable { from, until } => {
+                state.set_window(from, until);
                 epochs.close(until);
             }
-            Step::Stay => {}
-            Step::Over => board.end(),
+            ClimbAction::Wait => {}
+            ClimbAction::Finish => state.end(),
         }
     })
     .await?;
-    Ok(DbenchReport::new(&plan, &job, &board, &acted, &climb, &epochs))
+    Ok(DbenchReport::new(&plan, &job, &state, &results, &climb, &epochs))
 }

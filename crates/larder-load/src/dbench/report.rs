@@ -1,4 +1,4 @@
-//! What DBench found.
+//! The report of DBench.
 
 use std::fmt::Write as _;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::climb::Climb;
 use super::epochs::Epochs;
-use super::{DbenchPlan, Judged};
+use super::{DbenchPlan, RuleMetric};
 use crate::report::Report;
 use crate::report::latency::Latency;
-use crate::users::board::Board;
-use crate::users::population::Acted;
-use crate::users::report::{ClassRow, class_rows, frame, rate};
-use crate::users::stage::Job;
+use crate::users::population::UsersResult;
+use crate::users::report::{ClassRow, class_rows, rate, run_summary};
+use crate::users::run_state::UserRunState;
+use crate::users::settings::CheckedSettings;
 
-/// Name and version of the JSON. The number rises when a field changes its meaning or goes.
+/// Name and version of the JSON. The number rises when a field changes its meaning or is removed.
 pub const DBENCH_SCHEMA: &str = "larder-load-dbench/1";
 
 /// The result of a run of DBench.
@@ -23,85 +23,86 @@ pub const DBENCH_SCHEMA: &str = "larder-load-dbench/1";
 pub struct DbenchReport {
     /// [`DBENCH_SCHEMA`].
     pub schema: String,
-    /// What was asked for.
+    /// Settings of the run.
     pub setup: DbenchSetup,
-    /// What ended the climb.
-    pub stopped: Stopped,
-    /// Concurrent users when it ended: those of the stable phase.
+    /// Why the climb ended.
+    pub stopped: StopReason,
+    /// Concurrent users at the end of the climb and in the stable phase.
     pub users: u32,
-    /// How long the climb took, seconds.
+    /// Length of the climb, in seconds.
     pub climb_s: f64,
-    /// The stable phase; `None` if the run was ended before it.
+    /// The stable phase; `None` if the run ended before it.
     pub stable: Option<Stable>,
-    /// The whole run by sub-epochs.
+    /// The whole run by sub-epoch.
     pub epochs: Vec<Epoch>,
-    /// The requests due within the stable phase; everything before counts as warm-up.
+    /// The report of the requests due within the stable phase; earlier ones count as warm-up.
     pub requests: Report,
 }
 
-/// What was asked for.
+/// Settings of a run of DBench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DbenchSetup {
     /// The script's name.
     pub workload: String,
-    /// Profiles of the script.
+    /// Number of profiles.
     pub profiles: u64,
     /// Users at the start.
     pub first: u32,
-    /// Users who come in a second.
+    /// Users added in a second.
     pub users_per_s: f64,
-    /// Most users.
+    /// Maximum users.
     pub users_max: u32,
-    /// Failed requests that are tolerated.
+    /// Maximum failed requests.
     pub failures_max: u64,
-    /// Which time the limits are on.
-    pub judged: Judged,
-    /// Limit of its mean, seconds.
+    /// Time that the rules limit.
+    pub judged: RuleMetric,
+    /// Maximum mean, in seconds.
     pub mean_max_s: f64,
-    /// Limit of its maximum, seconds.
+    /// Maximum single value, in seconds.
     pub most_max_s: f64,
-    /// Length of a sub-epoch, seconds.
+    /// Length of a sub-epoch, in seconds.
     pub epoch_s: f64,
-    /// Length of the stable phase, seconds.
+    /// Length of the stable phase, in seconds.
     pub stable_s: f64,
     /// Factor on pauses.
     pub time_scale: f64,
 }
 
-/// What ended the climb.
+/// Why the climb ended.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Stopped {
-    /// Requests began to fail.
+pub enum StopReason {
+    /// Too many requests failed.
     Failures {
-        /// How many had.
+        /// Number of failed requests.
         failed: u64,
     },
-    /// The mean of a sub-epoch was too long.
+    /// The mean of a sub-epoch exceeded its limit.
     Mean {
-        /// Its length, seconds.
+        /// The value, in seconds.
         s: f64,
-        /// The limit, seconds.
+        /// The limit, in seconds.
         limit_s: f64,
     },
-    /// A single time was too long.
+    /// A single value exceeded its limit.
     Maximum {
-        /// Its length, seconds.
+        /// The value, in seconds.
         s: f64,
-        /// The limit, seconds.
+        /// The limit, in seconds.
         limit_s: f64,
     },
-    /// As many users as allowed were there, and no rule was broken.
+    /// The number of users reached its maximum without violating a rule.
     UsersMax,
-    /// The run was ended early.
+    /// The run was stopped early.
     Interrupted,
 }
 
-impl Stopped {
-    fn text(self, judged: Judged) -> String {
+impl StopReason {
+    /// Formats the reason as text.
+    fn text(self, judged: RuleMetric) -> String {
         let time = match judged {
-            Judged::Connect => "connect time",
-            Judged::FirstByte => "time to the first byte",
+            RuleMetric::Connect => "connect time",
+            RuleMetric::FirstByte => "time to the first byte",
         };
         match self {
             Self::Failures { failed } => format!("{failed} failed requests"),
@@ -116,34 +117,34 @@ impl Stopped {
 /// The stable phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stable {
-    /// When it began, seconds from the start.
+    /// Start, in seconds from the start of the run.
     pub from_s: f64,
-    /// Its length, seconds.
+    /// Length, in seconds.
     pub length_s: f64,
-    /// Good replies that ended in it.
+    /// Good replies that finished in it.
     pub completed: u64,
-    /// Requests due in it that failed.
+    /// Failed requests that were due in it.
     pub failed: u64,
     /// Good replies per second: the aggregate throughput.
     pub requests_per_s: f64,
-    /// The same per minute: the paper's peak requests per minute.
+    /// Good replies per minute: the paper's peak requests per minute.
     pub requests_per_minute: f64,
-    /// Body bytes of good replies per second, over requests due in it and up to the last one's end.
+    /// Body bytes of good replies per second, for requests due in it and up to the end of the last reply.
     pub bytes_per_s: f64,
-    /// Of requests due in it.
+    /// Latency of requests due in it.
     pub latency: Latency,
-    /// The same by class of request.
+    /// Figures by class of request.
     pub by_class: Vec<ClassRow>,
 }
 
-/// A sub-epoch. Requests count in the one in which they end.
+/// A sub-epoch. A request counts in the sub-epoch in which it finishes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Epoch {
-    /// When it began, seconds from the start.
+    /// Start, in seconds from the start of the run.
     pub from_s: f64,
-    /// Its length, seconds; the last is shorter.
+    /// Length, in seconds; the last sub-epoch can be shorter.
     pub length_s: f64,
-    /// Most concurrent users in it.
+    /// Maximum concurrent users.
     pub users: u64,
     /// Good replies.
     pub completed: u64,
@@ -151,7 +152,7 @@ pub struct Epoch {
     pub failed: u64,
     /// Good replies per second.
     pub requests_per_s: f64,
-    /// Their body bytes per second.
+    /// Body bytes of good replies per second.
     pub bytes_per_s: f64,
     /// Mean latency of good replies, ms.
     pub latency_ms_mean: f64,
@@ -164,41 +165,42 @@ pub struct Epoch {
 impl DbenchReport {
     pub(super) fn new(
         plan: &DbenchPlan,
-        job: &Job,
-        board: &Board,
-        acted: &Acted,
+        job: &CheckedSettings,
+        state: &UserRunState,
+        results: &UsersResult,
         climb: &Climb,
         epochs: &Epochs,
     ) -> Self {
-        let requests = Report::new(frame(job, board, "dbench", None), &acted.tally, &acted.spent);
+        let requests =
+            Report::new(run_summary(job, state, "dbench", None), &results.tally, &results.cpu_usage);
         let stable = climb.stable_from().map(|from| {
-            let window = board.until().saturating_sub(from);
-            let per_s = rate(acted.tally.ok_while_busy, window);
+            let window = state.until().saturating_sub(from);
+            let per_s = rate(results.tally.ok_while_busy, window);
             Stable {
                 from_s: from.as_secs_f64(),
                 length_s: window.as_secs_f64(),
-                completed: acted.tally.ok_while_busy,
+                completed: results.tally.ok_while_busy,
                 failed: requests.failed,
                 requests_per_s: per_s,
                 requests_per_minute: per_s * 60.0,
                 bytes_per_s: requests.body_bytes_per_s,
                 latency: requests.latency.clone(),
-                by_class: class_rows(&acted.seen.requests_of),
+                by_class: class_rows(&results.page_stats.requests_by_class),
             }
         });
         Self {
             schema: DBENCH_SCHEMA.to_owned(),
             setup: DbenchSetup::new(plan),
-            stopped: climb.stopped(),
+            stopped: climb.stop_reason(),
             users: climb.users(),
-            climb_s: climb.stable_from().unwrap_or(board.until()).as_secs_f64(),
+            climb_s: climb.stable_from().unwrap_or(state.until()).as_secs_f64(),
             stable,
-            epochs: epochs.rows(board.until()),
+            epochs: epochs.rows(state.until()),
             requests,
         }
     }
 
-    /// A table for people, several lines, ending in a line break.
+    /// Formats the report as text of several lines, with a final line break.
     pub fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -274,12 +276,12 @@ impl DbenchSetup {
             users_per_s: plan.ramp.per_s,
             users_max: plan.ramp.users_max,
             failures_max: plan.rules.failures_max,
-            judged: plan.rules.judged,
+            judged: plan.rules.metric,
             mean_max_s: plan.rules.mean_max.as_secs_f64(),
-            most_max_s: plan.rules.most_max.as_secs_f64(),
+            most_max_s: plan.rules.single_max.as_secs_f64(),
             epoch_s: plan.epoch.as_secs_f64(),
             stable_s: plan.stable.as_secs_f64(),
-            time_scale: plan.stage.time_scale,
+            time_scale: plan.settings.time_scale,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Two reports side by side.
+//! Comparison of a report with a baseline.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 
-/// How one figure changed from a baseline.
+/// Change of a figure from the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// In the baseline; `None` if it has none.
+    /// Value in the baseline; `None` if it has none.
     pub before: Option<f64>,
-    /// In the report.
+    /// Value in the report; `None` if it has none.
     pub after: Option<f64>,
-    /// `after / before`; `None` where that is no number.
+    /// `after / before`; `None` if it is not a number.
     pub ratio: Option<f64>,
 }
 
@@ -25,7 +25,7 @@ impl Change {
     }
 }
 
-/// A report held against a baseline.
+/// Comparison of a report with a baseline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Good replies per second.
@@ -38,16 +38,16 @@ pub struct Comparison {
     pub latency_us_p50: Change,
     /// 99th percentile of the latency, microseconds.
     pub latency_us_p99: Change,
-    /// Busiest node over mean, by requests.
+    /// Requests of the busiest node divided by the mean.
     pub imbalance_requests: Change,
     /// Share of requests that failed.
     pub failure_ratio: Change,
-    /// Why the two cannot be held against each other: settings that differ.
+    /// Settings that differ, so that the reports are not comparable.
     pub differences: Vec<String>,
 }
 
 impl Report {
-    /// Holds this report against `baseline`.
+    /// Compares this report with `baseline`.
     pub fn compare(&self, baseline: &Self) -> Comparison {
         let change = |of: &dyn Fn(&Self) -> Option<f64>| Change::new(of(baseline), of(self));
         Comparison {
@@ -65,7 +65,7 @@ impl Report {
     }
 }
 
-/// Settings of the load that differ. Where it was sent may.
+/// Lists the settings of the load that differ. The address may differ.
 fn differences(one: &Report, two: &Report) -> Vec<String> {
     let (one, two) = (&one.setup, &two.setup);
     let mut found = Vec::new();
@@ -97,7 +97,7 @@ fn differences(one: &Report, two: &Report) -> Vec<String> {
 }
 
 impl Comparison {
-    /// A table for people.
+    /// Formats the comparison as a text table.
     pub fn render(&self) -> String {
         let mut text = format!("{:<22}{:>14}{:>14}{:>9}\n", "", "before", "after", "ratio");
         let rows = [

@@ -1,19 +1,19 @@
-//! A distribution of durations, as reported.
+//! Distributions of durations in reports.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::tally::Latencies;
+use crate::tally::LatencyHistogram;
 
-/// Quantiles of the curve: dense where the distribution's tail is.
+/// Quantiles of the curve, dense at the tail of the distribution.
 const CURVE: [f64; 24] = [
     0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.995,
     0.999, 0.9995, 0.9999, 0.99999, 1.0,
 ];
 
-/// A distribution of durations in microseconds, each within 0.1 % of what was measured.
+/// A distribution of durations in microseconds, with a relative error of at most 0.1 %.
 ///
-/// Without samples every figure is 0. A duration above an hour counts as an hour.
+/// Without samples all figures are 0. A duration above an hour counts as an hour.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Latency {
     /// Number of samples.
@@ -36,21 +36,21 @@ pub struct Latency {
     pub p99_9_us: f64,
     /// Largest.
     pub max_us: f64,
-    /// The curve, for plots.
+    /// Quantile curve, for plots.
     pub curve: Vec<QuantilePoint>,
 }
 
 /// A point of a quantile curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QuantilePoint {
-    /// From 0 to 1.
+    /// The quantile, from 0 to 1.
     pub quantile: f64,
-    /// This share of the samples is at or below this many microseconds.
+    /// The value of the quantile, in microseconds.
     pub us: f64,
 }
 
 impl Latency {
-    pub(crate) fn new(latencies: &Latencies) -> Self {
+    pub(crate) fn new(latencies: &LatencyHistogram) -> Self {
         let histogram = &latencies.0;
         if histogram.is_empty() {
             return Self::default();
@@ -80,8 +80,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_samples_within_a_thousandth() {
-        let mut latencies = Latencies::new();
+    fn percentiles_have_an_error_of_at_most_a_thousandth() {
+        let mut latencies = LatencyHistogram::new();
         for ms in 1..=1_000 {
             latencies.record(Duration::from_millis(ms));
         }
@@ -98,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_zero_and_no_curve() {
-        assert_eq!(Latency::new(&Latencies::new()), Latency::default());
+    fn an_empty_distribution_is_zero_without_a_curve() {
+        assert_eq!(Latency::new(&LatencyHistogram::new()), Latency::default());
     }
 
     #[test]
     fn more_than_an_hour_counts_as_an_hour() {
-        let mut latencies = Latencies::new();
+        let mut latencies = LatencyHistogram::new();
         latencies.record(Duration::from_secs(100_000));
         let hour = Latency::new(&latencies).max_us / 3.6e9;
         assert!((hour - 1.0).abs() < 1e-3);

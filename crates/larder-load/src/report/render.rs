@@ -1,18 +1,18 @@
-//! The report as a table for people.
+//! Text form of the report.
 
 use std::fmt::Write as _;
 
 use super::Report;
 use super::latency::Latency;
 
-/// Most nodes that get a line; the rest are summed up.
+/// Maximum nodes with a line of their own.
 const NODE_LINES_MAX: usize = 32;
 
-/// Share of the measured part from which on its tail is worth a word.
+/// Minimum share of the tail in the measured part for which the tail is shown.
 const TAIL_SHOWN_MIN: f64 = 0.01;
 
 impl Report {
-    /// A table for people, several lines, ending in a line break.
+    /// Formats the report as text of several lines, with a final line break.
     pub fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -151,7 +151,7 @@ fn write_latency(text: &mut String, name: &str, latency: &Latency) -> std::fmt::
     writeln!(text)
 }
 
-/// A foreign name without what could steer a terminal.
+/// Replaces control characters of a name and truncates it, because names come from the network.
 fn printable(name: &str) -> String {
     name.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! When not to believe a report.
+//! Warnings about the validity of a report.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 
-/// Fewer good replies than this leave the 99th percentile to ten of them.
+/// Minimum good replies. With this number, ten replies lie above the 99th percentile.
 const SAMPLES_MIN: u64 = 1_000;
-/// A shorter measured part says more about its ends than about the server.
+/// Minimum length of the measured part, in seconds. In shorter ones, start and end dominate.
 const MEASURED_S_MIN: f64 = 1.0;
-/// Requests sent later than this, at the 99th percentile, make the clients part of what is measured.
+/// Maximum send delay at the 99th percentile. Above it, the clients' own delay distorts the latencies.
 const LAG_P99_US_MAX: f64 = 2_000.0;
-/// Share of time a client thread may run or want to.
+/// Maximum share of time in which a client thread runs or waits for a CPU.
 const BUSY_MAX: f64 = 0.9;
-/// Share of the measured part in which clients may lack work.
+/// Maximum share of the measured part in which some clients have no requests.
 const TAIL_MAX: f64 = 0.1;
-/// Share of the rate asked for that must be answered.
+/// Minimum share of the scheduled rate that must be reached.
 const RATE_MIN: f64 = 0.95;
 
 /// A reason to doubt the figures of a run.
@@ -29,63 +29,63 @@ pub enum Warning {
         /// Requests sent, all of them warm-up.
         warmup: u64,
     },
-    /// Too few good replies for the tail of the distribution.
+    /// There are too few good replies for the tail of the distribution.
     TooFewSamples {
         /// Good replies.
         samples: u64,
-        /// How many it takes.
+        /// Number needed.
         needed: u64,
     },
     /// The measured part was short.
     ShortRun {
-        /// Its length, seconds.
+        /// Length, in seconds.
         measured_s: f64,
-        /// How long it must be.
+        /// Length needed, in seconds.
         needed_s: f64,
     },
-    /// Requests failed; the latencies leave them out.
+    /// Requests failed; latencies do not include them.
     Failures {
-        /// How many.
+        /// Failed requests.
         failed: u64,
-        /// Of how many.
+        /// All requests.
         of: u64,
     },
-    /// Requests left later than they were due (open loop).
+    /// Requests were sent later than they were due (open loop).
     LateSends {
-        /// 99th percentile of the lateness, microseconds.
+        /// 99th percentile of the send delay, in microseconds.
         lag_us_p99: f64,
-        /// What is tolerated.
+        /// Limit, in microseconds.
         limit_us: f64,
     },
     /// All connections were busy when requests were due (open loop).
     OutOfConnections {
-        /// How often.
+        /// Number of requests that waited.
         waits: u64,
         /// The limit on connections.
         connections_max: u32,
     },
-    /// The answers came slower than the rate asked for: latencies grow with the length of the run.
+    /// The replies did not keep up with the scheduled rate, so latencies grow with the length of the run.
     RateNotReached {
-        /// Requests per second asked for.
+        /// Scheduled requests per second.
         asked: f64,
         /// Good replies per second while requests were due.
         reached: f64,
     },
-    /// A client thread ran, or wanted to, nearly all the time: the clients were the bottleneck.
+    /// A client thread ran or waited for a CPU nearly all the time, so the clients were the bottleneck.
     SaturatedClient {
-        /// Share of time it ran.
+        /// Share of time in which it ran.
         running: f64,
-        /// Share of time it waited for a processor.
+        /// Share of time in which it waited for a CPU.
         waiting: f64,
     },
-    /// For much of the measured part, clients had run out of requests.
+    /// Some clients had no requests for a large share of the measured part.
     LongTail {
-        /// That time, seconds.
+        /// Length of that time, in seconds.
         tail_s: f64,
-        /// The measured part, seconds.
+        /// Length of the measured part, in seconds.
         measured_s: f64,
     },
-    /// Some replies named a cache and some did not, or not in a way that can be read.
+    /// Some replies named a cache, and others did not or had a malformed `Cache-Status`.
     UnnamedReplies {
         /// Good replies without a name.
         unnamed: u64,
@@ -113,7 +113,7 @@ impl fmt::Display for Warning {
             }
             Self::LateSends { lag_us_p99, limit_us } => write!(
                 f,
-                "requests left late, {:.1} ms at the 99th percentile (limit {:.1} ms): the clients are part of what was measured",
+                "requests were sent late, {:.1} ms at the 99th percentile (limit {:.1} ms): the clients are part of what was measured",
                 lag_us_p99 / 1e3,
                 limit_us / 1e3
             ),
@@ -141,7 +141,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Every reason to doubt `report`.
+/// Returns all warnings that apply to `report`.
 pub(super) fn check(report: &Report, stopped: bool) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |applies: bool, warning: Warning| {
@@ -170,7 +170,7 @@ pub(super) fn check(report: &Report, stopped: bool) -> Vec<Warning> {
         warn(lag_us_p99 > LAG_P99_US_MAX, Warning::LateSends { lag_us_p99, limit_us: LAG_P99_US_MAX });
         let asked = report.setup.rate.unwrap_or(0.0);
         let reached = report.requests_per_s_busy.unwrap_or(asked);
-        // A trace's rate changes over its length; only a constant one can be held against a mean.
+        // The rate of a trace varies, so only a constant rate can be compared with the mean.
         let constant = report.setup.speedup.is_none();
         warn(constant && reached < asked * RATE_MIN, Warning::RateNotReached { asked, reached });
     }

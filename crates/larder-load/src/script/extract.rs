@@ -1,16 +1,16 @@
-//! Profiles of users, extracted from a real log: what each asked for, one request after another, and how long it
-//! paused in between (DBench: Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium 1999, section 3.3).
+//! User profiles extracted from a real log: the sequence of a user's requests and the pauses between them (DBench: Zhang,
+//! Barrientos, Chen and Seltzer, USENIX Windows NT Symposium 1999, section 3.3).
 //!
 //! ```text
-//! per client, in time order:   cut where a pause exceeds the gap      -> visits
-//! drop visits with too few requests, cut those with too many
-//! of these, a sample drawn by the seed                                -> profiles
+//! per client, in time order:   split where a pause exceeds the gap    -> visits
+//! drop visits with too few requests, split those with too many
+//! of these, a random sample by the seed                               -> profiles
 //! ```
 //!
-//! The paper does not say how it tells one visit from the next, nor what follows a profile's last request. Ours: a gap
-//! of 30 minutes, as is usual for logs; a profile that is gone through again and again pauses after its last request
-//! as long as it does on average. A log's times are whole seconds and note a request's *end*, so that a pause contains
-//! the next request's service time; requests of the same second follow one another without a pause.
+//! The paper defines neither the boundary between visits nor the pause after a profile's last request. larder uses a gap of
+//! 30 minutes, which is usual for logs, and the profile's mean pause after its last request. A log has times in whole
+//! seconds of a request's *end*. So a pause includes the service time of the next request, and requests of the same second
+//! have no pause between them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,86 +19,86 @@ use std::time::Duration;
 use larder_trace::Trace;
 use larder_trace::synth::{ServiceClass, Stream};
 
-use super::{Offer, Page, Script, ScriptError, Visit, index};
+use super::{Page, Resource, Script, ScriptError, Visit, to_index};
 use crate::plan::TARGET_BYTES_MAX;
-use crate::target::wire;
+use crate::target::request_target;
 
-/// Most profiles.
+/// Maximum number of profiles.
 pub const PROFILES_MAX: u32 = 1_000_000;
 
-/// How profiles are extracted.
+/// Parameters of an extraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extract {
-    /// A longer pause of a client ends its visit. Above 0. Default 30 min.
+pub struct ProfileExtraction {
+    /// Minimum pause that ends a visit. Above 0. Default 30 min.
     pub gap: Duration,
-    /// Visits with fewer requests are left out. At least 2, as one request shows no pause. Default 2.
+    /// Minimum requests of a visit; shorter visits are dropped. At least 2, because one request has no pause. Default 2.
     pub requests_min: u32,
-    /// A longer visit is cut into several: a crawler is not one patient user. Up to 1,000,000. Default 200.
+    /// Maximum requests of a visit; longer visits, such as those of crawlers, are split. Up to 1,000,000. Default 200.
     pub requests_max: u32,
-    /// How many are drawn of all visits, 1 to [`PROFILES_MAX`]; all, if there are fewer. Default 500.
+    /// Number of visits to sample, 1 to [`PROFILES_MAX`]; all if there are fewer. Default 500.
     pub profiles: u32,
 }
 
-impl Default for Extract {
+impl Default for ProfileExtraction {
     fn default() -> Self {
         Self { gap: Duration::from_secs(1_800), requests_min: 2, requests_max: 200, profiles: 500 }
     }
 }
 
-/// What an extraction found.
+/// Counts of an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extracted {
+pub struct ExtractionCounts {
     /// Clients with at least one request.
     pub clients: u64,
-    /// Visits found, before any was left out.
+    /// Visits before any was dropped.
     pub visits: u64,
-    /// Visits left out for having too few requests.
+    /// Visits dropped because they have too few requests.
     pub too_short: u64,
-    /// How often a visit was cut for having too many.
-    pub cut: u64,
-    /// Requests of unknown clients, and requests whose target is too long to be sent: left out.
+    /// Number of times a visit was split because it has too many requests.
+    pub split: u64,
+    /// Requests dropped because their client is unknown or their target is too long.
     pub unusable: u64,
-    /// Profiles drawn.
+    /// Profiles sampled.
     pub profiles: u64,
 }
 
 impl Script {
-    /// Profiles of a trace's users. O(n log n) in its requests.
+    /// Creates a script from the users of a trace. O(n log n) in the number of requests.
     ///
     /// # Errors
-    /// [`ScriptError::OutOfRange`]; [`ScriptError::NoVisits`] if the trace names no clients, has no times, or nobody
-    /// asked often enough.
-    pub fn of_trace(
+    /// [`ScriptError::OutOfRange`]; [`ScriptError::NoVisits`] if the trace has no clients or no times, or no visit is long
+    /// enough.
+    pub fn from_trace(
         name: &str,
         trace: &Trace,
-        extract: &Extract,
+        extract: &ProfileExtraction,
         seed: u64,
-    ) -> Result<(Self, Extracted), ScriptError> {
+    ) -> Result<(Self, ExtractionCounts), ScriptError> {
         extract.check()?;
         if trace.requests.iter().all(|request| request.client == 0) {
-            return Err(ScriptError::NoVisits { why: "the trace does not say which client asked" });
+            return Err(ScriptError::NoVisits { why: "the trace does not identify clients" });
         }
         if trace.origin_ns.is_none() {
             return Err(ScriptError::NoVisits { why: "the trace has no times" });
         }
-        let mut counts = Extracted::default();
+        let mut counts = ExtractionCounts::default();
         let order = by_client(trace, &mut counts)?;
         let mut visits = extract.visits(trace, &order, &mut counts);
         if visits.is_empty() {
-            return Err(ScriptError::NoVisits { why: "no client asked often enough" });
+            return Err(ScriptError::NoVisits { why: "no client sent enough requests" });
         }
-        let mut chance = Stream::new(seed, "extract");
-        for place in 0..visits.len().min(extract.profiles as usize) {
-            let other = place + chance.below((visits.len() - place) as u64) as usize;
-            visits.swap(place, other);
+        let mut random = Stream::new(seed, "extract");
+        for index in 0..visits.len().min(extract.profiles as usize) {
+            let other = index + random.below((visits.len() - index) as u64) as usize;
+            visits.swap(index, other);
         }
         visits.truncate(extract.profiles as usize);
         counts.profiles = visits.len() as u64;
-        Writer::new(trace).write(name, &order, &visits).map(|script| (script, counts))
+        ScriptBuilder::new(trace).write(name, &order, &visits).map(|script| (script, counts))
     }
 }
 
-impl Extract {
+impl ProfileExtraction {
     fn check(&self) -> Result<(), ScriptError> {
         let check = |good: bool, what, value: String, range| {
             if good { Ok(()) } else { Err(ScriptError::OutOfRange { what, value, range }) }
@@ -116,8 +116,8 @@ impl Extract {
         check(fit, "the number of profiles", self.profiles.to_string(), "1 to 1000000")
     }
 
-    /// Ranges of `order` that are visits.
-    fn visits(&self, trace: &Trace, order: &[u32], counts: &mut Extracted) -> Vec<Range<usize>> {
+    /// Splits `order` into the ranges that are visits.
+    fn visits(&self, trace: &Trace, order: &[u32], counts: &mut ExtractionCounts) -> Vec<Range<usize>> {
         let gap_ns = u64::try_from(self.gap.as_nanos()).unwrap_or(u64::MAX);
         let mut visits = Vec::new();
         let mut begin = 0;
@@ -133,7 +133,7 @@ impl Extract {
                 continue;
             }
             counts.visits += u64::from(parted);
-            counts.cut += u64::from(full && !parted);
+            counts.split += u64::from(full && !parted);
             if at - begin >= self.requests_min as usize {
                 visits.push(begin..at);
             } else {
@@ -145,70 +145,76 @@ impl Extract {
     }
 }
 
-/// Requests of known clients, by client and then by time.
-fn by_client(trace: &Trace, counts: &mut Extracted) -> Result<Vec<u32>, ScriptError> {
+/// Returns the requests of known clients, ordered by client and time.
+fn by_client(trace: &Trace, counts: &mut ExtractionCounts) -> Result<Vec<u32>, ScriptError> {
     let fit: Vec<bool> =
-        trace.targets.iter().map(|target| wire(&target.name).len() <= TARGET_BYTES_MAX).collect();
-    let len = index(trace.requests.len())?;
+        trace.targets.iter().map(|target| request_target(&target.name).len() <= TARGET_BYTES_MAX).collect();
+    let len = to_index(trace.requests.len())?;
     let usable = |at: &u32| {
         let request = &trace.requests[*at as usize];
         request.client != 0 && fit[request.target as usize]
     };
     let mut order: Vec<u32> = (0..len).filter(usable).collect();
     counts.unusable = u64::from(len) - order.len() as u64;
-    // A trace's requests are in time order: places break ties.
+    // The requests of a trace are in time order, so indices order them by time.
     order.sort_unstable_by_key(|at| (trace.requests[*at as usize].client, *at));
     Ok(order)
 }
 
-/// Writes visits into a script, targets numbered by their first use. Targets that are sent alike are one, of the larger
-/// size.
-struct Writer<'t> {
+/// Builds a script from visits. Resources are numbered by first use. Targets with equal paths are one resource, with the
+/// larger size.
+struct ScriptBuilder<'t> {
     trace: &'t Trace,
     numbers: HashMap<String, u32>,
-    offers: Vec<Offer>,
+    resources: Vec<Resource>,
 }
 
-impl<'t> Writer<'t> {
+impl<'t> ScriptBuilder<'t> {
     fn new(trace: &'t Trace) -> Self {
-        Self { trace, numbers: HashMap::new(), offers: Vec::new() }
+        Self { trace, numbers: HashMap::new(), resources: Vec::new() }
     }
 
     fn write(mut self, name: &str, order: &[u32], profiles: &[Range<usize>]) -> Result<Script, ScriptError> {
         let (mut objects, mut pages, mut visits) = (Vec::new(), Vec::new(), Vec::new());
         for profile in profiles {
-            let from = index(pages.len())?;
+            let from = to_index(pages.len())?;
             let times: Vec<u64> = order[profile.clone()]
                 .iter()
                 .map(|at| self.trace.requests[*at as usize].time.as_nanos())
                 .collect();
             let span_ns = times[times.len() - 1] - times[0];
             let mean_ns = span_ns / (times.len() as u64 - 1).max(1);
-            for (place, at) in order[profile.clone()].iter().enumerate() {
-                let pause_ns = times.get(place + 1).map_or(mean_ns, |next| next - times[place]);
-                let object = index(objects.len())?;
+            for (index, at) in order[profile.clone()].iter().enumerate() {
+                let pause_ns = times.get(index + 1).map_or(mean_ns, |next| next - times[index]);
+                let object = to_index(objects.len())?;
                 let number = self.number(self.trace.requests[*at as usize].target)?;
                 objects.push(number);
                 pages.push(Page { objects: object..object + 1, pause: Duration::from_nanos(pause_ns) });
             }
-            visits.push(Visit { at: Duration::ZERO, pages: from..index(pages.len())? });
+            visits.push(Visit { at: Duration::ZERO, pages: from..to_index(pages.len())? });
         }
-        Script::new(name, self.offers, objects, pages, visits)
+        Script::new(name, self.resources, objects, pages, visits)
     }
 
     fn number(&mut self, target: u32) -> Result<u32, ScriptError> {
         let target = &self.trace.targets[target as usize];
-        let (path, bytes) = (wire(&target.name), target.size.get());
+        let (path, bytes) = (request_target(&target.name), target.size.get());
         if let Some(number) = self.numbers.get(&*path) {
-            let offer = &mut self.offers[*number as usize];
-            offer.bytes = offer.bytes.max(bytes);
-            offer.held_bytes = offer.bytes;
+            let resource = &mut self.resources[*number as usize];
+            resource.bytes = resource.bytes.max(bytes);
+            resource.held_bytes = resource.bytes;
             return Ok(*number);
         }
-        let number = index(self.offers.len())?;
+        let number = to_index(self.resources.len())?;
         let path = path.into_owned();
         self.numbers.insert(path.clone(), number);
-        self.offers.push(Offer { path, bytes, held_bytes: bytes, class: ServiceClass::N, made: false });
+        self.resources.push(Resource {
+            path,
+            bytes,
+            held_bytes: bytes,
+            class: ServiceClass::N,
+            dynamic: false,
+        });
         Ok(number)
     }
 }

@@ -1,16 +1,16 @@
-//! What users do: visits, which are sequences of pages with pauses between them, and what a site offers for it.
+//! Scripts of user behaviour: visits, which are sequences of pages with pauses between them, and the resources of the site.
 //!
-//! A [`Script`] is data. [`crate::users`] has users act it out, beginning at its times or a fixed number at once;
-//! [`crate::dbench`] has ever more of them do so. It is made from
+//! A [`Script`] is data. [`crate::users`] simulates users who follow it, arriving at its times or a fixed number at once;
+//! [`crate::dbench`] does so with a growing number of users. The sources of scripts are
 //!
 //! * sessions of the CAP paper ([`Script::sessions`]) and mixes of its prototype ([`Script::mix`]);
 //! * profiles of the HACC paper's workloads ([`Script::hacc`]);
-//! * a real access log ([`Script::of_trace`]).
+//! * a real access log ([`Script::from_trace`]).
 //!
-//! [`Script::write_manifest`] lists what is offered, so that whoever serves it knows names and sizes.
+//! [`Script::write_manifest`] lists the resources, so that a server knows their names and sizes.
 
 pub(crate) mod extract;
-pub(crate) mod paths;
+pub(crate) mod prefixes;
 
 use std::io;
 use std::ops::Range;
@@ -23,133 +23,133 @@ use larder_trace::synth::sessions::{SessionRecipe, Sessions, SiteItem};
 use larder_trace::synth::{ServiceClass, SynthError};
 
 use crate::plan::{PlanError, check_target};
-use paths::{Paths, paths_of};
+use prefixes::{PathPrefixes, resource_paths};
 
-/// Most users, visits and requests a script may hold together with what it offers: indices are 32 bits.
+/// Maximum resources, requests, pages and visits of a script, because indices have 32 bits.
 const ENTRIES_MAX: usize = u32::MAX as usize;
 
-/// Something a site offers.
+/// A resource of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// As sent in the request line.
+pub struct Resource {
+    /// The path as sent in the request line.
     pub path: String,
     /// Body bytes of the reply.
     pub bytes: u64,
-    /// Bytes that a server must hold in memory to answer without its disk. As `bytes` for documents; for the result of
-    /// a query, what of the database it is made from.
+    /// Bytes that a server must hold in memory to reply without disk access: `bytes` for documents, the data in the database
+    /// for the result of a query.
     pub held_bytes: u64,
-    /// What a server does for it.
+    /// The service class of the request.
     pub class: ServiceClass,
-    /// Whether a program makes the reply. Its size is then the program's affair and is not checked.
-    pub made: bool,
+    /// Whether a program generates the reply. The size of such a reply is not checked.
+    pub dynamic: bool,
 }
 
-/// A page: a base and what it embeds, and the pause that follows.
+/// A page: a base object and its embedded objects, and the pause after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Base first: a range of the script's objects; not empty.
+    /// Range of the script's objects, not empty. The first is the base object.
     pub objects: Range<u32>,
-    /// From the page's end to the next page's begin.
+    /// Time from the end of the page to the start of the next.
     pub pause: Duration,
 }
 
-/// A user's visit.
+/// A visit of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// When it begins in an open load, from the start of the run.
+    /// Start of the visit in an open load, from the start of the run.
     pub at: Duration,
-    /// Its pages: a range of the script's pages; not empty.
+    /// Range of the script's pages, not empty.
     pub pages: Range<u32>,
 }
 
-/// What users do. Cheap to clone.
+/// A script of user behaviour. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Script {
     name: Arc<str>,
-    offers: Arc<[Offer]>,
+    resources: Arc<[Resource]>,
     objects: Arc<[u32]>,
     pages: Arc<[Page]>,
     visits: Arc<[Visit]>,
 }
 
-/// A script that cannot be made. The caller's to mend.
+/// Why a script cannot be created. The caller must change its arguments.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A figure of a generator is out of range.
+    /// A parameter of a generator is out of range.
     #[error(transparent)]
     Synth(#[from] SynthError),
-    /// A path cannot be sent.
+    /// A path cannot be sent in a request.
     #[error(transparent)]
     Target(#[from] PlanError),
-    /// A prefix is no path.
+    /// A prefix is not a valid path.
     #[error(
         "the prefix of {kind} is '{prefix}': it must begin with '/' and not end with one, such as {usual}"
     )]
     Prefix {
-        /// Of what.
+        /// Kind of the resources.
         kind: &'static str,
-        /// As given.
+        /// The given value.
         prefix: String,
         /// The default.
         usual: &'static str,
     },
-    /// A number of an extraction is out of range.
+    /// A parameter of an extraction is out of range.
     #[error("{what} is {value}: it must be {range}")]
     OutOfRange {
-        /// Which.
+        /// Name of the parameter.
         what: &'static str,
-        /// As given.
+        /// The given value.
         value: String,
-        /// What it may be.
+        /// The allowed range.
         range: &'static str,
     },
-    /// No visit came out.
-    #[error("no visit can be made from it: {why}")]
+    /// The script has no visits.
+    #[error("the script has no visits: {why}")]
     NoVisits {
-        /// What is missing.
+        /// The reason.
         why: &'static str,
     },
-    /// More than 4,294,967,295 of a kind.
+    /// There are more than 4,294,967,295 entries of a kind.
     #[error("too large for a script: at most 4294967295 visits, pages and requests")]
     TooLarge,
 }
 
-/// What a manifest lists.
+/// Resources that a manifest lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
-    /// Documents, with the bytes of their replies. Programs are for handlers to answer.
+pub enum ManifestScope {
+    /// Documents, with the sizes of their replies. Handlers generate the other replies.
     Documents,
-    /// Everything, with the bytes that must be held in memory: for servers without programs, which then answer queries
-    /// with what they are made from.
-    Everything,
+    /// All resources, with the bytes to hold in memory. For servers without programs, which reply to queries with the data
+    /// instead of the result.
+    All,
 }
 
 impl Script {
-    /// The sessions of a recipe; paths begin with `paths`.
+    /// Creates a script from the sessions of a recipe. `prefixes` are the prefixes of paths.
     ///
     /// # Errors
     /// [`ScriptError::Synth`], [`ScriptError::Prefix`].
-    pub fn sessions(recipe: &SessionRecipe, paths: &Paths, seed: u64) -> Result<Self, ScriptError> {
-        Self::of_sessions(recipe.site.name(), &recipe.sessions(seed)?, paths)
+    pub fn sessions(recipe: &SessionRecipe, prefixes: &PathPrefixes, seed: u64) -> Result<Self, ScriptError> {
+        Self::from_sessions(recipe.site.name(), &recipe.sessions(seed)?, prefixes)
     }
 
-    /// The pages of a mix, a visit each; paths begin with `paths`.
+    /// Creates a script from the pages of a mix, with a visit for each page.
     ///
     /// # Errors
     /// [`ScriptError::Synth`], [`ScriptError::Prefix`].
-    pub fn mix(recipe: &MixRecipe, paths: &Paths, seed: u64) -> Result<Self, ScriptError> {
-        Self::of_sessions(recipe.mix.name(), &recipe.sessions(seed)?, paths)
+    pub fn mix(recipe: &MixRecipe, prefixes: &PathPrefixes, seed: u64) -> Result<Self, ScriptError> {
+        Self::from_sessions(recipe.mix.name(), &recipe.sessions(seed)?, prefixes)
     }
 
-    /// The profiles of a workload of the HACC paper, a visit each; paths begin with `paths`.
+    /// Creates a script from the profiles of a workload of the HACC paper, with a visit for each profile.
     ///
     /// # Errors
     /// [`ScriptError::Prefix`].
-    pub fn hacc(kind: ProfileKind, paths: &Paths, seed: u64) -> Result<Self, ScriptError> {
-        Self::of_profiles(kind.name(), &profiles(kind, seed), paths)
+    pub fn hacc(kind: ProfileKind, prefixes: &PathPrefixes, seed: u64) -> Result<Self, ScriptError> {
+        Self::from_profiles(kind.name(), &profiles(kind, seed), prefixes)
     }
 
-    fn of_sessions(name: &str, made: &Sessions, paths: &Paths) -> Result<Self, ScriptError> {
+    fn from_sessions(name: &str, generated: &Sessions, prefixes: &PathPrefixes) -> Result<Self, ScriptError> {
         let page = |page: &larder_trace::synth::sessions::Page| Page {
             objects: page.objects.clone(),
             pause: Duration::from_nanos(page.think_ns),
@@ -160,56 +160,57 @@ impl Script {
         };
         Self::new(
             name,
-            offers(&made.items, paths)?,
-            made.objects.clone(),
-            made.pages.iter().map(page).collect(),
-            made.sessions.iter().map(visit).collect(),
+            resources(&generated.items, prefixes)?,
+            generated.objects.clone(),
+            generated.pages.iter().map(page).collect(),
+            generated.sessions.iter().map(visit).collect(),
         )
     }
 
-    fn of_profiles(name: &str, made: &Profiles, paths: &Paths) -> Result<Self, ScriptError> {
+    fn from_profiles(name: &str, generated: &Profiles, prefixes: &PathPrefixes) -> Result<Self, ScriptError> {
         let (mut objects, mut pages, mut visits) = (Vec::new(), Vec::new(), Vec::new());
-        for profile in &made.profiles {
-            let from = index(pages.len())?;
+        for profile in &generated.profiles {
+            let from = to_index(pages.len())?;
             for visit in profile {
-                let at = index(objects.len())?;
+                let at = to_index(objects.len())?;
                 objects.push(visit.item);
                 pages.push(Page { objects: at..at + 1, pause: Duration::from_nanos(visit.pause_ns) });
             }
-            visits.push(Visit { at: Duration::ZERO, pages: from..index(pages.len())? });
+            visits.push(Visit { at: Duration::ZERO, pages: from..to_index(pages.len())? });
         }
-        Self::new(name, offers(&made.items, paths)?, objects, pages, visits)
+        Self::new(name, resources(&generated.items, prefixes)?, objects, pages, visits)
     }
 
-    /// Checks what the parts promise one another.
+    /// Checks the parts and builds the script.
     fn new(
         name: &str,
-        offers: Vec<Offer>,
+        resources: Vec<Resource>,
         objects: Vec<u32>,
         pages: Vec<Page>,
         visits: Vec<Visit>,
     ) -> Result<Self, ScriptError> {
-        if [offers.len(), objects.len(), pages.len(), visits.len()].iter().any(|len| *len > ENTRIES_MAX) {
+        if [resources.len(), objects.len(), pages.len(), visits.len()].iter().any(|len| *len > ENTRIES_MAX) {
             return Err(ScriptError::TooLarge);
         }
         if visits.is_empty() {
-            return Err(ScriptError::NoVisits { why: "nobody comes in the time given" });
+            return Err(ScriptError::NoVisits { why: "no user arrives in the given time" });
         }
-        for offer in &offers {
-            check_target(&offer.path)?;
+        for resource in &resources {
+            check_target(&resource.path)?;
         }
         let script = Self {
             name: name.into(),
-            offers: offers.into(),
+            resources: resources.into(),
             objects: objects.into(),
             pages: pages.into(),
             visits: visits.into(),
         };
-        debug_assert!(script.is_sound());
+        debug_assert!(script.is_consistent());
         Ok(script)
     }
 
-    fn is_sound(&self) -> bool {
+    /// Whether all ranges and indices are valid.
+    fn is_consistent(&self) -> bool {
         self.visits
             .iter()
             .all(|visit| !visit.pages.is_empty() && self.pages.get(bounds(&visit.pages)).is_some())
@@ -217,20 +218,20 @@ impl Script {
                 .pages
                 .iter()
                 .all(|page| !page.objects.is_empty() && self.objects.get(bounds(&page.objects)).is_some())
-            && self.objects.iter().all(|object| (*object as usize) < self.offers.len())
+            && self.objects.iter().all(|object| (*object as usize) < self.resources.len())
     }
 
-    /// Its name, for reports.
+    /// The script's name, for reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the site offers.
-    pub fn offers(&self) -> &[Offer] {
-        &self.offers
+    /// The resources of the site.
+    pub fn resources(&self) -> &[Resource] {
+        &self.resources
     }
 
-    /// The visits, by their begin.
+    /// The visits, ordered by start.
     pub fn visits(&self) -> &[Visit] {
         &self.visits
     }
@@ -240,51 +241,51 @@ impl Script {
         &self.pages[bounds(&visit.pages)]
     }
 
-    /// What a page asks for: indices into [`Script::offers`], base first.
+    /// The objects of a page as indices into [`Script::resources`], beginning with the base object.
     pub fn objects(&self, page: &Page) -> &[u32] {
         &self.objects[bounds(&page.objects)]
     }
 
-    /// Requests of all visits together.
+    /// Number of requests of all visits.
     pub fn requests(&self) -> u64 {
         self.objects.len() as u64
     }
 
-    /// When the last visit begins.
+    /// Start of the last visit.
     pub fn span(&self) -> Duration {
         self.visits.last().map_or(Duration::ZERO, |visit| visit.at)
     }
 
-    /// Lists what is offered, a line `size<TAB>path` each: the form in which a node's modelled store reads its targets.
+    /// Writes a line `size<TAB>path` for each listed resource, which is the format of a node's modelled store.
     ///
     /// # Errors
-    /// Those of the writer.
-    pub fn write_manifest(&self, listed: Listed, mut to: impl io::Write) -> io::Result<()> {
-        for offer in &*self.offers {
-            match listed {
-                Listed::Documents if offer.made => {}
-                Listed::Documents => writeln!(to, "{}\t{}", offer.bytes, offer.path)?,
-                Listed::Everything => writeln!(to, "{}\t{}", offer.held_bytes, offer.path)?,
+    /// If writing fails.
+    pub fn write_manifest(&self, scope: ManifestScope, mut to: impl io::Write) -> io::Result<()> {
+        for resource in &*self.resources {
+            match scope {
+                ManifestScope::Documents if resource.dynamic => {}
+                ManifestScope::Documents => writeln!(to, "{}\t{}", resource.bytes, resource.path)?,
+                ManifestScope::All => writeln!(to, "{}\t{}", resource.held_bytes, resource.path)?,
             }
         }
         to.flush()
     }
 }
 
-fn offers(items: &[SiteItem], paths: &Paths) -> Result<Vec<Offer>, ScriptError> {
-    paths.check()?;
-    let placed = paths_of(items, paths);
-    let offer = |(item, placed): (&SiteItem, paths::Placed)| Offer {
+fn resources(items: &[SiteItem], prefixes: &PathPrefixes) -> Result<Vec<Resource>, ScriptError> {
+    prefixes.check()?;
+    let placed = resource_paths(items, prefixes);
+    let resource = |(item, placed): (&SiteItem, prefixes::ResourcePath)| Resource {
         bytes: placed.reply_bytes.unwrap_or(item.bytes),
         held_bytes: item.bytes,
         path: placed.path,
         class: item.class,
-        made: placed.made,
+        dynamic: placed.dynamic,
     };
-    Ok(items.iter().zip(placed).map(offer).collect())
+    Ok(items.iter().zip(placed).map(resource).collect())
 }
 
-fn index(len: usize) -> Result<u32, ScriptError> {
+fn to_index(len: usize) -> Result<u32, ScriptError> {
     u32::try_from(len).map_err(|_| ScriptError::TooLarge)
 }
 

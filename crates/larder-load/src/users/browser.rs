@@ -1,4 +1,4 @@
-//! A user's browser: fetches a base page, then what it embeds, over a few connections.
+//! A user's browser: fetches a base object, then the embedded objects, over a few connections.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -6,120 +6,127 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::bench::{Bench, Ended};
-use super::seen::PageEnd;
-use super::stage::Keep;
-use crate::client::line::Line;
-use crate::client::sender::{CONNECT_REST, judge};
-use crate::client::usage::Usage;
+use super::context::{FinishedRequest, UserContext};
+use super::page_stats::FinishedPage;
+use super::settings::ConnectionLifetime;
+use crate::client::cpu::CpuSample;
+use crate::client::sender::{CONNECT_FAILURE_DELAY, classify_reply};
+use crate::client::slot::ConnectionSlot;
 use crate::fault::Fault;
 use crate::script::Page;
 use crate::tally::Sample;
 
-/// A line and the memory of its request.
+/// A connection slot and its request buffer.
 #[derive(Debug)]
-struct Tab {
-    line: Line,
+struct Fetcher {
+    slot: ConnectionSlot,
     request: Vec<u8>,
 }
 
-/// A browser. Its lines are made when they are first needed.
+/// A browser. Its connection slots are created on demand.
 #[derive(Debug, Default)]
 pub(crate) struct Browser {
-    tabs: Vec<Tab>,
+    fetchers: Vec<Fetcher>,
 }
 
-/// What came of a page.
+/// The result of a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetched {
-    /// When it ended, from the start of the run.
+pub(crate) struct PageResult {
+    /// Time when the page finished, from the start of the run.
     pub(crate) done: Duration,
-    /// What came of the base page.
+    /// The result of the base object.
     pub(crate) base: Result<(), Fault>,
 }
 
 impl Browser {
-    /// Fetches a page that was due at `due`, and takes notes.
-    pub(crate) async fn page(&mut self, bench: &Bench, page: &Page, due: Duration) -> Fetched {
-        let (job, board) = (&bench.job, &bench.board);
+    /// Fetches a page that was due at `due` and records the result.
+    pub(crate) async fn fetch_page(
+        &mut self,
+        context: &UserContext,
+        page: &Page,
+        due: Duration,
+    ) -> PageResult {
+        let (job, state) = (&context.job, &context.state);
         let objects = job.script.objects(page);
-        let measured = board.in_window(due);
-        if measured && bench.usage_from.get().is_none() {
-            bench.usage_from.set(Some(Usage::of_this_thread()));
+        let measured = state.in_window(due);
+        if measured && context.cpu_start.get().is_none() {
+            context.cpu_start.set(Some(CpuSample::current_thread()));
         }
-        let begun = board.now();
-        self.reach(1, job.way.timeout);
-        let base = self.tabs[0].fetch(bench, objects[0], Some(due), measured).await;
+        let started = state.now();
+        self.add_fetchers(1, job.request.timeout);
+        let base = self.fetchers[0].fetch(context, objects[0], Some(due), measured).await;
         let mut failed = base.is_err();
         if base.is_ok() && objects.len() > 1 {
-            failed = !self.embedded(bench, &objects[1..], measured).await;
+            failed = !self.fetch_embedded(context, &objects[1..], measured).await;
         }
-        if job.keep == Keep::Page {
+        if job.keep == ConnectionLifetime::Page {
             self.close();
         }
-        let done = board.now();
-        let class = job.script.offers()[objects[0] as usize].class;
-        let in_window = board.in_window(done);
-        let end = PageEnd { class, measured, in_window, due, begun, done, ok: !failed };
-        bench.seen.borrow_mut().page(&end);
+        let done = state.now();
+        let class = job.script.resources()[objects[0] as usize].class;
+        let in_window = state.in_window(done);
+        let end = FinishedPage { class, measured, in_window, due, started, done, ok: !failed };
+        context.page_stats.borrow_mut().record_page(&end);
         if base == Err(Fault::Connect) {
-            tokio::time::sleep(CONNECT_REST).await;
+            tokio::time::sleep(CONNECT_FAILURE_DELAY).await;
         }
-        Fetched { done, base }
+        PageResult { done, base }
     }
 
     /// Closes all connections.
     pub(crate) fn close(&mut self) {
-        for tab in &mut self.tabs {
-            tab.line.close();
+        for fetcher in &mut self.fetchers {
+            fetcher.slot.close();
         }
     }
 
-    fn reach(&mut self, tabs: usize, timeout: Duration) {
-        while self.tabs.len() < tabs {
-            self.tabs.push(Tab { line: Line::new(timeout), request: Vec::new() });
+    /// Adds fetchers until there are `count`.
+    fn add_fetchers(&mut self, count: usize, timeout: Duration) {
+        while self.fetchers.len() < count {
+            self.fetchers.push(Fetcher { slot: ConnectionSlot::new(timeout), request: Vec::new() });
         }
     }
 
-    /// Fetches what a page embeds; whether all of it came.
-    async fn embedded(&mut self, bench: &Bench, objects: &[u32], measured: bool) -> bool {
-        let job = &bench.job;
-        let tabs = job.parallel.min(objects.len());
-        self.reach(tabs, job.way.timeout);
-        let rest = Rest { bench, objects, measured, next: Cell::new(0), whole: Cell::new(true) };
-        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::with_capacity(tabs);
-        for tab in &mut self.tabs[..tabs] {
-            tasks.push(Box::pin(rest.fetch(tab)));
+    /// Fetches the embedded objects of a page. Returns whether all succeeded.
+    async fn fetch_embedded(&mut self, context: &UserContext, objects: &[u32], measured: bool) -> bool {
+        let job = &context.job;
+        let fetchers = job.parallel.min(objects.len());
+        self.add_fetchers(fetchers, job.request.timeout);
+        let embedded =
+            EmbeddedObjects { context, objects, measured, next: Cell::new(0), all_ok: Cell::new(true) };
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::with_capacity(fetchers);
+        for fetcher in &mut self.fetchers[..fetchers] {
+            tasks.push(Box::pin(embedded.fetch(fetcher)));
         }
-        all(tasks).await;
-        rest.whole.get()
+        join_all(tasks).await;
+        embedded.all_ok.get()
     }
 }
 
-/// What is left to fetch of a page, by all tabs.
-struct Rest<'b> {
-    bench: &'b Bench,
+/// The embedded objects of a page, which all fetchers take from.
+struct EmbeddedObjects<'b> {
+    context: &'b UserContext,
     objects: &'b [u32],
     measured: bool,
     next: Cell<usize>,
-    whole: Cell<bool>,
+    all_ok: Cell<bool>,
 }
 
-impl Rest<'_> {
-    /// Takes one object after another until none is left.
-    async fn fetch(&self, tab: &mut Tab) {
+impl EmbeddedObjects<'_> {
+    /// Fetches one object after another until none is left.
+    async fn fetch(&self, fetcher: &mut Fetcher) {
         while let Some(object) = self.objects.get(self.next.get()) {
             self.next.set(self.next.get() + 1);
-            let stopped = self.bench.job.stop.stopped();
-            if stopped || tab.fetch(self.bench, *object, None, self.measured).await.is_err() {
-                self.whole.set(false);
+            let stopped = self.context.job.stop.is_stopped();
+            if stopped || fetcher.fetch(self.context, *object, None, self.measured).await.is_err() {
+                self.all_ok.set(false);
             }
         }
     }
 }
 
-/// Waits for all of a few tasks, each polled whenever one of them can go on.
-async fn all(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+/// Waits for all of a few tasks. Polls all of them whenever one makes progress.
+async fn join_all(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
     poll_fn(|cx| {
         tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());
         if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
@@ -127,33 +134,34 @@ async fn all(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
     .await;
 }
 
-impl Tab {
-    /// Fetches one object. It was due at `due`, or now.
+impl Fetcher {
+    /// Fetches one object that was due at `due`, or now if `None`.
     async fn fetch(
         &mut self,
-        bench: &Bench,
+        context: &UserContext,
         object: u32,
         due: Option<Duration>,
         measured: bool,
     ) -> Result<(), Fault> {
-        let (job, board) = (&bench.job, &bench.board);
-        let offer = &job.script.offers()[object as usize];
+        let (job, state) = (&context.job, &context.state);
+        let resource = &job.script.resources()[object as usize];
         self.request.clear();
         self.request.extend_from_slice(b"GET ");
-        self.request.extend_from_slice(offer.path.as_bytes());
+        self.request.extend_from_slice(resource.path.as_bytes());
         self.request.extend_from_slice(&job.tail);
-        let sent = board.now();
-        let exchanged = self.line.exchange(&job.way, &self.request, &bench.buffers).await;
-        let expected = (job.check_sizes && !offer.made).then_some(offer.bytes);
-        let outcome = exchanged.map_err(|broken| broken.fault).and_then(|_| judge(&self.line, expected));
-        let done = board.now();
-        let first_byte = exchanged.map_or(done, |at: Instant| at.saturating_duration_since(board.start()));
+        let sent = state.now();
+        let exchanged = self.slot.exchange(&job.request, &self.request, &context.buffers).await;
+        let expected = (job.check_sizes && !resource.dynamic).then_some(resource.bytes);
+        let outcome =
+            exchanged.map_err(|failed| failed.fault).and_then(|_| classify_reply(&self.slot, expected));
+        let done = state.now();
+        let first_byte = exchanged.map_or(done, |at: Instant| at.saturating_duration_since(state.start()));
         let intended = due.unwrap_or(sent);
-        let (reader, effort) = (&self.line.reader, self.line.effort);
-        let in_window = board.in_window(done);
-        let mut tally = bench.tally.borrow_mut();
-        tally.connections.opened += effort.opened;
-        tally.connections.stale_retries += effort.stale;
+        let (reader, cost) = (&self.slot.reader, self.slot.cost);
+        let in_window = state.in_window(done);
+        let mut tally = context.tally.borrow_mut();
+        tally.connections.opened += cost.opened;
+        tally.connections.stale_retries += cost.stale_retries;
         tally.record(&Sample {
             measured,
             while_busy: in_window,
@@ -170,25 +178,26 @@ impl Tab {
             cache_malformed: reader.cache_malformed(),
         });
         drop(tally);
-        let mut seen = bench.seen.borrow_mut();
+        let mut page_stats = context.page_stats.borrow_mut();
         if measured {
-            seen.requests_of[offer.class.index()].note(outcome.is_ok(), done.saturating_sub(intended));
+            page_stats.requests_by_class[resource.class.index()]
+                .record(outcome.is_ok(), done.saturating_sub(intended));
         }
         if in_window {
-            seen.connections_in_window += effort.opened;
-            if let Some(connect) = effort.connect {
-                seen.connect.record(connect);
+            page_stats.connections_in_window += cost.opened;
+            if let Some(connect) = cost.connect {
+                page_stats.connect.record(connect);
             }
         }
-        drop(seen);
-        board.count(outcome.is_ok());
-        if let Some(watch) = &bench.watch {
-            watch.ended(&Ended {
+        drop(page_stats);
+        state.count(outcome.is_ok());
+        if let Some(observer) = &context.observer {
+            observer.request_finished(&FinishedRequest {
                 at: done,
                 outcome,
                 latency: done.saturating_sub(intended),
                 first_byte: first_byte.saturating_sub(sent),
-                connect: effort.connect,
+                connect: cost.connect,
                 body_bytes: reader.body_bytes(),
             });
         }

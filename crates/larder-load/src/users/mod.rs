@@ -1,35 +1,34 @@
-//! Users who fetch pages and think: a [`Script`] acted out.
+//! Simulated users who fetch pages and pause, following a [`Script`].
 //!
-//! [`run`] has users begin at the script's times (open: CAP's sessions, so many a second) or keeps a fixed number of them
-//! (closed: WebStone's clients). It is asynchronous and needs a tokio runtime with time and I/O, on which almost no work
-//! is done: users have threads of their own.
+//! With [`run`], users arrive at the script's times (open, as CAP's sessions), or their number is fixed (closed, as WebStone's
+//! clients). The function needs a tokio runtime with time and I/O but does almost no work on it, because users run on their
+//! own threads.
 //!
-//! # What a user does
-//! 1. fetches a page as a browser does: the base page first, then what it embeds, over at most
-//!    [`Stage::parallel`] connections, the base page's among them; each asks for the next object when it has got the
-//!    last. With [`Keep::Request`](crate::Keep::Request) every object takes a connection of its own;
-//! 2. pauses, [`Stage::time_scale`] times as long as the script says; then comes the next page.
+//! # Behaviour of a user
+//! 1. The user fetches a page as a browser does: first the base object, then the embedded objects over at most
+//!    [`UserSettings::parallel`] connections, including that of the base object. With
+//!    [`ConnectionLifetime::Request`](crate::ConnectionLifetime::Request) each object has its own connection.
+//! 2. The user pauses for the script's time multiplied by [`UserSettings::time_scale`], and then fetches the next page.
 //!
-//! An open user leaves after its last page, or when a base page fails: a user who sees an error goes away. A closed one
-//! pauses after its last page too and then begins the script's next visit. Closed users come evenly over the warm-up, so
-//! that they do not all ask at once.
+//! An open user leaves after the last page, or when a base object fails. A closed user pauses after the last page as well and
+//! then starts the script's next visit. Closed users arrive evenly over the warm-up, so that they do not all start at once.
 //!
 //! # What counts
-//! Pages that are due within the window, from the end of the warm-up to the end of the run, count however late they
-//! end. No page begins after the window. A page's latency runs from when it was *due* to the end of its last object: a
-//! client that is late in asking does not forgive itself. A page fails if one of its requests does. Embedded objects are
-//! due when a connection is free for them: waiting for the browser's own connections is part of the page's latency, not
-//! of the request's. Rates (pages, hits and connections per second) count what ended within the window.
+//! The window lasts from the end of the warm-up to the end of the run. Pages that are due within the window are counted, even
+//! if they finish later. No page starts after the window. A page's latency lasts from when it was *due* to the end of its last
+//! object, so it includes delays of the client. A page fails if one of its requests fails. An embedded object is due when a
+//! connection is free for it, so the wait for a connection is part of the page's latency but not of the request's. Rates
+//! (pages, hits and connections per second) count events within the window.
 
-mod bench;
-pub(crate) mod board;
 mod browser;
-mod pauses;
+mod context;
+pub(crate) mod page_stats;
 pub(crate) mod population;
 pub(crate) mod report;
-pub(crate) mod seen;
-pub(crate) mod stage;
+pub(crate) mod run_state;
+pub(crate) mod settings;
 pub(crate) mod sweep;
+mod timer_queue;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,27 +36,27 @@ use std::time::{Duration, Instant};
 use crate::plan::{CONNECTIONS_MAX, PlanError};
 use crate::run::LoadError;
 use crate::script::Script;
-use board::Board;
 use population::Population;
 use report::{UsersReport, UsersSetup};
-use stage::Stage;
+use run_state::UserRunState;
+use settings::UserSettings;
 pub use sweep::{SWEEP_MAX, SWEEP_SCHEMA, SweepReport, sweep};
 
-/// Most users at a time, in all threads together.
+/// Maximum concurrent users, in all threads together.
 pub const USERS_MAX: u32 = CONNECTIONS_MAX;
 
-/// How users come.
+/// Arrival of users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Users {
-    /// At the times of the script's visits, whatever became of earlier ones. A visit that finds `at_once_max` users
-    /// there waits, and its latency shows it.
+    /// Users arrive at the times of the script's visits, independent of earlier ones. A visit that would exceed `at_once_max`
+    /// users waits, and the wait is part of its latency.
     Open {
-        /// Most users at a time, 1..=[`USERS_MAX`].
+        /// Maximum concurrent users, 1..=[`USERS_MAX`].
         at_once_max: u32,
     },
-    /// A fixed number, each beginning the script's next visit when it has finished one.
+    /// The number of users is fixed. Each starts the script's next visit when it has finished one.
     Closed {
-        /// How many, 1..=[`USERS_MAX`].
+        /// Number of users, 1..=[`USERS_MAX`].
         clients: u32,
     },
 }
@@ -71,7 +70,8 @@ impl Users {
         }
     }
 
-    fn most(self) -> u32 {
+    /// Maximum concurrent users.
+    fn count_max(self) -> u32 {
         match self {
             Self::Open { at_once_max } => at_once_max,
             Self::Closed { clients } => clients,
@@ -79,70 +79,70 @@ impl Users {
     }
 }
 
-/// A whole run of users.
+/// The plan of a run of users.
 #[derive(Clone, Debug)]
 pub struct UserPlan {
-    /// What they do.
+    /// Behaviour of the users.
     pub script: Script,
-    /// Where, and how they fetch pages.
-    pub stage: Stage,
-    /// How they come.
+    /// The server, and how users fetch pages.
+    pub settings: UserSettings,
+    /// Arrival of the users.
     pub users: Users,
-    /// Pages due before this time do not count. Below `duration`.
+    /// Pages due before this time are not counted. Below `duration`.
     pub warmup: Duration,
-    /// No page begins after this time, from the start of the run. Above 0.
+    /// No page starts after this time, from the start of the run. Above 0.
     pub duration: Duration,
 }
 
-/// How far a run of users is.
+/// Progress of a run of users.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UserProgress {
     /// Time since the start.
     pub elapsed: Duration,
-    /// Users there now.
+    /// Current number of users.
     pub users: u64,
-    /// Requests finished, well or not.
+    /// Finished requests, including failed ones.
     pub finished: u64,
-    /// How many of them failed.
+    /// Failed requests.
     pub failed: u64,
-    /// Whether pages count by now.
+    /// Whether the window has started.
     pub measuring: bool,
 }
 
 impl UserProgress {
-    pub(crate) fn of(board: &Board) -> Self {
-        let (finished, failed) = board.counts();
-        let elapsed = board.now();
-        Self { elapsed, users: board.users(), finished, failed, measuring: elapsed >= board.measured_from() }
+    pub(crate) fn new(state: &UserRunState) -> Self {
+        let (finished, failed) = state.counts();
+        let elapsed = state.now();
+        Self { elapsed, users: state.users(), finished, failed, measuring: elapsed >= state.measured_from() }
     }
 }
 
-/// Acts a script out and reports. `progress` is called about twenty times a second and must not block.
+/// Runs users by a script and returns a report. `progress` is called about twenty times a second and must not block.
 ///
-/// Dropping the future ends the users at once; [`Stage::stop`] ends the run early with a report.
+/// Dropping the future stops the users at once; [`UserSettings::stop`] ends the run early with a report.
 ///
 /// # Errors
-/// [`LoadError`]. Failing requests are no error; they are in the report.
+/// [`LoadError`]. Failed requests are not errors; the report counts them.
 pub async fn run(plan: UserPlan, progress: &(dyn Fn(UserProgress) + Sync)) -> Result<UsersReport, LoadError> {
     plan.check()?;
-    let job = Arc::new(plan.stage.job(&plan.script, plan.users.most())?);
+    let job = Arc::new(plan.settings.check(&plan.script, plan.users.count_max())?);
     job.probe().await?;
-    let board = Arc::new(Board::new(Instant::now(), plan.warmup, Some(plan.duration)));
+    let state = Arc::new(UserRunState::new(Instant::now(), plan.warmup, Some(plan.duration)));
     let population = match plan.users {
         Users::Open { at_once_max } => Population::Open { at_once_max },
         Users::Closed { clients } => Population::Closed { clients, over: plan.warmup },
     };
-    let acted = population::act_out(&job, &board, &population, &mut |board| {
-        progress(UserProgress::of(board));
-        if job.stop.stopped() || board.now() >= plan.duration {
-            board.end();
+    let result = population::run_users(&job, &state, &population, &mut |state| {
+        progress(UserProgress::new(state));
+        if job.stop.is_stopped() || state.now() >= plan.duration {
+            state.end();
         }
     })
     .await?;
-    // Where the script has run out before, so has the window.
-    board.end();
+    // If the script has ended before `duration`, the window ends with it.
+    state.end();
     let setup = UsersSetup::new(&plan);
-    Ok(UsersReport::new(setup, &job, &board, &acted, plan.script.span()))
+    Ok(UsersReport::new(setup, &job, &state, &result, plan.script.span()))
 }
 
 impl UserPlan {
@@ -151,7 +151,7 @@ impl UserPlan {
             if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Limit { what, value, max }) }
         };
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        limit("users", u64::from(self.users.most()), u64::from(USERS_MAX))?;
+        limit("users", u64::from(self.users.count_max()), u64::from(USERS_MAX))?;
         limit("duration in microseconds", micros(self.duration), micros(crate::run::RUN_MAX))?;
         let room = micros(self.duration) - micros(self.warmup).min(micros(self.duration));
         limit("duration after the warm-up in microseconds", room, micros(crate::run::RUN_MAX))

@@ -1,4 +1,4 @@
-//! Who comes when: open, closed, or ever more.
+//! The population of users: open, closed, or controlled by the caller.
 
 use std::io;
 use std::rc::Rc;
@@ -8,122 +8,126 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::bench::Bench;
-pub(crate) use super::bench::{Ended, Watch};
-use super::board::Board;
 use super::browser::Browser;
-use super::seen::Seen;
-use super::stage::{Job, Keep, system};
-use crate::client::usage::{Spent, Usage};
+use super::context::UserContext;
+pub(crate) use super::context::{FinishedRequest, RequestObserver};
+use super::page_stats::PageStats;
+use super::run_state::UserRunState;
+use super::settings::{CheckedSettings, ConnectionLifetime};
+use crate::client::cpu::{CpuSample, CpuUsage};
 use crate::run::LoadError;
 use crate::script::Visit;
 use crate::tally::Tally;
 
-/// How often a run is looked at from outside.
+/// Period of the caller's callback.
 const TICK: Duration = Duration::from_millis(50);
-/// Users of one profile begin this many requests apart.
+/// Distance in requests between the starts of users with the same profile.
 const LAP_STRIDE: usize = 7;
 
-/// How users come.
+/// Arrival of users.
 #[derive(Clone, Debug)]
 pub(crate) enum Population {
-    /// At the script's times.
+    /// Users arrive at the script's times.
     Open { at_once_max: u32 },
-    /// So many, who come evenly over a time.
+    /// A fixed number of users, who arrive evenly within `over`.
     Closed { clients: u32, over: Duration },
-    /// As many as are called for, each replaying one visit again and again.
-    Called { users: watch::Receiver<u32>, watch: Arc<dyn Watch> },
+    /// A number of users that the caller raises. Each replays one visit repeatedly.
+    Controlled { users: watch::Receiver<u32>, observer: Arc<dyn RequestObserver> },
 }
 
-/// What all threads have seen.
+/// The results of all threads.
 #[derive(Debug)]
-pub(crate) struct Acted {
+pub(crate) struct UsersResult {
     pub(crate) tally: Tally,
-    pub(crate) seen: Seen,
-    pub(crate) spent: Vec<Spent>,
+    pub(crate) page_stats: PageStats,
+    pub(crate) cpu_usage: Vec<CpuUsage>,
 }
 
-/// Runs the users to their end; `tick` is called every 50 ms and ends the run by [`Board::end`].
-pub(crate) async fn act_out(
-    job: &Arc<Job>,
-    board: &Arc<Board>,
+/// Runs the users until the run ends. `tick` is called every 50 ms and ends the run with [`UserRunState::end`].
+pub(crate) async fn run_users(
+    job: &Arc<CheckedSettings>,
+    state: &Arc<UserRunState>,
     population: &Population,
-    tick: &mut (dyn FnMut(&Board) + Send),
-) -> Result<Acted, LoadError> {
+    tick: &mut (dyn FnMut(&UserRunState) + Send),
+) -> Result<UsersResult, LoadError> {
     let (cancel, cancelled) = watch::channel(());
-    let mut yields = Vec::new();
-    for place in 0..job.threads {
+    let mut results = Vec::new();
+    for thread in 0..job.threads {
         let (send, receive) = oneshot::channel();
-        let (job, board, cancelled) = (Arc::clone(job), Arc::clone(board), cancelled.clone());
+        let (job, state, cancelled) = (Arc::clone(job), Arc::clone(state), cancelled.clone());
         let population = population.clone();
         std::thread::Builder::new()
-            .name(format!("users-{place}"))
+            .name(format!("users-{thread}"))
             .spawn(move || {
-                // Nobody to tell if the run was dropped.
-                let _ = send.send(work(&job, &board, &population, place, cancelled));
+                // An error means that the run was dropped.
+                let _ = send.send(run_thread(&job, &state, &population, thread, cancelled));
             })
             .map_err(LoadError::System)?;
-        yields.push(receive);
+        results.push(receive);
     }
-    let mut all = Acted { tally: Tally::new(job.timeline_interval), seen: Seen::new(), spent: Vec::new() };
+    let mut all = UsersResult {
+        tally: Tally::new(job.timeline_interval),
+        page_stats: PageStats::new(),
+        cpu_usage: Vec::new(),
+    };
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    for mut receive in yields {
+    for mut receive in results {
         let done = loop {
             tokio::select! {
                 done = &mut receive => break done,
-                _ = ticks.tick() => tick(board),
+                _ = ticks.tick() => tick(state),
             }
         };
-        let done = done.map_err(|_| LoadError::Panicked)?.map_err(system)?;
+        let done = done.map_err(|_| LoadError::Panicked)?.map_err(LoadError::System)?;
         all.tally.merge(&done.tally);
-        all.seen.merge(&done.seen);
-        all.spent.extend(done.spent);
+        all.page_stats.merge(&done.page_stats);
+        all.cpu_usage.extend(done.cpu_usage);
     }
-    tick(board);
+    tick(state);
     drop(cancel);
     Ok(all)
 }
 
-/// The body of a thread.
-fn work(
-    job: &Arc<Job>,
-    board: &Arc<Board>,
+/// Runs the users of one thread.
+fn run_thread(
+    job: &Arc<CheckedSettings>,
+    state: &Arc<UserRunState>,
     population: &Population,
-    place: u32,
+    thread: u32,
     mut cancelled: watch::Receiver<()>,
-) -> io::Result<Acted> {
+) -> io::Result<UsersResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    let watch = match population {
-        Population::Called { watch, .. } => Some(Arc::clone(watch)),
+    let observer = match population {
+        Population::Controlled { observer, .. } => Some(Arc::clone(observer)),
         _ => None,
     };
-    let bench = Rc::new(Bench::new(job, board, watch));
+    let context = Rc::new(UserContext::new(job, state, observer));
     local.block_on(&runtime, async {
         tokio::select! {
-            ended = drive(&bench, population, place) => ended,
-            // Nothing is ever sent: this is the run being dropped.
+            result = drive(&context, population, thread) => result,
+            // Nothing is ever sent on this channel. It closes when the run is dropped.
             _ = cancelled.changed() => Ok(()),
         }
     })?;
-    let now = Usage::of_this_thread();
-    let spent = bench.usage_from.get().map_or_else(Spent::default, |from| now.since(&from));
-    Ok(Acted {
-        tally: bench.tally.replace(Tally::new(job.timeline_interval)),
-        seen: bench.seen.replace(Seen::new()),
-        spent: vec![spent],
+    let now = CpuSample::current_thread();
+    let cpu_usage = context.cpu_start.get().map_or_else(CpuUsage::default, |from| now.since(&from));
+    Ok(UsersResult {
+        tally: context.tally.replace(Tally::new(job.timeline_interval)),
+        page_stats: context.page_stats.replace(PageStats::new()),
+        cpu_usage: vec![cpu_usage],
     })
 }
 
-/// Runs a thread's users and the timer that wakes them.
-async fn drive(bench: &Rc<Bench>, population: &Population, place: u32) -> io::Result<()> {
-    let timer = bench.pauses.drive(bench.board.over());
+/// Runs the users of a thread and their timer queue.
+async fn drive(context: &Rc<UserContext>, population: &Population, thread: u32) -> io::Result<()> {
+    let timer = context.timers.drive(context.state.over());
     let users = async {
         match population {
-            Population::Open { at_once_max } => open(bench, *at_once_max, place).await,
-            Population::Closed { clients, over } => closed(bench, *clients, *over, place).await,
-            Population::Called { users, .. } => called(bench, users.clone(), place).await,
+            Population::Open { at_once_max } => open(context, *at_once_max, thread).await,
+            Population::Closed { clients, over } => closed(context, *clients, *over, thread).await,
+            Population::Controlled { users, .. } => controlled(context, users.clone(), thread).await,
         }
     };
     let mut timer = std::pin::pin!(timer);
@@ -132,163 +136,163 @@ async fn drive(bench: &Rc<Bench>, population: &Population, place: u32) -> io::Re
         () = &mut users => return Ok(()),
         ended = &mut timer => ended?,
     }
-    // The run is over, and those who have a page under way finish it.
+    // The run is over. Users finish their current page.
     users.await;
     Ok(())
 }
 
-/// Users at the script's times, those of every `threads`-th visit on this thread.
-async fn open(bench: &Rc<Bench>, at_once_max: u32, place: u32) {
-    let threads = bench.job.threads;
-    let room = at_once_max / threads + u32::from(place < at_once_max % threads);
-    let room = Arc::new(Semaphore::new(room as usize));
+/// Runs users at the script's times. This thread runs every `threads`-th visit.
+async fn open(context: &Rc<UserContext>, at_once_max: u32, thread: u32) {
+    let threads = context.job.threads;
+    let permits = at_once_max / threads + u32::from(thread < at_once_max % threads);
+    let permits = Arc::new(Semaphore::new(permits as usize));
     let mut tasks = JoinSet::new();
-    let visits = bench.job.script.visits();
-    let mut numbers = (place as usize..visits.len()).step_by(threads as usize);
+    let visits = context.job.script.visits();
+    let mut numbers = (thread as usize..visits.len()).step_by(threads as usize);
     while let Some(number) = numbers.next() {
         let due = visits[number].at;
         let mut permit = None;
-        if bench.until(due).await {
-            bench.seen.borrow_mut().waits += u64::from(room.available_permits() == 0);
-            permit = Arc::clone(&room).acquire_owned().await.ok();
+        if context.wait_until(due).await {
+            context.page_stats.borrow_mut().waits += u64::from(permits.available_permits() == 0);
+            permit = Arc::clone(&permits).acquire_owned().await.ok();
         }
-        // Room that is found after the end of the run is of no use.
-        let Some(permit) = permit.filter(|_| bench.board.now() < bench.board.until()) else {
-            let until = bench.board.until();
+        // A permit acquired after the end of the run is not used.
+        let Some(permit) = permit.filter(|_| context.state.now() < context.state.until()) else {
+            let until = context.state.until();
             let missed = std::iter::once(number).chain(numbers).filter(|number| visits[*number].at < until);
-            bench.seen.borrow_mut().missed += missed.count() as u64;
+            context.page_stats.borrow_mut().missed += missed.count() as u64;
             break;
         };
-        let bench = Rc::clone(bench);
+        let context = Rc::clone(context);
         tasks.spawn_local(async move {
             let _permit = permit;
-            let _there = There::new(&bench);
-            let visit = &bench.job.script.visits()[number];
-            one_visit(&bench, &mut Browser::default(), visit, due, true).await;
+            let _there = UserPresence::new(&context);
+            let visit = &context.job.script.visits()[number];
+            run_visit(&context, &mut Browser::default(), visit, due, true).await;
         });
         while let Some(ended) = tasks.try_join_next() {
             resume_panic(ended);
         }
     }
-    finish(tasks).await;
+    join_all(tasks).await;
 }
 
-/// A fixed number of users, every `threads`-th on this thread.
-async fn closed(bench: &Rc<Bench>, clients: u32, over: Duration, place: u32) {
+/// Runs a fixed number of users. This thread runs every `threads`-th user.
+async fn closed(context: &Rc<UserContext>, clients: u32, over: Duration, thread: u32) {
     let mut tasks = JoinSet::new();
-    for client in (place..clients).step_by(bench.job.threads as usize) {
-        let bench = Rc::clone(bench);
+    for client in (thread..clients).step_by(context.job.threads as usize) {
+        let context = Rc::clone(context);
         tasks.spawn_local(async move {
             let mut due = over.mul_f64(f64::from(client) / f64::from(clients));
-            if !bench.until(due).await {
+            if !context.wait_until(due).await {
                 return;
             }
-            let _there = There::new(&bench);
-            let (mut browser, visits) = (Browser::default(), bench.job.script.visits());
+            let _there = UserPresence::new(&context);
+            let (mut browser, visits) = (Browser::default(), context.job.script.visits());
             loop {
-                let visit = &visits[(bench.board.claim_visit() % visits.len() as u64) as usize];
-                match one_visit(&bench, &mut browser, visit, due, false).await {
+                let visit = &visits[(context.state.claim_visit() % visits.len() as u64) as usize];
+                match run_visit(&context, &mut browser, visit, due, false).await {
                     Some(next) => due = next,
                     None => return,
                 }
             }
         });
     }
-    finish(tasks).await;
+    join_all(tasks).await;
 }
 
-/// As many users as are called for, every `threads`-th on this thread.
-async fn called(bench: &Rc<Bench>, mut users: watch::Receiver<u32>, place: u32) {
-    let mut over = bench.board.over();
-    let (mut tasks, mut begun, threads) = (JoinSet::new(), place, bench.job.threads);
+/// Runs as many users as requested. This thread runs every `threads`-th user.
+async fn controlled(context: &Rc<UserContext>, mut users: watch::Receiver<u32>, thread: u32) {
+    let mut over = context.state.over();
+    let (mut tasks, mut started, threads) = (JoinSet::new(), thread, context.job.threads);
     while !*over.borrow_and_update() {
         let wanted = *users.borrow_and_update();
-        while begun < wanted {
-            let (bench, user) = (Rc::clone(bench), begun as usize);
+        while started < wanted {
+            let (context, user) = (Rc::clone(context), started as usize);
             tasks.spawn_local(async move {
-                let _there = There::new(&bench);
-                replay(&bench, user).await;
+                let _there = UserPresence::new(&context);
+                replay(&context, user).await;
             });
-            begun += threads;
+            started += threads;
         }
         tokio::select! {
             changed = users.changed() => if changed.is_err() { break },
             changed = over.changed() => if changed.is_err() { break },
         }
     }
-    finish(tasks).await;
+    join_all(tasks).await;
 }
 
-/// Goes through a visit. A user who is `fickle` leaves when a base page fails, and does not pause after the last one.
-/// When the next visit is due; `None` if there is to be none.
-async fn one_visit(
-    bench: &Bench,
+/// Runs a visit. With `leaves_on_error`, the user leaves if a base object fails and does not pause after the last page.
+/// Returns the due time of the next visit; `None` if there is none.
+async fn run_visit(
+    context: &UserContext,
     browser: &mut Browser,
     visit: &Visit,
     mut due: Duration,
-    fickle: bool,
+    leaves_on_error: bool,
 ) -> Option<Duration> {
-    let pages = bench.job.script.pages(visit);
-    bench.seen.borrow_mut().begun += 1;
-    for (place, page) in pages.iter().enumerate() {
-        let fetched = browser.page(bench, page, due).await;
-        if fickle && fetched.base.is_err() {
-            bench.seen.borrow_mut().abandoned += 1;
+    let pages = context.job.script.pages(visit);
+    context.page_stats.borrow_mut().started += 1;
+    for (thread, page) in pages.iter().enumerate() {
+        let fetched = browser.fetch_page(context, page, due).await;
+        if leaves_on_error && fetched.base.is_err() {
+            context.page_stats.borrow_mut().abandoned += 1;
             return None;
         }
-        due = fetched.done.saturating_add(bench.job.scaled(page.pause));
-        if place + 1 == pages.len() {
-            if bench.job.keep == Keep::Visit {
+        due = fetched.done.saturating_add(context.job.scaled(page.pause));
+        if thread + 1 == pages.len() {
+            if context.job.keep == ConnectionLifetime::Visit {
                 browser.close();
             }
-            if fickle {
+            if leaves_on_error {
                 return None;
             }
         }
-        if !bench.until(due).await {
+        if !context.wait_until(due).await {
             return None;
         }
     }
     Some(due)
 }
 
-/// Goes through one profile again and again. Users of the same profile are spread over it.
-async fn replay(bench: &Bench, user: usize) {
-    let visits = bench.job.script.visits();
-    let pages = bench.job.script.pages(&visits[user % visits.len()]);
+/// Replays one profile repeatedly. Users with the same profile start at different requests.
+async fn replay(context: &UserContext, user: usize) {
+    let visits = context.job.script.visits();
+    let pages = context.job.script.pages(&visits[user % visits.len()]);
     let first = user / visits.len() * LAP_STRIDE;
-    let (mut browser, mut due) = (Browser::default(), bench.board.now());
-    bench.seen.borrow_mut().begun += 1;
+    let (mut browser, mut due) = (Browser::default(), context.state.now());
+    context.page_stats.borrow_mut().started += 1;
     for page in pages.iter().cycle().skip(first % pages.len()) {
-        if !bench.until(due).await {
+        if !context.wait_until(due).await {
             return;
         }
-        let fetched = browser.page(bench, page, due).await;
-        due = fetched.done.saturating_add(bench.job.scaled(page.pause));
+        let fetched = browser.fetch_page(context, page, due).await;
+        due = fetched.done.saturating_add(context.job.scaled(page.pause));
         if page.pause.is_zero() {
-            // Pauses of nothing must not keep others from their turn.
+            // Without pauses, this task would starve the others.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Counts a user as there for as long as it lives.
-struct There<'b>(&'b Bench);
+/// Counts a user as present until it is dropped.
+struct UserPresence<'b>(&'b UserContext);
 
-impl<'b> There<'b> {
-    fn new(bench: &'b Bench) -> Self {
-        bench.board.come();
-        Self(bench)
+impl<'b> UserPresence<'b> {
+    fn new(context: &'b UserContext) -> Self {
+        context.state.user_arrived();
+        Self(context)
     }
 }
 
-impl Drop for There<'_> {
+impl Drop for UserPresence<'_> {
     fn drop(&mut self) {
-        self.0.board.leave();
+        self.0.state.user_left();
     }
 }
 
-async fn finish(mut tasks: JoinSet<()>) {
+async fn join_all(mut tasks: JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         resume_panic(ended);
     }

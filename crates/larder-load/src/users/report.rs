@@ -1,7 +1,4 @@
-//! What a run of users found.
-//!
-//! Pages and their latency stand in front; the requests they were made of are in [`UsersReport::requests`], a
-//! [`Report`] as any other run's.
+//! The report of a run of users: figures of pages, and in [`UsersReport::requests`] the [`Report`] of their requests.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,62 +7,62 @@ use larder_trace::synth::ServiceClass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
-use super::population::Acted;
-use super::seen::{ClassSeen, Seen};
-use super::stage::{Job, Keep};
+use super::page_stats::{OutcomeStats, PageStats};
+use super::population::UsersResult;
+use super::run_state::UserRunState;
+use super::settings::{CheckedSettings, ConnectionLifetime};
 use super::{UserPlan, Users};
 use crate::report::latency::Latency;
-use crate::report::{Frame, Report, Setup};
-use crate::tally::Latencies;
+use crate::report::{Report, RunSummary, Setup};
+use crate::tally::LatencyHistogram;
 
-/// Name and version of the JSON. The number rises when a field changes its meaning or goes.
+/// Name and version of the JSON. The number rises when a field changes its meaning or is removed.
 pub const USERS_SCHEMA: &str = "larder-load-users/1";
 
-/// Points of a distribution function.
+/// Number of points of a distribution function.
 const CDF_POINTS: u32 = 64;
-/// Pages that began later than this, at the 99th percentile, make the users part of what is measured.
+/// Maximum start delay of pages at the 99th percentile. Above it, the users' own delay distorts the latencies.
 const LATE_P99_US_MAX: f64 = 2_000.0;
 
-/// The result of a run of users. Unless said otherwise, figures are of pages due within the window.
+/// The result of a run of users. Unless stated otherwise, figures cover pages due within the window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsersReport {
     /// [`USERS_SCHEMA`].
     pub schema: String,
-    /// What was asked for.
+    /// Settings of the run.
     pub setup: UsersSetup,
-    /// Length of the window, seconds.
+    /// Length of the window, in seconds.
     pub window_s: f64,
-    /// Visits begun, in the whole run.
+    /// Visits started, in the whole run.
     pub visits: u64,
-    /// Visits given up because a base page failed.
+    /// Visits ended because a base object failed.
     pub abandoned: u64,
-    /// Visits that were due while as many users as allowed were there, and waited.
+    /// Visits that waited because of the limit on users.
     pub waits: u64,
-    /// Visits that were due and still waited when the run ended. No latency includes them: they would have been the
+    /// Visits that were due but still waited when the run ended. No latency includes them, although theirs would be the
     /// longest.
     pub missed: u64,
-    /// Most users there at once.
+    /// Maximum number of concurrent users.
     pub users_max: u64,
-    /// The pages.
+    /// Figures of pages.
     pub pages: Pages,
-    /// Pages by the class of their base; classes without pages are left out.
+    /// Pages by the class of their base object, without empty classes.
     pub pages_by_class: Vec<ClassRow>,
     /// Requests by class.
     pub requests_by_class: Vec<ClassRow>,
-    /// Good replies that ended within the window, per second of it.
+    /// Good replies per second within the window.
     pub hits_per_s: f64,
-    /// Connections made within the window, per second of it.
+    /// Connections opened per second within the window.
     pub connections_per_s: f64,
-    /// How long connections of the window took to make.
+    /// Time to open connections within the window.
     pub connect: Latency,
-    /// Reasons to doubt the figures, beside those of the requests.
+    /// Reasons to doubt the figures, in addition to those of `requests`.
     pub warnings: Vec<UsersWarning>,
-    /// The requests.
+    /// The report of the requests.
     pub requests: Report,
 }
 
-/// What was asked for.
+/// Settings of a run of users.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsersSetup {
     /// The script's name.
@@ -74,46 +71,46 @@ pub struct UsersSetup {
     pub load_model: String,
     /// Users of a closed load.
     pub clients: Option<u32>,
-    /// Most users of an open load at a time.
+    /// Maximum concurrent users of an open load.
     pub at_once_max: Option<u32>,
-    /// Most connections of a user at a time.
+    /// Maximum concurrent connections of a user.
     pub parallel: u32,
-    /// For how long a user keeps a connection: `request`, `page` or `visit`.
+    /// How long a user keeps a connection: `request`, `page` or `visit`.
     pub keep: String,
     /// Factor on pauses.
     pub time_scale: f64,
-    /// Begin of the window, seconds from the start.
+    /// Start of the window, in seconds from the start of the run.
     pub warmup_s: f64,
-    /// End of the window, seconds from the start.
+    /// End of the window, in seconds from the start of the run.
     pub duration_s: f64,
     /// Visits of the script.
     pub visits: u64,
 }
 
-/// Pages.
+/// Figures of pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pages {
-    /// Pages of which everything came.
+    /// Pages of which all requests succeeded.
     pub ok: u64,
-    /// Pages of which something failed. They are in no latency.
+    /// Pages with a failed request. Latencies do not include them.
     pub failed: u64,
-    /// Good pages that ended within the window, per second of it.
+    /// Good pages per second within the window.
     pub per_s: f64,
-    /// From when a page was due to the end of its last object.
+    /// Time from when a page was due to the end of its last object.
     pub latency: Latency,
-    /// How long after it was due a page began.
+    /// Time from when a page was due to its start.
     pub late: Latency,
-    /// The latency's distribution function, at points evenly apart on a logarithmic axis from the least to the
-    /// greatest; empty without pages.
+    /// Distribution function of the latency at points evenly spaced on a logarithmic axis from minimum to maximum; empty
+    /// without pages.
     pub cdf: Vec<CdfPoint>,
 }
 
 /// A point of a distribution function.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CdfPoint {
-    /// Microseconds.
+    /// Latency in microseconds.
     pub us: f64,
-    /// Share at or below them, 0 to 1.
+    /// Share of the pages with at most this latency, 0 to 1.
     pub share: f64,
 }
 
@@ -122,11 +119,11 @@ pub struct CdfPoint {
 pub struct ClassRow {
     /// `n`, `db`, `cb` or `dcb`.
     pub class: String,
-    /// Good ones.
+    /// Number without failure.
     pub ok: u64,
-    /// Failed ones.
+    /// Number of failures.
     pub failed: u64,
-    /// Of the good ones, from when they were due to the last byte.
+    /// Time from the due time to the last byte, without failures.
     pub latency: Latency,
 }
 
@@ -134,34 +131,34 @@ pub struct ClassRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum UsersWarning {
-    /// Visits were due while as many users as allowed were there.
+    /// Visits waited because of the limit on users.
     VisitsWaited {
-        /// How many.
+        /// Number of visits that waited.
         waits: u64,
-        /// How many of them to the end of the run: they are in no latency.
+        /// Number of visits that waited until the end of the run; latencies do not include them.
         missed: u64,
         /// The limit.
         at_once_max: u32,
     },
     /// The script of an open load ended before the window did.
     VisitsRanOut {
-        /// When its last visit began, seconds from the start.
+        /// Start of the last visit, in seconds from the start of the run.
         last_s: f64,
-        /// When the window was to end.
+        /// Planned end of the window, in seconds from the start of the run.
         until_s: f64,
     },
-    /// Pages failed; no latency includes them.
+    /// Pages failed; latencies do not include them.
     PagesFailed {
-        /// How many.
+        /// Number of failed pages.
         failed: u64,
-        /// Of how many.
+        /// Number of all pages.
         of: u64,
     },
-    /// Pages began later than they were due.
+    /// Pages started later than they were due.
     PagesLate {
-        /// 99th percentile of the lateness, microseconds.
+        /// 99th percentile of the delay, in microseconds.
         late_us_p99: f64,
-        /// What is tolerated.
+        /// Limit, in microseconds.
         limit_us: f64,
     },
 }
@@ -203,9 +200,9 @@ impl UsersSetup {
             load_model: plan.users.name().to_owned(),
             clients,
             at_once_max,
-            parallel: plan.stage.parallel,
-            keep: plan.stage.keep.name().to_owned(),
-            time_scale: plan.stage.time_scale,
+            parallel: plan.settings.parallel,
+            keep: plan.settings.keep.name().to_owned(),
+            time_scale: plan.settings.time_scale,
             warmup_s: plan.warmup.as_secs_f64(),
             duration_s: plan.duration.as_secs_f64(),
             visits: plan.script.visits().len() as u64,
@@ -216,31 +213,31 @@ impl UsersSetup {
 impl UsersReport {
     pub(super) fn new(
         setup: UsersSetup,
-        job: &Job,
-        board: &Board,
-        acted: &Acted,
+        job: &CheckedSettings,
+        state: &UserRunState,
+        result: &UsersResult,
         script_span: Duration,
     ) -> Self {
-        let seen = &acted.seen;
-        let window = board.until().saturating_sub(board.measured_from());
+        let page_stats = &result.page_stats;
+        let window = state.until().saturating_sub(state.measured_from());
         let per_s = |count: u64| rate(count, window);
-        let frame = frame(job, board, &setup.load_model, setup.clients);
+        let summary = run_summary(job, state, &setup.load_model, setup.clients);
         let mut report = Self {
             schema: USERS_SCHEMA.to_owned(),
             window_s: window.as_secs_f64(),
-            visits: seen.begun,
-            abandoned: seen.abandoned,
-            waits: seen.waits,
-            missed: seen.missed,
-            users_max: board.users_max(),
-            pages: Pages::new(seen, window),
-            pages_by_class: class_rows(&seen.pages_of),
-            requests_by_class: class_rows(&seen.requests_of),
-            hits_per_s: per_s(acted.tally.ok_while_busy),
-            connections_per_s: per_s(seen.connections_in_window),
-            connect: Latency::new(&seen.connect),
+            visits: page_stats.started,
+            abandoned: page_stats.abandoned,
+            waits: page_stats.waits,
+            missed: page_stats.missed,
+            users_max: state.users_max(),
+            pages: Pages::new(page_stats, window),
+            pages_by_class: class_rows(&page_stats.pages_by_class),
+            requests_by_class: class_rows(&page_stats.requests_by_class),
+            hits_per_s: per_s(result.tally.ok_while_busy),
+            connections_per_s: per_s(page_stats.connections_in_window),
+            connect: Latency::new(&page_stats.connect),
             warnings: Vec::new(),
-            requests: Report::new(frame, &acted.tally, &acted.spent),
+            requests: Report::new(summary, &result.tally, &result.cpu_usage),
             setup,
         };
         report.warnings = report.check(script_span);
@@ -255,7 +252,7 @@ impl UsersReport {
                 let (waits, missed) = (self.waits, self.missed);
                 warnings.push(UsersWarning::VisitsWaited { waits, missed, at_once_max });
             }
-            // The last gap of random arrivals is as long as it is; a tenth of the run is none.
+            // Random arrivals may have a long last gap, so a tenth of the run is tolerated.
             let stopped = self.requests.warnings.contains(&crate::Warning::Interrupted);
             if !stopped && last_s < until_s * 0.9 {
                 warnings.push(UsersWarning::VisitsRanOut { last_s, until_s });
@@ -271,12 +268,12 @@ impl UsersReport {
         warnings
     }
 
-    /// Whether there is any reason to doubt the figures.
+    /// Whether there are warnings.
     pub fn is_doubtful(&self) -> bool {
         !self.warnings.is_empty() || !self.requests.warnings.is_empty()
     }
 
-    /// A table for people, several lines, ending in a line break.
+    /// Formats the report as text of several lines, with a final line break.
     pub fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -334,20 +331,20 @@ fn write_row(text: &mut String, name: &str, ok: u64, failed: u64, latency: &Late
 }
 
 impl Pages {
-    pub(crate) fn new(seen: &Seen, window: Duration) -> Self {
+    pub(crate) fn new(page_stats: &PageStats, window: Duration) -> Self {
         Self {
-            ok: seen.pages.latency.0.len(),
-            failed: seen.pages.failed,
-            per_s: rate(seen.pages_in_window, window),
-            latency: Latency::new(&seen.pages.latency),
-            late: Latency::new(&seen.late),
-            cdf: cdf(&seen.pages.latency),
+            ok: page_stats.pages.latency.0.len(),
+            failed: page_stats.pages.failed,
+            per_s: rate(page_stats.pages_in_window, window),
+            latency: Latency::new(&page_stats.pages.latency),
+            late: Latency::new(&page_stats.late),
+            cdf: cdf(&page_stats.pages.latency),
         }
     }
 }
 
-/// The distribution function at points evenly apart on a logarithmic axis.
-fn cdf(latencies: &Latencies) -> Vec<CdfPoint> {
+/// Computes the distribution function at points evenly spaced on a logarithmic axis.
+fn cdf(latencies: &LatencyHistogram) -> Vec<CdfPoint> {
     let histogram = &latencies.0;
     if histogram.is_empty() {
         return Vec::new();
@@ -360,47 +357,53 @@ fn cdf(latencies: &Latencies) -> Vec<CdfPoint> {
     (0..CDF_POINTS).map(point).collect()
 }
 
-/// Rows of the classes that have any.
-pub(crate) fn class_rows(classes: &[ClassSeen; ServiceClass::COUNT]) -> Vec<ClassRow> {
-    let row = |(class, seen): (ServiceClass, &ClassSeen)| ClassRow {
+/// Returns the rows of the classes that are not empty.
+pub(crate) fn class_rows(classes: &[OutcomeStats; ServiceClass::COUNT]) -> Vec<ClassRow> {
+    let row = |(class, page_stats): (ServiceClass, &OutcomeStats)| ClassRow {
         class: class.name().to_owned(),
-        ok: seen.latency.0.len(),
-        failed: seen.failed,
-        latency: Latency::new(&seen.latency),
+        ok: page_stats.latency.0.len(),
+        failed: page_stats.failed,
+        latency: Latency::new(&page_stats.latency),
     };
     let rows = ServiceClass::ALL.into_iter().zip(classes).map(row);
     rows.filter(|row| row.ok + row.failed > 0).collect()
 }
 
-/// What the requests' report says of the run.
-pub(crate) fn frame(job: &Job, board: &Board, load_model: &str, clients: Option<u32>) -> Frame {
-    let begun = board.measured_from() < board.until();
+/// Builds the summary for the report of the requests.
+pub(crate) fn run_summary(
+    job: &CheckedSettings,
+    state: &UserRunState,
+    load_model: &str,
+    clients: Option<u32>,
+) -> RunSummary {
+    let started = state.measured_from() < state.until();
     let setup = Setup {
         load_model: load_model.to_owned(),
-        address: job.way.address.to_string(),
+        address: job.request.address.to_string(),
         host: job.host.clone(),
         clients,
         rate: None,
         speedup: None,
         connections_max: job.connections_max,
-        keep_alive: job.keep != Keep::Request,
+        keep_alive: job.keep != ConnectionLifetime::Request,
         threads: job.threads,
-        timeout_s: job.way.timeout.as_secs_f64(),
+        timeout_s: job.request.timeout.as_secs_f64(),
         requests: None,
-        duration_s: begun.then(|| board.until().as_secs_f64()),
+        duration_s: started.then(|| state.until().as_secs_f64()),
         warmup_requests: 0,
-        warmup_s: if begun { board.measured_from().as_secs_f64() } else { 0.0 },
-        targets: job.script.offers().len() as u64,
+        warmup_s: if started { state.measured_from().as_secs_f64() } else { 0.0 },
+        targets: job.script.resources().len() as u64,
     };
-    Frame {
+    RunSummary {
         setup,
-        measured_from: begun.then(|| board.measured_from()),
-        dry_from: begun.then(|| board.until()),
+        measured_from: started.then(|| state.measured_from()),
+        exhausted_at: started.then(|| state.until()),
         nodes_expected: job.nodes_expected,
-        stopped: job.stop.stopped(),
+        stopped: job.stop.is_stopped(),
     }
 }
 
+/// Events per second; 0 if the window is empty.
 pub(crate) fn rate(count: u64, window: Duration) -> f64 {
     if window.is_zero() { 0.0 } else { count as f64 / window.as_secs_f64() }
 }
@@ -411,7 +414,7 @@ mod tests {
 
     #[test]
     fn the_distribution_function_rises_to_one() {
-        let mut latencies = Latencies::new();
+        let mut latencies = LatencyHistogram::new();
         assert!(cdf(&latencies).is_empty());
         for ms in 1..=1_000 {
             latencies.record(Duration::from_millis(ms));
@@ -420,7 +423,7 @@ mod tests {
         assert_eq!(points.len(), 64);
         assert!(points.is_sorted_by(|a, b| a.us <= b.us && a.share <= b.share));
         assert!((points[63].share - 1.0).abs() < 1e-9);
-        // Uniform from 1 to 1,000 ms: at x ms lie x / 1000.
+        // The samples are uniform from 1 to 1,000 ms, so the share at x ms is x / 1000.
         for point in &points[20..] {
             assert!((point.share - point.us / 1e6).abs() < 0.003, "{point:?}");
         }

@@ -1,4 +1,4 @@
-//! The same load with ever more clients: throughput against concurrency, as the CAP paper's prototype is measured
+//! The same load with several numbers of clients: throughput by concurrency, as measured for the CAP paper's prototype
 //! (Casalicchio and Colajanni, WWW 2001, figures 7 to 9: connections per second at 40 to 240 clients).
 
 use std::fmt::Write as _;
@@ -11,25 +11,25 @@ use super::{UserPlan, UserProgress, Users, run};
 use crate::plan::PlanError;
 use crate::run::LoadError;
 
-/// Name and version of the JSON. The number rises when a field changes its meaning or goes.
+/// Name and version of the JSON. The number rises when a field changes its meaning or is removed.
 pub const SWEEP_SCHEMA: &str = "larder-load-sweep/1";
-/// Most runs of a sweep.
+/// Maximum runs of a sweep.
 pub const SWEEP_MAX: usize = 256;
 
-/// Runs that differ in the number of clients only.
+/// Reports of runs that differ only in the number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepReport {
     /// [`SWEEP_SCHEMA`].
     pub schema: String,
-    /// The runs, in the order in which they were made.
+    /// The runs in order.
     pub runs: Vec<UsersReport>,
 }
 
-/// Runs the plan as a closed load of so many clients, one number after another, each from the script's first visit.
-/// Caches stay as the run before left them. A stop ends the sweep with the runs made so far; at least one is.
+/// Runs the plan as a closed load once for each number of clients, each time from the script's first visit. Caches keep their
+/// contents between runs. A stop ends the sweep after the current run.
 ///
 /// # Errors
-/// [`LoadError`]; [`PlanError::Limit`] without a number of clients, or with more than [`SWEEP_MAX`].
+/// [`LoadError`]; [`PlanError::Limit`] if `clients` is empty or longer than [`SWEEP_MAX`].
 pub async fn sweep(
     plan: &UserPlan,
     clients: &[u32],
@@ -43,7 +43,7 @@ pub async fn sweep(
     for &clients in clients {
         let plan = UserPlan { users: Users::Closed { clients }, ..plan.clone() };
         runs.push(run(plan.clone(), &|at| progress(clients, at)).await?);
-        if plan.stage.stop.stopped() {
+        if plan.settings.stop.is_stopped() {
             break;
         }
     }
@@ -51,12 +51,12 @@ pub async fn sweep(
 }
 
 impl SweepReport {
-    /// Whether there is any reason to doubt the figures.
+    /// Whether there are warnings.
     pub fn is_doubtful(&self) -> bool {
         self.runs.iter().any(UsersReport::is_doubtful)
     }
 
-    /// A table for people, a line for each run; of a single run, all of its report.
+    /// Formats a table with a line for each run; for a single run, its whole report.
     pub fn render(&self) -> String {
         if let [run] = &*self.runs {
             return run.render();

@@ -1,26 +1,26 @@
-//! A reply, read from whatever pieces the network hands over (RFC 9112 sections 4 to 7).
+//! Incremental parser of replies (RFC 9112 sections 4 to 7).
 //!
-//! The body is counted, not kept. While only body bytes are to come, [`ReplyReader::skippable`] says how many, so
-//! that the owner of the socket may have the kernel drop them uncopied.
+//! Body bytes are counted and discarded. [`ReplyReader::skippable`] returns how many of the next bytes are body, so that the
+//! caller can have the kernel discard them without copying.
 
 use memchr::memchr;
 
 use super::chunked::Chunked;
 use larder_core::cache_status;
 
-/// Longest reply head, bytes. A longer one is [`BadReply::HeadTooLong`].
+/// Longest reply head, in bytes. A longer one is [`ReplyError::HeadTooLong`].
 pub const HEAD_BYTES_MAX: usize = 65_536;
-/// Most header lines in a reply head. More are [`BadReply::TooManyHeaders`].
+/// Maximum header lines of a reply head. More are [`ReplyError::TooManyHeaders`].
 pub const HEADERS_MAX: usize = 96;
-/// Longest name of a cache that is kept, bytes. A `Cache-Status` that begins with a longer one counts as malformed.
+/// Longest cache name, in bytes. A `Cache-Status` that begins with a longer one counts as malformed.
 pub const CACHE_NAME_BYTES_MAX: usize = 256;
-/// Most interim (1xx) heads before the reply proper.
+/// Maximum interim (1xx) heads before the final reply.
 const INTERIM_MAX: u32 = 16;
 
-/// Why bytes are no reply.
+/// Why bytes are not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadReply {
-    /// Not the head of an HTTP/1 reply.
+pub enum ReplyError {
+    /// The head is not that of an HTTP/1 reply.
     #[error("the head is not HTTP/1")]
     Head,
     /// The head exceeds [`HEAD_BYTES_MAX`].
@@ -29,38 +29,38 @@ pub enum BadReply {
     /// The head has more than [`HEADERS_MAX`] lines.
     #[error("the head has more than {HEADERS_MAX} lines")]
     TooManyHeaders,
-    /// `Content-Length` is no number, or there are two that differ.
-    #[error("Content-Length is contradictory or no number")]
+    /// `Content-Length` is not a number, or two of them differ.
+    #[error("Content-Length is contradictory or not a number")]
     Length,
-    /// The chunked coding is broken.
-    #[error("the chunked coding is broken")]
+    /// The chunked coding is invalid.
+    #[error("invalid chunked coding")]
     Chunk,
-    /// An upgrade that nobody asked for, or interim replies without end.
+    /// An upgrade that was not requested, or too many interim replies.
     #[error("unexpected interim reply")]
     Interim,
-    /// The peer closed in the middle of the head.
-    #[error("closed in the middle of the head")]
+    /// The server closed the connection within the head.
+    #[error("closed within the head")]
     ClosedInHead,
-    /// The peer closed before the announced end of the body.
+    /// The server closed the connection before the end of the body.
     #[error("closed before the end of the body")]
     ShortBody,
 }
 
-/// The result in `Cache-Status` of the cache closest to the origin, which is the content node.
+/// The result of the cache closest to the origin in `Cache-Status`. This is the content node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CacheNote {
+pub struct CacheResult {
     name: Vec<u8>,
     hit: bool,
     members: u32,
 }
 
-impl CacheNote {
+impl CacheResult {
     /// Name of the cache, without quotes; empty if the field was absent.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Whether that cache answered from its store.
+    /// Whether that cache had a hit.
     pub fn hit(&self) -> bool {
         self.hit
     }
@@ -76,8 +76,8 @@ impl CacheNote {
         self.members = 0;
     }
 
-    /// Reads one field line. Further lines of the same reply continue the list. A field that breaks the grammar is
-    /// ignored whole, as RFC 9651 section 4.2 asks: the note is cleared, and the result is false.
+    /// Parses one field line; further lines of the same reply continue the list. A malformed field is ignored as a whole
+    /// (RFC 9651 section 4.2): the result is cleared, and the return value is false.
     fn read(&mut self, value: &[u8]) -> bool {
         let is_valid = cache_status::members(value).all(|member| {
             if self.members == 0 {
@@ -94,12 +94,12 @@ impl CacheNote {
     }
 }
 
-/// What the reader needs next.
+/// State of the reader after some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// More bytes, or the end of the stream.
+pub enum ReadStatus {
+    /// The reader needs more bytes or the end of the stream.
     More,
-    /// Nothing: the reply is complete.
+    /// The reply is complete.
     Done,
 }
 
@@ -112,18 +112,18 @@ enum State {
     Done,
 }
 
-/// Reads one reply after the other; [`ReplyReader::begin`] separates them and keeps the memory.
+/// Parses one reply after another; [`ReplyReader::begin`] starts the next one and keeps the buffers.
 #[derive(Debug)]
 pub struct ReplyReader {
     state: State,
     head: Vec<u8>,
-    to_head_request: bool,
+    is_reply_to_head: bool,
     interim: u32,
     status: u16,
     body_bytes: u64,
     keep_alive: bool,
     started: bool,
-    cache: CacheNote,
+    cache: CacheResult,
     cache_malformed: bool,
 }
 
@@ -134,27 +134,27 @@ impl Default for ReplyReader {
 }
 
 impl ReplyReader {
-    /// A reader that expects the reply to a GET.
+    /// Creates a reader that expects the reply to a GET.
     pub fn new() -> Self {
         Self {
             state: State::Head,
             head: Vec::new(),
-            to_head_request: false,
+            is_reply_to_head: false,
             interim: 0,
             status: 0,
             body_bytes: 0,
             keep_alive: false,
             started: false,
-            cache: CacheNote::default(),
+            cache: CacheResult::default(),
             cache_malformed: false,
         }
     }
 
-    /// Forgets the last reply and expects the next, to a HEAD request if so said.
-    pub fn begin(&mut self, to_head_request: bool) {
+    /// Starts a new reply. `is_reply_to_head` states whether the request was a HEAD.
+    pub fn begin(&mut self, is_reply_to_head: bool) {
         self.state = State::Head;
         self.head.clear();
-        self.to_head_request = to_head_request;
+        self.is_reply_to_head = is_reply_to_head;
         self.interim = 0;
         self.status = 0;
         self.body_bytes = 0;
@@ -164,11 +164,11 @@ impl ReplyReader {
         self.cache_malformed = false;
     }
 
-    /// Reads all of `bytes`. Bytes beyond the reply's end make the connection unfit for another request.
+    /// Parses `bytes`. Bytes after the end of the reply make the connection unusable for another request.
     ///
     /// # Errors
-    /// [`BadReply`]; the connection is of no further use.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Step, BadReply> {
+    /// [`ReplyError`]; the connection must be closed.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<ReadStatus, ReplyError> {
         self.started |= !bytes.is_empty();
         let mut rest = bytes;
         if self.state == State::Head {
@@ -195,10 +195,10 @@ impl ReplyReader {
         if consumed < rest.len() {
             self.keep_alive = false;
         }
-        Ok(if self.state == State::Done { Step::Done } else { Step::More })
+        Ok(if self.state == State::Done { ReadStatus::Done } else { ReadStatus::More })
     }
 
-    /// How many bytes to come are nothing but body.
+    /// Number of next bytes that belong to the body.
     pub fn skippable(&self) -> u64 {
         match self.state {
             State::Length { left } => left,
@@ -208,8 +208,8 @@ impl ReplyReader {
         }
     }
 
-    /// Counts `bytes` (at most [`ReplyReader::skippable`]) body bytes that were dropped unread.
-    pub fn skip(&mut self, bytes: u64) -> Step {
+    /// Counts `bytes` body bytes that were discarded, at most [`ReplyReader::skippable`].
+    pub fn skip(&mut self, bytes: u64) -> ReadStatus {
         let bytes = bytes.min(self.skippable());
         self.body_bytes = self.body_bytes.saturating_add(bytes);
         match &mut self.state {
@@ -217,7 +217,7 @@ impl ReplyReader {
                 *left -= bytes;
                 if *left == 0 {
                     self.state = State::Done;
-                    return Step::Done;
+                    return ReadStatus::Done;
                 }
             }
             State::Chunked(Chunked::Data { left }) => {
@@ -228,18 +228,18 @@ impl ReplyReader {
             }
             _ => {}
         }
-        Step::More
+        ReadStatus::More
     }
 
-    /// The peer has closed its side.
+    /// Handles the end of the stream.
     ///
     /// # Errors
-    /// [`BadReply::ClosedInHead`] and [`BadReply::ShortBody`], unless the close is what ends the body.
-    pub fn eof(&mut self) -> Result<(), BadReply> {
+    /// [`ReplyError::ClosedInHead`] and [`ReplyError::ShortBody`], unless the end of the stream ends the body.
+    pub fn eof(&mut self) -> Result<(), ReplyError> {
         self.keep_alive = false;
         match self.state {
-            State::Head => Err(BadReply::ClosedInHead),
-            State::Length { .. } | State::Chunked(_) => Err(BadReply::ShortBody),
+            State::Head => Err(ReplyError::ClosedInHead),
+            State::Length { .. } | State::Chunked(_) => Err(ReplyError::ShortBody),
             State::UntilClose | State::Done => {
                 self.state = State::Done;
                 Ok(())
@@ -247,17 +247,17 @@ impl ReplyReader {
         }
     }
 
-    /// Whether any byte of this reply has come.
+    /// Whether a byte of this reply has been received.
     pub fn started(&self) -> bool {
         self.started
     }
 
-    /// Status of the reply; 0 before its head is complete.
+    /// Status of the reply; 0 before the head is complete.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Body bytes so far, without the framing.
+    /// Body bytes so far, without framing.
     pub fn body_bytes(&self) -> u64 {
         self.body_bytes
     }
@@ -267,20 +267,20 @@ impl ReplyReader {
         self.keep_alive
     }
 
-    /// What `Cache-Status` said.
-    pub fn cache(&self) -> &CacheNote {
+    /// The result in `Cache-Status`.
+    pub fn cache(&self) -> &CacheResult {
         &self.cache
     }
 
-    /// Whether there was a `Cache-Status` that breaks its grammar.
+    /// Whether a `Cache-Status` was malformed.
     pub fn cache_malformed(&self) -> bool {
         self.cache_malformed
     }
 
-    /// Reads heads until the final one is complete or the bytes are used up; returns what follows the head.
-    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], BadReply> {
+    /// Parses heads until the final one is complete or the bytes are used up. Returns the bytes after the head.
+    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ReplyError> {
         let mut rest = bytes;
-        // The usual case: the whole head in one piece, parsed where it lies.
+        // The usual case: the whole head is in one piece and is parsed in place.
         while self.head.is_empty() && self.state == State::Head && !rest.is_empty() {
             match self.parse_head(rest)? {
                 Some(len) => rest = &rest[len..],
@@ -291,7 +291,7 @@ impl ReplyReader {
             }
         }
         while self.state == State::Head && !rest.is_empty() {
-            // Only a line end can complete a head: bytes that trickle in are not parsed again one by one.
+            // Only a line end can complete a head. So a head that arrives byte by byte is not parsed again for each byte.
             let until = memchr(b'\n', rest).map_or(rest.len(), |at| at + 1);
             let (line, after) = rest.split_at(until);
             self.head.extend_from_slice(&line[..line.len().min(HEAD_BYTES_MAX + 1)]);
@@ -302,7 +302,7 @@ impl ReplyReader {
                 self.head = head;
                 self.head.clear();
                 if parsed?.is_none() {
-                    return Err(BadReply::Head);
+                    return Err(ReplyError::Head);
                 }
             }
             self.check_partial()?;
@@ -310,39 +310,39 @@ impl ReplyReader {
         Ok(rest)
     }
 
-    fn check_partial(&self) -> Result<(), BadReply> {
-        if self.head.len() > HEAD_BYTES_MAX { Err(BadReply::HeadTooLong) } else { Ok(()) }
+    fn check_partial(&self) -> Result<(), ReplyError> {
+        if self.head.len() > HEAD_BYTES_MAX { Err(ReplyError::HeadTooLong) } else { Ok(()) }
     }
 
-    /// Parses one head at the front of `bytes`: its length, or `None` if it is not complete.
-    fn parse_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, BadReply> {
+    /// Parses a head at the start of `bytes`. Returns its length, or `None` if it is incomplete.
+    fn parse_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut head = httparse::Response::new(&mut headers);
         let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
-        // Empty lines before a status line are a liberty for servers to take with requests, not with replies.
+        // The parser accepts empty lines before the head, but RFC 9112 allows them before requests only.
         if window.first().is_some_and(|first| *first != b'H') {
-            return Err(BadReply::Head);
+            return Err(ReplyError::Head);
         }
         let len = match head.parse(window) {
             Ok(httparse::Status::Complete(len)) => len,
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(httparse::Error::TooManyHeaders) => return Err(BadReply::TooManyHeaders),
-            Err(_) => return Err(BadReply::Head),
+            Err(httparse::Error::TooManyHeaders) => return Err(ReplyError::TooManyHeaders),
+            Err(_) => return Err(ReplyError::Head),
         };
-        let status = head.code.ok_or(BadReply::Head)?;
+        let status = head.code.ok_or(ReplyError::Head)?;
         match status {
-            101 => return Err(BadReply::Interim),
+            101 => return Err(ReplyError::Interim),
             100..=199 => {
                 self.interim += 1;
-                return if self.interim > INTERIM_MAX { Err(BadReply::Interim) } else { Ok(Some(len)) };
+                return if self.interim > INTERIM_MAX { Err(ReplyError::Interim) } else { Ok(Some(len)) };
             }
             200..=999 => {}
-            _ => return Err(BadReply::Head),
+            _ => return Err(ReplyError::Head),
         }
         self.status = status;
         self.keep_alive = head.version == Some(1);
         let framing = self.read_headers(head.headers)?;
-        self.state = if self.to_head_request || status == 204 || status == 304 {
+        self.state = if self.is_reply_to_head || status == 204 || status == 304 {
             State::Done
         } else {
             match framing {
@@ -358,10 +358,10 @@ impl ReplyReader {
         Ok(Some(len))
     }
 
-    fn read_headers(&mut self, headers: &[httparse::Header<'_>]) -> Result<Framing, BadReply> {
+    fn read_headers(&mut self, headers: &[httparse::Header<'_>]) -> Result<Framing, ReplyError> {
         let mut framing = Framing { length: None, encoded: false, chunked: false };
         for header in headers {
-            // Told apart by length first: most headers are none of these.
+            // Compares the length first, because most headers are none of these.
             match header.name.len() {
                 10 if header.name.eq_ignore_ascii_case("connection") => {
                     for option in members(header.value) {
@@ -398,16 +398,16 @@ struct Framing {
 }
 
 impl Framing {
-    /// Several equal lengths are one (RFC 9110 section 8.6); different ones are an attack or a bug.
-    fn add_length(&mut self, value: &[u8]) -> Result<(), BadReply> {
+    /// Adds a `Content-Length`. Several equal values count as one (RFC 9110 section 8.6); different ones are an error.
+    fn add_length(&mut self, value: &[u8]) -> Result<(), ReplyError> {
         for member in members(value) {
             if member.is_empty() || !member.iter().all(u8::is_ascii_digit) {
-                return Err(BadReply::Length);
+                return Err(ReplyError::Length);
             }
-            let text = std::str::from_utf8(member).map_err(|_| BadReply::Length)?;
-            let length: u64 = text.parse().map_err(|_| BadReply::Length)?;
+            let text = std::str::from_utf8(member).map_err(|_| ReplyError::Length)?;
+            let length: u64 = text.parse().map_err(|_| ReplyError::Length)?;
             if self.length.is_some_and(|before| before != length) {
-                return Err(BadReply::Length);
+                return Err(ReplyError::Length);
             }
             self.length = Some(length);
         }

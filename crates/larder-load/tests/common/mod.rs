@@ -1,4 +1,4 @@
-//! A server on loopback that does as it is told, right or wrong.
+//! A server on loopback whose behaviour, correct or not, a handler determines.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(clippy::unwrap_used, reason = "a server that fails is a test that fails")]
 
@@ -10,33 +10,33 @@ use std::time::Duration;
 
 use larder_load::{LoadError, Plan, Progress, Report};
 
-/// What a server does after a request was handled.
+/// Use of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum Next {
     Keep,
     Close,
     Reset,
 }
 
-/// What a handler is told of a request.
+/// A request, as passed to a handler.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ReceivedRequest<'a> {
     pub(crate) method: &'a str,
     pub(crate) target: &'a str,
     pub(crate) head: &'a str,
-    /// How many requests this connection carried before.
+    /// Number of earlier requests on this connection.
     pub(crate) nth: u64,
 }
 
-/// Notes a server takes.
+/// Counts of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
-    /// Targets in the order in which they came.
+pub(crate) struct ServerCounts {
+    /// Targets in order of arrival.
     pub(crate) targets: Mutex<Vec<String>>,
     /// Connections that carried at least one byte.
     pub(crate) connections: AtomicU64,
     open: AtomicU64,
-    /// Most requests that were being handled at once.
+    /// Maximum number of concurrent requests.
     pub(crate) busy_max: AtomicU64,
     busy: AtomicU64,
 }
@@ -45,14 +45,16 @@ pub(crate) struct Notes {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) notes: Arc<ServerCounts>,
 }
 
 impl Server {
-    pub(crate) fn start(handle: impl Fn(&Asked<'_>, &mut TcpStream) -> Then + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        handle: impl Fn(&ReceivedRequest<'_>, &mut TcpStream) -> Next + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let notes = Arc::new(Notes::default());
+        let notes = Arc::new(ServerCounts::default());
         let handle = Arc::new(handle);
         let shared = Arc::clone(&notes);
         std::thread::spawn(move || {
@@ -64,7 +66,7 @@ impl Server {
         Self { address, notes }
     }
 
-    /// A server that answers everything with this body.
+    /// Starts a server that replies with this body to all requests.
     pub(crate) fn plain(body: &'static str) -> Self {
         Self::start(move |_, stream| reply(stream, "200 OK", "", body.as_bytes()))
     }
@@ -86,20 +88,24 @@ impl Server {
 }
 
 /// Sends a complete reply with a length.
-pub(crate) fn reply(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> Then {
+pub(crate) fn reply(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> Next {
     let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     send(stream, &[head.as_bytes(), body].concat())
 }
 
-/// Sends bytes as they are. A client that is gone is its own affair.
-pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> Then {
+/// Sends raw bytes. Errors are ignored, because the client may have left.
+pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> Next {
     match stream.write_all(bytes) {
-        Ok(()) => Then::Keep,
-        Err(_) => Then::Close,
+        Ok(()) => Next::Keep,
+        Err(_) => Next::Close,
     }
 }
 
-fn serve(mut stream: TcpStream, notes: &Notes, handle: &dyn Fn(&Asked<'_>, &mut TcpStream) -> Then) {
+fn serve(
+    mut stream: TcpStream,
+    notes: &ServerCounts,
+    handle: &dyn Fn(&ReceivedRequest<'_>, &mut TcpStream) -> Next,
+) {
     stream.set_nodelay(true).unwrap();
     let mut pending = Vec::new();
     for nth in 0.. {
@@ -112,15 +118,15 @@ fn serve(mut stream: TcpStream, notes: &Notes, handle: &dyn Fn(&Asked<'_>, &mut 
         notes.targets.lock().unwrap().push(target.to_owned());
         let busy = notes.busy.fetch_add(1, Ordering::SeqCst) + 1;
         notes.busy_max.fetch_max(busy, Ordering::SeqCst);
-        // Before the reply leaves, or the client may be back sooner than the count.
+        // Counted before the reply is sent, because the client may send its next request at once.
         let then = {
             let _done = Done(&notes.busy);
-            handle(&Asked { method, target, head: &head, nth }, &mut stream)
+            handle(&ReceivedRequest { method, target, head: &head, nth }, &mut stream)
         };
         match then {
-            Then::Keep => {}
-            Then::Close => return drop(stream.shutdown(Shutdown::Both)),
-            Then::Reset => {
+            Next::Keep => {}
+            Next::Close => return drop(stream.shutdown(Shutdown::Both)),
+            Next::Reset => {
                 // Closing with a zero linger sends a reset.
                 let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
                 return;
@@ -151,7 +157,7 @@ fn read_head(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<String> {
     }
 }
 
-/// Runs a plan on a runtime of its own.
+/// Runs a plan on its own runtime.
 pub(crate) fn try_run(plan: Plan, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report, LoadError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(larder_load::run(plan, progress))

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse, Stop};
+use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse, StopHandle};
 
 use self::source::Source;
 use self::warmup::Warmup;
@@ -290,7 +290,7 @@ fn explain(error: LoadError) -> anyhow::Error {
     }
 }
 
-async fn interrupted_twice(stop: &Stop) {
+async fn interrupted_twice(stop: &StopHandle) {
     for _ in 0..2 {
         if tokio::signal::ctrl_c().await.is_err() {
             // Without signals to wait for, there is nothing to end early.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use larder_core::cache::{ByteCache, CacheKind};
 use larder_core::{Bytes, Time};
-use larder_load::target::wire;
+use larder_load::target::request_target;
 use larder_trace::{Request, SizeUnit, Target, Trace};
 
 use super::result::TraceInfo;
@@ -184,7 +184,7 @@ impl<'a> Picked<'a> {
     }
 
     fn add(&mut self, target: &Target) -> Option<u32> {
-        let name = wire(&target.name);
+        let name = request_target(&target.name);
         if name.len() > TARGET_BYTES_MAX {
             return None;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::{Bytes, Settings};
-use larder_load::{Arrivals, Progress, Report, Stop, Warning};
+use larder_load::{Arrivals, Progress, Report, StopHandle, Warning};
 
 use super::cluster::{Cluster, ClusterSpec};
 use super::cpu::CpuBusy;
@@ -162,7 +162,7 @@ impl Demo {
             expected_sizes: Some(Arc::clone(&plan.sizes)),
             nodes_expected: u32::try_from(self.setup.nodes).ok(),
             timeline_interval: Duration::from_millis(100),
-            stop: Stop::default(),
+            stop: StopHandle::default(),
             ..larder_load::Plan::new(
                 cluster.address,
                 HOST,

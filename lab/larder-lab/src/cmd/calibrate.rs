@@ -1,4 +1,4 @@
-//! `larder-lab calibrate`: what a request takes of this machine's processors, as a cost model.
+//! `larder-lab calibrate`: measures the CPU cost of requests on this machine and writes it as a cost model.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use larder::cmd::{logging, serve};
 use larder::demo;
 use larder::outcome::usage;
 
-/// Measure what a request costs switch and node on this machine, and write it as a cost model.
+/// Measure the CPU cost of requests in switch and node on this machine, and write it as a cost model.
 ///
-/// A live switch and node on loopback answer requests of several sizes from memory; the kernel says how much processor
-/// time each took; a line is fitted. Run it while nothing else runs.
+/// A live switch and node on loopback reply to requests of several sizes from memory. The kernel reports the CPU time of
+/// each, and a line is fitted. Run this command on an idle machine.
 ///
-/// The file goes to `--costs` of the other commands. Only processor times are measured: cores, storage and network of
-/// the cluster that is to be are yours to write into the file.
+/// The file is for `--costs` of the other commands. Only CPU times are measured: add cores, storage and network of the
+/// planned cluster to the file yourself.
 #[derive(Debug, Args)]
 pub(crate) struct CalibrateArgs {
-    /// Write the cost model here.
+    /// Write the cost model to this file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What to write: `modern` for clusters that are to be, `modelled` for `larder-lab validate` on this machine.
+    /// Model to write: `modern` for planned clusters, `modelled` for `larder-lab validate` on this machine.
     #[arg(long, value_enum, default_value = "modern")]
     model: Model,
-    /// How long to measure, in seconds, 2 to 600.
+    /// Length of the measurement in seconds, 2 to 600.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Print JSON instead of the table.
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     out.flush()?;
     drop(out);
     for warning in &calibration.warnings {
-        // Talk that nobody can hear is no failure.
+        // A closed stderr is not an error.
         let _ = writeln!(io::stderr(), "warning: {warning}");
     }
     if let Some(path) = &args.output {
@@ -78,12 +78,12 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures with a spinner, until interrupted.
+/// Runs the calibration with a spinner; Ctrl-C interrupts it.
 pub(super) async fn measure(larder: &Path, seconds: f64) -> anyhow::Result<Calibration> {
     let spinner = demo::spinner("calibrating");
-    let say = |what: &str| spinner.set_message(format!("calibrating: {what}"));
+    let show = |step: &str| spinner.set_message(format!("calibrating: {step}"));
     let measured = tokio::select! {
-        measured = calibration::measure(larder, seconds, &say) => measured,
+        measured = calibration::measure(larder, seconds, &show) => measured,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     spinner.finish_and_clear();

@@ -1,4 +1,4 @@
-//! `larder-lab live`: the papers' experiments, live on this machine.
+//! `larder-lab live`: runs the papers' experiments on live clusters on this machine.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use larder_trace::synth::mix::Mix;
 use larder_trace::synth::profiles::ProfileKind;
 use serde::Serialize;
 
-use crate::live::bench::{self, Row};
-use crate::live::scene::Scene;
+use crate::live::runner::{self, Row};
+use crate::live::scenario::Scenario;
 use crate::live::text::{self, Table};
-use crate::live::{bound, mixes, overhead, site, table};
+use crate::live::{bound, cap, hacc, overhead, policies};
 use crate::program::LarderArg;
 use larder::cmd::policies::{Named, chosen};
 use larder::cmd::{logging, serve};
@@ -24,7 +24,7 @@ use larder::report::number;
 
 /// Run the papers' experiments on clusters of real processes on this machine.
 ///
-/// Only disks and processors of the nodes are modelled. Run it while nothing else runs.
+/// Only disks and processors of the nodes are modelled. Run this command on an idle machine.
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
     #[command(subcommand)]
@@ -42,9 +42,9 @@ enum Experiment {
     Overhead(OverheadArgs),
 }
 
-/// How results are given.
+/// Options for the output.
 #[derive(Debug, Args)]
-struct Output {
+struct OutputArgs {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -53,13 +53,13 @@ struct Output {
     markdown: Option<PathBuf>,
 }
 
-/// How long and how often.
+/// Options for length and number of runs.
 #[derive(Debug, Args)]
-struct Effort {
-    /// Seconds measured of each run of users, after the warm-up. 1 to 3600.
+struct RepetitionArgs {
+    /// Measured seconds of each run of users, after the warm-up. 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=3600))]
     seconds: u16,
-    /// Runs of each, in rounds; the median counts. 1 to 99.
+    /// Runs of each configuration, in rounds; the median is reported. 1 to 99.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
     runs: u16,
     /// Seed of the generators.
@@ -67,7 +67,7 @@ struct Effort {
     seed: u64,
 }
 
-impl Effort {
+impl RepetitionArgs {
     fn measured(&self) -> Duration {
         Duration::from_secs(u64::from(self.seconds))
     }
@@ -79,13 +79,13 @@ struct CapArgs {
     /// Numbers of clients.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "160,240")]
     clients: Vec<u32>,
-    /// Policies, or all. Default: those of the paper and their nearest kin.
+    /// Policies, or all. Default: those of the paper and close relatives.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     policies: Vec<Named>,
     #[command(flatten)]
-    effort: Effort,
+    repetition: RepetitionArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// HACC's four workloads on nodes of unequal memory (USENIX NT 1999, figures 4 to 7).
@@ -95,39 +95,39 @@ struct HaccArgs {
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     policies: Vec<Named>,
     #[command(flatten)]
-    effort: Effort,
+    repetition: RepetitionArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-/// Every policy on every workload, one table.
+/// All policies on all workloads, in one table.
 #[derive(Debug, Args)]
 struct PoliciesArgs {
-    /// Access logs to replay, beside CAP's mixes and HACC's sites.
+    /// Access logs to replay, in addition to CAP's mixes and HACC's sites.
     #[arg(long = "log", value_name = "FILE")]
     logs: Vec<PathBuf>,
-    /// Replay the first requests of a log only.
+    /// Replay only the first requests of each log.
     #[arg(long, value_name = "REQUESTS", default_value_t = 60_000)]
     limit: usize,
     /// Policies.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "all")]
     policies: Vec<Named>,
-    /// Workloads whose name contains one of these; default all.
+    /// Run only workloads whose names contain one of these. Default: all.
     #[arg(long, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<String>,
     #[command(flatten)]
-    effort: Effort,
+    repetition: RepetitionArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-/// Throughput at equal 99th percentiles: a log replayed by ever more clients.
+/// Throughput at equal 99th percentiles: logs replayed by growing numbers of clients.
 #[derive(Debug, Args)]
 struct BoundArgs {
     /// Access logs to replay.
     #[arg(long = "log", value_name = "FILE", required = true)]
     logs: Vec<PathBuf>,
-    /// Replay the first requests of a log only.
+    /// Replay only the first requests of each log.
     #[arg(long, value_name = "REQUESTS", default_value_t = 60_000)]
     limit: usize,
     /// Nodes. 1 to 64.
@@ -140,29 +140,29 @@ struct BoundArgs {
     #[arg(long, value_delimiter = ',', value_name = "MS,...")]
     p99: Vec<f64>,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-/// What the switch adds to a request, 512 bytes to 2 MB, against direct access (USENIX NT 1999, figure 3).
+/// Latency that the switch adds to replies of 512 bytes to 2 MB (USENIX NT 1999, figure 3).
 #[derive(Debug, Args)]
 struct OverheadArgs {
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-/// What an experiment gives.
-struct Given {
+/// The output of an experiment.
+struct ExperimentOutput {
     json: serde_json::Value,
-    /// Titles and tables.
+    /// Tables with their titles.
     tables: Vec<(String, Table)>,
-    /// What has to be known to believe them.
+    /// Reasons to doubt the figures.
     notes: Vec<String>,
 }
 
 pub(crate) fn run(args: &LiveArgs) -> anyhow::Result<()> {
     logging::start("warn,larder_lab::live=info")?;
     serve::raise_open_files();
-    let output = match &args.experiment {
+    let output_args = match &args.experiment {
         Experiment::Cap(args) => &args.output,
         Experiment::Hacc(args) => &args.output,
         Experiment::Policies(args) => &args.output,
@@ -170,17 +170,17 @@ pub(crate) fn run(args: &LiveArgs) -> anyhow::Result<()> {
         Experiment::Overhead(args) => &args.output,
     };
     let larder = args.larder.find()?;
-    let given = serve::runtime(1)?.block_on(async {
+    let output = serve::runtime(1)?.block_on(async {
         tokio::select! {
-            given = args.experiment.run(&larder) => given,
+            output = args.experiment.run(&larder) => output,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
         }
     })?;
-    output.write(&given)
+    output_args.write(&output)
 }
 
 impl Experiment {
-    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<ExperimentOutput> {
         match self {
             Self::Cap(args) => args.run(larder).await,
             Self::Hacc(args) => args.run(larder).await,
@@ -191,19 +191,19 @@ impl Experiment {
     }
 }
 
-impl Output {
-    fn write(&self, given: &Given) -> anyhow::Result<()> {
+impl OutputArgs {
+    fn write(&self, output: &ExperimentOutput) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         if self.json {
-            serde_json::to_writer_pretty(&mut out, &given.json)?;
+            serde_json::to_writer_pretty(&mut out, &output.json)?;
             writeln!(out)?;
         } else {
-            for (title, table) in &given.tables {
+            for (title, table) in &output.tables {
                 writeln!(out, "{title}\n")?;
                 table.write(&mut out)?;
                 writeln!(out)?;
             }
-            for note in &given.notes {
+            for note in &output.notes {
                 writeln!(out, "{note}")?;
             }
         }
@@ -211,88 +211,98 @@ impl Output {
         drop(out);
         let Some(path) = &self.markdown else { return Ok(()) };
         let mut text = String::new();
-        for (title, table) in &given.tables {
-            // Writing to a string does not fail.
+        for (title, table) in &output.tables {
+            // Writing to a string cannot fail.
             let _ = write!(text, "## {title}\n\n{}\n", table.markdown());
         }
-        for note in &given.notes {
+        for note in &output.notes {
             let _ = writeln!(text, "- {note}");
         }
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-fn policies(named: &[Named], default: &[PolicyKind]) -> anyhow::Result<Vec<PolicyKind>> {
+fn select_policies(named: &[Named], default: &[PolicyKind]) -> anyhow::Result<Vec<PolicyKind>> {
     if named.is_empty() { Ok(default.to_vec()) } else { chosen(named).map_err(usage) }
 }
 
-fn given(rows: &impl Serialize, tables: Vec<(String, Table)>, notes: Vec<String>) -> anyhow::Result<Given> {
-    Ok(Given { json: serde_json::to_value(rows)?, tables, notes })
+fn experiment_output(
+    rows: &impl Serialize,
+    tables: Vec<(String, Table)>,
+    notes: Vec<String>,
+) -> anyhow::Result<ExperimentOutput> {
+    Ok(ExperimentOutput { json: serde_json::to_value(rows)?, tables, notes })
 }
 
-/// What every experiment with runs has to say of them.
-fn doubts(rows: &[Row]) -> Vec<String> {
+/// Lists the failures and warnings of all runs.
+fn warnings(rows: &[Row]) -> Vec<String> {
     let each = |row: &Row| {
         let name = format!("{}, {} clients, {}", row.scene, row.clients, row.figures.policy);
         let errors = (row.figures.errors > 0).then(|| format!("{} requests failed", row.figures.errors));
         let broken = row.figures.broken.as_ref().map(|why| format!("did not run: {why}"));
-        let doubts: Vec<String> =
+        let warnings: Vec<String> =
             broken.into_iter().chain(errors).chain(row.figures.warnings.clone()).collect();
-        (!doubts.is_empty()).then(|| format!("{name}: {}", doubts.join("; ")))
+        (!warnings.is_empty()).then(|| format!("{name}: {}", warnings.join("; ")))
     };
     rows.iter().filter_map(each).collect()
 }
 
 impl CapArgs {
-    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<ExperimentOutput> {
         if let Some(clients) = self.clients.iter().find(|clients| !(1..=20_000).contains(*clients)) {
             return Err(usage(format!("--clients {clients}: 1 to 20000")));
         }
-        let policies = policies(&self.policies, &mixes::POLICIES)?;
-        let mut jobs: Vec<(Scene, Vec<PolicyKind>)> = Vec::new();
+        let policies = select_policies(&self.policies, &cap::POLICIES)?;
+        let mut jobs: Vec<(Scenario, Vec<PolicyKind>)> = Vec::new();
         for mix in Mix::ALL {
             for clients in &self.clients {
-                let scene = mixes::scene(mix, *clients, self.effort.measured(), self.effort.seed)?;
+                let scene = cap::scenario(mix, *clients, self.repetition.measured(), self.repetition.seed)?;
                 jobs.push((scene, policies.clone()));
             }
         }
-        let rows = bench::all(larder, &jobs, usize::from(self.effort.runs)).await?;
+        let rows = runner::run_all(larder, &jobs, usize::from(self.repetition.runs)).await?;
         let rivals: Vec<String> =
             policies.iter().filter(|policy| **policy != PolicyKind::Cap).map(ToString::to_string).collect();
         let rivals: Vec<&str> = rivals.iter().map(String::as_str).collect();
         let tables = vec![
             ("CAP's prototype: connections per second".to_owned(), text::runs(&rows)),
-            ("What CAP gains".to_owned(), text::gains(&rows, "cap", &rivals, &mixes::published)),
+            ("What CAP gains".to_owned(), text::gains(&rows, "cap", &rivals, &cap::published)),
             ("How busy each node was (figure 10)".to_owned(), text::nodes(&rows)),
         ];
-        given(&rows, tables, doubts(&rows))
+        experiment_output(&rows, tables, warnings(&rows))
     }
 }
 
 impl HaccArgs {
-    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
-        let policies = policies(&self.policies, &site::POLICIES)?;
+    async fn run(&self, larder: &Path) -> anyhow::Result<ExperimentOutput> {
+        let policies = select_policies(&self.policies, &hacc::POLICIES)?;
         let jobs = ProfileKind::ALL
             .into_iter()
-            .map(|kind| Ok((site::scene(kind, self.effort.measured(), self.effort.seed)?, policies.clone())))
+            .map(|kind| {
+                Ok((
+                    hacc::scenario(kind, self.repetition.measured(), self.repetition.seed)?,
+                    policies.clone(),
+                ))
+            })
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let rows = bench::all(larder, &jobs, usize::from(self.effort.runs)).await?;
+        let rows = runner::run_all(larder, &jobs, usize::from(self.repetition.runs)).await?;
         let tables = vec![
             ("HACC's workloads".to_owned(), text::runs(&rows)),
             (
                 "What HACC gains".to_owned(),
-                text::gains(&rows, "hacc", &["rr", "least-conn"], &site::published),
+                text::gains(&rows, "hacc", &["rr", "least-conn"], &hacc::published),
             ),
             ("How busy each node was".to_owned(), text::nodes(&rows)),
         ];
-        given(&rows, tables, doubts(&rows))
+        experiment_output(&rows, tables, warnings(&rows))
     }
 }
 
 impl PoliciesArgs {
-    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
-        let policies = policies(&self.policies, &PolicyKind::ALL)?;
-        let mut scenes = table::scenes(&self.logs, self.limit, self.effort.measured(), self.effort.seed)?;
+    async fn run(&self, larder: &Path) -> anyhow::Result<ExperimentOutput> {
+        let policies = select_policies(&self.policies, &PolicyKind::ALL)?;
+        let mut scenes =
+            policies::scenarios(&self.logs, self.limit, self.repetition.measured(), self.repetition.seed)?;
         if !self.only.is_empty() {
             scenes.retain(|scene| self.only.iter().any(|part| scene.label.contains(part.as_str())));
         }
@@ -300,7 +310,7 @@ impl PoliciesArgs {
             return Err(usage("--only names no workload"));
         }
         let jobs: Vec<_> = scenes.into_iter().map(|scene| (scene, policies.clone())).collect();
-        let rows = bench::all(larder, &jobs, usize::from(self.effort.runs)).await?;
+        let rows = runner::run_all(larder, &jobs, usize::from(self.repetition.runs)).await?;
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let tables = vec![
             (
@@ -319,22 +329,22 @@ impl PoliciesArgs {
                 text::matrix(&rows, "policy", &|row| format!("{:.2}", row.figures.imbalance)),
             ),
         ];
-        given(&rows, tables, doubts(&rows))
+        experiment_output(&rows, tables, warnings(&rows))
     }
 }
 
 impl BoundArgs {
-    async fn run(&self, larder: &Path) -> anyhow::Result<Given> {
+    async fn run(&self, larder: &Path) -> anyhow::Result<ExperimentOutput> {
         if self.p99.iter().any(|bound| !bound.is_finite() || *bound <= 0.0) {
             return Err(usage("--p99 takes times above 0, in ms"));
         }
-        let policies = policies(&self.policies, &[])?;
-        let mut jobs: Vec<(Scene, Vec<PolicyKind>)> = Vec::new();
+        let policies = select_policies(&self.policies, &[])?;
+        let mut jobs: Vec<(Scenario, Vec<PolicyKind>)> = Vec::new();
         for log in &self.logs {
-            let scenes = bound::scenes(Path::new(log), self.limit, usize::from(self.nodes))?;
+            let scenes = bound::scenarios(Path::new(log), self.limit, usize::from(self.nodes))?;
             jobs.extend(scenes.into_iter().map(|scene| (scene, policies.clone())));
         }
-        let rows = bench::all(larder, &jobs, 1).await?;
+        let rows = runner::run_all(larder, &jobs, 1).await?;
         let mut scenes: Vec<&str> = rows.iter().map(|row| row.scene.as_str()).collect();
         scenes.dedup();
         let mut at = Vec::new();
@@ -351,12 +361,12 @@ impl BoundArgs {
             ("Runs".to_owned(), text::runs(&rows)),
             ("Throughput at equal p99".to_owned(), text::bounds(&at)),
         ];
-        let notes = doubts(&rows);
-        given(&serde_json::json!({ "runs": rows, "at_equal_p99": at }), tables, notes)
+        let notes = warnings(&rows);
+        experiment_output(&serde_json::json!({ "runs": rows, "at_equal_p99": at }), tables, notes)
     }
 }
 
-async fn measure_overhead(larder: &Path) -> anyhow::Result<Given> {
+async fn measure_overhead(larder: &Path) -> anyhow::Result<ExperimentOutput> {
     let spinner = larder::demo::spinner("measuring");
     let measured = overhead::measure(larder, &|what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();
@@ -368,5 +378,9 @@ async fn measure_overhead(larder: &Path) -> anyhow::Result<Given> {
         measured.per_kb_us,
         measured.off_max * 100.0
     );
-    given(&measured, vec![("What the switch costs".to_owned(), text::overhead(&measured))], vec![line])
+    experiment_output(
+        &measured,
+        vec![("What the switch costs".to_owned(), text::overhead(&measured))],
+        vec![line],
+    )
 }

@@ -1,4 +1,4 @@
-//! `larder-lab paper`: the papers' figures and claims, run again and judged.
+//! `larder-lab paper`: reproduces the papers' figures and judges their claims.
 
 use std::io::{self, Write};
 
@@ -6,13 +6,13 @@ use clap::Args;
 use larder::outcome::usage;
 use larder_papers::{Experiment, catalogue};
 
-use super::run::HowArgs;
+use super::run::ExperimentArgs;
 
-/// Run the papers' experiments again and judge their claims.
+/// Reproduce the papers' experiments and judge their claims.
 ///
-/// Each claim is shown with the published value, ours, and whether it holds within bounds that the experiment file
-/// states. The full set takes minutes on all cores; it can be interrupted and goes on where it stopped. The result
-/// does not depend on the number of threads (RAYON_NUM_THREADS).
+/// Each claim is shown with the published value, the measured value, and whether it holds within the bounds of the
+/// experiment file. The full set takes minutes on all cores. An interrupted command can be continued. The result does not
+/// depend on the number of threads (RAYON_NUM_THREADS).
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
     /// What to run: all; ci (a small part of each, for tests); a paper: lard, ward, press, cap, hacc; an experiment's
@@ -20,7 +20,7 @@ pub(crate) struct PaperArgs {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
-    how: HowArgs,
+    options: ExperimentArgs,
 }
 
 pub(crate) fn run(args: &PaperArgs) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &PaperArgs) -> anyhow::Result<()> {
             }
         }
     }
-    args.how.run(experiments, &args.names.join(" "), ci)
+    args.options.run(experiments, &args.names.join(" "), ci)
 }
 
 fn list() -> anyhow::Result<()> {

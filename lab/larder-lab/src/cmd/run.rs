@@ -1,4 +1,4 @@
-//! `larder-lab run`: your own experiment files. Its options and output are also those of `larder-lab paper`.
+//! `larder-lab run`: runs experiment files. `larder-lab paper` shares its options and output.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use crate::page;
 
 /// Run experiment files.
 ///
-/// An experiment file (TOML) describes a workload, clusters, the figures to draw and, if wanted, claims to judge;
-/// docs/simulator.md explains it, and `experiments/` is full of them. The result is a table of claims on stdout.
+/// An experiment file (TOML) describes a workload, clusters, the figures to draw and optionally claims to judge. See
+/// docs/simulator.md, and `experiments/` for examples. The result is a table of claims on stdout.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The files.
     #[arg(required = true, value_name = "FILE.toml")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    how: HowArgs,
+    options: ExperimentArgs,
 }
 
-/// How experiments are run and what is written.
+/// Options of runs and outputs.
 #[derive(Debug, Args)]
-pub(crate) struct HowArgs {
-    /// Write a report to look at: the figures, drawn like the papers', and the claims.
+pub(crate) struct ExperimentArgs {
+    /// Write an HTML report with the figures, drawn like the papers', and the claims.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the claims as a Markdown page.
@@ -36,17 +36,17 @@ pub(crate) struct HowArgs {
     /// Write everything as JSON; `-` prints it instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where trace files named by experiments are looked for.
+    /// Directory of the trace files that experiments name.
     #[arg(long, value_name = "DIR", default_value = "../shared/traces")]
     traces: PathBuf,
-    /// Where finished runs are kept, so that an interrupted command goes on where it stopped. Default: larder/sim in
-    /// the user's cache directory.
+    /// Directory of finished runs, from which an interrupted command continues. Default: larder/sim in the user's cache
+    /// directory.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Forget finished runs first.
+    /// Delete finished runs first.
     #[arg(long)]
     fresh: bool,
-    /// Keep nothing and use nothing kept.
+    /// Neither use nor store finished runs.
     #[arg(long, conflicts_with_all = ["state", "fresh"])]
     no_state: bool,
 }
@@ -62,21 +62,21 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         experiments.push(experiment);
     }
-    args.how.run(experiments, "run", false)
+    args.options.run(experiments, "run", false)
 }
 
-impl HowArgs {
-    /// Runs experiments, shows how far it is, and writes what was asked for.
+impl ExperimentArgs {
+    /// Runs experiments with a progress bar and writes the outputs.
     pub(crate) fn run(&self, experiments: Vec<Experiment>, set: &str, ci: bool) -> anyhow::Result<()> {
         let options = Options {
             set: set.to_owned(),
             ci,
             traces: self.traces.clone(),
-            state: if self.no_state { None } else { self.state.clone().or_else(usual_state) },
+            state: if self.no_state { None } else { self.state.clone().or_else(default_state) },
             version: version(),
             fresh: self.fresh,
         };
-        let bar = bar();
+        let bar = progress_bar();
         let report = Session::new(experiments, options).run(|progress| {
             bar.set_length(progress.jobs as u64);
             bar.set_position(progress.done as u64);
@@ -105,12 +105,12 @@ impl HowArgs {
         if let Some(path) = &self.html {
             write(path, &page::page(report)?)?;
         }
-        let faulty = report.experiments.iter().find_map(|experiment| {
+        let failure = report.experiments.iter().find_map(|experiment| {
             let left_out = experiment.left_out.as_ref().filter(|left_out| left_out.is_error)?;
             Some(format!("{}: {}", experiment.id, left_out.reason))
         });
-        match faulty {
-            Some(fault) => Err(anyhow::anyhow!("an experiment could not be run: {fault}")),
+        match failure {
+            Some(failure) => Err(anyhow::anyhow!("an experiment could not be run: {failure}")),
             None => Ok(()),
         }
     }
@@ -118,25 +118,25 @@ impl HowArgs {
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    // Talk that nobody can hear is no failure.
+    // A closed stderr is not an error.
     let _ = writeln!(io::stderr(), "written: {}", path.display());
     Ok(())
 }
 
-fn bar() -> ProgressBar {
+fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:24} [{bar:30}] {pos} of {len} runs, {eta} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style.progress_chars("=> "))
 }
 
-/// The user's cache directory, by the XDG rules.
-fn usual_state() -> Option<PathBuf> {
+/// The directory for finished runs in the user's cache directory (XDG Base Directory Specification).
+fn default_state() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(cache.join("larder").join("sim"))
 }
 
-/// What stands for the code: the hash of this very program, so that a new build trusts no old result.
+/// Identifies this build by the hash of the program, so that a new build does not use results of an older one.
 fn version() -> String {
     let program = std::env::current_exe().and_then(std::fs::read);
     match program {

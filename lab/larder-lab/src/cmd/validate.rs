@@ -1,4 +1,4 @@
-//! `larder-lab validate`: the simulator held against the live cluster.
+//! `larder-lab validate`: compares the simulator with live clusters.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use larder_sim::tables::needs_table;
 use larder_trace::{LoadOptions, Trace, synth};
 
 use crate::program::LarderArg;
-use crate::validate::rows::{Case, Row, workload};
+use crate::validate::comparison::{Comparison, ComparisonCase, workload};
 use crate::validate::text;
 use larder::cmd::{logging, serve};
 use larder::config::Size;
 use larder::demo::plan::Plan;
 use larder::outcome::{Usage, usage};
 
-/// Run the same requests live on this machine and simulated, and print how far they are apart.
+/// Run the same requests live on this machine and simulated, and print the differences.
 ///
-/// Live is what `larder demo` starts: switch and nodes as processes on loopback, with a modelled store whose speed is
-/// chosen so that a run takes about --seconds and leaves the processors room. A row is invalid if they were 70 % busy or
-/// more, or a request failed. Run it while nothing else runs; interrupt it with Ctrl-C.
+/// The live cluster is that of `larder demo`: switch and nodes as processes on loopback, with a modelled store. Its speed
+/// is chosen so that a run takes about --seconds without saturating the CPUs. A row is invalid if the CPUs were 70 % busy or
+/// more, or a request failed. Run this command on an idle machine; Ctrl-C interrupts it.
 ///
-/// Ends with code 1 if a valid row is off by more than 1.5 points of hit ratio or 15 % of throughput, or if no row is
+/// The exit code is 1 if a valid row differs by more than 1.5 points of hit ratio or 15 % of throughput, or if no row is
 /// valid.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
-    /// Access logs to replay; without one, a synthetic trace (rice-like, scale 0.05).
+    /// Access logs to replay. Default: a synthetic trace (rice-like, scale 0.05).
     #[arg(long = "log", value_name = "FILE")]
     logs: Vec<PathBuf>,
     /// Cluster sizes, 1 to 64 each.
@@ -39,22 +39,22 @@ pub(crate) struct ValidateArgs {
     /// Policies.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "wrr,hash,lard-r")]
     policies: Vec<PolicyKind>,
-    /// Memory of each node. Default: a thirty-second of the trace's working set.
+    /// Memory of each node. Default: 1/32 of the trace's working set.
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
-    /// What the nodes evict first: gds, gds-packets or lru.
+    /// Cache policy of the nodes: gds, gds-packets or lru.
     #[arg(long, value_name = "KIND", default_value = "gds")]
     cache_kind: CacheKind,
-    /// How many times faster than in 1998 the modelled store is. Default: chosen for each row.
+    /// Speed of the modelled store relative to 1998. Default: chosen for each row.
     #[arg(long, value_name = "FACTOR")]
     speed: Option<f64>,
-    /// How long a live run is to take, in seconds, 1 to 3,600.
+    /// Length of a live run in seconds, 1 to 3,600.
     #[arg(long, default_value_t = 16.0)]
     seconds: f64,
     /// Replay only the first requests of a trace.
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
-    /// Seed of the policies that draw lots, and of the synthetic trace.
+    /// Seed of randomised policies and of the synthetic trace.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Cost model file (`larder-lab calibrate --model modelled`). Default: measured before the first run.
@@ -70,9 +70,9 @@ pub(crate) struct ValidateArgs {
     larder: LarderArg,
 }
 
-/// How long the processors are measured where no file says what they do.
+/// Length of the calibration if no cost model is given. Seconds.
 const CALIBRATION_SECONDS: f64 = 10.0;
-/// Working set over a node's memory, unless told otherwise.
+/// Default ratio of the working set to a node's memory.
 const MEMORY_PARTS: u64 = 32;
 
 pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<()> {
@@ -101,12 +101,12 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<()> {
         std::fs::write(path, text::markdown(&rows, &args.command()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let [holds, off, invalid] = text::counts(&rows);
+    let [holds, off, invalid] = text::verdict_counts(&rows);
     if off > 0 {
         anyhow::bail!("{off} of {} rows are off by more than their bounds", rows.len());
     }
     if holds == 0 {
-        anyhow::bail!("no row is valid ({invalid} of {}): the table says why", rows.len());
+        anyhow::bail!("no row is valid ({invalid} of {}): see the table for the reasons", rows.len());
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ impl ValidateArgs {
         }
         match self.policies.iter().find(|policy| needs_table(**policy)) {
             Some(policy) => Err(usage(format!(
-                "--policies: {policy} goes by a routing table, which neither side of this comparison is given"
+                "--policies: {policy} needs a routing table, which this comparison does not provide"
             ))),
             None => Ok(()),
         }
@@ -147,7 +147,12 @@ impl ValidateArgs {
         self.logs.iter().map(load).collect()
     }
 
-    async fn rows(&self, larder: &Path, plans: &[Plan], model: Option<Modelled>) -> anyhow::Result<Vec<Row>> {
+    async fn rows(
+        &self,
+        larder: &Path,
+        plans: &[Plan],
+        model: Option<Modelled>,
+    ) -> anyhow::Result<Vec<Comparison>> {
         let model = match model {
             Some(model) => model,
             None => super::calibrate::measure(larder, CALIBRATION_SECONDS).await?.modelled(),
@@ -157,7 +162,7 @@ impl ValidateArgs {
             let cache = self.cache.map_or(Bytes(plan.info.working_set_bytes / MEMORY_PARTS), |size| size.0);
             for nodes in &self.nodes {
                 for policy in &self.policies {
-                    let case = Case {
+                    let case = ComparisonCase {
                         nodes: *nodes,
                         policy: *policy,
                         cache: cache.max(Bytes(1)),
@@ -178,7 +183,7 @@ impl ValidateArgs {
         Ok(rows)
     }
 
-    /// How to make the rows again.
+    /// The command line that reproduces the rows.
     fn command(&self) -> String {
         let mut words = vec!["larder-lab validate".to_owned()];
         words.extend(self.logs.iter().map(|log| {
@@ -195,7 +200,7 @@ impl ValidateArgs {
     }
 }
 
-/// The `modelled` costs of a file.
+/// Reads a cost model file, which must have the model `modelled`.
 fn read_costs(path: &Path) -> anyhow::Result<Modelled> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;

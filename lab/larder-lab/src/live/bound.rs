@@ -1,51 +1,51 @@
-//! What two policies do at equal p99: a log replayed by ever more clients, and the throughput at which the 99th percentile
-//! passes a bound.
+//! Throughput of policies at equal p99: a log is replayed by growing numbers of clients, and the throughput at which the 99th
+//! percentile passes a bound is interpolated.
 
 use std::path::Path;
 
 use larder_core::PolicyKind;
 use serde::Serialize;
 
-use super::bench::Row;
-use super::scene::{Drive, Scene};
-use super::table::replay;
+use super::policies::replay;
+use super::runner::Row;
+use super::scenario::{LoadSource, Scenario};
 
-/// Shares of S at which clients are tried, in 1/8.
+/// Numbers of clients, in eighths of S.
 const EIGHTHS: [u32; 7] = [1, 2, 3, 4, 5, 6, 8];
 
-/// The scenes of one log: the same requests by ever more clients.
+/// The scenarios of a log: the same requests by growing numbers of clients.
 ///
 /// # Errors
 /// The log cannot be read.
-pub(crate) fn scenes(log: &Path, limit: usize, nodes: usize) -> anyhow::Result<Vec<Scene>> {
-    let full = replay(log, limit, nodes)?;
+pub(crate) fn scenarios(log: &Path, limit: usize, nodes: usize) -> anyhow::Result<Vec<Scenario>> {
+    let full_load = replay(log, limit, nodes)?;
     let with = |eighths: u32| {
-        let mut scene = full.clone();
-        if let Drive::Log { clients, .. } = &mut scene.drive {
+        let mut scenario = full_load.clone();
+        if let LoadSource::Log { clients, .. } = &mut scenario.load {
             *clients = (*clients * eighths / 8).max(1);
         }
-        scene
+        scenario
     };
     Ok(EIGHTHS.into_iter().map(with).collect())
 }
 
 /// Throughput of a policy at a bound of the 99th percentile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct AtBound {
-    /// The log.
+pub(crate) struct ThroughputAtP99 {
+    /// Label of the scenario.
     pub(crate) scene: String,
     /// The policy.
     pub(crate) policy: String,
-    /// The bound.
+    /// The bound on the 99th percentile.
     pub(crate) p99_ms: f64,
-    /// Requests per second at it, between two runs by a straight line; `None` if every run was above the bound.
+    /// Requests per second at the bound, interpolated linearly between two runs; `None` if all runs were above the bound.
     pub(crate) requests_per_s: Option<f64>,
-    /// Whether the most clients stay below the bound, so that there may be more.
+    /// Whether even the largest number of clients stayed below the bound, so that the throughput may be higher.
     pub(crate) open: bool,
 }
 
-/// The throughput of each policy where its p99 is `p99_ms`.
-pub(crate) fn at_bound(rows: &[Row], scene: &str, policy: PolicyKind, p99_ms: f64) -> AtBound {
+/// Computes the throughput of a policy at a p99 of `p99_ms`.
+pub(crate) fn at_bound(rows: &[Row], scene: &str, policy: PolicyKind, p99_ms: f64) -> ThroughputAtP99 {
     let name = policy.to_string();
     let mut points: Vec<(f64, f64)> = rows
         .iter()
@@ -62,5 +62,5 @@ pub(crate) fn at_bound(rows: &[Row], scene: &str, policy: PolicyKind, p99_ms: f6
         (Some(low), None) => Some(low.1),
         (None, _) => None,
     };
-    AtBound { scene: scene.to_owned(), policy: name, p99_ms, requests_per_s, open: above.is_none() }
+    ThroughputAtP99 { scene: scene.to_owned(), policy: name, p99_ms, requests_per_s, open: above.is_none() }
 }

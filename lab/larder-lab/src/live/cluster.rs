@@ -1,4 +1,4 @@
-//! A cluster from config files: nodes that need not be alike, and a switch with whatever it is to know.
+//! Clusters of processes: writes their config files, starts and stops them. Nodes may differ from each other.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use larder::demo::cluster::{end_all, ready, spawn};
 
 /// A node to start.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+pub(crate) struct NodePlan {
     /// Memory for content.
     pub(crate) cache: Bytes,
-    /// The groups it is in.
+    /// The node's groups.
     pub(crate) groups: Vec<&'static str>,
-    /// Further tables of its config, such as `[node.model]`.
+    /// Additional tables of the node's config, such as `[node.model]`.
     pub(crate) tables: String,
 }
 
@@ -25,29 +25,29 @@ pub(crate) struct Member {
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterPlan {
     /// The nodes.
-    pub(crate) members: Vec<Member>,
-    /// What evicts.
+    pub(crate) members: Vec<NodePlan>,
+    /// Cache policy of the nodes.
     pub(crate) cache_kind: &'static str,
-    /// Further keys of `[switch]`, a line each; no tables.
+    /// Additional keys of `[switch]`, one on each line; no tables.
     pub(crate) switch: String,
-    /// Further tables of the switch's config.
+    /// Additional tables of the switch's config.
     pub(crate) tables: String,
 }
 
 /// A running cluster.
 pub(crate) struct Cluster {
     processes: Vec<Child>,
-    /// Where the switch takes requests.
+    /// The switch's address for requests.
     pub(crate) address: SocketAddr,
     /// The nodes, in the order of the plan.
     pub(crate) nodes: Vec<SocketAddr>,
 }
 
 impl Cluster {
-    /// Starts all nodes, then the switch; returns when all serve. The config files stay in `folder`.
+    /// Starts all nodes, then the switch, and waits until all are ready. The config files are written to `folder`.
     ///
     /// # Errors
-    /// A file cannot be written, or a process does not come up.
+    /// If a file cannot be written or a process does not become ready.
     pub(crate) async fn start(larder: &Path, plan: &ClusterPlan, folder: &Path) -> anyhow::Result<Self> {
         let mut processes = Vec::with_capacity(plan.members.len() + 1);
         for (i, member) in plan.members.iter().enumerate() {
@@ -58,28 +58,28 @@ impl Cluster {
         let mut nodes = Vec::with_capacity(processes.len());
         for (i, process) in processes.iter_mut().enumerate() {
             let ready = ready(process, &name(i)).await?;
-            nodes.push(*ready.listen.first().context("a node says it listens nowhere")?);
+            nodes.push(*ready.listen.first().context("a node reported no listen address")?);
         }
         let file = write(folder, "switch", &plan.switch_config(&nodes))?;
         let mut switch = spawn(larder, &arguments("switch", &file), "the switch")?;
         let ready = ready(&mut switch, "the switch").await?;
         processes.push(switch);
-        let address = *ready.listen.first().context("the switch says it listens nowhere")?;
+        let address = *ready.listen.first().context("the switch reported no listen address")?;
         Ok(Self { processes, address, nodes })
     }
 
-    /// The ids of its processes and of this one, which makes the load.
+    /// Process ids of the cluster and of this process, which generates the load.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         self.processes.iter().filter_map(Child::id).chain([std::process::id()]).collect()
     }
 
-    /// Ends all processes, the switch first; kills those that do not end by themselves.
+    /// Stops all processes, the switch first, and kills those that do not stop.
     pub(crate) async fn stop(self) {
         end_all(self.processes).await;
     }
 }
 
-impl Member {
+impl NodePlan {
     fn config(&self, name: &str, cache_kind: &str) -> String {
         format!(
             "[node]\nlisten = \"127.0.0.1:0\"\nname = \"{name}\"\nthreads = 1\n[node.cache]\nsize = {}\nkind = \
@@ -98,7 +98,7 @@ impl ClusterPlan {
                 [] => String::new(),
                 groups => format!(", groups = {groups:?}"),
             };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
                 "  {{ address = \"{address}\", name = \"{}\", cache = {}{groups} }},",
@@ -115,7 +115,7 @@ impl ClusterPlan {
     }
 }
 
-/// A node's name.
+/// The name of a node.
 pub(crate) fn name(index: usize) -> String {
     format!("node-{}", index + 1)
 }
@@ -138,7 +138,7 @@ mod tests {
     use larder_core::PolicyKind;
 
     use super::*;
-    use crate::live::table;
+    use crate::live::policies;
 
     fn valid(folder: &Path, name: &str, text: &str) {
         let file = write(folder, name, text).expect("a file");
@@ -148,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_can_run_every_scene() {
+    fn every_policy_can_run_every_scenario() {
         let folder = tempfile::tempdir().expect("a directory");
         let logs: [&Path; 0] = [];
-        for scene in table::scenes(&logs, 1, Duration::from_secs(1), 1).expect("the recipes are good") {
+        for scene in policies::scenarios(&logs, 1, Duration::from_secs(1), 1).expect("the recipes are good") {
             for policy in PolicyKind::ALL {
                 let plan = scene.cluster(policy, folder.path()).expect("a cluster");
                 let nodes: Vec<SocketAddr> =
@@ -165,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_valid() {
-        let member = Member { cache: Bytes::mib(1), groups: vec!["a", "b"], tables: String::new() };
-        let plain = Member { groups: Vec::new(), ..member.clone() };
+    fn written_configs_are_valid() {
+        let member = NodePlan { cache: Bytes::mib(1), groups: vec!["a", "b"], tables: String::new() };
+        let plain = NodePlan { groups: Vec::new(), ..member.clone() };
         let plan = ClusterPlan {
             members: vec![member, plain],
             cache_kind: "lru",

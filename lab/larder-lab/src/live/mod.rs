@@ -1,21 +1,21 @@
-//! `larder-lab live`: the papers' experiments, live on this machine.
+//! `larder-lab live`: the papers' experiments on live clusters on this machine.
 //!
-//! Every run starts a cluster of its own, as the demo does: one process for each node, one for the switch, clients in
-//! this process. Disks and processors of the nodes are modelled, so that each node has its own however few cores the
-//! machine has; everything else (connections, the switch, its policies and the signals they read) is real.
+//! Each run starts its own cluster, as the demo does: one process for each node and one for the switch; the clients run in
+//! this process. Disks and processors of the nodes are modelled, so that the results do not depend on the number of cores of
+//! this machine. Everything else is real: connections, the switch, its policies and the signals that they use.
 //!
-//! [`cluster`] starts and ends the processes, [`busy`] asks nodes how busy they were, [`scene`] is one workload with all
-//! that a run needs, [`run`] runs it under a policy, [`mod@bench`] does so for many. The experiments are [`mixes`] (CAP),
-//! [`site`] (HACC), [`table`] (every policy), [`bound`] (at equal p99) and [`overhead`] (what the switch costs).
+//! [`cluster`] starts and stops the processes, [`utilisation`] samples how busy the nodes are, a [`scenario`] is a workload on
+//! a cluster, [`run`] runs a scenario under a policy, and [`runner`] runs many. The experiments are [`cap`], [`hacc`],
+//! [`policies`] (all policies), [`bound`] (throughput at equal p99) and [`overhead`] (cost of the switch).
 
-pub(crate) mod bench;
 pub(crate) mod bound;
-mod busy;
+pub(crate) mod cap;
 mod cluster;
-pub(crate) mod mixes;
+pub(crate) mod hacc;
 pub(crate) mod overhead;
+pub(crate) mod policies;
 mod run;
-pub(crate) mod scene;
-pub(crate) mod site;
-pub(crate) mod table;
+pub(crate) mod runner;
+pub(crate) mod scenario;
 pub(crate) mod text;
+mod utilisation;

@@ -1,8 +1,8 @@
-//! What the switch costs a request: the same replies by way of it and straight from the node, from 512 bytes to 2 MB
-//! (HACC, figure 3: 1.4 ms and 0.0242 ms for each KB on a 200 MHz Pentium Pro).
+//! Latency that the switch adds: the same replies through the switch and directly from the node, from 512 bytes to 2 MB (HACC,
+//! figure 3: 1.4 ms and 0.0242 ms for each KB on a 200 MHz Pentium Pro).
 //!
-//! One client, one request at a time, on connections that are kept; everything is in the node's memory. The two ways
-//! take turns, several times for each size, and the medians of the turns' median latencies are compared.
+//! One client sends one request at a time on a kept-alive connection, and the node has all contents in memory. Both paths are
+//! measured alternately in several rounds for each size, and the medians of the rounds' median latencies are compared.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,8 +13,8 @@ use larder_core::Bytes;
 use larder_load::Arrivals;
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterPlan, Member};
-use crate::validate::Line;
+use super::cluster::{Cluster, ClusterPlan, NodePlan};
+use crate::validate::LinearFit;
 
 /// Sizes of replies.
 const SIZES: [u64; 13] = [
@@ -32,55 +32,55 @@ const SIZES: [u64; 13] = [
     1 << 20,
     2 << 20,
 ];
-/// Turns of each way.
-const TURNS: usize = 5;
-/// Bytes in a turn, about; bounded by the numbers of requests below.
-const TURN_BYTES: u64 = 192 << 20;
-/// Requests in a turn, at least and at most.
+/// Rounds for each size.
+const ROUNDS: usize = 5;
+/// Approximate bytes of a round, within the limits on requests below.
+const ROUND_BYTES: u64 = 192 << 20;
+/// Minimum and maximum requests of a round.
 const REQUESTS: (u64, u64) = (100, 2_000);
 
-/// One size.
+/// Latencies for one reply size.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Point {
-    /// Of the reply.
+pub(crate) struct SizeLatency {
+    /// Size of the reply.
     pub(crate) bytes: u64,
-    /// Median latency straight from the node, in us.
+    /// Median latency directly from the node, in us.
     pub(crate) direct_us: f64,
-    /// Median latency by way of the switch, in us.
+    /// Median latency through the switch, in us.
     pub(crate) switch_us: f64,
 }
 
-impl Point {
-    /// What the switch adds, in us.
+impl SizeLatency {
+    /// Latency that the switch adds, in us.
     pub(crate) fn added_us(&self) -> f64 {
         self.switch_us - self.direct_us
     }
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Overhead {
-    /// By size.
-    pub(crate) points: Vec<Point>,
-    /// What the switch adds to every reply, in us.
+    /// Latencies by size.
+    pub(crate) points: Vec<SizeLatency>,
+    /// Latency that the switch adds to each reply, in us.
     pub(crate) fixed_us: f64,
-    /// And to each KB (1,024 bytes) of it, in us.
+    /// Latency that the switch adds for each KB (1,024 bytes), in us.
     pub(crate) per_kb_us: f64,
-    /// Largest distance of a point from that line, as a share of what the switch adds there.
+    /// Largest relative error of the linear fit.
     pub(crate) off_max: f64,
 }
 
-/// Measures all sizes. `say` is told what is being done.
+/// Measures all sizes. `show` is called with the current step.
 ///
 /// # Errors
-/// The cluster does not come up, or requests fail.
-pub(crate) async fn measure(larder: &Path, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Overhead> {
+/// If the cluster does not start or requests fail.
+pub(crate) async fn measure(larder: &Path, show: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Overhead> {
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let manifest = folder.path().join("manifest.tsv");
     let lines: String = SIZES.iter().map(|bytes| format!("{bytes}\t/{bytes}\n")).collect();
     std::fs::write(&manifest, lines).context("cannot write the list of targets")?;
     let tables = format!("[node.model]\nmanifest = \"{}\"\nspeed = 1e6\n", manifest.display());
-    let member = Member { cache: Bytes::mib(64), groups: Vec::new(), tables };
+    let member = NodePlan { cache: Bytes::mib(64), groups: Vec::new(), tables };
     let plan = ClusterPlan {
         members: vec![member],
         cache_kind: "lru",
@@ -90,31 +90,31 @@ pub(crate) async fn measure(larder: &Path, say: &(dyn Fn(&str) + Sync)) -> anyho
     let cluster = Cluster::start(larder, &plan, folder.path()).await?;
     let node = *cluster.nodes.first().context("there is no node")?;
     let mut points = Vec::with_capacity(SIZES.len());
-    for (place, bytes) in (0..).zip(SIZES) {
-        say(&format!("replies of {}", Bytes(bytes)));
-        let mut turns = [Vec::with_capacity(TURNS), Vec::with_capacity(TURNS)];
-        for _ in 0..TURNS {
-            for (way, turns) in [node, cluster.address].into_iter().zip(&mut turns) {
-                turns.push(turn(way, place, bytes).await?);
+    for (index, bytes) in (0..).zip(SIZES) {
+        show(&format!("replies of {}", Bytes(bytes)));
+        let mut medians = [Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS)];
+        for _ in 0..ROUNDS {
+            for (address, medians) in [node, cluster.address].into_iter().zip(&mut medians) {
+                medians.push(measure_round(address, index, bytes).await?);
             }
         }
-        let [direct_us, switch_us] = turns.map(median);
-        points.push(Point { bytes, direct_us, switch_us });
+        let [direct_us, switch_us] = medians.map(median);
+        points.push(SizeLatency { bytes, direct_us, switch_us });
     }
     cluster.stop().await;
     Ok(Overhead::new(points))
 }
 
-/// Median latency of a turn, in us.
-async fn turn(address: SocketAddr, place: u32, bytes: u64) -> anyhow::Result<f64> {
+/// Measures the median latency of a round, in us.
+async fn measure_round(address: SocketAddr, index: u32, bytes: u64) -> anyhow::Result<f64> {
     let targets: Arc<[String]> = SIZES.iter().map(|bytes| format!("/{bytes}")).collect();
-    let requests = (TURN_BYTES / bytes).clamp(REQUESTS.0, REQUESTS.1);
+    let requests = (ROUND_BYTES / bytes).clamp(REQUESTS.0, REQUESTS.1);
     let plan = larder_load::Plan {
         arrivals: Arrivals::Closed { clients: 1 },
         requests: Some(requests),
         warmup_requests: requests / 10,
         expected_sizes: Some(SIZES.to_vec().into()),
-        ..larder_load::Plan::new(address, "lab", targets, vec![place].into())
+        ..larder_load::Plan::new(address, "lab", targets, vec![index].into())
     };
     let report = larder_load::run(plan, &|_| {}).await.context("the load generator failed")?;
     if report.failed > 0 {
@@ -129,12 +129,13 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Overhead {
-    fn new(points: Vec<Point>) -> Self {
-        let kb = |point: &Point| point.bytes as f64 / 1024.0;
-        // What is not above 0 is noise, and has no share that an error could be of.
+    fn new(points: Vec<SizeLatency>) -> Self {
+        let kb = |point: &SizeLatency| point.bytes as f64 / 1024.0;
+        // Values that are not positive are noise, and relative errors are not defined for them.
         let added: Vec<(f64, f64)> =
             points.iter().filter(|p| p.added_us() > 0.0).map(|p| (kb(p), p.added_us())).collect();
-        let line = if added.len() < 2 { Line { base: 0.0, slope: 0.0 } } else { Line::through(&added) };
+        let line =
+            if added.len() < 2 { LinearFit { base: 0.0, slope: 0.0 } } else { LinearFit::through(&added) };
         let off = added.iter().map(|(kb, added)| (line.at(*kb) / added - 1.0).abs());
         let off_max = off.fold(0.0, f64::max);
         Self { points, fixed_us: line.base, per_kb_us: line.slope, off_max }
@@ -146,10 +147,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_straight_cost_is_found() {
+    fn a_linear_cost_is_found() {
         let point = |bytes: u64| {
             let direct_us = 50.0 + bytes as f64 / 4_096.0;
-            Point { bytes, direct_us, switch_us: direct_us + 30.0 + 0.25 * bytes as f64 / 1024.0 }
+            SizeLatency { bytes, direct_us, switch_us: direct_us + 30.0 + 0.25 * bytes as f64 / 1024.0 }
         };
         let overhead = Overhead::new(SIZES.map(point).to_vec());
         assert!((overhead.fixed_us - 30.0).abs() < 1e-6 && (overhead.per_kb_us - 0.25).abs() < 1e-9);
@@ -157,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn noise_gives_no_line_but_no_nonsense() {
-        let noise = |bytes| Point { bytes, direct_us: 60.0, switch_us: 59.0 };
+    fn noise_gives_a_cost_of_zero() {
+        let noise = |bytes| SizeLatency { bytes, direct_us: 60.0, switch_us: 59.0 };
         let overhead = Overhead::new(SIZES.map(noise).to_vec());
         assert_eq!((overhead.fixed_us, overhead.per_kb_us, overhead.off_max), (0.0, 0.0, 0.0));
     }

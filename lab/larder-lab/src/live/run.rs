@@ -1,4 +1,4 @@
-//! One run: a scene under a policy, from a cold cluster to its figures.
+//! Runs a scenario under a policy on a new cluster and computes its figures.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,65 +8,65 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_core::PolicyKind;
 use larder_load::users::UserPlan;
-use larder_load::{Arrivals, Report, Stage, UserProgress, Users, UsersReport, Warning};
+use larder_load::{Arrivals, Report, UserProgress, UserSettings, Users, UsersReport, Warning};
 use serde::Serialize;
 
-use super::busy::{self, Busy, Window};
 use super::cluster::Cluster;
-use super::scene::{Drive, Scene};
+use super::scenario::{LoadSource, Scenario};
+use super::utilisation::{self, MeasurementWindow, Utilisation};
 use larder::demo::cpu::CpuTime;
 
-/// Share of all cores above which a run may have measured the machine.
+/// Maximum utilisation of this machine's cores. Above it, the machine may have limited the run.
 const CPU_BUSY_MAX: f64 = 0.85;
-/// Longest wait for a reply.
+/// Timeout of requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often the nodes are asked how busy they are.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The `Host` of every request.
+/// Period of sampling the nodes' utilisation.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// The `Host` field of all requests.
 const HOST: &str = "lab";
 
-/// What came of a run.
+/// The figures of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     /// The policy.
     pub(crate) policy: String,
     /// Good replies per second.
     pub(crate) requests_per_s: f64,
-    /// Connections made per second; `None` where clients keep theirs.
+    /// Connections opened per second; `None` for the replay of a log.
     pub(crate) connections_per_s: Option<f64>,
-    /// Good pages per second; `None` where there are no pages.
+    /// Good pages per second; `None` for the replay of a log.
     pub(crate) pages_per_s: Option<f64>,
-    /// Hits among the replies of caches, 0 to 1; `None` if no cache answered.
+    /// Hit ratio of the caches, 0 to 1; `None` if no cache replied.
     pub(crate) hit_ratio: Option<f64>,
-    /// Latency of requests.
+    /// Mean latency of requests.
     pub(crate) mean_ms: f64,
-    /// Median.
+    /// Median latency.
     pub(crate) p50_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latency.
     pub(crate) p99_ms: f64,
-    /// 90th percentile of pages, from due to the last object.
+    /// 90th percentile of the latency of pages, from the due time to the last object.
     pub(crate) page_p90_ms: Option<f64>,
-    /// Requests of the busiest node over the mean of all.
+    /// Requests of the busiest node divided by the mean of all nodes.
     pub(crate) imbalance: f64,
-    /// The nodes' devices.
-    pub(crate) busy: Vec<Busy>,
-    /// Requests that failed.
+    /// Utilisation of the nodes.
+    pub(crate) busy: Vec<Utilisation>,
+    /// Failed requests.
     pub(crate) errors: u64,
-    /// Length of the measured part.
+    /// Length of the measured part, in seconds.
     pub(crate) seconds: f64,
-    /// Share of all cores of this machine in use.
+    /// Utilisation of this machine's cores, 0 to 1.
     pub(crate) cpu_busy: Option<f64>,
-    /// Reasons to doubt it.
+    /// Reasons to doubt the figures.
     pub(crate) warnings: Vec<String>,
-    /// Why there are no figures.
+    /// Error of a run without figures.
     pub(crate) broken: Option<String>,
 }
 
-impl Scene {
-    /// Runs it on a cluster of its own. `progress` is told how much of it is done, 0 to 1.
+impl Scenario {
+    /// Runs the scenario on a new cluster. `progress` is called with the completed share, 0 to 1.
     ///
     /// # Errors
-    /// The cluster does not come up, or the load generator cannot run.
+    /// If the cluster does not start or the load generator fails.
     pub(crate) async fn run(
         &self,
         larder: &Path,
@@ -75,8 +75,9 @@ impl Scene {
     ) -> anyhow::Result<Figures> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let cluster = Cluster::start(larder, &self.cluster(policy, folder.path())?, folder.path()).await?;
-        let window = Arc::new(Window::default());
-        let sampler = tokio::spawn(busy::sample(cluster.nodes.clone(), LOOK_EVERY, Arc::clone(&window)));
+        let window = Arc::new(MeasurementWindow::default());
+        let sampler =
+            tokio::spawn(utilisation::sample(cluster.nodes.clone(), SAMPLE_INTERVAL, Arc::clone(&window)));
         let members = cluster.process_ids();
         let before = std::sync::OnceLock::new();
         let note = |measuring: bool, done: f64| {
@@ -86,7 +87,7 @@ impl Scene {
             window.open.store(measuring, Ordering::Release);
             progress(done);
         };
-        let outcome = self.drive(&cluster, &note).await;
+        let outcome = self.generate_load(&cluster, &note).await;
         let cpu = before.get().copied().flatten().and_then(|from| CpuTime::now(&members)?.busy_since(from));
         window.open.store(false, Ordering::Release);
         window.ended.store(true, Ordering::Release);
@@ -104,10 +105,15 @@ impl Scene {
         Ok(figures)
     }
 
-    async fn drive(&self, cluster: &Cluster, note: &(dyn Fn(bool, f64) + Sync)) -> anyhow::Result<Figures> {
+    /// Runs the load generator. `note` is called with whether the run is measured now, and the completed share.
+    async fn generate_load(
+        &self,
+        cluster: &Cluster,
+        note: &(dyn Fn(bool, f64) + Sync),
+    ) -> anyhow::Result<Figures> {
         let nodes_expected = u32::try_from(self.machines.caches.len()).ok();
-        match &self.drive {
-            Drive::Log { plan, clients } => {
+        match &self.load {
+            LoadSource::Log { plan, clients } => {
                 let load = larder_load::Plan {
                     arrivals: Arrivals::Closed { clients: *clients },
                     warmup_requests: plan.warmup as u64,
@@ -124,21 +130,21 @@ impl Scene {
                 let total = plan.order.len().max(1) as f64;
                 let report =
                     larder_load::run(load, &|at| note(at.measuring, at.finished as f64 / total)).await;
-                Ok(Figures::of(&report.context("the load generator failed")?))
+                Ok(Figures::from_report(&report.context("the load generator failed")?))
             }
-            Drive::Users { script, clients, time_scale, keep, warmup, duration } => {
-                let stage = Stage {
+            LoadSource::Users { script, clients, time_scale, keep, warmup, duration } => {
+                let settings = UserSettings {
                     time_scale: *time_scale,
                     keep: *keep,
                     timeout: REQUEST_TIMEOUT,
                     // Where a program stands in for a document, the sizes are the program's.
                     check_sizes: !self.machines.programs.is_empty(),
                     nodes_expected,
-                    ..Stage::new(cluster.address, HOST)
+                    ..UserSettings::new(cluster.address, HOST)
                 };
                 let plan = UserPlan {
                     script: script.clone(),
-                    stage,
+                    settings,
                     users: Users::Closed { clients: *clients },
                     warmup: *warmup,
                     duration: *duration,
@@ -148,24 +154,24 @@ impl Scene {
                     note(at.measuring && at.elapsed < *duration, at.elapsed.as_secs_f64() / span);
                 };
                 let report = larder_load::users::run(plan, &progress).await;
-                Ok(Figures::of_users(&report.context("the load generator failed")?))
+                Ok(Figures::from_users_report(&report.context("the load generator failed")?))
             }
         }
     }
 }
 
-/// What the tables say by themselves.
-fn known(warning: &Warning) -> bool {
+/// Whether the tables show the warning's fact themselves.
+fn is_in_tables(warning: &Warning) -> bool {
     matches!(warning, Warning::Failures { .. })
 }
 
 impl Figures {
-    /// A run that came to nothing.
-    pub(crate) fn broken(policy: PolicyKind, why: &anyhow::Error) -> Self {
+    /// Figures of a failed run.
+    pub(crate) fn failed(policy: PolicyKind, why: &anyhow::Error) -> Self {
         Self { policy: policy.to_string(), broken: Some(format!("{why:#}")), ..Self::default() }
     }
 
-    fn of(report: &Report) -> Self {
+    fn from_report(report: &Report) -> Self {
         Self {
             requests_per_s: report.requests_per_s_busy.unwrap_or(report.requests_per_s),
             hit_ratio: report.cache.hit_ratio,
@@ -178,15 +184,15 @@ impl Figures {
             warnings: report
                 .warnings
                 .iter()
-                .filter(|warning| !known(warning))
+                .filter(|warning| !is_in_tables(warning))
                 .map(ToString::to_string)
                 .collect(),
             ..Self::default()
         }
     }
 
-    fn of_users(report: &UsersReport) -> Self {
-        let of_requests = Self::of(&report.requests);
+    fn from_users_report(report: &UsersReport) -> Self {
+        let of_requests = Self::from_report(&report.requests);
         let own = report.warnings.iter().map(ToString::to_string);
         Self {
             warnings: of_requests.warnings.iter().cloned().chain(own).collect(),
@@ -199,7 +205,7 @@ impl Figures {
         }
     }
 
-    /// Least and greatest utilisation of a node over the measured part: the mean over its intervals.
+    /// Minimum and maximum over the nodes of the busier device's utilisation.
     pub(crate) fn busy_range(&self) -> (f64, f64) {
         let whole = || self.busy.iter().map(|busy| busy.cpu.max(busy.disk));
         let greatest = whole().fold(0.0, f64::max);

@@ -1,13 +1,13 @@
-//! The lab's results as text: tables for people, the same as Markdown for documents.
+//! Results as tables, in text and Markdown.
 
 use std::io::{self, Write};
 
-use super::bench::Row;
-use super::bound::AtBound;
+use super::bound::ThroughputAtP99;
 use super::overhead::Overhead;
+use super::runner::Row;
 use larder::report::number;
 
-/// A table: a head and rows of as many cells.
+/// A table: a head and rows with the same number of cells.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
@@ -19,7 +19,7 @@ impl Table {
         Self { head: head.iter().map(|cell| (*cell).to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// In columns; the first two to the left, numbers to the right.
+    /// Writes the table in columns: the first two left-aligned, the others right-aligned.
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
@@ -38,7 +38,7 @@ impl Table {
         Ok(())
     }
 
-    /// As Markdown.
+    /// Formats the table as Markdown.
     pub(crate) fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule: Vec<String> =
@@ -52,7 +52,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A row for each run.
+/// A table with a row for each run.
 pub(crate) fn runs(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "workload",
@@ -89,7 +89,7 @@ pub(crate) fn runs(rows: &[Row]) -> Table {
     table
 }
 
-/// Every node of every run: how busy it was.
+/// The utilisation of each node in each run.
 pub(crate) fn nodes(rows: &[Row]) -> Table {
     let mut table =
         Table::new(&["workload", "policy", "clients", "node", "processor", "disk", "least", "greatest"]);
@@ -110,7 +110,7 @@ pub(crate) fn nodes(rows: &[Row]) -> Table {
     table
 }
 
-/// One measure of every policy on every workload: policies down, workloads across.
+/// A figure by policy (rows) and workload (columns).
 pub(crate) fn matrix(rows: &[Row], what: &str, of: &dyn Fn(&Row) -> String) -> Table {
     let mut scenes: Vec<&str> = Vec::new();
     let mut policies: Vec<&str> = Vec::new();
@@ -135,7 +135,7 @@ pub(crate) fn matrix(rows: &[Row], what: &str, of: &dyn Fn(&Row) -> String) -> T
     table
 }
 
-/// What `of` gains over `over`, in percent of requests per second, for each workload and number of clients.
+/// The gain of policy `of` over the policies `over` in requests per second, for each workload and number of clients.
 pub(crate) fn gains(
     rows: &[Row],
     of: &str,
@@ -165,7 +165,7 @@ pub(crate) fn gains(
     table
 }
 
-/// What the switch costs, by size.
+/// The latency that the switch adds, by reply size.
 pub(crate) fn overhead(overhead: &Overhead) -> Table {
     let mut table = Table::new(&["reply", "", "direct us", "by the switch us", "added us", "slower"]);
     for point in &overhead.points {
@@ -181,8 +181,8 @@ pub(crate) fn overhead(overhead: &Overhead) -> Table {
     table
 }
 
-/// Throughput at equal p99.
-pub(crate) fn bounds(rows: &[AtBound]) -> Table {
+/// The throughput at equal p99.
+pub(crate) fn bounds(rows: &[ThroughputAtP99]) -> Table {
     let mut table = Table::new(&["workload", "policy", "p99 ms", "requests/s"]);
     for row in rows {
         let rate = row.requests_per_s.map_or_else(|| "never below".to_owned(), |rate| number(rate.round()));

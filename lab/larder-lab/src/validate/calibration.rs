@@ -1,8 +1,8 @@
-//! What a request takes of this machine's processors: measured on a live switch, node and clients on loopback.
+//! CPU time of a request on this machine, measured on a live switch, node and clients on loopback.
 //!
-//! One node that has everything in memory, one switch, a few clients in a closed loop; for each reply size a run of
-//! some seconds. Processor time is the kernel's account of each process (`/proc/PID/task/*/schedstat`, in ns), divided by
-//! the requests finished; of the clients, their own threads' clocks. A line is fitted through the sizes for each.
+//! The cluster has one switch and one node with all contents in memory; a few clients run a closed loop for some seconds for
+//! each reply size. CPU time is the kernel's account of each process (`/proc/PID/task/*/schedstat`, in ns) divided by the
+//! number of finished requests; for the clients, the clocks of their threads. A line is fitted over the sizes for each.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,82 +14,82 @@ use larder_sim::Costs;
 use larder_sim::cost::{Modelled, Modern, NodeCosts, PerRequest, SwitchCosts};
 use serde::Serialize;
 
-use super::fit::Line;
+use super::linear_fit::LinearFit;
 use larder::demo::cluster::{Cluster, ClusterSpec};
 use larder::demo::cpu::CpuTime;
 
-/// Reply sizes measured, in bytes.
+/// Reply sizes. Bytes.
 const SIZES: [u64; 7] = [512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
-/// Clients; few, so that nobody's work is done in larger batches than in a cluster that is not saturated.
+/// Number of clients. It is small, because a saturated cluster does its work in larger batches.
 const CLIENTS: u32 = 4;
-/// Share of all cores that others may use before the figures are in doubt.
+/// Maximum utilisation of the cores by other programs. Above it, the figures are in doubt.
 const OTHERS_MAX: f64 = 0.1;
-/// A fit that is further off than this is in doubt.
+/// Maximum relative error of a fit. Above it, the figures are in doubt.
 const RESIDUAL_MAX: f64 = 0.25;
-/// Waits whose lateness is measured.
+/// Number of waits for the measurement of timer delays.
 const WAITS: u32 = 400;
 
-/// One reply size.
+/// Costs for one reply size.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Point {
+pub(crate) struct SizeCost {
     /// Size of the reply.
     pub(crate) bytes: u64,
     /// Requests measured.
     pub(crate) requests: u64,
-    /// Processor time of a request, in us.
+    /// CPU time of the node for a request, in us.
     pub(crate) node_us: f64,
-    /// Likewise.
+    /// CPU time of the switch for a request, in us.
     pub(crate) switch_us: f64,
-    /// Likewise.
+    /// CPU time of the client for a request, in us.
     pub(crate) client_us: f64,
 }
 
-/// A fitted cost and how far it is off at worst, as a share.
+/// A fitted cost and its error.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Fitted {
+pub(crate) struct FittedCost {
     /// The cost.
     pub(crate) cost: PerRequest,
     /// Largest relative error over the sizes, 0 to 1.
     pub(crate) residual_max: f64,
 }
 
-/// What was measured.
+/// The result of a calibration.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Calibration {
     /// Cores of the machine.
     pub(crate) cores: u32,
-    /// The sizes.
-    pub(crate) points: Vec<Point>,
-    /// The node.
-    pub(crate) node: Fitted,
-    /// The switch.
-    pub(crate) switch: Fitted,
-    /// The clients.
-    pub(crate) client: Fitted,
-    /// Mean time by which a timer strikes late, in us.
+    /// Costs by size.
+    pub(crate) points: Vec<SizeCost>,
+    /// Cost of the node.
+    pub(crate) node: FittedCost,
+    /// Cost of the switch.
+    pub(crate) switch: FittedCost,
+    /// Cost of the clients.
+    pub(crate) client: FittedCost,
+    /// Mean delay of timers, in us.
     pub(crate) timer_late_us: f64,
-    /// Share of all cores that other programs used meanwhile.
+    /// Utilisation of the cores by other programs, 0 to 1.
     pub(crate) others: Option<f64>,
     /// Reasons to doubt the figures.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Measures for about `seconds` altogether. `say` is told what is being done.
-pub(crate) async fn measure(larder: &Path, seconds: f64, say: &dyn Fn(&str)) -> anyhow::Result<Calibration> {
+/// Runs the calibration in about `seconds`. `show` is called with the current step.
+pub(crate) async fn measure(larder: &Path, seconds: f64, show: &dyn Fn(&str)) -> anyhow::Result<Calibration> {
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let manifest = folder.path().join("manifest.tsv");
     let lines: String = SIZES.iter().map(|bytes| format!("{bytes}\t/{bytes}\n")).collect();
     std::fs::write(&manifest, lines).context("cannot write the list of targets")?;
-    say("timers");
-    let timer_late_us = timer_lateness().await;
+    show("timers");
+    let timer_late_us = timer_delay_us().await;
     let cluster = Cluster::start(&spec(larder, &manifest), "rr").await?;
     let members = cluster.process_ids();
     let before = CpuTime::now(&members);
     let each = Duration::from_secs_f64(seconds / SIZES.len() as f64);
     let mut points = Vec::new();
     for bytes in SIZES {
-        say(&format!("replies of {}", larder_core::Bytes(bytes)));
-        points.push(point(&cluster, &members, bytes, each).await?);
+        show(&format!("replies of {}", larder_core::Bytes(bytes)));
+        points.push(measure_size(&cluster, &members, bytes, each).await?);
     }
     let busy = CpuTime::now(&members).zip(before).and_then(|(now, before)| now.busy_since(before));
     cluster.stop().await;
@@ -114,27 +114,33 @@ fn spec(larder: &Path, manifest: &Path) -> ClusterSpec {
     }
 }
 
-/// One size for so long; the first requests, which fill the memory, do not matter among thousands.
-async fn point(cluster: &Cluster, members: &[u32], bytes: u64, span: Duration) -> anyhow::Result<Point> {
+/// Measures one size for `span`. The first requests, which fill the memory, are negligible.
+async fn measure_size(
+    cluster: &Cluster,
+    members: &[u32],
+    bytes: u64,
+    span: Duration,
+) -> anyhow::Result<SizeCost> {
     let [node, switch, _] = members else { bail!("the cluster is not one node and a switch") };
-    let place = SIZES.iter().position(|size| *size == bytes).unwrap_or(0) as u32;
+    let index = SIZES.iter().position(|size| *size == bytes).unwrap_or(0) as u32;
     let targets: Arc<[String]> = SIZES.iter().map(|bytes| format!("/{bytes}")).collect();
     let plan = larder_load::Plan {
         arrivals: Arrivals::Closed { clients: CLIENTS },
         duration: Some(span),
         warmup_requests: 0,
         expected_sizes: Some(SIZES.to_vec().into()),
-        ..larder_load::Plan::new(cluster.address, "calibrate", targets, vec![place].into())
+        ..larder_load::Plan::new(cluster.address, "calibrate", targets, vec![index].into())
     };
-    let spent = || process_ns(*node).zip(process_ns(*switch)).context("processor times cannot be read");
-    let before = spent()?;
+    let cpu_times =
+        || process_ns(*node).zip(process_ns(*switch)).context("cannot read CPU times of the processes");
+    let before = cpu_times()?;
     let report = larder_load::run(plan, &|_| {}).await.context("the load generator failed")?;
-    let after = spent()?;
+    let after = cpu_times()?;
     if report.failed > 0 || report.ok < 100 {
-        bail!("{} requests for {bytes} bytes went well and {} failed", report.ok, report.failed);
+        bail!("too few good requests for {bytes} bytes: {} good, {} failed", report.ok, report.failed);
     }
     let per_request = |before: u64, after: u64| (after - before) as f64 / 1e3 / report.finished as f64;
-    Ok(Point {
+    Ok(SizeCost {
         bytes,
         requests: report.finished,
         node_us: per_request(before.0, after.0),
@@ -143,7 +149,7 @@ async fn point(cluster: &Cluster, members: &[u32], bytes: u64, span: Duration) -
     })
 }
 
-/// Processor time of all threads of a process, in ns.
+/// CPU time of all threads of a process, in ns.
 fn process_ns(id: u32) -> Option<u64> {
     let tasks = std::fs::read_dir(format!("/proc/{id}/task")).ok()?;
     let each = tasks.flatten().filter_map(|task| {
@@ -153,8 +159,8 @@ fn process_ns(id: u32) -> Option<u64> {
     Some(each.sum())
 }
 
-/// How late waits end, in us, mean over waits of lengths that are no whole milliseconds.
-async fn timer_lateness() -> f64 {
+/// Mean delay of timers, in us, over waits that are not whole milliseconds.
+async fn timer_delay_us() -> f64 {
     let mut late = Duration::ZERO;
     for wait in 0..WAITS {
         let due = Instant::now() + Duration::from_micros(300 + u64::from(wait * 7_919 % 4_000));
@@ -165,8 +171,8 @@ async fn timer_lateness() -> f64 {
 }
 
 impl Calibration {
-    fn new(points: Vec<Point>, timer_late_us: f64, others: Option<f64>) -> Self {
-        let fit = |of: fn(&Point) -> f64| fitted(&points, of);
+    fn new(points: Vec<SizeCost>, timer_late_us: f64, others: Option<f64>) -> Self {
+        let fit = |of: fn(&SizeCost) -> f64| fit_cost(&points, of);
         let (node, switch, client) = (fit(|p| p.node_us), fit(|p| p.switch_us), fit(|p| p.client_us));
         let mut warnings = Vec::new();
         if let Some(others) = others.filter(|others| *others > OTHERS_MAX) {
@@ -175,7 +181,8 @@ impl Calibration {
         for (name, fitted) in [("node", node), ("switch", switch), ("client", client)] {
             if fitted.residual_max > RESIDUAL_MAX {
                 let off = fitted.residual_max * 100.0;
-                warnings.push(format!("the {name}'s times are no straight line: {off:.0} % off at worst"));
+                warnings
+                    .push(format!("the {name}'s times are not linear in the size: {off:.0} % off at worst"));
             }
         }
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
@@ -201,13 +208,13 @@ impl Calibration {
         Modelled {
             cores: self.cores,
             machine: PerRequest { request_us: sum(|cost| cost.request_us), kib_us: sum(|cost| cost.kib_us) },
-            // Rounding up to whole ticks makes half a tick on average; the rest comes on top.
+            // Rounding up to whole ticks adds half a tick on average; the model's `late_us` is the rest.
             late_us: (self.timer_late_us - base.timer_us / 2.0).max(0.0).round(),
             ..base
         }
     }
 
-    /// A file that `--costs` reads.
+    /// Formats a cost model file for `--costs`.
     ///
     /// # Errors
     /// If the model cannot be written as TOML.
@@ -227,13 +234,14 @@ impl Calibration {
     }
 }
 
-fn fitted(points: &[Point], of: fn(&Point) -> f64) -> Fitted {
-    let kib = |point: &Point| point.bytes as f64 / 1_024.0;
+/// Fits a cost over the sizes.
+fn fit_cost(points: &[SizeCost], of: fn(&SizeCost) -> f64) -> FittedCost {
+    let kib = |point: &SizeCost| point.bytes as f64 / 1_024.0;
     let all: Vec<(f64, f64)> = points.iter().map(|point| (kib(point), of(point).max(1e-3))).collect();
-    let line = Line::through(&all);
+    let line = LinearFit::through(&all);
     let off = all.iter().map(|(x, y)| (line.at(*x) / y - 1.0).abs());
     let round = |value: f64| (value * 1e3).round() / 1e3;
-    Fitted {
+    FittedCost {
         cost: PerRequest { request_us: round(line.base), kib_us: round(line.slope) },
         residual_max: off.fold(0.0, f64::max),
     }
@@ -247,13 +255,13 @@ mod tests {
     fn measured(others: Option<f64>) -> Calibration {
         let point = |bytes: u64| {
             let us = 20.0 + 0.25 * bytes as f64 / 1_024.0;
-            Point { bytes, requests: 1_000, node_us: us, switch_us: 2.0 * us, client_us: us / 2.0 }
+            SizeCost { bytes, requests: 1_000, node_us: us, switch_us: 2.0 * us, client_us: us / 2.0 }
         };
         Calibration::new(SIZES.map(point).to_vec(), 1_200.0, others)
     }
 
     #[test]
-    fn times_become_models_that_read_back() {
+    fn cost_models_survive_a_round_trip() {
         let calibration = measured(Some(0.02));
         assert_eq!(calibration.warnings, Vec::<String>::new());
         let modern = calibration.modern();
@@ -269,17 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_and_a_bad_fit_are_named() {
+    fn a_busy_machine_and_a_bad_fit_are_warned_of() {
         assert!(measured(Some(0.3)).warnings[0].contains("30 %"));
         let mut points = measured(None).points;
         points[3].node_us *= 3.0;
         let doubtful = Calibration::new(points, 1_000.0, None);
-        assert!(doubtful.warnings[0].contains("the node's times are no straight line"), "{doubtful:?}");
+        assert!(doubtful.warnings[0].contains("the node's times are not linear"), "{doubtful:?}");
         assert!(doubtful.to_toml(&Costs::Modern(doubtful.modern())).unwrap().contains("# In doubt"));
     }
 
     #[test]
-    fn this_process_has_used_some_time() {
+    fn the_cpu_time_of_this_process_is_positive() {
         assert!(process_ns(std::process::id()).is_some_and(|ns| ns > 0));
         assert_eq!(process_ns(u32::MAX), None);
     }

@@ -1,10 +1,10 @@
-//! The simulator held against the live cluster, and the processor times it needs for that.
+//! Comparison of the simulator with live clusters.
 //!
-//! [`calibration`] measures what a request takes of this machine's processors, by node, switch and client; [`rows`]
-//! runs the same requests live (with the demo's own code) and simulated, and compares.
+//! [`calibration`] measures the CPU time of a request on this machine for node, switch and client. [`comparison`] runs the same
+//! requests live (with the demo's code) and simulated, and compares the results.
 
 pub(crate) mod calibration;
-mod fit;
-pub(crate) use fit::Line;
-pub(crate) mod rows;
+mod linear_fit;
+pub(crate) use linear_fit::LinearFit;
+pub(crate) mod comparison;
 pub(crate) mod text;

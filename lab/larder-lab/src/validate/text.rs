@@ -1,14 +1,14 @@
-//! Rows and calibrations as text: tables for people, and the Markdown that the documents publish.
+//! Comparisons and calibrations as text tables and as Markdown for the documentation.
 
 use std::io::{self, Write};
 
 use larder_core::Bytes;
 
-use super::calibration::{Calibration, Fitted, Point};
-use super::rows::{CPU_MAX, HIT_POINTS_MAX, RATE_ERROR_MAX, Row};
+use super::calibration::{Calibration, FittedCost, SizeCost};
+use super::comparison::{CPU_MAX, Comparison, HIT_POINTS_MAX, RATE_ERROR_MAX};
 use larder::report::{counted, number};
 
-/// The columns of the rows.
+/// Columns of the comparison table.
 const HEAD: [&str; 15] = [
     "trace",
     "nodes",
@@ -27,10 +27,10 @@ const HEAD: [&str; 15] = [
     "CPU",
 ];
 
-/// The last column.
+/// Name of the last column.
 const VERDICT: &str = "verdict";
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &Comparison) -> Vec<String> {
     let percent = |value: f64| format!("{:.2} %", value * 100.0);
     let (live, simulated) = (&row.live, &row.simulated);
     vec![
@@ -53,7 +53,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn verdict(row: &Row) -> &'static str {
+fn verdict(row: &Comparison) -> &'static str {
     match (row.invalid.is_empty(), row.holds) {
         (false, _) => "invalid",
         (true, true) => "holds",
@@ -61,13 +61,13 @@ fn verdict(row: &Row) -> &'static str {
     }
 }
 
-/// How many rows hold, are off, are invalid.
-pub(crate) fn counts(rows: &[Row]) -> [usize; 3] {
+/// Numbers of rows that hold, are off, and are invalid.
+pub(crate) fn verdict_counts(rows: &[Comparison]) -> [usize; 3] {
     ["holds", "off", "invalid"].map(|word| rows.iter().filter(|row| verdict(row) == word).count())
 }
 
-fn summary(rows: &[Row]) -> String {
-    let [holds, off, invalid] = counts(rows);
+fn summary(rows: &[Comparison]) -> String {
+    let [holds, off, invalid] = verdict_counts(rows);
     format!(
         "{} rows: {holds} hold (hit ratio within {HIT_POINTS_MAX} points, throughput within {:.0} %), {off} are off, \
          {invalid} are invalid (processors {:.0} % busy or more, failed requests, doubts of the load generator)",
@@ -77,8 +77,8 @@ fn summary(rows: &[Row]) -> String {
     )
 }
 
-/// A table whose first column and verdict are words, and the rest numbers.
-fn align(head: &[&str], rows: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
+/// Writes a table with the first column left-aligned and the others right-aligned.
+fn write_table(head: &[&str], rows: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     let head: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
     let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -96,10 +96,10 @@ fn align(head: &[&str], rows: &[Vec<String>], out: &mut impl Write) -> io::Resul
     Ok(())
 }
 
-/// The rows for people.
-pub(crate) fn write_rows(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+/// Writes the comparisons as a text table.
+pub(crate) fn write_rows(rows: &[Comparison], out: &mut impl Write) -> io::Result<()> {
     let head: Vec<&str> = HEAD.into_iter().chain([VERDICT]).collect();
-    align(&head, &rows.iter().map(cells).collect::<Vec<_>>(), out)?;
+    write_table(&head, &rows.iter().map(cells).collect::<Vec<_>>(), out)?;
     writeln!(out)?;
     for row in rows.iter().filter(|row| !row.invalid.is_empty()) {
         writeln!(
@@ -114,8 +114,8 @@ pub(crate) fn write_rows(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", summary(rows))
 }
 
-/// The rows as a section of the documents.
-pub(crate) fn markdown(rows: &[Row], command: &str) -> String {
+/// Formats the comparisons as a page of the documentation.
+pub(crate) fn markdown(rows: &[Comparison], command: &str) -> String {
     let mut text = String::from(
         "# Live against simulated\n\nThe same requests through a live cluster on loopback (switch and nodes as processes, \
          a modelled store, as `larder demo` runs them) and through the simulator with the cost model `modelled`. Same \
@@ -149,12 +149,12 @@ pub(crate) fn markdown(rows: &[Row], command: &str) -> String {
     text
 }
 
-/// What was measured of the machine.
+/// Writes a calibration as a text table.
 pub(crate) fn write_calibration(calibration: &Calibration, out: &mut impl Write) -> io::Result<()> {
     let head = ["reply", "requests", "node us", "fit", "switch us", "fit", "client us", "fit"];
-    let row = |point: &Point| {
+    let row = |point: &SizeCost| {
         let kib = point.bytes as f64 / 1_024.0;
-        let pair = |us: f64, fitted: &Fitted| {
+        let pair = |us: f64, fitted: &FittedCost| {
             let fit = fitted.cost.request_us + fitted.cost.kib_us * kib;
             [format!("{us:.1}"), format!("{:+.1} %", (fit / us - 1.0) * 100.0)]
         };
@@ -164,10 +164,10 @@ pub(crate) fn write_calibration(calibration: &Calibration, out: &mut impl Write)
         cells.extend(pair(point.client_us, &calibration.client));
         cells
     };
-    align(&head, &calibration.points.iter().map(row).collect::<Vec<_>>(), out)?;
+    write_table(&head, &calibration.points.iter().map(row).collect::<Vec<_>>(), out)?;
     writeln!(out)?;
     let fitted = [("node", calibration.node), ("switch", calibration.switch), ("client", calibration.client)];
-    for (name, Fitted { cost, residual_max }) in fitted {
+    for (name, FittedCost { cost, residual_max }) in fitted {
         writeln!(
             out,
             "{name:<7} {:>7.1} us a request + {:.3} us a KiB; {:.0} % off at worst",
@@ -185,18 +185,18 @@ pub(crate) fn write_calibration(calibration: &Calibration, out: &mut impl Write)
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::Side;
+    use super::super::comparison::RunFigures;
     use super::*;
 
-    fn row(policy: &str, hit_points: f64, invalid: &[&str]) -> Row {
-        let side = |hit_ratio| Side {
+    fn row(policy: &str, hit_points: f64, invalid: &[&str]) -> Comparison {
+        let side = |hit_ratio| RunFigures {
             hit_ratio,
             requests_per_s: 1_000.0,
             latency_ms_p50: 12.5,
             latency_ms_p99: 480.0,
             cpu_busy: Some(0.4),
         };
-        Row {
+        Comparison {
             trace: "a.log".into(),
             nodes: 4,
             policy: policy.into(),
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_its_verdict_and_its_reason() {
+    fn every_row_has_a_verdict_and_a_reason() {
         let rows = [
             row("wrr", 0.3, &[]),
             row("hash", -1.7, &[]),
             row("lard-r", 0.1, &["the processors were 80 % busy"]),
         ];
-        assert_eq!(counts(&rows), [1, 1, 1]);
+        assert_eq!(verdict_counts(&rows), [1, 1, 1]);
         let mut out = Vec::new();
         write_rows(&rows, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use larder_load::dbench::{DbenchPlan, DbenchReport, Judged, Ramp, Rules};
-use larder_load::{Keep, Script};
+use larder_load::dbench::{DbenchPlan, DbenchReport, Ramp, RuleMetric, Rules};
+use larder_load::{ConnectionLifetime, Script};
 
 use super::print_json;
 use super::stage::{OutputArgs, Shown, StageArgs, block_on};
@@ -45,7 +45,7 @@ pub(super) struct DbenchArgs {
     /// Which time the limits are on: connect, or first-byte (from asking for the connection to the first byte of the
     /// reply; for servers that accept at once and let requests wait behind).
     #[arg(long, value_name = "WHICH", default_value = "connect")]
-    judge: Judged,
+    judge: RuleMetric,
     /// Limit of the mean, if it is not that of --rules.
     #[arg(long, value_name = "TIME")]
     mean_max: Option<Span>,
@@ -74,31 +74,31 @@ impl DbenchArgs {
         }
         let plan = self.plan()?;
         let shown = Shown::new(self.output.quiet(), None);
-        let stop = plan.stage.stop.clone();
+        let stop = plan.settings.stop.clone();
         let report = block_on(&stop, larder_load::dbench::run(plan, &|progress| shown.show("", progress)))?;
         drop(shown);
         self.output.emit(&report, &report.render(), !report.requests.warnings.is_empty())
     }
 
     pub(super) fn plan(&self) -> anyhow::Result<DbenchPlan> {
-        let stage = self.stage.stage(Keep::Request, 1)?;
+        let settings = self.stage.settings(ConnectionLifetime::Request, 1)?;
         if !(self.ramp > 0.0 && self.ramp <= 100_000.0) {
             return Err(usage("--ramp must be above 0 and at most 100000 users a second"));
         }
-        let usual = DbenchPlan::new(self.script()?, stage.clone());
+        let usual = DbenchPlan::new(self.script()?, settings.clone());
         let rules = match self.rules.as_deref() {
-            Some("static") => Rules::fixed(),
-            Some(_) => Rules::dynamic(),
+            Some("static") => Rules::static_content(),
+            Some(_) => Rules::dynamic_content(),
             None => usual.rules,
         };
         Ok(DbenchPlan {
-            stage,
+            settings,
             ramp: Ramp { first: self.first, per_s: self.ramp, users_max: self.users_max },
             rules: Rules {
                 failures_max: self.failures_max,
-                judged: self.judge,
+                metric: self.judge,
                 mean_max: self.mean_max.as_ref().map_or(rules.mean_max, |span| span.0),
-                most_max: self.most_max.as_ref().map_or(rules.most_max, |span| span.0),
+                single_max: self.most_max.as_ref().map_or(rules.single_max, |span| span.0),
                 ..rules
             },
             epoch: self.epoch.0,
@@ -123,7 +123,7 @@ impl DbenchArgs {
                 found.visits,
                 found.clients,
                 found.too_short,
-                found.cut,
+                found.split,
                 found.unusable
             );
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use larder_load::{Listed, Script};
+use larder_load::{ManifestScope, Script};
 
 use super::workload::{ExtractArgs, MakeArgs, MixFigures, hacc_kind, session_recipe};
 use crate::outcome::usage;
@@ -50,7 +50,7 @@ pub(super) struct ManifestArgs {
 impl ManifestArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let script = self.script()?;
-        let listed = if self.everything { Listed::Everything } else { Listed::Documents };
+        let listed = if self.everything { ManifestScope::All } else { ManifestScope::Documents };
         match &self.output {
             None => script.write_manifest(listed, io::stdout().lock())?,
             Some(path) => {

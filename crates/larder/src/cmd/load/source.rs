@@ -31,7 +31,7 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn single(name: &str) -> Self {
         Self {
-            targets: [target::wire(name).into_owned()].into(),
+            targets: [target::request_target(name).into_owned()].into(),
             order: [0].into(),
             sizes: None,
             times: None,
@@ -92,7 +92,7 @@ impl Source {
                 }
             };
             let next = u32::try_from(places.len()).context("too many targets")?;
-            let place = *places.entry(target::wire(name).into_owned()).or_insert(next);
+            let place = *places.entry(target::request_target(name).into_owned()).or_insert(next);
             if place == next {
                 sizes.push(size);
             } else if sizes[place as usize] != size {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_load::{Keep, Stage, Stop, UserProgress};
+use larder_load::{ConnectionLifetime, StopHandle, UserProgress, UserSettings};
 use serde::Serialize;
 
 use super::{explain, interrupted_twice, parse, print_json, resolve, split_header};
@@ -27,7 +27,7 @@ pub(super) struct StageArgs {
     /// For how long a user keeps a connection: a request, a page or a visit. Default: a page; of mix and dbench a
     /// request.
     #[arg(long, value_name = "SPAN")]
-    keep: Option<Keep>,
+    keep: Option<ConnectionLifetime>,
     /// Limit for one request.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     timeout: Span,
@@ -73,8 +73,12 @@ pub(super) struct OutputArgs {
 }
 
 impl StageArgs {
-    /// The stage, whose `keep` and `parallel` are those of `usual` unless given.
-    pub(super) fn stage(&self, usual_keep: Keep, usual_parallel: u32) -> anyhow::Result<Stage> {
+    /// The users' settings, with defaults for `keep` and `parallel`.
+    pub(super) fn settings(
+        &self,
+        default_keep: ConnectionLifetime,
+        default_parallel: u32,
+    ) -> anyhow::Result<UserSettings> {
         let url = self.url.as_deref().unwrap_or_default();
         let uri = parse(url)?;
         let (address, host) = resolve(url, &uri)?;
@@ -88,16 +92,16 @@ impl StageArgs {
                 "--time-scale must be from 0 to 1000; 1 lets users think as long as the workload says",
             ));
         }
-        Ok(Stage {
+        Ok(UserSettings {
             headers: self.headers.iter().map(|header| split_header(header)).collect::<Result<_, _>>()?,
-            parallel: self.parallel.unwrap_or(usual_parallel),
-            keep: self.keep.unwrap_or(usual_keep),
+            parallel: self.parallel.unwrap_or(default_parallel),
+            keep: self.keep.unwrap_or(default_keep),
             timeout: self.timeout.0,
             time_scale: self.time_scale,
             threads: self.threads,
             check_sizes: !self.any_size,
             nodes_expected: self.nodes,
-            ..Stage::new(address, self.host.as_deref().unwrap_or(&host))
+            ..UserSettings::new(address, self.host.as_deref().unwrap_or(&host))
         })
     }
 }
@@ -146,7 +150,7 @@ impl Drop for Shown {
 
 /// Runs to the end; the first interrupt ends it with a report, the second without.
 pub(super) fn block_on<R>(
-    stop: &Stop,
+    stop: &StopHandle,
     run: impl Future<Output = Result<R, larder_load::LoadError>>,
 ) -> anyhow::Result<R> {
     let runtime = crate::cmd::serve::runtime(1)?;

@@ -1,7 +1,7 @@
 //! The arguments, up to the plan.
 
 use clap::Parser;
-use larder_load::Keep;
+use larder_load::ConnectionLifetime;
 
 use super::*;
 
@@ -86,11 +86,14 @@ fn sessions_are_open_unless_a_number_of_clients_is_given() {
     let open = plan("http://127.0.0.1:81 --site commerce-b --rate 20 --duration 6s --users-max 9").unwrap();
     assert_eq!(open.users, larder_load::Users::Open { at_once_max: 9 });
     assert_eq!((open.warmup, open.duration), (Duration::from_secs(2), Duration::from_secs(6)));
-    assert_eq!((open.stage.keep, open.stage.parallel, open.script.name()), (Keep::Page, 2, "commerce-b"));
+    assert_eq!(
+        (open.settings.keep, open.settings.parallel, open.script.name()),
+        (ConnectionLifetime::Page, 2, "commerce-b")
+    );
     assert!(open.script.span() < open.duration && open.script.visits().len() > 60);
     let closed = plan("http://127.0.0.1 --clients 7 --duration 2s --keep visit --time-scale 0.1").unwrap();
     assert_eq!(closed.users, larder_load::Users::Closed { clients: 7 });
-    assert_eq!((closed.stage.keep, closed.stage.time_scale), (Keep::Visit, 0.1));
+    assert_eq!((closed.settings.keep, closed.settings.time_scale), (ConnectionLifetime::Visit, 0.1));
     for (arguments, part) in [
         ("http://127.0.0.1 --site shop", "--site 'shop'"),
         ("http://127.0.0.1/index.html", "--path"),
@@ -114,8 +117,11 @@ fn a_mix_sweeps_over_numbers_of_clients() {
         "http://127.0.0.1 --mix light --clients 40,80 --programs 3 --path light=/bin --shares pages";
     let args = users::<super::users::MixArgs>(arguments).unwrap();
     let plan = args.plan().unwrap();
-    assert_eq!((plan.users, plan.stage.keep), (larder_load::Users::Closed { clients: 40 }, Keep::Request));
-    assert!(plan.script.offers().iter().any(|offer| offer.path == "/bin/2"));
+    assert_eq!(
+        (plan.users, plan.settings.keep),
+        (larder_load::Users::Closed { clients: 40 }, ConnectionLifetime::Request)
+    );
+    assert!(plan.script.resources().iter().any(|resource| resource.path == "/bin/2"));
     for (arguments, part) in [
         ("http://127.0.0.1 --mix heavy", "static, light or intensive"),
         ("http://127.0.0.1 --clients 0", "at least 1"),
@@ -128,16 +134,16 @@ fn a_mix_sweeps_over_numbers_of_clients() {
 
 #[test]
 fn dbench_judges_static_and_dynamic_sites_by_the_papers_limits() {
-    use larder_load::dbench::{Judged, Rules};
+    use larder_load::dbench::{RuleMetric, Rules};
     let plan = |arguments| users::<super::dbench::DbenchArgs>(arguments)?.plan();
     let fixed =
         plan("http://127.0.0.1 --hacc fas --ramp 2.5 --users-max 90 --stable 10s --epoch 1s").unwrap();
-    assert_eq!((fixed.rules, fixed.ramp.users_max, fixed.ramp.per_s), (Rules::fixed(), 90, 2.5));
-    assert_eq!((fixed.stage.keep, fixed.stage.parallel), (Keep::Request, 1));
+    assert_eq!((fixed.rules, fixed.ramp.users_max, fixed.ramp.per_s), (Rules::static_content(), 90, 2.5));
+    assert_eq!((fixed.settings.keep, fixed.settings.parallel), (ConnectionLifetime::Request, 1));
     assert_eq!((fixed.epoch, fixed.stable), (Duration::from_secs(1), Duration::from_secs(10)));
     let asp = plan("http://127.0.0.1 --hacc asp --judge first-byte --mean-max 200ms").unwrap();
     let mean_max = Duration::from_millis(200);
-    assert_eq!(asp.rules, Rules { judged: Judged::FirstByte, mean_max, ..Rules::dynamic() });
+    assert_eq!(asp.rules, Rules { metric: RuleMetric::FirstByte, mean_max, ..Rules::dynamic_content() });
     for (arguments, part) in [
         ("http://127.0.0.1 --hacc lotus", "baseline, fas, domino or asp"),
         ("http://127.0.0.1 --ramp 0", "--ramp"),

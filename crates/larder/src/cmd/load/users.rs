@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use larder_load::users::{SweepReport, sweep};
-use larder_load::{Keep, UserPlan, Users, UsersReport};
+use larder_load::{ConnectionLifetime, UserPlan, Users, UsersReport};
 use larder_trace::synth::sessions::SessionRecipe;
 
 use super::print_json;
@@ -102,7 +102,7 @@ impl SessionsArgs {
         }
         let plan = self.plan()?;
         let shown = Shown::new(self.output.quiet(), Some(plan.duration));
-        let stop = plan.stage.stop.clone();
+        let stop = plan.settings.stop.clone();
         let report = block_on(&stop, larder_load::users::run(plan, &|progress| shown.show("", progress)))?;
         drop(shown);
         self.output.emit(&report, &report.render(), report.is_doubtful())
@@ -121,7 +121,7 @@ impl SessionsArgs {
         };
         Ok(UserPlan {
             script: self.make.sessions(&recipe)?,
-            stage: self.stage.stage(Keep::Page, 2)?,
+            settings: self.stage.settings(ConnectionLifetime::Page, 2)?,
             users,
             warmup,
             duration,
@@ -137,7 +137,7 @@ impl MixArgs {
         let plan = self.plan()?;
         let shown = Shown::new(self.output.quiet(), Some(plan.duration));
         let progress = |clients, at| shown.show(&format!("{clients} clients, "), at);
-        let report = block_on(&plan.stage.stop, sweep(&plan, &self.clients, &progress))?;
+        let report = block_on(&plan.settings.stop, sweep(&plan, &self.clients, &progress))?;
         drop(shown);
         self.output.emit(&report, &report.render(), report.is_doubtful())
     }
@@ -150,7 +150,7 @@ impl MixArgs {
         }
         Ok(UserPlan {
             script: self.make.mix(&recipe)?,
-            stage: self.stage.stage(Keep::Request, 2)?,
+            settings: self.stage.settings(ConnectionLifetime::Request, 2)?,
             users: Users::Closed { clients: first },
             warmup: self.window.warmup()?,
             duration: self.window.duration.0,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
-use larder_load::{Extract, Extracted, Paths, Script, ScriptError};
+use larder_load::{ExtractionCounts, PathPrefixes, ProfileExtraction, Script, ScriptError};
 use larder_trace::synth::mix::{Mix, MixRecipe, Shares};
 use larder_trace::synth::profiles::ProfileKind;
 use larder_trace::synth::sessions::{SessionRecipe, Site};
@@ -28,11 +28,11 @@ pub(super) struct MakeArgs {
 }
 
 impl MakeArgs {
-    fn paths(&self, mut paths: Paths) -> anyhow::Result<Paths> {
+    fn paths(&self, mut paths: PathPrefixes) -> anyhow::Result<PathPrefixes> {
         for path in &self.paths {
             let known = path.split_once('=').is_some_and(|(kind, prefix)| paths.set(kind, prefix));
             if !known {
-                let kinds = Paths::USUAL.map(|(kind, usual)| format!("{kind}={usual}")).join(", ");
+                let kinds = PathPrefixes::DEFAULTS.map(|(kind, usual)| format!("{kind}={usual}")).join(", ");
                 return Err(usage(format!("--path '{path}' is no KIND=PREFIX; such are {kinds}")));
             }
         }
@@ -40,15 +40,16 @@ impl MakeArgs {
     }
 
     pub(super) fn sessions(&self, recipe: &SessionRecipe) -> anyhow::Result<Script> {
-        Script::sessions(recipe, &self.paths(Paths::default())?, self.seed).map_err(|error| wrong(&error))
+        Script::sessions(recipe, &self.paths(PathPrefixes::default())?, self.seed)
+            .map_err(|error| wrong(&error))
     }
 
     pub(super) fn mix(&self, recipe: &MixRecipe) -> anyhow::Result<Script> {
-        Script::mix(recipe, &self.paths(Paths::default())?, self.seed).map_err(|error| wrong(&error))
+        Script::mix(recipe, &self.paths(PathPrefixes::default())?, self.seed).map_err(|error| wrong(&error))
     }
 
     pub(super) fn hacc(&self, kind: ProfileKind) -> anyhow::Result<Script> {
-        Script::hacc(kind, &self.paths(Paths::hacc())?, self.seed).map_err(|error| wrong(&error))
+        Script::hacc(kind, &self.paths(PathPrefixes::hacc())?, self.seed).map_err(|error| wrong(&error))
     }
 }
 
@@ -110,20 +111,25 @@ pub(super) struct ExtractArgs {
 }
 
 impl ExtractArgs {
-    pub(super) fn script(&self, log: &Path, seed: u64, quiet: bool) -> anyhow::Result<(Script, Extracted)> {
+    pub(super) fn script(
+        &self,
+        log: &Path,
+        seed: u64,
+        quiet: bool,
+    ) -> anyhow::Result<(Script, ExtractionCounts)> {
         let spinner = (!quiet).then(|| spinner(&format!("reading {}", log.display())));
         let loaded = Trace::load(log, &LoadOptions::default()).with_context(|| log.display().to_string());
         if let Some(spinner) = spinner {
             spinner.finish_and_clear();
         }
-        let extract = Extract {
+        let extract = ProfileExtraction {
             gap: self.gap.0,
             requests_min: self.requests_min,
             requests_max: self.requests_max,
             profiles: self.profiles,
         };
         let name = log.file_name().unwrap_or(Path::new("log").as_os_str()).to_string_lossy();
-        Script::of_trace(&name, &loaded?.0, &extract, seed)
+        Script::from_trace(&name, &loaded?.0, &extract, seed)
             .map_err(|error| usage(format!("--log {}: {error}", log.display())))
     }
 }

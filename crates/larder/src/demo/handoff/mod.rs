@@ -49,7 +49,7 @@ pub(crate) struct Setup {
 pub(crate) struct Interrupt {
     asked: Arc<AtomicBool>,
     /// Ends the load of the moment.
-    pub(crate) load: larder_load::Stop,
+    pub(crate) load: larder_load::StopHandle,
 }
 
 impl Interrupt {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_load::{Arrivals, Progress, Report, Stop};
+use larder_load::{Arrivals, Progress, Report, StopHandle};
 
 use super::cluster::Cluster;
 use super::watch::{Between, Watch};
@@ -51,7 +51,7 @@ pub(super) async fn drive(
     load: &Load,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> anyhow::Result<Seen> {
-    let (measuring, ended, stop) = (AtomicBool::new(false), AtomicBool::new(false), Stop::default());
+    let (measuring, ended, stop) = (AtomicBool::new(false), AtomicBool::new(false), StopHandle::default());
     let note = |at: Progress| {
         measuring.store(at.measuring, Ordering::Release);
         progress(&at);
@@ -86,11 +86,11 @@ pub(super) async fn drive(
     Ok(Seen { report, measured, whole })
 }
 
-fn plan(cluster: &Cluster, load: &Load, stop: &Stop) -> anyhow::Result<larder_load::Plan> {
+fn plan(cluster: &Cluster, load: &Load, stop: &StopHandle) -> anyhow::Result<larder_load::Plan> {
     let (first, others) = cluster.addresses.split_first().context("there is nobody to ask")?;
     let requests = if load.again { 1 << 53 } else { load.order.len() as u64 };
     Ok(larder_load::Plan {
-        others: others.to_vec(),
+        other_addresses: others.to_vec(),
         requests: Some(requests),
         arrivals: Arrivals::Closed { clients: load.clients },
         warmup_requests: load.warmup as u64,

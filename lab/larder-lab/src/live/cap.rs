@@ -1,33 +1,32 @@
-//! CAP's prototype (Casalicchio and Colajanni, WWW 2001, section 5): static, light and intensive mixes on four nodes,
+//! The experiment on CAP's prototype (Casalicchio and Colajanni, WWW 2001, section 5): static, light and intensive mixes on four nodes,
 //! CAP against LARD, WRR and static partitioning.
 //!
-//! As there: four like nodes that hold the whole tree in memory; WebStone's closed loop with think times, embedded
-//! objects and Pareto sizes, a connection for each request; three programs, one URL each; LARD by connections counted at
-//! the nodes and fetched every 10 s (`lard-util`), beside LARD by the switch's own count, which is exact (`lard`).
+//! From the paper: four equal nodes that hold the whole document tree in memory; WebStone's closed loop with think times,
+//! embedded objects, Pareto sizes and a connection for each request; three programs, one URL each; LARD with connections
+//! counted at the nodes and fetched every 10 s (`lard-util`), in addition to LARD with the switch's exact count (`lard`).
 //!
-//! Ours, where the paper is silent: programs take 5 ms of processor (light), 50 ms (intensive), 30 ms and three reads
-//! (processor and disk), given away in turns of 10 ms; think times are shortened until the clients' demand at 240 clients
-//! passes what the cluster can do, since a cluster with time to spare serves all alike; WRR gathers every second; the
-//! partitions have the classes' shares of the requests.
+//! The paper does not define the following; the experiment's choices are: programs take 5 ms of CPU time (light), 50 ms
+//! (intensive), or 30 ms and three reads (processor and disk), scheduled in time slices of 10 ms. Think times are shortened
+//! until the demand of 240 clients exceeds the capacity of the cluster, because all policies perform alike below capacity.
+//! WRR gathers every second. The partitions have the classes' shares of the requests.
 
 use std::time::Duration;
 
 use larder_core::{Bytes, PolicyKind};
-use larder_load::{Keep, Paths, Script};
+use larder_load::{ConnectionLifetime, PathPrefixes, Script};
 use larder_trace::synth::mix::{Mix, MixRecipe};
 
-use super::bench::Row;
-use super::scene::{Drive, Machines, Scene, Tuning, signals};
+use super::runner::Row;
+use super::scenario::{LoadSource, NodeHardware, Scenario, SwitchSettings, signals};
 
-/// The paper's numbers of clients at which it states gains.
+/// Numbers of clients for which the paper states gains.
 pub(crate) const CLIENTS: [u32; 2] = [160, 240];
 /// Nodes.
 const NODES: usize = 4;
-/// Pages made; clients begin again when they have used them up.
+/// Number of pages; clients repeat them.
 const PAGES: u32 = 20_000;
 
-/// The policies of the paper's prototype, CAP first; LARD by the switch's count and as in the paper; and what CAP gains
-/// from the nodes' state.
+/// The policies of the paper's prototype, with both variants of LARD, and CAP with the nodes' load.
 pub(crate) const POLICIES: [PolicyKind; 7] = [
     PolicyKind::Cap,
     PolicyKind::LardUtil,
@@ -38,22 +37,22 @@ pub(crate) const POLICIES: [PolicyKind; 7] = [
     PolicyKind::Rr,
 ];
 
-/// The classes, one readable table.
+/// The class rules.
 pub(crate) fn classes() -> Vec<String> {
     ["{ class = \"cb\", path = \"/cgi/cpu*\" }", "{ class = \"dcb\", path = \"/cgi/disk*\" }"]
         .map(|rule| format!("  {rule}"))
         .to_vec()
 }
 
-/// Apache 1.3 on a Pentium MMX of 233 MHz against the server on a Pentium II of 300 MHz that the LARD paper measured.
+/// Speed of Apache 1.3 on a Pentium MMX at 233 MHz, relative to the LARD paper's server on a Pentium II at 300 MHz.
 const PROCESSOR_SPEED: f64 = 1.0 / 3.0;
 
-/// The programs of a node, in times of a processor of speed 1.
+/// The programs of a node, with CPU times for a processor of speed 1.
 pub(crate) const PROGRAMS: &str = "turn = \"10ms\"\nhandlers = [\n  { name = \"light\", paths = \"/cgi/light*\", cpu = \
     \"1.1ms\", reply = \"4KiB\" },\n  { name = \"cpu\", paths = \"/cgi/cpu*\", cpu = \"11ms\", reply = \"4KiB\" },\n  { \
     name = \"disk\", paths = \"/cgi/disk*\", cpu = \"10ms\", reads = 1, reply = \"4KiB\" },\n]\n";
 
-/// Factor on think times: what makes 240 clients ask for more than four nodes can do.
+/// Factor on think times with which 240 clients exceed the capacity of four nodes.
 const fn time_scale(mix: Mix) -> f64 {
     match mix {
         Mix::Static => 0.11,
@@ -62,17 +61,17 @@ const fn time_scale(mix: Mix) -> f64 {
     }
 }
 
-/// The mix with so many clients for so long.
+/// The scenario of a mix.
 ///
 /// # Errors
-/// The generator refuses its recipe.
-pub(crate) fn scene(mix: Mix, clients: u32, measured: Duration, seed: u64) -> anyhow::Result<Scene> {
+/// If the generator rejects the recipe.
+pub(crate) fn scenario(mix: Mix, clients: u32, measured: Duration, seed: u64) -> anyhow::Result<Scenario> {
     let recipe = MixRecipe { pages: PAGES, ..MixRecipe::cap01(mix) };
-    let script = Script::mix(&recipe, &Paths::default(), seed)?;
+    let script = Script::mix(&recipe, &PathPrefixes::default(), seed)?;
     let warmup = Duration::from_secs(3);
-    Ok(Scene {
+    Ok(Scenario {
         label: format!("cap-{mix}"),
-        machines: Machines {
+        machines: NodeHardware {
             caches: vec![Bytes::mib(64); NODES],
             disk_speed: 1.0,
             processor_speed: PROCESSOR_SPEED,
@@ -80,11 +79,11 @@ pub(crate) fn scene(mix: Mix, clients: u32, measured: Duration, seed: u64) -> an
             cache_kind: "lru",
             preload: true,
         },
-        drive: Drive::Users {
+        load: LoadSource::Users {
             script,
             clients,
             time_scale: time_scale(mix),
-            keep: Keep::Request,
+            keep: ConnectionLifetime::Request,
             warmup,
             duration: warmup + measured,
         },
@@ -94,11 +93,11 @@ pub(crate) fn scene(mix: Mix, clients: u32, measured: Duration, seed: u64) -> an
             [files + light, 0, cpu, disk]
         },
         key: None,
-        tuning,
+        settings,
     })
 }
 
-fn tuning(policy: PolicyKind) -> Tuning {
+fn settings(policy: PolicyKind) -> SwitchSettings {
     let tables = match policy {
         PolicyKind::LardUtil => {
             format!("{}[switch.util]\nby = \"connections\"\n", signals(policy, 10_000))
@@ -108,10 +107,10 @@ fn tuning(policy: PolicyKind) -> Tuning {
         }
         _ => signals(policy, 200),
     };
-    Tuning { tables, ..Tuning::default() }
+    SwitchSettings { tables, ..SwitchSettings::default() }
 }
 
-/// What the paper says of CAP over another policy.
+/// The paper's result for CAP compared with another policy.
 pub(crate) fn published(row: &Row, over: &str) -> &'static str {
     match (row.scene.as_str(), over, row.clients) {
         ("cap-static", "lard-util" | "lard", _) => "about equal",

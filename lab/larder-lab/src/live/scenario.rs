@@ -1,4 +1,4 @@
-//! One workload with all that a run of it needs: the nodes, what the switch must know, and who asks.
+//! A scenario: a workload, the nodes' hardware, and the switch's settings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,102 +6,106 @@ use std::time::Duration;
 
 use anyhow::Context;
 use larder_core::{Bytes, PolicyKind};
-use larder_load::{Keep, Listed, Script};
+use larder_load::{ConnectionLifetime, ManifestScope, Script};
 
-use super::cluster::{ClusterPlan, Member};
+use super::cluster::{ClusterPlan, NodePlan};
 use larder::demo::plan::Plan;
 
-/// What a scene's nodes are made of, in units of machines of 1998.
+/// Modelled hardware of the nodes, relative to machines of 1998.
 #[derive(Clone, Debug)]
-pub(crate) struct Machines {
+pub(crate) struct NodeHardware {
     /// Memory of each node.
     pub(crate) caches: Vec<Bytes>,
-    /// How many times faster disks are than the LARD paper's of 1998.
+    /// Speed of the disks relative to the LARD paper's of 1998.
     pub(crate) disk_speed: f64,
-    /// How many times faster processors are than those that the LARD paper's costs come from.
+    /// Speed of the processors relative to those of the LARD paper's costs.
     pub(crate) processor_speed: f64,
-    /// Programs: further lines of `[node.dynamic]`, which runs on the modelled processor; empty for none.
+    /// Programs on the modelled processor: lines of `[node.dynamic]`, or empty.
     pub(crate) programs: String,
-    /// What evicts.
+    /// Cache policy of the nodes.
     pub(crate) cache_kind: &'static str,
-    /// Memory is warm at the start.
+    /// Whether memory is filled before the start.
     pub(crate) preload: bool,
 }
 
-/// Who asks.
+/// The source of requests.
 #[derive(Clone, Debug)]
-pub(crate) enum Drive {
-    /// The requests of a log, by this many clients in a closed loop.
+pub(crate) enum LoadSource {
+    /// The requests of a log, by clients in a closed loop.
     Log {
         /// The requests.
         plan: Arc<Plan>,
-        /// How many.
+        /// Number of clients.
         clients: u32,
     },
-    /// Users who fetch pages and think.
+    /// Users who fetch pages and pause.
     Users {
-        /// What they do.
+        /// Behaviour of the users.
         script: Script,
-        /// How many.
+        /// Number of clients.
         clients: u32,
-        /// Factor on their pauses.
+        /// Factor on pauses.
         time_scale: f64,
-        /// For how long they keep a connection.
-        keep: Keep,
-        /// Not counted at the beginning.
+        /// How long users keep a connection.
+        keep: ConnectionLifetime,
+        /// Time at the start that is not measured.
         warmup: Duration,
-        /// From the start to the end.
+        /// Length of the run, including the warm-up.
         duration: Duration,
     },
 }
 
 /// A workload on a cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Scene {
-    /// Its name in tables.
+pub(crate) struct Scenario {
+    /// The scenario's name in tables.
     pub(crate) label: String,
-    /// The nodes.
-    pub(crate) machines: Machines,
-    /// Who asks.
-    pub(crate) drive: Drive,
-    /// The classes of requests: lines of `[[switch.classes]]`, a TOML array of tables; empty if all are alike.
+    /// Hardware of the nodes.
+    pub(crate) machines: NodeHardware,
+    /// The source of requests.
+    pub(crate) load: LoadSource,
+    /// Class rules: elements of the TOML array `switch.classes`; empty for a single class.
     pub(crate) classes: Vec<String>,
-    /// Shares of the requests that are of class N, DB, CB and DCB, in thousandths: what `static` divides the nodes by.
+    /// Shares of requests of the classes N, DB, CB and DCB, in thousandths. The policy `static` partitions the nodes by them.
     pub(crate) shares: [u16; 4],
-    /// Key template, if it is not the default.
+    /// Key template; `None` for the default.
     pub(crate) key: Option<&'static str>,
-    /// What the switch is told besides, by policy.
-    pub(crate) tuning: fn(PolicyKind) -> Tuning,
+    /// Additional settings of the switch for a policy.
+    pub(crate) settings: fn(PolicyKind) -> SwitchSettings,
 }
 
-/// What the switch is told for a policy.
+/// Additional settings of the switch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tuning {
-    /// Further tables.
+pub(crate) struct SwitchSettings {
+    /// Additional tables of the config.
     pub(crate) tables: String,
-    /// The groups of each node, if there are any.
+    /// Groups of each node; empty without groups.
     pub(crate) groups: Vec<Vec<&'static str>>,
 }
 
-impl Scene {
-    /// The cluster for a policy; writes what nodes read into `folder`.
+impl Scenario {
+    /// Plans the cluster for a policy and writes the nodes' manifest into `folder`.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// If the manifest cannot be written.
     pub(crate) fn cluster(&self, policy: PolicyKind, folder: &Path) -> anyhow::Result<ClusterPlan> {
         let manifest = folder.join("manifest.tsv");
-        match &self.drive {
-            Drive::Log { plan, .. } => plan.write_manifest(&manifest, &[])?,
-            Drive::Users { script, .. } => {
-                let listed =
-                    if self.machines.programs.is_empty() { Listed::Everything } else { Listed::Documents };
+        match &self.load {
+            LoadSource::Log { plan, .. } => plan.write_manifest(&manifest, &[])?,
+            LoadSource::Users { script, .. } => {
+                let scope = if self.machines.programs.is_empty() {
+                    ManifestScope::All
+                } else {
+                    ManifestScope::Documents
+                };
                 let file = std::fs::File::create(&manifest);
                 let written =
-                    file.and_then(|file| script.write_manifest(listed, std::io::BufWriter::new(file)));
+                    file.and_then(|file| script.write_manifest(scope, std::io::BufWriter::new(file)));
                 written.with_context(|| format!("cannot write {}", manifest.display()))?;
             }
         }
-        let Machines { caches, disk_speed, processor_speed, programs, cache_kind, preload } = &self.machines;
+        let NodeHardware { caches, disk_speed, processor_speed, programs, cache_kind, preload } =
+            &self.machines;
         let mut tables = format!(
             "[node.model]\nmanifest = \"{}\"\nspeed = {disk_speed:?}\nprocessor_speed = {processor_speed:?}\npreload = \
              {preload}\n",
@@ -110,10 +114,10 @@ impl Scene {
         if !programs.is_empty() {
             tables += &format!("[node.dynamic]\n{programs}");
         }
-        let tuning = (self.tuning)(policy);
-        let member = |(i, cache): (usize, &Bytes)| Member {
+        let settings = (self.settings)(policy);
+        let member = |(i, cache): (usize, &Bytes)| NodePlan {
             cache: *cache,
-            groups: tuning.groups.get(i).cloned().unwrap_or_default(),
+            groups: settings.groups.get(i).cloned().unwrap_or_default(),
             tables: tables.clone(),
         };
         let shares = match (policy, self.shares) {
@@ -134,13 +138,13 @@ impl Scene {
             members: caches.iter().enumerate().map(member).collect(),
             cache_kind,
             switch,
-            tables: tuning.tables + &shares,
+            tables: settings.tables + &shares,
         })
     }
 }
 
-/// What any policy may go by: what the nodes say of themselves, so often; for WARD a table of what came in the last
-/// seconds.
+/// Signals for all policies: load reports of the nodes every `period_ms`, and for WARD a routing table from the traffic of the
+/// last seconds.
 pub(crate) fn signals(policy: PolicyKind, period_ms: u32) -> String {
     let ward = match policy {
         PolicyKind::Ward | PolicyKind::Part => "[switch.ward]\nrefresh = \"2s\"\n",

@@ -1,4 +1,4 @@
-//! How busy each node's processor and disk are while a run is measured: asked of the nodes, second by second.
+//! Samples the utilisation of each node's processor and disk during the measured part of a run.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::time::MissedTickBehavior;
 
 use larder::ask::Asked;
 
-/// What the load generator tells the sampler.
+/// State of the measured part, set by the load generator and read by the sampler.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
-    /// The measured part has begun and not ended.
+pub(crate) struct MeasurementWindow {
+    /// Whether the measured part is in progress.
     pub(crate) open: AtomicBool,
-    /// The run has ended.
+    /// Whether the run has ended.
     pub(crate) ended: AtomicBool,
 }
 
-/// A node's counters; what `/.larder/load` says.
+/// A node's counters, from `/.larder/load`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 struct Counters {
     uptime_us: u64,
@@ -31,58 +31,59 @@ struct Counters {
 
 /// A node's utilisation over the measured part: shares of time, 0 to 1.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Busy {
-    /// The processor, over the whole of it.
+pub(crate) struct Utilisation {
+    /// Utilisation of the processor.
     pub(crate) cpu: f64,
-    /// The disk, over the whole of it.
+    /// Utilisation of the disk.
     pub(crate) disk: f64,
-    /// The busier of the two in the interval in which that was least.
+    /// Minimum over the intervals of the busier of both devices.
     pub(crate) least: f64,
-    /// The same where it was greatest.
+    /// Maximum over the intervals of the busier of both devices.
     pub(crate) greatest: f64,
-    /// Intervals looked at.
+    /// Number of intervals.
     pub(crate) intervals: usize,
 }
 
-/// Looks at the nodes at every `interval` of the measured part, until the run has ended.
+/// Samples the nodes' counters at each `interval` of the measured part, until the run has ended.
 ///
 /// # Errors
-/// A node does not answer.
+/// If a node does not reply.
 pub(crate) async fn sample(
     nodes: Vec<SocketAddr>,
     interval: Duration,
-    window: Arc<Window>,
-) -> anyhow::Result<Vec<Busy>> {
-    let mut asked: Vec<Asked> = nodes.into_iter().map(Asked::new).collect();
-    let mut seen: Vec<Vec<Counters>> = vec![Vec::new(); asked.len()];
+    window: Arc<MeasurementWindow>,
+) -> anyhow::Result<Vec<Utilisation>> {
+    let mut clients: Vec<Asked> = nodes.into_iter().map(Asked::new).collect();
+    let mut samples: Vec<Vec<Counters>> = vec![Vec::new(); clients.len()];
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !window.ended.load(Ordering::Acquire) {
         ticks.tick().await;
         if window.open.load(Ordering::Acquire) {
-            for (asked, seen) in asked.iter_mut().zip(&mut seen) {
-                seen.push(asked.get("/.larder/load").await?);
+            for (client, samples) in clients.iter_mut().zip(&mut samples) {
+                samples.push(client.get("/.larder/load").await?);
             }
         }
     }
-    Ok(seen.iter().map(|seen| busy(seen)).collect())
+    Ok(samples.iter().map(|samples| utilisation(samples)).collect())
 }
 
-fn busy(seen: &[Counters]) -> Busy {
+/// Computes the utilisation from the samples of a node.
+fn utilisation(samples: &[Counters]) -> Utilisation {
     let shares = |from: &Counters, to: &Counters| {
         let span = to.uptime_us.saturating_sub(from.uptime_us).max(1) as f64;
-        let share = |from: Option<u64>, to: Option<u64>, many: Option<u32>| {
-            let spent = to.unwrap_or(0).saturating_sub(from.unwrap_or(0)) as f64;
-            (spent / span / f64::from(many.unwrap_or(1).max(1))).min(1.0)
+        let share = |from: Option<u64>, to: Option<u64>, devices: Option<u32>| {
+            let busy_us = to.unwrap_or(0).saturating_sub(from.unwrap_or(0)) as f64;
+            (busy_us / span / f64::from(devices.unwrap_or(1).max(1))).min(1.0)
         };
         let cpu = share(from.cpu_busy_us, to.cpu_busy_us, to.cpus);
         (cpu, share(from.disk_busy_us, to.disk_busy_us, to.disks))
     };
-    let (Some(first), Some(last)) = (seen.first(), seen.last()) else { return Busy::default() };
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Utilisation::default() };
     let (cpu, disk) = shares(first, last);
-    let each = || seen.windows(2).map(|pair| shares(&pair[0], &pair[1])).map(|(cpu, disk)| cpu.max(disk));
+    let each = || samples.windows(2).map(|pair| shares(&pair[0], &pair[1])).map(|(cpu, disk)| cpu.max(disk));
     let greatest = each().fold(0.0, f64::max);
-    Busy { cpu, disk, least: each().fold(greatest, f64::min), greatest, intervals: seen.len() - 1 }
+    Utilisation { cpu, disk, least: each().fold(greatest, f64::min), greatest, intervals: samples.len() - 1 }
 }
 
 #[cfg(test)]
@@ -99,10 +100,10 @@ mod tests {
             disks: Some(2),
         };
         let seen = [at(0, 0, 0), at(1_000, 500, 0), at(2_000, 600, 1_600), at(3_000, 700, 1_700)];
-        let busy = busy(&seen);
+        let busy = utilisation(&seen);
         assert!((busy.cpu - 700.0 / 3_000.0).abs() < 1e-9);
         assert!((busy.disk - 1_700.0 / 6_000.0).abs() < 1e-9);
         assert!((busy.least - 0.1).abs() < 1e-9 && (busy.greatest - 0.8).abs() < 1e-9, "{busy:?}");
-        assert_eq!(super::busy(&[]).intervals, 0);
+        assert_eq!(super::utilisation(&[]).intervals, 0);
     }
 }

@@ -1,12 +1,11 @@
-//! The same scenario live and simulated, row by row.
+//! Comparison of a live run with a simulated run of the same scenario.
 //!
-//! Live is the demo: a switch and nodes as processes on loopback, with a modelled store; the simulator gets the same
-//! requests in the same order, clients, cache, thresholds, seed and speed, and this machine's processor costs. K of
-//! `lard-r` runs as much faster as the store in both.
+//! The live run is the demo: a switch and nodes as processes on loopback, with a modelled store. The simulator gets the same
+//! requests in the same order, the same clients, cache, thresholds, seed and speed, and this machine's CPU costs. The decay
+//! time K of `lard-r` is scaled with the speed of the store in both.
 //!
-//! The speed of the store is chosen for each row, unless given: so that the run takes about as long as asked, and the
-//! simulator expects at most [`CPU_PLANNED`] of the processors to be busy, for a machine at its limit would be what is
-//! measured.
+//! Unless given, the speed of the store is chosen for each row: the run takes about the requested time, and the simulator
+//! expects a CPU utilisation of at most [`CPU_PLANNED`], because a saturated machine would distort the live run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,20 +22,20 @@ use larder::demo::plan::Plan;
 use larder::demo::result::Figures;
 use larder::demo::{Demo, HOST, Setup};
 
-/// Largest difference of the hit ratios that holds, in points.
+/// Maximum difference of the hit ratios, in percentage points.
 pub(crate) const HIT_POINTS_MAX: f64 = 1.5;
-/// Largest error of the throughput that holds, as a share of the live one.
+/// Maximum relative error of the throughput.
 pub(crate) const RATE_ERROR_MAX: f64 = 0.15;
-/// Share of the processors from which a row is invalid.
+/// CPU utilisation from which a row is invalid.
 pub(crate) const CPU_MAX: f64 = 0.70;
-/// Share of the processors that a run is planned for.
+/// Planned CPU utilisation of a run.
 const CPU_PLANNED: f64 = 0.35;
-/// Tries at finding a speed.
-const TRIES: u32 = 6;
+/// Maximum iterations of the search for a speed.
+const ITERATIONS_MAX: u32 = 6;
 
-/// What a row is run with.
+/// Parameters of a comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
+pub(crate) struct ComparisonCase {
     pub(crate) nodes: u16,
     pub(crate) policy: PolicyKind,
     pub(crate) cache: Bytes,
@@ -47,58 +46,58 @@ pub(crate) struct Case {
     pub(crate) model: Modelled,
 }
 
-/// One of the two sides of a row.
+/// Figures of the live or the simulated run.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Side {
-    /// Share of the requests answered from memory, 0 to 1.
+pub(crate) struct RunFigures {
+    /// Hit ratio, 0 to 1.
     pub(crate) hit_ratio: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) requests_per_s: f64,
     /// Median latency.
     pub(crate) latency_ms_p50: f64,
     /// 99th percentile.
     pub(crate) latency_ms_p99: f64,
-    /// Share of the processors that were busy, 0 to 1; live: whatever they did.
+    /// CPU utilisation, 0 to 1; in the live run, including other programs.
     pub(crate) cpu_busy: Option<f64>,
 }
 
-/// A scenario, live and simulated.
+/// The result of a comparison.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct Comparison {
     /// The trace.
     pub(crate) trace: String,
-    /// Nodes.
+    /// Number of nodes.
     pub(crate) nodes: u16,
-    /// Policy.
+    /// The policy.
     pub(crate) policy: String,
     /// Memory of each node.
     pub(crate) cache_bytes: u64,
     /// Clients, each with one request outstanding.
     pub(crate) clients: u32,
-    /// How many times faster than in 1998 the store is.
+    /// Speed of the store relative to 1998.
     pub(crate) speed: f64,
-    /// Requests measured.
+    /// Measured requests.
     pub(crate) requests: u64,
-    /// Length of the measured part of the live run.
+    /// Length of the measured part of the live run, in seconds.
     pub(crate) seconds: f64,
-    /// What the live cluster did.
-    pub(crate) live: Side,
-    /// What the simulator says.
-    pub(crate) simulated: Side,
-    /// Mean share of the time that the simulated disks work, 0 to 1.
+    /// Figures of the live run.
+    pub(crate) live: RunFigures,
+    /// Figures of the simulated run.
+    pub(crate) simulated: RunFigures,
+    /// Mean utilisation of the simulated disks, 0 to 1.
     pub(crate) disk_busy: f64,
-    /// Simulated less live, in points of a hundred.
+    /// Simulated minus live hit ratio, in percentage points.
     pub(crate) hit_points: f64,
-    /// Simulated over live, less one.
+    /// Simulated throughput divided by live throughput, minus one.
     pub(crate) rate_error: f64,
-    /// Why the row says nothing; empty if it does.
+    /// Reasons why the row is invalid; empty if it is valid.
     pub(crate) invalid: Vec<String>,
-    /// Whether both errors are within their bounds.
+    /// Whether both errors are within their limits.
     pub(crate) holds: bool,
 }
 
-impl Case {
-    /// The admission limit S: as many clients keep the cluster full and nobody waits at the switch.
+impl ComparisonCase {
+    /// The number of clients: just below the admission limit S, so that the cluster is full and no request queues at the switch.
     pub(crate) fn clients(&self) -> u32 {
         (u32::from(self.nodes - 1) * self.t_high + self.t_low).saturating_sub(1).max(1)
     }
@@ -110,7 +109,7 @@ impl Case {
             seed: self.seed,
             t_low: self.t_low,
             t_high: self.t_high,
-            replication_decay: decay(speed),
+            replication_decay: scaled_decay(speed),
             ..Settings::default()
         };
         Scenario {
@@ -124,15 +123,15 @@ impl Case {
         }
     }
 
-    /// The simulated run at a speed.
+    /// Simulates the run at a speed.
     pub(crate) fn simulate(&self, workload: &Workload, warmup: usize, speed: f64) -> anyhow::Result<Outcome> {
-        simulate(workload, &self.scenario(warmup, speed)).context("the simulator refuses the scenario")
+        simulate(workload, &self.scenario(warmup, speed)).context("the simulator rejected the scenario")
     }
 
-    /// A speed at which the whole run takes about `seconds` and does not fill the processors.
+    /// Finds a speed at which the run takes about `seconds` and does not saturate the CPUs.
     pub(crate) fn speed(&self, workload: &Workload, seconds: f64) -> anyhow::Result<f64> {
         let mut speed = 1.0;
-        for _ in 0..TRIES {
+        for _ in 0..ITERATIONS_MAX {
             let outcome = self.simulate(workload, 0, speed)?;
             let factor = (outcome.seconds / seconds).min(CPU_PLANNED / outcome.front_busy.max(1e-9));
             speed *= factor;
@@ -143,8 +142,8 @@ impl Case {
         Ok((speed.clamp(0.01, 1e4) * 100.0).round() / 100.0)
     }
 
-    /// Runs it live and simulated.
-    pub(crate) async fn run(&self, larder: &Path, plan: &Plan, speed: f64) -> anyhow::Result<Row> {
+    /// Runs the case live and simulated.
+    pub(crate) async fn run(&self, larder: &Path, plan: &Plan, speed: f64) -> anyhow::Result<Comparison> {
         let workload = workload(plan);
         let outcome = self.simulate(&workload, plan.warmup, speed)?;
         let setup = Setup {
@@ -166,16 +165,23 @@ impl Case {
         Ok(self.row(plan, speed, &figures, &outcome, &report.warnings))
     }
 
-    fn row(&self, plan: &Plan, speed: f64, live: &Figures, outcome: &Outcome, doubts: &[String]) -> Row {
+    fn row(
+        &self,
+        plan: &Plan,
+        speed: f64,
+        live: &Figures,
+        outcome: &Outcome,
+        warnings: &[String],
+    ) -> Comparison {
         let count = outcome.nodes.len().max(1) as f64;
-        let simulated = Side {
+        let simulated = RunFigures {
             hit_ratio: 1.0 - outcome.miss_ratio,
             requests_per_s: outcome.throughput,
             latency_ms_p50: outcome.delay.p50_s * 1e3,
             latency_ms_p99: outcome.delay.p99_s * 1e3,
             cpu_busy: Some(outcome.front_busy),
         };
-        let side = Side {
+        let side = RunFigures {
             hit_ratio: live.hit_ratio,
             requests_per_s: live.requests_per_s,
             latency_ms_p50: live.latency_ms_p50,
@@ -184,7 +190,7 @@ impl Case {
         };
         let hit_points = (simulated.hit_ratio - side.hit_ratio) * 100.0;
         let rate_error = simulated.requests_per_s / side.requests_per_s.max(f64::MIN_POSITIVE) - 1.0;
-        Row {
+        Comparison {
             trace: plan.info.source.clone(),
             nodes: self.nodes,
             policy: self.policy.to_string(),
@@ -198,40 +204,41 @@ impl Case {
             disk_busy: outcome.nodes.iter().map(|node| node.disk_busy).sum::<f64>() / count,
             hit_points,
             rate_error,
-            invalid: invalid(live, doubts),
+            invalid: invalid_reasons(live, warnings),
             holds: hit_points.abs() <= HIT_POINTS_MAX && rate_error.abs() <= RATE_ERROR_MAX,
         }
     }
 }
 
-/// Why a live run cannot be held against a simulated one.
-fn invalid(live: &Figures, doubts: &[String]) -> Vec<String> {
+/// Lists the reasons why a live run cannot be compared.
+fn invalid_reasons(live: &Figures, warnings: &[String]) -> Vec<String> {
     let mut reasons = Vec::new();
     match live.cpu_busy {
         Some(busy) if busy >= CPU_MAX => {
             reasons.push(format!("the processors were {:.0} % busy", busy * 100.0));
         }
         Some(_) => {}
-        None => reasons.push("how busy the processors were is unknown".to_owned()),
+        None => reasons.push("the CPU utilisation is unknown".to_owned()),
     }
     if live.errors > 0 {
         reasons.push(format!("{} requests failed", live.errors));
     }
-    // The demo's own word on busy processors comes later than ours.
-    let others =
-        doubts.iter().filter(|doubt| !doubt.contains("processors were") && !doubt.contains("samples"));
+    // The demo's warning about busy processors has a higher threshold than this function's.
+    let others = warnings
+        .iter()
+        .filter(|warning| !warning.contains("processors were") && !warning.contains("samples"));
     reasons.extend(others.cloned());
     reasons
 }
 
-/// K on a clock that runs as much faster as the store; the demo does the same.
-fn decay(speed: f64) -> Duration {
+/// The decay time K, scaled with the speed of the store as the demo does.
+fn scaled_decay(speed: f64) -> Duration {
     Duration::try_from_secs_f64(Settings::default().replication_decay.as_secs_f64() / speed)
         .unwrap_or(Duration::MAX)
         .min(Duration::from_secs(24 * 3_600))
 }
 
-/// The plan's requests for the simulator, with the ids that the live switch gives their targets.
+/// Converts the plan's requests for the simulator, with the target ids of the live switch.
 pub(crate) fn workload(plan: &Plan) -> Workload {
     let each = plan.targets.iter().zip(plan.sizes.iter());
     let item = |(target, bytes): (&String, &u64)| {

@@ -1,7 +1,7 @@
-//! Users who wait: one timer for all of a thread's.
+//! A timer queue for the users of a thread.
 //!
-//! The runtime's own timers have a grain of a millisecond, by which every page would be late. Here one [`Alarm`] wakes
-//! whoever is due, in the order of their times.
+//! The runtime's timers have a resolution of a millisecond, by which every page would be late. This queue uses one [`Timer`]
+//! and wakes waiters in the order of their deadlines.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -11,98 +11,98 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::client::alarm::Alarm;
-use crate::plan::Stop;
+use crate::client::timer::Timer;
+use crate::plan::StopHandle;
 
-/// How far the alarm is set when nobody waits.
+/// Timer setting when no task waits.
 const FAR: Duration = Duration::from_secs(3_600);
 
-/// Those who wait.
+/// Tasks that wait, by deadline.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses {
-    waiting: RefCell<BinaryHeap<Reverse<Waiting>>>,
+pub(crate) struct TimerQueue {
+    waiting: RefCell<BinaryHeap<Reverse<Waiter>>>,
     changed: Notify,
-    numbers: Cell<u64>,
+    next_number: Cell<u64>,
     over: Cell<bool>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Waiter {
     due: Instant,
     number: u64,
-    ring: oneshot::Sender<()>,
+    wake: oneshot::Sender<()>,
 }
 
-impl Pauses {
-    /// Waits until `due`. False if the run is over before.
-    pub(crate) async fn until(&self, due: Instant) -> bool {
+impl TimerQueue {
+    /// Waits until `due`. Returns false if the run ends before.
+    pub(crate) async fn wait_until(&self, due: Instant) -> bool {
         if self.over.get() {
             return false;
         }
         if due <= Instant::now() {
             return true;
         }
-        let (ring, rung) = oneshot::channel();
-        let number = self.numbers.get();
-        self.numbers.set(number + 1);
-        self.waiting.borrow_mut().push(Reverse(Waiting { due, number, ring }));
+        let (wake, woken) = oneshot::channel();
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
+        self.waiting.borrow_mut().push(Reverse(Waiter { due, number, wake }));
         if self.waiting.borrow().peek().is_some_and(|first| first.0.number == number) {
             self.changed.notify_one();
         }
-        rung.await.is_ok()
+        woken.await.is_ok()
     }
 
-    /// Wakes those who are due, until the run is over; then lets everyone go.
+    /// Wakes waiters when they are due, until the run is over; then ends all waits.
     ///
     /// # Errors
-    /// If the system has no timer to give.
+    /// If no timer can be created.
     pub(crate) async fn drive(&self, mut over: watch::Receiver<bool>) -> io::Result<()> {
-        let (mut alarm, never) = (Alarm::new()?, Stop::default());
+        let (mut timer, never) = (Timer::new()?, StopHandle::default());
         while !*over.borrow_and_update() {
-            let next = self.wake(Instant::now());
+            let next = self.wake_due(Instant::now());
             tokio::select! {
-                rung = alarm.until(next, &never) => drop(rung?),
+                woken = timer.wait_until(next, &never) => drop(woken?),
                 () = self.changed.notified() => {}
                 changed = over.changed() => if changed.is_err() { break },
             }
         }
         self.over.set(true);
-        // Dropping the bells tells that nobody will ring.
+        // Dropping the senders ends the waits with `false`.
         self.waiting.borrow_mut().clear();
         Ok(())
     }
 
-    /// Wakes all who are due; returns when the next one is.
-    fn wake(&self, now: Instant) -> Instant {
+    /// Wakes all waiters that are due. Returns the deadline of the next one.
+    fn wake_due(&self, now: Instant) -> Instant {
         let mut waiting = self.waiting.borrow_mut();
         while let Some(Reverse(first)) = waiting.peek() {
             if first.due > now {
                 return first.due;
             }
             if let Some(Reverse(due)) = waiting.pop() {
-                // Nobody is there any more if the wait was given up.
-                let _ = due.ring.send(());
+                // An error means that the wait was cancelled.
+                let _ = due.wake.send(());
             }
         }
         now + FAR
     }
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for Waiter {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for Waiter {}
 
-impl PartialOrd for Waiting {
+impl PartialOrd for Waiter {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for Waiter {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.due.cmp(&other.due).then(self.number.cmp(&other.number))
     }
@@ -115,16 +115,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn they_wake_in_the_order_of_their_times_and_never_early() {
-        let pauses = Rc::new(Pauses::default());
+    async fn waiters_wake_in_the_order_of_their_deadlines_and_never_early() {
+        let timers = Rc::new(TimerQueue::default());
         let (over, heard) = watch::channel(false);
         let woken = RefCell::new(Vec::new());
-        let begun = Instant::now();
+        let started = Instant::now();
         let wait = |ms: u64| {
-            let (pauses, woken) = (&pauses, &woken);
+            let (timers, woken) = (&timers, &woken);
             async move {
-                assert!(pauses.until(begun + Duration::from_millis(ms)).await);
-                assert!(begun.elapsed() >= Duration::from_millis(ms));
+                assert!(timers.wait_until(started + Duration::from_millis(ms)).await);
+                assert!(started.elapsed() >= Duration::from_millis(ms));
                 woken.borrow_mut().push(ms);
             }
         };
@@ -132,25 +132,25 @@ mod tests {
             tokio::join!(wait(30), wait(10), wait(20), wait(0));
             over.send_replace(true);
         };
-        let (driven, ()) = tokio::join!(pauses.drive(heard), users);
+        let (driven, ()) = tokio::join!(timers.drive(heard), users);
         driven.unwrap();
         assert_eq!(*woken.borrow(), [0, 10, 20, 30]);
     }
 
     #[tokio::test]
-    async fn the_end_of_the_run_ends_every_wait() {
-        let pauses = Pauses::default();
+    async fn the_end_of_the_run_ends_all_waits() {
+        let timers = TimerQueue::default();
         let (over, heard) = watch::channel(false);
         let far = Instant::now() + FAR;
         let users = async {
-            let (one, two, ()) = tokio::join!(pauses.until(far), pauses.until(far), async {
+            let (one, two, ()) = tokio::join!(timers.wait_until(far), timers.wait_until(far), async {
                 over.send_replace(true);
             });
             (one, two)
         };
-        let (driven, waited) = tokio::join!(pauses.drive(heard), users);
+        let (driven, waited) = tokio::join!(timers.drive(heard), users);
         driven.unwrap();
         assert_eq!(waited, (false, false));
-        assert!(!pauses.until(Instant::now()).await);
+        assert!(!timers.wait_until(Instant::now()).await);
     }
 }

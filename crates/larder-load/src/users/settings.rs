@@ -1,37 +1,36 @@
-//! Where a script is acted out, and how pages are fetched there.
+//! Settings of simulated users: the server, and how pages are fetched.
 
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::client::line::Way;
-use crate::limits::make_room;
-use crate::plan::{CONNECTIONS_MAX, Method, PlanError, Stop, THREADS_MAX, TIMEOUT_MAX, request_tail};
+use crate::client::slot::RequestSettings;
+use crate::file_limit::raise_file_limit;
+use crate::plan::{CONNECTIONS_MAX, Method, PlanError, StopHandle, THREADS_MAX, TIMEOUT_MAX, request_tail};
 use crate::run::LoadError;
 use crate::script::Script;
 
-/// Most connections of one user at a time.
+/// Maximum concurrent connections of a user.
 pub const PARALLEL_MAX: u32 = 64;
-/// Largest factor on pauses.
+/// Maximum factor on pauses.
 pub const TIME_SCALE_MAX: f64 = 1_000.0;
 
-/// For how long a user keeps a connection.
+/// How long a user keeps a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
-    /// For one request, as HTTP/1.0: `Connection: close` is sent.
+pub enum ConnectionLifetime {
+    /// For one request, as in HTTP/1.0; requests have `Connection: close`.
     Request,
-    /// For one page, as a server that gives up idle connections soon makes it.
+    /// For one page, as with a server that soon closes idle connections.
     #[default]
     Page,
-    /// For the whole visit, pauses included.
+    /// For the whole visit, including pauses.
     Visit,
 }
 
-impl Keep {
-    /// Every choice.
+impl ConnectionLifetime {
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Request, Self::Page, Self::Visit];
 
-    /// Its name in files and arguments.
+    /// The value's name in files and arguments.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Request => "request",
@@ -41,7 +40,7 @@ impl Keep {
     }
 }
 
-impl std::str::FromStr for Keep {
+impl std::str::FromStr for ConnectionLifetime {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -50,56 +49,56 @@ impl std::str::FromStr for Keep {
     }
 }
 
-/// Where a script is acted out, and how.
+/// The server, and how users fetch pages from it.
 #[derive(Clone, Debug)]
-pub struct Stage {
-    /// Where to connect to.
+pub struct UserSettings {
+    /// The server's address.
     pub address: SocketAddr,
     /// The `Host` header.
     pub host: String,
-    /// Further request headers.
+    /// Additional request headers.
     pub headers: Vec<(String, String)>,
-    /// Most connections of one user at a time, 1..=[`PARALLEL_MAX`]. Default 2 (RFC 2616 section 8.1.4).
+    /// Maximum concurrent connections of a user, 1..=[`PARALLEL_MAX`]. Default 2 (RFC 2616 section 8.1.4).
     pub parallel: u32,
-    /// For how long a user keeps a connection.
-    pub keep: Keep,
-    /// Limit for one request, connecting included; above 0, up to an hour. Default 30 s.
+    /// How long a user keeps a connection.
+    pub keep: ConnectionLifetime,
+    /// Timeout of a request, including the time to connect; above 0, up to an hour. Default 30 s.
     pub timeout: Duration,
-    /// Factor on the script's pauses, 0 to [`TIME_SCALE_MAX`]. Default 1. Times at which open users begin stay.
+    /// Factor on the script's pauses, 0 to [`TIME_SCALE_MAX`]. Default 1. It does not change arrival times.
     pub time_scale: f64,
-    /// Threads that drive the users, 1 to 256. Default 1.
+    /// User threads, 1 to 256. Default 1.
     pub threads: u32,
-    /// Whether a document of another size than the script's is a fault. Default true.
+    /// Whether a document whose size differs from the script is a fault. Default true.
     pub check_sizes: bool,
-    /// How many nodes are expected to answer; see [`crate::Plan::nodes_expected`].
+    /// Number of nodes expected to reply; see [`crate::Plan::nodes_expected`].
     pub nodes_expected: Option<u32>,
-    /// Length of a row of the timeline, at least 1 ms; doubles when the run outgrows it. Default 1 s.
+    /// Initial interval of the timeline, at least 1 ms. It doubles when the number of rows reaches its limit. Default 1 s.
     pub timeline_interval: Duration,
     /// Ends the run early.
-    pub stop: Stop,
+    pub stop: StopHandle,
 }
 
-impl Stage {
-    /// The defaults at a server.
+impl UserSettings {
+    /// The default settings for a server.
     pub fn new(address: SocketAddr, host: &str) -> Self {
         Self {
             address,
             host: host.to_owned(),
             headers: Vec::new(),
             parallel: 2,
-            keep: Keep::default(),
+            keep: ConnectionLifetime::default(),
             timeout: Duration::from_secs(30),
             time_scale: 1.0,
             threads: 1,
             check_sizes: true,
             nodes_expected: None,
             timeline_interval: Duration::from_secs(1),
-            stop: Stop::default(),
+            stop: StopHandle::default(),
         }
     }
 
-    /// Checks everything for at most `users` users at a time, and makes room for their connections.
-    pub(crate) fn job(&self, script: &Script, users: u32) -> Result<Job, LoadError> {
+    /// Checks the settings for at most `users` concurrent users, and raises the limit on open files for their connections.
+    pub(crate) fn check(&self, script: &Script, users: u32) -> Result<CheckedSettings, LoadError> {
         let limit = |what, value: u64, max: u64| {
             if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Limit { what, value, max }) }
         };
@@ -113,12 +112,17 @@ impl Stage {
         let connections = u64::from(users) * u64::from(self.parallel);
         limit("users times connections of a user", connections, u64::from(CONNECTIONS_MAX))?;
         let connections_max = u32::try_from(connections).unwrap_or(CONNECTIONS_MAX);
-        make_room(connections_max)?;
-        let keep = self.keep != Keep::Request;
-        Ok(Job {
+        raise_file_limit(connections_max)?;
+        let keep_alive = self.keep != ConnectionLifetime::Request;
+        Ok(CheckedSettings {
             script: script.clone(),
-            way: Way { address: self.address, method: Method::Get, timeout: self.timeout, keep },
-            tail: request_tail(&self.host, &self.headers, !keep)?,
+            request: RequestSettings {
+                address: self.address,
+                method: Method::Get,
+                timeout: self.timeout,
+                keep_alive,
+            },
+            tail: request_tail(&self.host, &self.headers, !keep_alive)?,
             host: self.host.clone(),
             parallel: self.parallel as usize,
             connections_max,
@@ -133,38 +137,33 @@ impl Stage {
     }
 }
 
-/// A stage that was checked, and its script.
+/// Checked settings, with the script.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct CheckedSettings {
     pub(crate) script: Script,
-    pub(crate) way: Way,
-    /// All of a request's head that follows the target.
+    pub(crate) request: RequestSettings,
+    /// The part of a request's head that follows the target.
     pub(crate) tail: Vec<u8>,
     pub(crate) host: String,
     pub(crate) parallel: usize,
     pub(crate) connections_max: u32,
-    pub(crate) keep: Keep,
+    pub(crate) keep: ConnectionLifetime,
     pub(crate) time_scale: f64,
     pub(crate) threads: u32,
     pub(crate) check_sizes: bool,
     pub(crate) nodes_expected: Option<u32>,
     pub(crate) timeline_interval: Duration,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopHandle,
 }
 
-impl Job {
-    /// Says plainly that there is no server, where a run would only count faults.
+impl CheckedSettings {
+    /// Checks that the server accepts connections.
     pub(crate) async fn probe(&self) -> Result<(), LoadError> {
-        crate::run::probe(self.way.address, self.way.timeout).await
+        crate::run::probe(self.request.address, self.request.timeout).await
     }
 
-    /// A pause as this stage has it.
+    /// Applies the time scale to a pause.
     pub(crate) fn scaled(&self, pause: Duration) -> Duration {
         Duration::try_from_secs_f64(pause.as_secs_f64() * self.time_scale).unwrap_or(Duration::MAX)
     }
-}
-
-/// The system refused something.
-pub(crate) fn system(error: io::Error) -> LoadError {
-    LoadError::System(error)
 }

@@ -1,24 +1,24 @@
-//! Waiting for a point in time, to some ten microseconds.
+//! A timer with a precision of about ten microseconds.
 //!
-//! The runtime's own timers have a grain of a millisecond and round up, which would make every request of a schedule
-//! late. On Linux this is a timerfd (timerfd_create(2)) in the runtime's poll set; elsewhere the runtime's timer.
+//! The runtime's timers have a resolution of a millisecond and round up, so that every scheduled request would be late. On
+//! Linux this timer is a timerfd (timerfd_create(2)) in the runtime's poll set, elsewhere the runtime's timer.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::plan::Stop;
+use crate::plan::StopHandle;
 
-/// Longest sleep before the stop switch is looked at again.
-const LOOK: Duration = Duration::from_millis(100);
+/// Longest sleep before the stop handle is checked again.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A timer.
+/// A high-resolution timer.
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct Timer {
     #[cfg(target_os = "linux")]
     timer: tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>,
 }
 
-impl Alarm {
+impl Timer {
     #[cfg(target_os = "linux")]
     pub(crate) fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
@@ -37,16 +37,16 @@ impl Alarm {
         Ok(Self {})
     }
 
-    /// Waits until `due`, or until `stop`. Whether there was anything to wait for.
-    pub(crate) async fn until(&mut self, due: Instant, stop: &Stop) -> io::Result<bool> {
+    /// Waits until `due`, or until `stop`. Returns whether it had to wait.
+    pub(crate) async fn wait_until(&mut self, due: Instant, stop: &StopHandle) -> io::Result<bool> {
         let mut waited = false;
         loop {
             let left = due.saturating_duration_since(Instant::now());
-            if left.is_zero() || stop.stopped() {
+            if left.is_zero() || stop.is_stopped() {
                 return Ok(waited);
             }
             waited = true;
-            self.sleep(left.min(LOOK)).await?;
+            self.sleep(left.min(STOP_POLL_INTERVAL)).await?;
         }
     }
 
@@ -54,10 +54,10 @@ impl Alarm {
     async fn sleep(&mut self, span: Duration) -> io::Result<()> {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // At most LOOK: the conversion cannot fail.
+        // `span` is at most `STOP_POLL_INTERVAL`, so the conversion cannot fail.
         let value = Timespec::try_from(span).unwrap_or(zero);
         let once = Itimerspec { it_interval: zero, it_value: value };
-        // Setting a timer also forgets that it had fired, so that its count need not be read.
+        // Setting the timer resets its expiration count, so the count need not be read.
         timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once)?;
         self.timer.readable().await?.clear_ready();
         Ok(())
@@ -75,21 +75,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_never_rings_early() {
-        let mut alarm = Alarm::new().unwrap();
+    async fn it_never_fires_early() {
+        let mut timer = Timer::new().unwrap();
         for micros in [0, 1, 50, 700, 3_000] {
             let due = Instant::now() + Duration::from_micros(micros);
-            alarm.until(due, &Stop::default()).await.unwrap();
+            timer.wait_until(due, &StopHandle::default()).await.unwrap();
             assert!(Instant::now() >= due);
         }
     }
 
     #[tokio::test]
     async fn a_stop_ends_the_wait() {
-        let mut alarm = Alarm::new().unwrap();
-        let stop = Stop::default();
+        let mut timer = Timer::new().unwrap();
+        let stop = StopHandle::default();
         stop.stop();
         let far = Instant::now() + Duration::from_secs(3_600);
-        assert!(!alarm.until(far, &stop).await.unwrap());
+        assert!(!timer.wait_until(far, &stop).await.unwrap());
     }
 }

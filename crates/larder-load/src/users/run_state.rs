@@ -1,4 +1,4 @@
-//! What all users of a run share: its clock, the marks of its window, and counts.
+//! State that all users of a run share: the clock, the bounds of the measured window, and counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use tokio::sync::watch;
 
 /// Shared by the threads of a run.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct UserRunState {
     start: Instant,
-    /// Nanoseconds from the start. Pages due from here on count; `u64::MAX`: not known yet.
+    /// Start of the window, in nanoseconds from the start of the run; `u64::MAX` if unknown. Pages due before are not counted.
     measured_from: AtomicU64,
-    /// No page begins from here on; `u64::MAX`: not known yet.
+    /// End of the window, in nanoseconds from the start of the run; `u64::MAX` if unknown. No page starts after it.
     until: AtomicU64,
     next_visit: AtomicU64,
     finished: AtomicU64,
@@ -21,7 +21,7 @@ pub(crate) struct Board {
     over: watch::Sender<bool>,
 }
 
-impl Board {
+impl UserRunState {
     pub(crate) fn new(start: Instant, measured_from: Duration, until: Option<Duration>) -> Self {
         Self {
             start,
@@ -45,19 +45,19 @@ impl Board {
         self.start.elapsed()
     }
 
-    /// Pages due from now on count, and none begins after `until`.
-    pub(crate) fn measure(&self, from: Duration, until: Duration) {
+    /// Sets the bounds of the window.
+    pub(crate) fn set_window(&self, from: Duration, until: Duration) {
         self.until.store(nanos(until), Ordering::Relaxed);
         self.measured_from.store(nanos(from), Ordering::Relaxed);
     }
 
-    /// No page begins any more; those who pause leave. The window ends now at the latest.
+    /// Ends the run: no further page starts, users who pause leave, and the window ends now at the latest.
     pub(crate) fn end(&self) {
         self.until.fetch_min(nanos(self.now()), Ordering::Relaxed);
         self.over.send_replace(true);
     }
 
-    /// Becomes true when the run is over.
+    /// A receiver whose value becomes true when the run is over.
     pub(crate) fn over(&self) -> watch::Receiver<bool> {
         self.over.subscribe()
     }
@@ -70,16 +70,17 @@ impl Board {
         Duration::from_nanos(self.until.load(Ordering::Relaxed))
     }
 
-    /// Whether `at` lies in the window.
+    /// Whether `at` lies within the window.
     pub(crate) fn in_window(&self, at: Duration) -> bool {
         at >= self.measured_from() && at < self.until()
     }
 
-    /// The number of a visit that nobody has begun yet.
+    /// Returns the number of the next visit.
     pub(crate) fn claim_visit(&self) -> u64 {
         self.next_visit.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Counts a finished request.
     pub(crate) fn count(&self, ok: bool) {
         self.finished.fetch_add(1, Ordering::Relaxed);
         if !ok {
@@ -87,26 +88,26 @@ impl Board {
         }
     }
 
-    /// Requests finished, and how many of them failed.
+    /// Numbers of finished requests and of failed requests.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.finished.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn come(&self) {
+    pub(crate) fn user_arrived(&self) {
         let users = self.users.fetch_add(1, Ordering::Relaxed) + 1;
         self.users_max.fetch_max(users, Ordering::Relaxed);
     }
 
-    pub(crate) fn leave(&self) {
+    pub(crate) fn user_left(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Users there now.
+    /// Current number of users.
     pub(crate) fn users(&self) -> u64 {
         self.users.load(Ordering::Relaxed)
     }
 
-    /// Most users there at once.
+    /// Maximum number of concurrent users so far.
     pub(crate) fn users_max(&self) -> u64 {
         self.users_max.load(Ordering::Relaxed)
     }
