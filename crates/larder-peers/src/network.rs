@@ -1,7 +1,7 @@
 //! The handle of a member to the network: start, send, forward, leave.
 
 use crate::acceptor::{Acceptor, Phase, Service};
-use crate::config::{ConfigError, LinksConfig, PeersConfig};
+use crate::config::{ConfigError, PeersConfig};
 use crate::control_links::{InboundLinks, LinkEvent, MemberTable, OutboundLinks, SendError};
 use crate::counters::Counters;
 use crate::data_links::{BodyError, DataLinks, ForwardError, ReplyBody};
@@ -82,9 +82,7 @@ impl Network {
         if address.port() == 0 {
             address.set_port(local_addr.port());
         }
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let incarnation = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-        let local = Arc::new(LocalMember::new(config.name.clone(), incarnation));
+        let local = Arc::new(LocalMember::new(config.name.clone(), new_incarnation()));
         let counters = Arc::<Counters>::default();
         let keyring = Keyring::new(config.secrets.clone(), Arc::clone(&counters));
         #[cfg(test)]
@@ -127,7 +125,6 @@ impl Network {
         };
         let acceptor_task = tokio::spawn(acceptor.run(listener));
         let apply = apply_changes(changes, link_events, table, Arc::clone(&links), Arc::clone(&outbound));
-        let LinksConfig { drain_timeout, .. } = config.links;
         let network = Self {
             local_addr,
             local,
@@ -137,7 +134,7 @@ impl Network {
             counters,
             keyring,
             phase,
-            drain_timeout,
+            drain_timeout: config.links.drain_timeout,
             changes_task: tokio::spawn(apply).abort_handle(),
             acceptor_task: tokio::sync::Mutex::new(Some(acceptor_task)),
             #[cfg(test)]
@@ -249,6 +246,12 @@ impl Drop for Network {
             acceptor.abort();
         }
     }
+}
+
+/// Returns the incarnation of a process that starts now.
+fn new_incarnation() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Binds TCP and UDP to the same port.

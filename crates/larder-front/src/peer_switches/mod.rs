@@ -225,7 +225,7 @@ fn happen(
             (None, _) => {}
         },
         Some(Event::LinkDown(peer, LinkDirection::Outbound)) => {
-            _ = known(names, &peer.name).inspect(|name| machine.down(name))
+            _ = known(names, &peer.name).inspect(|name| machine.down(name));
         }
         // The machine forgets the load of the peer after a while without messages.
         Some(Event::LinkDown(_, LinkDirection::Inbound)) => {}

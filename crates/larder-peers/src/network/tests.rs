@@ -52,11 +52,11 @@ pub(crate) async fn until_up(events: &mut Events, with: &str) {
     let mut up = [false; 2];
     while up != [true; 2] {
         match next(events).await {
-            Event::LinkUp(peer, way) if peer.name.as_str() == with => {
-                up[usize::from(way == LinkDirection::Outbound)] = true
+            Event::LinkUp(peer, direction) if peer.name.as_str() == with => {
+                up[usize::from(direction == LinkDirection::Outbound)] = true;
             }
-            Event::LinkDown(peer, way) if peer.name.as_str() == with => {
-                up[usize::from(way == LinkDirection::Outbound)] = false
+            Event::LinkDown(peer, direction) if peer.name.as_str() == with => {
+                up[usize::from(direction == LinkDirection::Outbound)] = false;
             }
             _ => {}
         }
@@ -169,18 +169,18 @@ async fn a_restarted_member_is_another_process() {
     drop((b, from_b));
     let (again, mut from_again) = start("b", &[a.local_addr()]).await;
     tokio::join!(until_up(&mut from_again, "a"), async {
-        let mut active_members = Vec::new();
-        while active_members.len() < 2 {
+        let mut incarnations = Vec::new();
+        while incarnations.len() < 2 {
             match next(&mut from_a).await {
                 Event::Left(member, LeaveReason::Lost | LeaveReason::Replaced) => {
-                    active_members.push(member.incarnation)
+                    incarnations.push(member.incarnation);
                 }
-                Event::Joined(member) => active_members.push(member.incarnation),
-                Event::LinkDown(peer, _) => assert_eq!((peer.incarnation, active_members.len()), (before, 0)),
+                Event::Joined(member) => incarnations.push(member.incarnation),
+                Event::LinkDown(peer, _) => assert_eq!((peer.incarnation, incarnations.len()), (before, 0)),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(active_members, [before, again.incarnation()]);
+        assert_eq!(incarnations, [before, again.incarnation()]);
         until_up(&mut from_a, "b").await;
     });
     a.send(&name("b"), Bytes::from_static(b"welcome")).expect("sent");
