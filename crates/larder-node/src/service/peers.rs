@@ -113,8 +113,9 @@ impl PeerService {
         if let Some(name) = name {
             serviced.at = Some(node);
             let standing = || shared.standing();
-            let limits = &self.terms.load().limits;
-            let departs = cooperation.departs(&name, parts, target, (standing, bound), limits);
+            // The terms are not held while the peer is waited for.
+            let departs =
+                cooperation.departs(&name, parts, target, (standing, bound), &self.terms.load().limits);
             if let Some((flow, head)) = departs {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
