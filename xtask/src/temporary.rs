@@ -1,6 +1,5 @@
-//! Temporary directories.
+//! Temporary directories. They lie in the target directory, so that `make clean` removes those of interrupted runs.
 
-use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::failure::{Failure, Result};
+use crate::files::make_directory;
+use crate::toolchain::target_directory;
 
 /// A new directory that only this user may enter. It is removed when the value goes.
 #[derive(Debug)]
@@ -15,9 +16,11 @@ pub(crate) struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {
     pub(crate) fn new() -> Result<TemporaryDirectory> {
+        let parent = target_directory().join("tmp");
+        make_directory(&parent)?;
         // Names of processes that were killed may be taken.
         for number in 0..1_000 {
-            let path = env::temp_dir().join(format!("larder-xtask-{}-{number}", process::id()));
+            let path = parent.join(format!("xtask-{}-{number}", process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(TemporaryDirectory(path)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
