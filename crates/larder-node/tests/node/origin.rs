@@ -223,17 +223,13 @@ async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
     assert_eq!((stale.status, &stale.body[..]), (200, &b"old"[..]));
     assert_eq!(stale.cache_status(), "n; fwd=stale; fwd-status=503; detail=stale-if-error");
     drop(stub);
-    // Its listening socket is gone when its task is.
+    // The tasks of the origin end one after the other: first its kept connection may answer or break, then its socket is gone.
     let gone = async {
-        loop {
-            let reply = client.get("/y").await;
-            if reply.status == 502 {
-                return reply;
-            }
-        }
+        while client.get("/y").await.cache_status()
+            != "n; fwd=uri-miss; fwd-status=502; detail=origin-connect"
+        {}
     };
-    let reply = tokio::time::timeout(PATIENCE, gone).await.expect("the origin goes");
-    assert!(reply.cache_status().starts_with("n; fwd=uri-miss; fwd-status=502; detail=origin-c"));
+    tokio::time::timeout(PATIENCE, gone).await.expect("the origin goes");
     assert_eq!(client.get("/kept").await.cache_status(), "n; fwd=stale; detail=stale-if-error");
 }
 

@@ -86,9 +86,10 @@ async fn a_silent_origin_costs_its_time_once_and_all_of_them_a_bounded_time() {
     let hold = Arc::clone(&gate);
     let silent = Stub::start(move |_| Answer::new(200, NOT_KEPT, "late").after(&hold)).await;
     let backup = works("b").await;
+    // Long enough for the backup to answer in time on a busy machine.
     let quick = |origin: &mut OriginConfig, _: &mut Failover| {
-        origin.head_timeout = Duration::from_millis(100);
-        origin.connect_timeout = Duration::from_millis(100);
+        origin.head_timeout = Duration::from_millis(500);
+        origin.connect_timeout = Duration::from_millis(500);
     };
     let node = before(&[silent.url(), backup.url()], quick).await;
     for _ in 0..5 {
