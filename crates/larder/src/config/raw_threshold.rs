@@ -1,6 +1,5 @@
 //! Thresholds as written: given, learned, or found by a rule.
 
-use larder_core::Settings;
 use larder_core::policy::lard_cost::{CostSettings, MissCost};
 use larder_core::policy::thresholds::Training;
 use schemars::JsonSchema;
