@@ -1,10 +1,10 @@
 //! The protocol by which switches and nodes hand off TCP connections.
 //!
-//! - [`channel`] carries messages between a switch and a node: Noise, keys, message formats.
-//! - [`agent`] is the node's side: it accepts switches, and has the kernel do what they ask for.
+//! - [`channel`] carries messages between a switch and a node: Noise encryption, keys, message formats.
+//! - [`agent`] is the node's side. It accepts switches and carries out their requests in the kernel.
 //!
-//! `larder-kernel` does the work in the kernel. The agent reaches it by the trait [`agent::Forwarding`], so that tests run
-//! the agent without the kernel's programs; [`agent::Host`] is the implementation on this machine.
+//! `larder-kernel` does the work in the kernel. The agent uses it through the trait [`agent::NodeKernel`], so that
+//! tests can run the agent with a fake kernel. [`agent::LinuxKernel`] is the real implementation.
 
 pub mod agent;
 pub mod channel;

@@ -1,14 +1,14 @@
-//! The agent with this machine's kernel, in network namespaces: a connection leaves its socket, waits with its early
-//! packets, and lives on in another, told and handed over through the control channel.
+//! The agent with this machine's kernel, in network namespaces. A connection leaves its socket, its early packets are
+//! held, and it continues in another socket; the handoff goes through the control channel.
 
 #![expect(clippy::panic, reason = "a failing helper fails its test")]
 
-use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored, Sockets};
+use larder_handoff::agent::{Agent, AgentConfig, LinuxKernel, NodeKernel, RestoredConnection, RestoredSink};
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{Event, NodeChannel, Peer, What};
+use larder_handoff::channel::client::{ChannelEvent, EventKind, NodeAddress, NodeChannel};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{
-    Blob, Connection, FromNode, Handoff, Hello, Keys, Service, ToNode, Welcome,
+    Blob, Connection, CookieKeys, FromNode, Handoff, Hello, Service, ToNode, Welcome,
 };
 use larder_kernel::CookieKey;
 use larder_kernel::guard;
@@ -23,10 +23,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-const HANGS: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const SERVER: &str = "10.77.0.2:80";
 
-/// Two hosts and a wire.
+/// Creates two hosts with a link between them.
 fn hosts() -> Result<(Namespace, Namespace), NetnsError> {
     let (client, node) = (Namespace::new("client")?, Namespace::new("node")?);
     veth((&client, INTERFACE), (&node, INTERFACE))?;
@@ -35,17 +35,17 @@ fn hosts() -> Result<(Namespace, Namespace), NetnsError> {
     Ok((client, node))
 }
 
-fn on_a_runtime<T>(work: impl Future<Output = T>) -> T {
+fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(work)
 }
 
-/// The front-end's and the node's programs on one host: enough for all but forwarding.
+/// The programs of switch and node on one host, which suffices for everything but forwarding.
 struct Node {
     agent: Agent,
     channel: NodeChannel,
-    events: mpsc::Receiver<Event>,
-    sockets: mpsc::Receiver<Restored>,
+    events: mpsc::Receiver<ChannelEvent>,
+    sockets: mpsc::Receiver<RestoredConnection>,
 }
 
 impl Node {
@@ -54,7 +54,8 @@ impl Node {
         let (node, switch) = (identity(), identity());
         let address: SocketAddr = SERVER.parse().expect("an address");
         let name = format!("agent-{}", std::process::id());
-        let host: Arc<dyn Forwarding> = Arc::new(Host::start(&name, INTERFACE, true).expect("programs"));
+        let host: Arc<dyn NodeKernel> =
+            Arc::new(LinuxKernel::start(&name, INTERFACE, true).expect("programs"));
         let config = AgentConfig {
             name: "a".to_owned(),
             listen: "127.0.0.1:0".parse().expect("an address"),
@@ -66,76 +67,77 @@ impl Node {
             timing: Timing::default(),
         };
         let (sockets_in, sockets) = mpsc::channel(4);
-        let agent = Agent::start(config, Some(host), Some(Sockets::new(sockets_in))).await.expect("started");
-        let keys = Keys::new([CookieKey([1, 2]), CookieKey([3, 4])], 0);
+        let agent =
+            Agent::start(config, Some(host), Some(RestoredSink::new(sockets_in))).await.expect("started");
+        let keys = CookieKeys::new([CookieKey([1, 2]), CookieKey([3, 4])], 0);
         let services = vec![Service { id: 6, address, cookie: false, stash: true, grace: false }];
         let hello = Hello { name: "front".to_owned(), tag: 5, keys, services, tunnel: None };
         let (sink, events) = mpsc::channel(64);
-        let peer = Peer { node: 0, address: agent.address(), key: node.public() };
+        let peer = NodeAddress { node: 0, address: agent.address(), key: node.public() };
         let channel = NodeChannel::start(peer, switch, hello, Timing::default(), sink);
         Self { agent, channel, events, sockets }
     }
 
-    async fn next(&mut self) -> What {
-        timeout(HANGS, self.events.recv()).await.expect("in time").expect("an event").what
+    async fn next(&mut self) -> EventKind {
+        timeout(TIMEOUT, self.events.recv()).await.expect("in time").expect("an event").kind
     }
 
     async fn welcome(&mut self) -> Welcome {
         match self.next().await {
-            What::Up(welcome) => *welcome,
-            other => panic!("must be up first: {other:?}"),
+            EventKind::Up(welcome) => *welcome,
+            other => panic!("expected Up first: {other:?}"),
         }
     }
 
-    /// The next message that neither reports load nor lists connections.
-    async fn heard(&mut self) -> FromNode {
+    /// Returns the next message that is neither a load report nor a listing.
+    async fn next_message(&mut self) -> FromNode {
         loop {
             match self.next().await {
-                What::Message(FromNode::Load(_) | FromNode::Live(_)) => {}
-                What::Message(message) => return message,
-                other => panic!("must be a message: {other:?}"),
+                EventKind::Message(FromNode::Load(_) | FromNode::Connections(_)) => {}
+                EventKind::Message(message) => return message,
+                other => panic!("expected a message: {other:?}"),
             }
         }
     }
 }
 
 #[test]
-fn a_connection_moves_through_the_agent_with_what_came_early() {
+fn a_handoff_through_the_agent_delivers_early_packets() {
     let Some((client, node)) = or_skip(hosts()) else { return };
     let listener = node.run(|| TcpListener::bind(SERVER)).expect("entered").expect("listens");
-    let connect = || TcpStream::connect_timeout(&SERVER.parse().expect("an address"), HANGS);
+    let connect = || TcpStream::connect_timeout(&SERVER.parse().expect("an address"), TIMEOUT);
     let mut near = client.run(connect).expect("entered").expect("connected");
-    near.set_read_timeout(Some(HANGS)).expect("set");
+    near.set_read_timeout(Some(TIMEOUT)).expect("set");
     let (mut far, from) = listener.accept().expect("accepted");
     near.write_all(b"one ").expect("sent");
     let mut request = [0; 4];
     far.read_exact(&mut request).expect("read");
     let moving = || {
-        on_a_runtime(async {
+        block_on(async {
             let mut node = Node::start().await;
             let welcome = node.welcome().await;
             assert_eq!((welcome.cookie, welcome.repair), (guard::accepts_cookies(), true));
             assert!(welcome.mac.is_some() && welcome.mtu == 1_500, "{welcome:?}");
-            assert_eq!((&welcome.accepted.services[..], welcome.accepted.tag), (&[6][..], true));
+            assert_eq!((&welcome.settings.services[..], welcome.settings.tag), (&[6][..], true));
 
             let state =
                 checkpoint(far.as_fd(), &Mends::default()).expect("frozen").encode().expect("a frame");
             close_silently(OwnedFd::from(far)).expect("closed");
-            // Nobody's for now: without a stash the client would get a reset.
+            // The connection has no socket now. Without the stash the client would get a reset.
             near.write_all(b"two ").expect("sent");
             let connection = Connection { client: from, service: 6 };
             let (checkpoint, request) = (Blob(state), Blob(request.to_vec()));
             node.channel
                 .send(&ToNode::Handoff(Handoff { id: 9, connection, first_seq: 0, checkpoint, request }))
                 .expect("room");
-            assert_eq!(node.heard().await, FromNode::Restored { ids: vec![9] });
-            let restored = timeout(HANGS, node.sockets.recv()).await.expect("in time").expect("a socket");
-            assert_eq!((restored.client, &restored.first[..]), (from, &b"one "[..]));
+            assert_eq!(node.next_message().await, FromNode::Restored { ids: vec![9] });
+            let restored = timeout(TIMEOUT, node.sockets.recv()).await.expect("in time").expect("a socket");
+            assert_eq!((restored.client, &restored.received[..]), (from, &b"one "[..]));
             let mut again = TcpStream::from(restored.socket);
             again.set_nonblocking(false).expect("set");
-            again.set_read_timeout(Some(HANGS)).expect("set");
+            again.set_read_timeout(Some(TIMEOUT)).expect("set");
             let mut rest = [0; 4];
-            again.read_exact(&mut rest).expect("what came early");
+            again.read_exact(&mut rest).expect("the early packets");
             assert_eq!(&rest, b"two ");
             again.write_all(b"answer").expect("sent");
             let mut answer = [0; 6];
@@ -143,7 +145,9 @@ fn a_connection_moves_through_the_agent_with_what_came_early() {
             assert_eq!(&answer, b"answer");
 
             drop((again, near));
-            let FromNode::Closed(closed) = node.heard().await else { panic!("must be an ended connection") };
+            let FromNode::Closed(closed) = node.next_message().await else {
+                panic!("expected a closed connection")
+            };
             assert_eq!(closed.iter().map(|one| one.connection).collect::<Vec<_>>(), [connection]);
             node.agent.stop().await;
         });

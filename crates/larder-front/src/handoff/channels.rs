@@ -3,9 +3,9 @@
 use super::lock::lock;
 use larder_core::{NodeId, Time};
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError};
+use larder_handoff::channel::client::{ChannelEvent, ChannelState, NodeAddress, NodeChannel, SendError};
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_handoff::channel::message::{Hello, Keys, ToNode};
+use larder_handoff::channel::message::{CookieKeys, Hello, ToNode};
 use larder_kernel::guard::Tunnel;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -90,7 +90,7 @@ pub(super) struct Departure {
 pub(crate) struct NodeChannels {
     slots: Box<[ChannelSlot]>,
     identity: Option<Identity>,
-    sink: mpsc::Sender<Event>,
+    sink: mpsc::Sender<ChannelEvent>,
     hello: Mutex<Hello>,
     /// Sum of [`ChannelSlot::opened_seen`] over all nodes.
     opened_seen: AtomicU32,
@@ -102,7 +102,7 @@ impl NodeChannels {
         nodes_max: u16,
         identity: Option<Identity>,
         hello: Hello,
-    ) -> (Self, mpsc::Receiver<Event>) {
+    ) -> (Self, mpsc::Receiver<ChannelEvent>) {
         let (sink, events) = mpsc::channel(EVENTS_MAX);
         let channels = Self {
             slots: (0..nodes_max).map(|_| ChannelSlot::default()).collect(),
@@ -151,7 +151,7 @@ impl NodeChannels {
         let (channel, agent) = match state {
             ChannelState::Connecting => ("connecting".to_owned(), None),
             ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),
-            ChannelState::Waiting { why: reason, .. } => (format!("down: {reason}"), None),
+            ChannelState::Waiting { reason, .. } => (format!("down: {reason}"), None),
         };
         let NodeCapability { up, cookie, repair, linked, .. } = self.capability(node);
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
@@ -188,7 +188,7 @@ impl NodeChannels {
     /// of packets to the node.
     pub(crate) fn connect(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
         let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
-        let peer = Peer { node: node.0, address, key };
+        let peer = NodeAddress { node: node.0, address, key };
         let mut hello = lock(&self.hello).clone();
         (hello.tag, hello.tunnel) = (slot.tag.load(Relaxed), tunnel);
         let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
@@ -221,7 +221,7 @@ impl NodeChannels {
     }
 
     /// Sends the active keys to every node.
-    pub(crate) fn set_keys(&self, keys: Keys) {
+    pub(crate) fn set_keys(&self, keys: CookieKeys) {
         lock(&self.hello).keys = keys;
         self.slots.iter().for_each(|slot| {
             if let Some(channel) = &*lock(&slot.channel) {
@@ -271,7 +271,7 @@ impl NodeChannels {
     pub(crate) fn send_in_session(&self, node: NodeId, message: &ToNode) -> Result<(), SendError> {
         let slot = self.slot(node).ok_or(SendError::Down)?;
         let channel = lock(&slot.channel);
-        channel.as_ref().ok_or(SendError::Down)?.send_in(slot.session.load(Relaxed), message)
+        channel.as_ref().ok_or(SendError::Down)?.send_in_session(slot.session.load(Relaxed), message)
     }
 }
 

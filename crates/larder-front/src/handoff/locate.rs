@@ -6,8 +6,8 @@ use crate::target;
 use larder_core::rules::Headers;
 use larder_core::{NodeId, Request, TargetId};
 use larder_edge::Lookup;
+use larder_handoff::channel::holders::{HOLDERS_MAX, Holder, HolderQuery, HolderReply, RequestSummary};
 use larder_handoff::channel::message::ToNode;
-use larder_handoff::channel::whereabouts::{Asked, HOLDERS_MAX, Has, Holder, Where};
 use std::cell::Cell;
 
 /// Headers of a request whose fields are unknown. Records whether a rule has read one.
@@ -23,18 +23,19 @@ impl Headers for MissingHeaders {
 
 impl Edge {
     /// Answers a node's question about a target.
-    pub(super) fn answer_locate(&self, node: NodeId, question: &Where) {
-        let has = self.locate(node, question.id, &question.asked);
-        if let Err(error) = self.channels.send(node, &ToNode::Has(has)) {
+    pub(super) fn answer_locate(&self, node: NodeId, question: &HolderQuery) {
+        let has = self.locate(node, question.id, &question.request);
+        if let Err(error) = self.channels.send(node, &ToNode::Holders(has)) {
             tracing::debug!(%node, %error, "answer to a node's question not sent");
         }
     }
 
     /// Returns the nodes that have a request's target. A target without servers is placed, as its first request would
     /// be. Otherwise every node would fetch it for itself.
-    fn locate(&self, node: NodeId, id: u64, asked: &Asked) -> Has {
+    fn locate(&self, node: NodeId, id: u64, asked: &RequestSummary) -> HolderReply {
         let nodes = self.decider.dispatcher.nodes();
-        let mut has = Has { id, target: None, here: false, load: nodes.load(node), holders: Vec::new() };
+        let mut has =
+            HolderReply { id, target: None, is_holder: false, load: nodes.load(node), holders: Vec::new() };
         let missing = MissingHeaders::default();
         let head = target::rule_head(
             asked.method.as_bytes(),
@@ -56,7 +57,7 @@ impl Edge {
         }
         for server in servers {
             if server == node {
-                has.here = true;
+                has.is_holder = true;
             } else if has.holders.len() < HOLDERS_MAX
                 && nodes.is_open(server)
                 && let Some(entry) = self.decider.nodes.get(server)
@@ -96,8 +97,8 @@ mod tests {
     use super::*;
     use larder_edge::Fields as _;
 
-    fn asked(target: &str) -> Asked {
-        Asked { method: "GET".to_owned(), host: "h".to_owned(), target: target.to_owned() }
+    fn asked(target: &str) -> RequestSummary {
+        RequestSummary { method: "GET".to_owned(), host: "h".to_owned(), target: target.to_owned() }
     }
 
     #[tokio::test]
@@ -106,16 +107,19 @@ mod tests {
         let edge = &bench.edge;
         bench.punt(key(1), true, 1, GET);
         let all = [NodeId(0), NodeId(1)].map(|node| edge.locate(node, 2, &asked("/a")));
-        let (at, other) = if all[0].here { (0, 1) } else { (1, 0) };
-        assert!(all[at].here && all[at].holders.is_empty() && all[at].load == 1, "{all:?}");
+        let (at, other) = if all[0].is_holder { (0, 1) } else { (1, 0) };
+        assert!(all[at].is_holder && all[at].holders.is_empty() && all[at].load == 1, "{all:?}");
         let address = "127.0.0.1:9".parse().expect("an address");
         let holder = Holder { node: at as u16, address, load: 1 };
-        assert_eq!((all[other].here, &all[other].holders[..]), (false, &[holder][..]));
+        assert_eq!((all[other].is_holder, &all[other].holders[..]), (false, &[holder][..]));
         assert_eq!(all[0].target, all[1].target);
         // Mapped nowhere, it is placed, and stays where it is.
         let placed = [NodeId(0), NodeId(1), NodeId(0)].map(|node| edge.locate(node, 3, &asked("/b")));
-        assert_eq!((placed[0].here, placed[0].holders.len()), (placed[2].here, placed[2].holders.len()));
-        assert!(placed[0].here != placed[1].here, "{placed:?}");
+        assert_eq!(
+            (placed[0].is_holder, placed[0].holders.len()),
+            (placed[2].is_holder, placed[2].holders.len())
+        );
+        assert!(placed[0].is_holder != placed[1].is_holder, "{placed:?}");
         assert_eq!((placed[2].id, bench.load()), (3, 1), "and counts no load");
         edge.decider.dispatcher.fail(edge.decider.clock.now(), NodeId(at as u16), &mut Vec::new());
         let lost = edge.locate(NodeId(other as u16), 4, &asked("/a"));
@@ -129,7 +133,7 @@ mod tests {
         bench.punt(key(1), true, 1, GET);
         for node in [NodeId(0), NodeId(1)] {
             let has = bench.edge.locate(node, 1, &asked("/a"));
-            assert_eq!((has.target, has.here, has.holders.len()), (None, false, 0));
+            assert_eq!((has.target, has.is_holder, has.holders.len()), (None, false, 0));
         }
     }
 

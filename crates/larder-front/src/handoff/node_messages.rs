@@ -9,8 +9,10 @@ use super::parts::ConnectionState;
 use crate::node::NodeShutdown;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeState};
-use larder_handoff::channel::client::{Event, What};
-use larder_handoff::channel::message::{Accepted, FromNode, Handoff, Live, Socket, ToNode, Welcome};
+use larder_handoff::channel::client::{ChannelEvent, EventKind};
+use larder_handoff::channel::message::{
+    ConnectionId, ConnectionPage, FromNode, Handoff, SettingsStatus, ToNode, Welcome,
+};
 use larder_kernel::FlowKey;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,14 +20,16 @@ use tokio::sync::mpsc;
 
 impl Edge {
     /// Handles messages from nodes until the edge ends.
-    pub(super) async fn handle_node_messages(self: Arc<Self>, mut events: mpsc::Receiver<Event>) {
-        while let Some(Event { node, session, what }) = events.recv().await {
+    pub(super) async fn handle_node_messages(self: Arc<Self>, mut events: mpsc::Receiver<ChannelEvent>) {
+        while let Some(ChannelEvent { node, session, kind }) = events.recv().await {
             let node = NodeId(node);
-            match what {
-                What::Up(welcome) => self.node_up((node, session), welcome).await,
-                What::Down(error) => self.node_down(node, &error.to_string()),
-                What::Message(FromNode::Live(live)) => self.handle_connection_list(node, live).await,
-                What::Message(message) => self.handle_node_message(node, message),
+            match kind {
+                EventKind::Up(welcome) => self.node_up((node, session), welcome).await,
+                EventKind::Down(error) => self.node_down(node, &error.to_string()),
+                EventKind::Message(FromNode::Connections(live)) => {
+                    self.handle_connection_list(node, live).await
+                }
+                EventKind::Message(message) => self.handle_node_message(node, message),
             }
         }
     }
@@ -43,7 +47,7 @@ impl Edge {
         self.handle_input(Input::Up { node });
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
-        self.update_capability(node, &welcome.accepted);
+        self.update_capability(node, &welcome.settings);
         self.set_shutdown(node, |_| NodeShutdown::None);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
@@ -54,7 +58,7 @@ impl Edge {
             linked,
             "control channel: up"
         );
-        if !welcome.accepted.keys {
+        if !welcome.settings.keys {
             tracing::error!(
                 node = name.as_deref(),
                 "handoff off for the node: it accepts the cookies of another switch, set the same `secret` on all switches of a node"
@@ -68,10 +72,10 @@ impl Edge {
 
     /// Records whether a node has accepted the latest settings. If it has, it takes connections by every mechanism of
     /// its host.
-    pub(super) fn update_capability(&self, node: NodeId, accepted: &Accepted) {
+    pub(super) fn update_capability(&self, node: NodeId, accepted: &SettingsStatus) {
         let Some(slot) = self.channels.slot(node) else { return };
         // If the stack completes handshakes, this switch makes no cookies.
-        let mixed = accepted.mixed && self.config.handshake == Handshake::Plane;
+        let mixed = accepted.cookie_conflict && self.config.handshake == Handshake::Plane;
         if mixed {
             tracing::error!(
                 node = node.index(),
@@ -131,7 +135,7 @@ impl Edge {
         self.set_shutdown(node, |_| NodeShutdown::Draining);
         self.set_gates();
         // If the channel is down, the node notices that.
-        let _ = self.channels.send(node, &ToNode::Noted);
+        let _ = self.channels.send(node, &ToNode::ShutdownAcknowledged);
     }
 
     fn set_shutdown(&self, node: NodeId, change: impl FnOnce(NodeShutdown) -> NodeShutdown) {
@@ -152,36 +156,36 @@ impl Edge {
                     self.handle_input(Input::Closed { node, key, first_seq });
                 }
             }
-            FromNode::Accepted(accepted) => self.update_capability(node, &accepted),
+            FromNode::Settings(accepted) => self.update_capability(node, &accepted),
             FromNode::Restored { ids } => {
                 for id in ids {
                     self.handle_input(Input::Restored { node, id });
                 }
             }
-            FromNode::Refused { id, why, detail } => {
+            FromNode::Refused { id, reason: why, detail } => {
                 self.handle_input(Input::Refused { node, id, why: format!("{why:?}: {detail}") });
             }
-            FromNode::Where(question) => self.answer_locate(node, &question),
-            FromNode::Leave(connection) => {
+            FromNode::FindHolders(question) => self.answer_locate(node, &question),
+            FromNode::Offer(connection) => {
                 drop(self.handle_input(Input::Leave { node, key: connection.into() }));
             }
-            FromNode::Move(handoff) => {
+            FromNode::Transfer(handoff) => {
                 let Handoff { connection, first_seq, checkpoint, request, .. } = handoff;
                 let state = ConnectionState { checkpoint: checkpoint.0, unread: request.0 };
                 self.handle_input(Input::GivenUp { node, key: connection.into(), first_seq, state });
             }
-            FromNode::Ending => self.node_shutting_down(node),
-            FromNode::Stay(connection) => {
+            FromNode::ShuttingDown => self.node_shutting_down(node),
+            FromNode::Withdraw(connection) => {
                 drop(self.handle_input(Input::Stay { node, key: connection.into() }));
             }
             // Lists are handled by `handle_connection_list`.
-            FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
+            FromNode::Connections(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
 
     /// Handles a part of a node's list of connections.
-    pub(super) async fn handle_connection_list(&self, node: NodeId, live: Live) {
-        let named = |socket: Socket| (FlowKey::from(socket.connection), socket.first_seq);
+    pub(super) async fn handle_connection_list(&self, node: NodeId, live: ConnectionPage) {
+        let named = |socket: ConnectionId| (FlowKey::from(socket.connection), socket.first_seq);
         let connections = live.connections.into_iter().map(named).collect();
         self.handle_input(Input::Named { node, connections, last: live.last });
         while lock(&self.machine).has_lists() {
@@ -198,6 +202,6 @@ impl Edge {
 }
 
 /// Whether a node serves all our listen addresses, accepts our keys and decapsulates our packets.
-fn accepts_all(accepted: &Accepted, services: usize) -> bool {
+fn accepts_all(accepted: &SettingsStatus, services: usize) -> bool {
     accepted.keys && accepted.tunnel && accepted.services.len() >= services
 }

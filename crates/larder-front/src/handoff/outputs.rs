@@ -159,8 +159,8 @@ impl Edge {
     /// Sends a node a message about a connection that it gives up.
     fn send_say(&self, node: NodeId, key: FlowKey, say: Say) {
         let message = match say {
-            Say::Give => ToNode::Give(key.into()),
-            Say::Taken => ToNode::Taken(key.into()),
+            Say::Give => ToNode::RequestState(key.into()),
+            Say::Taken => ToNode::Transferred(key.into()),
             Say::Keep => ToNode::Keep(key.into()),
         };
         if let Err(error) = self.channels.send(node, &message) {
@@ -172,8 +172,8 @@ impl Edge {
     /// Requests the list of all connections of a node.
     fn request_connections(&self, node: NodeId, first: bool) {
         let asked = match first {
-            true => self.channels.send_in_session(node, &ToNode::Live),
-            false => self.channels.send(node, &ToNode::Live),
+            true => self.channels.send_in_session(node, &ToNode::ListConnections),
+            false => self.channels.send(node, &ToNode::ListConnections),
         };
         if let Err(error) = asked {
             // The list is requested again when the channel is up.

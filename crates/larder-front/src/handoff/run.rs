@@ -11,8 +11,8 @@ use super::mechanism::MechanismSetting;
 use crate::node::Node;
 use larder_core::NodeId;
 use larder_core::handoff::Input;
-use larder_handoff::channel::client::Event;
-use larder_handoff::channel::message::{Hello, Keys, Service};
+use larder_handoff::channel::client::ChannelEvent;
+use larder_handoff::channel::message::{CookieKeys, Hello, Service};
 use larder_kernel::guard::{Tunnel, TunnelKind};
 use larder_kernel::{FlowKey, Readiness};
 use std::io;
@@ -52,7 +52,7 @@ const COOKIES: u64 = 1;
 /// Inputs of an edge: messages of nodes and events of the plane.
 #[derive(Debug)]
 pub(crate) struct EdgeInputs {
-    pub(super) nodes: mpsc::Receiver<Event>,
+    pub(super) nodes: mpsc::Receiver<ChannelEvent>,
     pub(super) plane: Option<OwnedFd>,
     pub(super) keyring: Keyring,
     pub(super) unread: Vec<UnreadPacket>,
@@ -113,7 +113,7 @@ impl Edge {
         let hello = Hello {
             name: config.name.clone(),
             tag: 0,
-            keys: Keys::new(active.keys, active.current),
+            keys: CookieKeys::new(active.keys, active.current),
             services: services.collect(),
             tunnel: None,
         };
@@ -267,7 +267,7 @@ impl Edge {
                     keys_due = tokio::time::Instant::now() + left;
                     if next != active {
                         // Nodes first: they must accept the cookies that the plane makes.
-                        self.channels.set_keys(Keys::new(next.keys, next.current));
+                        self.channels.set_keys(CookieKeys::new(next.keys, next.current));
                         self.datapath.set_keys(&next.keys, next.current);
                         self.datapath.set_expired_keys(&keyring.expired(since_1970()));
                         active = next;

@@ -88,7 +88,7 @@ impl Edge {
             if drains
                 && self.channels.capability(node).up
                 && lock(&self.machine).has_any(node)
-                && let Err(error) = self.channels.send(node, &ToNode::Release)
+                && let Err(error) = self.channels.send(node, &ToNode::ReleaseIdle)
             {
                 // The request is repeated at the next review.
                 tracing::debug!(%error, %node, "release request not sent to a draining node");

@@ -22,9 +22,9 @@ use crate::shared::Shared;
 use larder_core::dispatch::Admission;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, Refusal, Settings, Time};
-use larder_handoff::channel::client::Event;
+use larder_handoff::channel::client::ChannelEvent;
 use larder_handoff::channel::identity::Identity;
-use larder_handoff::channel::message::{FromNode, Hello, Keys, Socket};
+use larder_handoff::channel::message::{ConnectionId, CookieKeys, FromNode, Hello};
 use larder_kernel::abi::{self, flow_flag, flow_state};
 use larder_kernel::plane::{Account, Owner};
 use larder_kernel::{CookieKey, FlowKey};
@@ -283,7 +283,7 @@ pub(super) struct Bench {
     pub(super) edge: Arc<Edge>,
     datapath: RecordingDatapath,
     /// Messages of nodes, until a task takes the receiver.
-    messages: Option<tokio::sync::mpsc::Receiver<Event>>,
+    messages: Option<tokio::sync::mpsc::Receiver<ChannelEvent>>,
 }
 
 impl Bench {
@@ -313,7 +313,7 @@ impl Bench {
         let hello = Hello {
             name: "s".to_owned(),
             tag: 0,
-            keys: Keys::new([CookieKey([0; 2]); 2], 0),
+            keys: CookieKeys::new([CookieKey([0; 2]); 2], 0),
             services: Vec::new(),
             tunnel: None,
         };

@@ -1,22 +1,22 @@
-//! The agent's one task: everything that happens comes here, and everything that is done is done from here.
+//! The agent's main task. All inputs arrive here, and all actions start here.
 
-use super::asker::{Ask, Waiting};
-use super::ending::{Ending, Farewell};
-use super::leaving::{Leavers, Leaving};
-use super::link::{From, Input, Link};
-use super::lists::{Asker, Listed, Lists};
-use super::numbers::Numbers;
-use super::stash::{Now, Stash};
-use super::switches::{Switches, Wanted};
-use super::{Forwarding, Moved, Seen, Sockets, vanished};
+use super::first_seqs::FirstSeqs;
+use super::link::{InputSender, Link, LinkInput};
+use super::listing::{ConnectionListing, ListingJobs, Requester};
+use super::outgoing::{OfferQueue, OutgoingHandoff};
+use super::resolver::{HolderRequest, PendingRequests};
+use super::shutdown::{ShutdownAck, ShutdownProgress};
+use super::stash::{Stash, StashVerdict};
+use super::switches::{KernelSettings, SwitchTable};
+use super::{KernelEvent, NodeKernel, RestoreRequest, RestoredSink, stale};
 use crate::channel::Timing;
+use crate::channel::holders::HolderQuery;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{
-    Accepted, CLOSED_MAX, Connection, FromNode, Handoff, LIVE_MAX, Live, Load, Message as _, RESTORED_MAX,
-    Refusal, Socket, ToNode, Welcome, clipped,
+    CLOSED_MAX, Connection, ConnectionId, ConnectionPage, FromNode, Handoff, LoadReport, Message as _,
+    PAGE_CONNECTIONS_MAX, RESTORED_MAX, Refusal, SettingsStatus, ToNode, Welcome, truncate_text,
 };
-use crate::channel::server::{Peer, Server};
-use crate::channel::whereabouts::Where;
+use crate::channel::server::{Server, SwitchConnection};
 use larder_kernel::interface::Interface;
 use larder_kernel::load::CpuMeter;
 use larder_kernel::plane::now_ns;
@@ -27,63 +27,64 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// The kernel is asked so often which connections have ended; they are told together.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Restored connections are told at once, and those of so long after together: until they are, the front-end keeps their old
-/// sockets, which a new connection of the client with the same addresses would run into.
-const RESTORED_AFTER: Duration = Duration::from_millis(5);
-/// Time between two reports of load.
-const LOAD_EVERY: Duration = Duration::from_secs(1);
-/// Messages of front-ends that wait at most; then they are read no further.
+/// Interval at which the kernel is asked for closed connections, which are then reported together.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum interval between two reports of restored connections. The first restore is reported at once; further ones
+/// within this interval are reported together. Until the report arrives, the switch keeps its old socket, which a new
+/// connection with the same addresses would hit.
+const RESTORED_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval between two load reports.
+const LOAD_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of queued messages from switches. If the queue is full, no more are read.
 const INPUTS_MAX: usize = 256;
-/// Reads of the kernel's events before others have their turn.
+/// Maximum number of consecutive reads of kernel events, so that other inputs get their turn.
 const DRAINS_MAX: usize = 8;
-/// How long the last messages may take to be written at the end.
-const WRITTEN_WAIT: Duration = Duration::from_millis(500);
-/// Front-ends that wait to be taken at most.
-const PEERS_MAX: usize = 16;
+/// Maximum time to write the last messages when the agent stops.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum number of connected switches that wait to be admitted.
+const NEW_SWITCHES_MAX: usize = 16;
 
-/// A front-end that is connected.
-pub(super) struct Front {
+/// A connected switch.
+pub(super) struct ConnectedSwitch {
     pub(super) link: Link,
-    /// Ended connections not told yet.
-    closed: Vec<Socket>,
-    /// Numbers of restored ones not told yet.
+    /// Closed connections that were not reported yet.
+    closed: Vec<ConnectionId>,
+    /// Ids of restored handoffs that were not reported yet.
     restored: Vec<u64>,
-    /// What it was told last of what holds.
-    accepted: Accepted,
+    /// The last settings status that the switch was sent.
+    settings: SettingsStatus,
 }
 
 pub(super) struct Core {
     welcome: Welcome,
     timing: Timing,
-    pub(super) forwarding: Option<Arc<dyn Forwarding>>,
-    sockets: Option<Sockets>,
-    pub(super) switches: Switches,
-    /// How often keys of front-ends had been revoked when that was last looked at.
+    pub(super) kernel: Option<Arc<dyn NodeKernel>>,
+    restored_sink: Option<RestoredSink>,
+    pub(super) switches: SwitchTable,
+    /// Value of [`AccessState::revocations`] at the last check.
     pub(super) revocations: u64,
-    in_kernel: Wanted,
-    pub(super) fronts: BTreeMap<PublicKey, Front>,
-    links: u64,
+    applied: KernelSettings,
+    pub(super) connected: BTreeMap<PublicKey, ConnectedSwitch>,
+    link_count: u64,
     pub(super) stash: Stash,
-    pub(super) numbers: Numbers,
-    /// Connections that are being given up.
-    pub(super) leaving: HashMap<FlowKey, Leaving>,
-    asked: Waiting,
-    lists: Lists,
-    pub(super) ending: Option<Ending>,
+    pub(super) first_seqs: FirstSeqs,
+    /// Connections that are being handed off to other nodes.
+    pub(super) outgoing: HashMap<FlowKey, OutgoingHandoff>,
+    holder_requests: PendingRequests,
+    listings: ListingJobs,
+    pub(super) shutdown: Option<ShutdownProgress>,
     cpu: CpuMeter,
-    /// When the ends of connections are looked for, for they wake nobody.
-    look_at: Instant,
-    /// The kernel has more to tell than was read.
-    more_at: Option<Instant>,
-    /// When restored connections are told, and when they were last.
-    restored_at: Option<Instant>,
-    restored_told: Instant,
-    load_at: Instant,
-    beat_at: Instant,
-    /// When connections that nobody has any more are looked for.
-    silent_at: Instant,
+    /// Time of the next read of kernel events: a closed connection does not make the descriptor readable.
+    drain_at: Instant,
+    /// Set if the last read left events behind.
+    more_events_at: Option<Instant>,
+    /// Time of the next report of restored connections, and time of the last one.
+    report_restored_at: Option<Instant>,
+    restored_reported_at: Instant,
+    report_load_at: Instant,
+    heartbeat_at: Instant,
+    /// Time of the next check for stale connections.
+    check_stale_at: Instant,
 }
 
 impl Core {
@@ -92,450 +93,468 @@ impl Core {
         services: Vec<std::net::SocketAddr>,
         timing: Timing,
         interface: Option<Interface>,
-        forwarding: Option<Arc<dyn Forwarding>>,
-        sockets: Option<Sockets>,
+        kernel: Option<Arc<dyn NodeKernel>>,
+        restored_sink: Option<RestoredSink>,
     ) -> io::Result<Self> {
         let mut incarnation = [0; 8];
         rustix::rand::getrandom(&mut incarnation, rustix::rand::GetRandomFlags::empty())?;
         let welcome = Welcome {
             name,
             incarnation: u64::from_ne_bytes(incarnation),
-            cookie: forwarding.as_ref().is_some_and(|forwarding| forwarding.accepts_cookies()),
-            repair: forwarding.is_some() && sockets.is_some(),
+            cookie: kernel.as_ref().is_some_and(|kernel| kernel.accepts_cookies()),
+            repair: kernel.is_some() && restored_sink.is_some(),
             lateral: false,
             mac: interface.and_then(|interface| interface.mac),
             mtu: interface.map_or(0, |interface| interface.mtu),
-            accepted: Accepted::default(),
+            settings: SettingsStatus::default(),
         };
-        let in_kernel = Wanted { rules: vec![None; services.len()], ..Wanted::default() };
+        let applied = KernelSettings { rules: vec![None; services.len()], ..KernelSettings::default() };
         Ok(Self {
             welcome,
             timing,
-            forwarding,
-            sockets,
-            switches: Switches::new(services),
+            kernel,
+            restored_sink,
+            switches: SwitchTable::new(services),
             revocations: 0,
-            in_kernel,
-            fronts: BTreeMap::new(),
-            links: 0,
+            applied,
+            connected: BTreeMap::new(),
+            link_count: 0,
             stash: Stash::default(),
-            numbers: Numbers::default(),
-            asked: Waiting::default(),
-            lists: Lists::default(),
-            ending: None,
-            leaving: HashMap::new(),
+            first_seqs: FirstSeqs::default(),
+            holder_requests: PendingRequests::default(),
+            listings: ListingJobs::default(),
+            shutdown: None,
+            outgoing: HashMap::new(),
             cpu: CpuMeter::default(),
-            look_at: Instant::now(),
-            more_at: None,
-            restored_at: None,
-            restored_told: Instant::now(),
-            load_at: Instant::now(),
-            beat_at: Instant::now(),
-            silent_at: Instant::now(),
+            drain_at: Instant::now(),
+            more_events_at: None,
+            report_restored_at: None,
+            restored_reported_at: Instant::now(),
+            report_load_at: Instant::now(),
+            heartbeat_at: Instant::now(),
+            check_stale_at: Instant::now(),
         })
     }
 
-    /// Whether front-ends are told that later requests lose little here.
+    /// Sets whether switches are told that this node fetches contents from other nodes.
     pub(super) fn set_lateral(&mut self, lateral: bool) {
         self.welcome.lateral = lateral;
     }
 
-    /// What is readable when the kernel has something to tell.
+    /// Returns the readiness of kernel events, if there is a kernel.
     pub(super) fn events(&self) -> io::Result<Option<Readiness>> {
-        self.forwarding.as_ref().map(|forwarding| Readiness::new(forwarding.events_fd())).transpose()
+        self.kernel.as_ref().map(|kernel| Readiness::new(kernel.events_fd())).transpose()
     }
 
-    /// Works until it is stopped.
+    /// Runs until `stop` fires.
     pub(super) async fn run(
         mut self,
         server: Server,
         events: Option<Readiness>,
-        mut asks: mpsc::Receiver<Ask>,
-        leavers: Leavers,
-        mut farewells: mpsc::Receiver<Farewell>,
-        mut stopped: oneshot::Receiver<()>,
+        mut requests: mpsc::Receiver<HolderRequest>,
+        offers: OfferQueue,
+        mut shutdown_acks: mpsc::Receiver<ShutdownAck>,
+        mut stop: oneshot::Receiver<()>,
     ) {
-        let Leavers { mut leavers, release } = leavers;
-        let (outcomes, admitted) = (server.outcomes(), server.admitted());
-        let mut admission = admitted.watch();
+        let OfferQueue { mut offers, release } = offers;
+        let (counters, access) = (server.handshake_counters(), server.access_control());
+        let mut access_changes = access.watch();
         let (inputs_in, mut inputs) = mpsc::channel(INPUTS_MAX);
-        let (peers_in, mut peers) = mpsc::channel(PEERS_MAX);
-        let accepting = tokio::spawn(server.run(peers_in));
+        let (new_switches_in, mut new_switches) = mpsc::channel(NEW_SWITCHES_MAX);
+        let server_task = tokio::spawn(server.run(new_switches_in));
         loop {
-            self.lists.begin(self.forwarding.as_ref(), self.switches.addresses());
-            let due = self.due();
+            self.listings.start_next(self.kernel.as_ref(), self.switches.addresses());
+            let due = self.next_deadline();
             tokio::select! {
-                _ = &mut stopped => break,
+                _ = &mut stop => break,
                 ready = readable(events.as_ref()) => {
                     if let Err(error) = ready {
-                        tracing::error!(%error, "the kernel's events cannot be read any more");
+                        tracing::error!(%error, "agent stopped: kernel events cannot be read");
                         break;
                     }
-                    self.drain();
+                    self.read_events();
                 }
-                Some(peer) = peers.recv() => self.admit(peer, &admitted, &inputs_in),
-                Ok(()) = admission.changed() => {
-                    let now = admission.borrow_and_update().clone();
-                    self.revoke(&now, &outcomes);
+                Some(connection) = new_switches.recv() => self.admit(connection, &access, &inputs_in),
+                Ok(()) = access_changes.changed() => {
+                    let state = access_changes.borrow_and_update().clone();
+                    self.revoke(&state, &counters);
                 }
                 Some(input) = inputs.recv() => {
-                    if matches!(input.message, Some(ToNode::Release)) {
+                    if matches!(input.message, Some(ToNode::ReleaseIdle)) {
                         release.send_modify(|times| *times += 1);
                     }
-                    self.input(input);
+                    self.handle_input(input);
                 }
-                (asker, listed) = self.lists.made() => {
-                    let listed = self.without_vanished(listed);
-                    asker.into_iter().for_each(|asker| self.tell_live(asker, &listed));
+                (requester, listing) = self.listings.next() => {
+                    let listing = self.remove_stale(listing);
+                    requester.into_iter().for_each(|requester| self.send_listing(requester, &listing));
                 }
-                Some(ask) = asks.recv() => self.inquire(ask),
-                Some(leaver) = leavers.recv() => self.leave(leaver),
-                () = tokio::time::sleep_until(due.into()) => self.tick(Instant::now()),
-                Some(farewell) = farewells.recv() => self.farewell(farewell),
+                Some(request) = requests.recv() => self.ask_holders(request),
+                Some(offer) = offers.recv() => self.accept_offer(offer),
+                () = tokio::time::sleep_until(due.into()) => self.run_due(Instant::now()),
+                Some(ack) = shutdown_acks.recv() => self.announce_shutdown(ack),
             }
         }
-        self.drain();
-        self.flush_closed();
-        accepting.abort();
-        std::mem::take(&mut self.lists).end().await;
-        let written = async {
-            for (_, front) in std::mem::take(&mut self.fronts) {
-                front.link.finish().await;
+        self.read_events();
+        self.report_closed();
+        server_task.abort();
+        std::mem::take(&mut self.listings).shut_down().await;
+        let flush = async {
+            for (_, switch) in std::mem::take(&mut self.connected) {
+                switch.link.finish().await;
             }
         };
-        // A front-end that takes nothing must not hold up the end.
-        let _ = tokio::time::timeout(WRITTEN_WAIT, written).await;
+        // A switch that reads nothing must not delay the end.
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, flush).await;
     }
 
-    fn due(&self) -> Instant {
-        // Ends are for front-ends; without one nobody waits for them.
-        let look_at = (!self.fronts.is_empty()).then_some(self.look_at);
-        let others = look_at.into_iter().chain(self.more_at).chain(self.restored_at).chain(self.stash.due());
-        others.fold(self.load_at.min(self.beat_at).min(self.silent_at), Instant::min)
+    fn next_deadline(&self) -> Instant {
+        // Without a switch nobody waits for closed connections.
+        let drain_at = (!self.connected.is_empty()).then_some(self.drain_at);
+        let others = drain_at
+            .into_iter()
+            .chain(self.more_events_at)
+            .chain(self.report_restored_at)
+            .chain(self.stash.next_deadline());
+        others.fold(self.report_load_at.min(self.heartbeat_at).min(self.check_stale_at), Instant::min)
     }
 
-    fn tick(&mut self, now: Instant) {
-        if self.restored_at.take_if(|at| *at <= now).is_some() {
-            self.restored_told = now;
-            let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
-            keys.into_iter().for_each(|key| self.flush_restored(key));
+    fn run_due(&mut self, now: Instant) {
+        if self.report_restored_at.take_if(|at| *at <= now).is_some() {
+            self.restored_reported_at = now;
+            let keys: Vec<PublicKey> = self.connected.keys().copied().collect();
+            keys.into_iter().for_each(|key| self.report_restored(key));
         }
-        if self.more_at.is_some() || self.look_at <= now {
-            self.look_at = now + LOOK_EVERY;
-            self.drain();
-            self.flush_closed();
+        if self.more_events_at.is_some() || self.drain_at <= now {
+            self.drain_at = now + DRAIN_INTERVAL;
+            self.read_events();
+            self.report_closed();
         }
-        while let Some((key, packets)) = self.stash.overdue(now) {
-            tracing::debug!(client = %key.client, packets = packets.len(), "their connection has not come: dropped");
+        while let Some((key, packets)) = self.stash.pop_expired(now) {
+            tracing::debug!(client = %key.client, packets = packets.len(), "early packets dropped: their connection was not handed off");
         }
-        if self.load_at <= now {
-            self.load_at = now + LOAD_EVERY;
+        if self.report_load_at <= now {
+            self.report_load_at = now + LOAD_INTERVAL;
             self.report_load();
-            self.expire_leaving(now);
+            self.expire_outgoing(now);
         }
-        if self.silent_at <= now {
-            self.silent_at = now + vanished::LOOK_EVERY;
-            self.lists.look();
+        if self.check_stale_at <= now {
+            self.check_stale_at = now + stale::CHECK_INTERVAL;
+            self.listings.request_check();
         }
-        if self.beat_at <= now {
-            self.beat_at = now + self.timing.ping;
-            self.beat();
+        if self.heartbeat_at <= now {
+            self.heartbeat_at = now + self.timing.ping;
+            self.send_heartbeats();
         }
     }
 
-    /// Front-ends hear that the node is there, whether or not their pings get through.
-    fn beat(&mut self) {
-        let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.tell(key, &FromNode::Pong(0)));
+    /// Sends every switch a heartbeat, which does not depend on whether its pings arrive.
+    fn send_heartbeats(&mut self) {
+        let keys: Vec<PublicKey> = self.connected.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.send(key, &FromNode::Pong(0)));
     }
 
-    pub(super) fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {
-        self.links += 1;
-        let Peer { key, address, hello, sender, receiver } = peer;
+    pub(super) fn switch_connected(&mut self, peer: SwitchConnection, inputs: &mpsc::Sender<LinkInput>) {
+        self.link_count += 1;
+        let SwitchConnection { key, address, hello, sender, receiver } = peer;
         tracing::info!(%address, name = %hello.name, "switch: connected");
-        self.switches.hello(key, hello);
-        let to = From { key, number: self.links, core: inputs.clone() };
+        self.switches.connect(key, hello);
+        let to = InputSender { key, number: self.link_count, core: inputs.clone() };
         let link = Link::new(address, sender, receiver, self.timing, to);
-        // An older connection of the same front-end ends here.
-        self.fronts.insert(
+        // An older link of the same switch ends here.
+        self.connected.insert(
             key,
-            Front { link, closed: Vec::new(), restored: Vec::new(), accepted: Accepted::default() },
+            ConnectedSwitch {
+                link,
+                closed: Vec::new(),
+                restored: Vec::new(),
+                settings: SettingsStatus::default(),
+            },
         );
-        self.apply(Some(key));
-        let accepted = self.switches.accepted(key, &self.in_kernel);
-        if let Some(front) = self.fronts.get_mut(&key) {
-            front.accepted.clone_from(&accepted);
+        self.apply_settings(Some(key));
+        let status = self.switches.status_for(key, &self.applied);
+        if let Some(switch) = self.connected.get_mut(&key) {
+            switch.settings.clone_from(&status);
         }
-        self.tell(key, &FromNode::Welcome(Welcome { accepted, ..self.welcome.clone() }));
-        self.lists.ask((key, self.links));
-        self.ask_again(key);
-        self.tell_ending(key);
+        self.send(key, &FromNode::Welcome(Welcome { settings: status, ..self.welcome.clone() }));
+        self.listings.request((key, self.link_count));
+        self.resend_offers(key);
+        self.announce_shutdown_to(key);
     }
 
-    fn input(&mut self, input: Input) {
-        let Input { key, number, message } = input;
-        if self.fronts.get(&key).is_none_or(|front| front.link.number != number) {
+    fn handle_input(&mut self, input: LinkInput) {
+        let LinkInput { key, number, message } = input;
+        if self.connected.get(&key).is_none_or(|switch| switch.link.number != number) {
             return;
         }
         match message {
-            None => self.disconnected(key),
+            None => self.switch_disconnected(key),
             Some(ToNode::Keys(keys)) => {
                 self.switches.set_keys(key, keys);
-                self.apply(Some(key));
-                self.tell_accepted(key);
+                self.apply_settings(Some(key));
+                self.send_settings(key);
             }
             Some(ToNode::Services(services)) => {
                 self.switches.set_services(key, services);
-                self.apply(Some(key));
-                self.tell_accepted(key);
+                self.apply_settings(Some(key));
+                self.send_settings(key);
             }
             Some(ToNode::Tag(tag)) => {
                 self.switches.set_tag(key, tag);
-                self.apply(Some(key));
-                self.tell_accepted(key);
+                self.apply_settings(Some(key));
+                self.send_settings(key);
             }
-            Some(ToNode::Live) => self.lists.ask((key, number)),
-            Some(ToNode::Handoff(handoff)) => self.handoff(key, &handoff),
-            Some(ToNode::Forget(connection)) => {
-                if let Some(flow) = self.flow(key, connection) {
-                    self.stash.take(flow);
+            Some(ToNode::ListConnections) => self.listings.request((key, number)),
+            Some(ToNode::Handoff(handoff)) => self.handle_handoff(key, &handoff),
+            Some(ToNode::CancelHandoff(connection)) => {
+                if let Some(flow) = self.flow_key(key, connection) {
+                    self.stash.remove(flow);
                 }
             }
-            Some(ToNode::Has(has)) => self.asked.answered(key, has),
-            Some(ToNode::Noted) => self.noted(key),
-            Some(ToNode::Ping(number)) => self.tell(key, &FromNode::Pong(number)),
-            Some(message @ (ToNode::Give(_) | ToNode::Taken(_) | ToNode::Keep(_))) => {
-                // What came before it is in the stash then.
-                self.drain();
-                self.passed(key, &message);
+            Some(ToNode::Holders(has)) => self.holder_requests.complete(key, has),
+            Some(ToNode::ShutdownAcknowledged) => self.shutdown_acknowledged(key),
+            Some(ToNode::Ping(number)) => self.send(key, &FromNode::Pong(number)),
+            Some(message @ (ToNode::RequestState(_) | ToNode::Transferred(_) | ToNode::Keep(_))) => {
+                // Puts packets that arrived before this message into the stash.
+                self.read_events();
+                self.handle_migration(key, &message);
             }
-            // The link lets no second hello through; who waits for a release is told by the loop.
-            Some(ToNode::Hello(_) | ToNode::Release) => {}
+            // The link rejects a second hello. The main loop handles ReleaseIdle.
+            Some(ToNode::Hello(_) | ToNode::ReleaseIdle) => {}
         }
     }
 
-    fn disconnected(&mut self, key: PublicKey) {
-        self.forget(key);
-        self.unasked(key);
-        self.apply(None);
+    fn switch_disconnected(&mut self, key: PublicKey) {
+        self.remove_switch(key);
+        self.withdraw_offers(key);
+        self.apply_settings(None);
     }
 
-    pub(super) fn forget(&mut self, key: PublicKey) {
-        self.fronts.remove(&key);
-        self.switches.gone(key);
-        self.asked.gone(key);
-        self.noted(key);
+    pub(super) fn remove_switch(&mut self, key: PublicKey) {
+        self.connected.remove(&key);
+        self.switches.disconnect(key);
+        self.holder_requests.remove_switch(key);
+        self.shutdown_acknowledged(key);
     }
 
-    /// Passes a question on to a front-end that has the listen address. Where there is none the answer's sender is dropped,
-    /// which is the answer.
-    fn inquire(&mut self, ask: Ask) {
-        let Ask { service, asked, answer } = ask;
-        let front = self.fronts.keys().find(|key| self.switches.has(**key, service)).copied();
-        if let Some(front) = front {
-            let id = self.asked.begin(front, answer);
-            self.tell(front, &FromNode::Where(Where { id, asked }));
+    /// Sends a holder query to a switch that has the listen address. If there is none, the answer's sender is dropped,
+    /// which the caller sees as no answer.
+    fn ask_holders(&mut self, request: HolderRequest) {
+        let HolderRequest { service, request, answer } = request;
+        let switch = self.connected.keys().find(|key| self.switches.serves(**key, service)).copied();
+        if let Some(switch) = switch {
+            let id = self.holder_requests.insert(switch, answer);
+            self.send(switch, &FromNode::FindHolders(HolderQuery { id, request }));
         }
     }
 
-    /// A connection by the node's numbers.
-    pub(super) fn flow(&self, key: PublicKey, connection: Connection) -> Option<FlowKey> {
-        self.switches.ours(key, connection.service).map(|ours| FlowKey::new(connection.client, ours))
+    /// Translates a connection from a switch's service number to the node's.
+    pub(super) fn flow_key(&self, key: PublicKey, connection: Connection) -> Option<FlowKey> {
+        self.switches
+            .node_service(key, connection.service)
+            .map(|service| FlowKey::new(connection.client, service))
     }
 
-    fn handoff(&mut self, key: PublicKey, handoff: &Handoff) {
-        // What came before the connection is in the stash then.
-        self.drain();
-        let answer = match self.take(key, handoff) {
-            // Nobody waits for it: the connection lives here, and the front-end only keeps what it would need otherwise.
-            Ok(()) => return self.restored(key, handoff.id),
-            Err((why, detail)) => {
-                tracing::warn!(client = %handoff.connection.client, ?why, %detail, "a connection was not taken");
-                if let Some(flow) = self.flow(key, handoff.connection) {
-                    self.stash.take(flow);
+    fn handle_handoff(&mut self, key: PublicKey, handoff: &Handoff) {
+        // Puts packets that arrived before this message into the stash.
+        self.read_events();
+        let answer = match self.restore_handoff(key, handoff) {
+            // The report can be delayed: the connection is here, and the switch only keeps its old socket a little
+            // longer.
+            Ok(()) => return self.queue_restored(key, handoff.id),
+            Err((reason, detail)) => {
+                tracing::warn!(client = %handoff.connection.client, ?reason, %detail, "handoff refused");
+                if let Some(flow) = self.flow_key(key, handoff.connection) {
+                    self.stash.remove(flow);
                 }
-                FromNode::Refused { id: handoff.id, why, detail: clipped(detail) }
+                FromNode::Refused { id: handoff.id, reason, detail: truncate_text(detail) }
             }
         };
-        self.tell(key, &answer);
+        self.send(key, &answer);
     }
 
-    /// Told with the others.
-    fn restored(&mut self, key: PublicKey, id: u64) {
-        let Some(front) = self.fronts.get_mut(&key) else { return };
-        front.restored.push(id);
-        self.restored_at.get_or_insert(self.restored_told + RESTORED_AFTER);
-        if front.restored.len() >= RESTORED_MAX {
-            self.flush_restored(key);
+    /// Queues the report of a restored handoff.
+    fn queue_restored(&mut self, key: PublicKey, id: u64) {
+        let Some(switch) = self.connected.get_mut(&key) else { return };
+        switch.restored.push(id);
+        self.report_restored_at.get_or_insert(self.restored_reported_at + RESTORED_INTERVAL);
+        if switch.restored.len() >= RESTORED_MAX {
+            self.report_restored(key);
         }
     }
 
-    fn flush_restored(&mut self, key: PublicKey) {
-        let ids = self.fronts.get_mut(&key).map(|front| std::mem::take(&mut front.restored));
+    fn report_restored(&mut self, key: PublicKey) {
+        let ids = self.connected.get_mut(&key).map(|switch| std::mem::take(&mut switch.restored));
         if let Some(ids) = ids.filter(|ids| !ids.is_empty()) {
-            self.tell(key, &FromNode::Restored { ids });
+            self.send(key, &FromNode::Restored { ids });
         }
     }
 
-    fn take(&mut self, key: PublicKey, handoff: &Handoff) -> Result<(), (Refusal, String)> {
-        let no = |why| (why, String::new());
-        let (Some(forwarding), Some(sockets)) = (self.forwarding.clone(), self.sockets.clone()) else {
-            return Err(no(Refusal::Unsupported));
+    fn restore_handoff(&mut self, key: PublicKey, handoff: &Handoff) -> Result<(), (Refusal, String)> {
+        let refuse = |reason| (reason, String::new());
+        let (Some(kernel), Some(sink)) = (self.kernel.clone(), self.restored_sink.clone()) else {
+            return Err(refuse(Refusal::Unsupported));
         };
-        let flow = self.flow(key, handoff.connection).ok_or(no(Refusal::Service))?;
-        let server = self.switches.address(flow.service).ok_or(no(Refusal::Service))?;
-        let place = sockets.reserve().map_err(no)?;
+        let flow = self.flow_key(key, handoff.connection).ok_or(refuse(Refusal::UnknownService))?;
+        let server = self.switches.address(flow.service).ok_or(refuse(Refusal::UnknownService))?;
+        let reservation = sink.reserve().map_err(refuse)?;
         let (checkpoint, request) = (&handoff.checkpoint.0, &handoff.request.0);
-        // First, so that nothing that its packets say of it is overwritten.
-        forwarding.begun(flow);
-        let restored = forwarding.restore(Moved { client: flow.client, server, checkpoint, request });
-        let mut restored = restored.inspect_err(|_| forwarding.forget(flow))?;
+        // Added before the restore, so that the entry does not overwrite what the first packets note in it.
+        kernel.add_connection(flow);
+        let restored =
+            kernel.restore(RestoreRequest { client: flow.client, server, checkpoint, received: request });
+        let mut restored = restored.inspect_err(|_| kernel.remove_connection(flow))?;
         let now = now_ns();
-        self.numbers.begin(flow, handoff.first_seq, now);
-        let packets = self.stash.restored(Instant::now(), now, flow);
-        // The client's end comes first: nothing it sends later has new bytes.
-        let injected = restored.inject.take().map_or(Ok(()), |packet| forwarding.inject(&packet));
-        given(&injected);
-        packets.iter().for_each(|packet| given(&forwarding.give_back(packet)));
-        place.send(restored);
+        self.first_seqs.insert(flow, handoff.first_seq, now);
+        let packets = self.stash.mark_restored(Instant::now(), now, flow);
+        // The FIN goes first: no packet after it has new data.
+        let injected = restored.fin_packet.take().map_or(Ok(()), |packet| kernel.inject(&packet));
+        log_injection(&injected);
+        packets.iter().for_each(|packet| log_injection(&kernel.reinject(packet)));
+        reservation.send(restored);
         Ok(())
     }
 
-    /// Takes what the kernel has to tell.
-    fn drain(&mut self) {
-        let Some(forwarding) = self.forwarding.clone() else { return };
+    /// Reads and handles pending kernel events.
+    fn read_events(&mut self) {
+        let Some(kernel) = self.kernel.clone() else { return };
         let now = Instant::now();
         for _ in 0..DRAINS_MAX {
-            let read = forwarding.read_events(&mut |seen| match seen {
-                Seen::Early { key, at_ns, packet } => {
-                    if self.stash.early(now, key, at_ns, packet) == Now::Inject {
-                        given(&forwarding.give_back(packet));
+            let read = kernel.read_events(&mut |event| match event {
+                KernelEvent::EarlyPacket { key, at_ns, packet } => {
+                    if self.stash.push(now, key, at_ns, packet) == StashVerdict::Inject {
+                        log_injection(&kernel.reinject(packet));
                     }
                 }
-                Seen::Closed { key, first_seq, at_ns } => self.closed(key, first_seq, at_ns),
+                KernelEvent::Closed { key, first_seq, at_ns } => self.closed(key, first_seq, at_ns),
             });
             if read == 0 {
-                self.more_at = None;
+                self.more_events_at = None;
                 return;
             }
         }
-        // Others have their turn; the rest does not make the descriptor readable again.
-        self.more_at = Some(now);
+        // Other inputs get their turn. The remaining events do not make the descriptor readable again.
+        self.more_events_at = Some(now);
     }
 
     pub(super) fn closed(&mut self, flow: FlowKey, first_seq: u32, at_ns: u64) {
-        let first_seq = self.numbers.end(flow, first_seq, at_ns);
+        let first_seq = self.first_seqs.take_closed(flow, first_seq, at_ns);
         let mut full = false;
-        for (&key, front) in &mut self.fronts {
-            if let Some(theirs) = self.switches.theirs(key, flow.service) {
-                let connection = Connection { client: flow.client, service: theirs };
-                front.closed.push(Socket { connection, first_seq });
-                full |= front.closed.len() >= CLOSED_MAX;
+        for (&key, switch) in &mut self.connected {
+            if let Some(service) = self.switches.switch_service(key, flow.service) {
+                let connection = Connection { client: flow.client, service: service };
+                switch.closed.push(ConnectionId { connection, first_seq });
+                full |= switch.closed.len() >= CLOSED_MAX;
             }
         }
         if full {
-            self.flush_closed();
+            self.report_closed();
         }
     }
 
-    fn flush_closed(&mut self) {
-        let taken = |(key, front): (&PublicKey, &mut Front)| (*key, std::mem::take(&mut front.closed));
-        let all: Vec<(PublicKey, Vec<Socket>)> = self.fronts.iter_mut().map(taken).collect();
+    fn report_closed(&mut self) {
+        let taken =
+            |(key, switch): (&PublicKey, &mut ConnectedSwitch)| (*key, std::mem::take(&mut switch.closed));
+        let all: Vec<(PublicKey, Vec<ConnectionId>)> = self.connected.iter_mut().map(taken).collect();
         for (key, closed) in all {
-            // One that has ended already was restored before.
-            self.flush_restored(key);
+            // A closed connection may have been restored just before.
+            self.report_restored(key);
             if !closed.is_empty() {
-                self.tell(key, &FromNode::Closed(closed));
+                self.send(key, &FromNode::Closed(closed));
             }
         }
     }
 
-    /// Brings what front-ends want into the kernel, and tells all but `but` whose lot has changed.
-    pub(super) fn apply(&mut self, but: Option<PublicKey>) {
-        let wanted = self.switches.wanted();
-        if let Some(forwarding) = self.forwarding.clone() {
-            self.apply_rules(&*forwarding, &wanted);
-            if let Some(keys) = wanted.keys.filter(|keys| Some(*keys) != self.in_kernel.keys)
-                && succeeded("keys", &forwarding.set_keys(&keys))
+    /// Applies the combined settings of all switches to the kernel. Tells every switch but `except` if its settings
+    /// status has changed.
+    pub(super) fn apply_settings(&mut self, except: Option<PublicKey>) {
+        let settings = self.switches.kernel_settings();
+        if let Some(kernel) = self.kernel.clone() {
+            self.apply_services(&*kernel, &settings);
+            if let Some(keys) = settings.keys.filter(|keys| Some(*keys) != self.applied.keys)
+                && accepted("cookie keys", &kernel.set_keys(&keys))
             {
-                self.in_kernel.keys = Some(keys);
+                self.applied.keys = Some(keys);
             }
-            if wanted.tag != self.in_kernel.tag && succeeded("tag", &forwarding.set_tag(wanted.tag)) {
-                self.in_kernel.tag = wanted.tag;
+            if settings.tag != self.applied.tag && accepted("tag", &kernel.set_tag(settings.tag)) {
+                self.applied.tag = settings.tag;
             }
-            self.apply_tunnels(&*forwarding, &wanted);
+            self.apply_tunnels(&*kernel, &settings);
         }
-        let changed = |(&key, front): (&PublicKey, &Front)| {
-            let now = self.switches.accepted(key, &self.in_kernel);
-            (Some(key) != but && now != front.accepted).then_some(key)
+        let changed = |(&key, switch): (&PublicKey, &ConnectedSwitch)| {
+            let now = self.switches.status_for(key, &self.applied);
+            (Some(key) != except && now != switch.settings).then_some(key)
         };
-        let changed: Vec<PublicKey> = self.fronts.iter().filter_map(changed).collect();
-        changed.into_iter().for_each(|key| self.tell_accepted(key));
+        let changed: Vec<PublicKey> = self.connected.iter().filter_map(changed).collect();
+        changed.into_iter().for_each(|key| self.send_settings(key));
     }
 
-    fn apply_rules(&mut self, forwarding: &dyn Forwarding, wanted: &Wanted) {
-        for (ours, (&rules, held)) in (0..).zip(wanted.rules.iter().zip(&mut self.in_kernel.rules)) {
-            let Some(address) = self.switches.address(ours).filter(|_| rules != *held) else { continue };
+    fn apply_services(&mut self, kernel: &dyn NodeKernel, settings: &KernelSettings) {
+        for (service, (&rules, held)) in (0..).zip(settings.rules.iter().zip(&mut self.applied.rules)) {
+            let Some(address) = self.switches.address(service).filter(|_| rules != *held) else { continue };
             let done = match rules {
-                Some(rules) => forwarding.set_service(ours, address, rules),
-                None => forwarding.remove_service(address),
+                Some(rules) => kernel.set_service(service, address, rules),
+                None => kernel.remove_service(address),
             };
-            if succeeded("listen address", &done) {
+            if accepted("listen address", &done) {
                 *held = rules;
             }
         }
     }
 
-    fn apply_tunnels(&mut self, forwarding: &dyn Forwarding, wanted: &Wanted) {
-        let held = &mut self.in_kernel.tunnels;
+    fn apply_tunnels(&mut self, kernel: &dyn NodeKernel, settings: &KernelSettings) {
+        let held = &mut self.applied.tunnels;
         held.retain(|tunnel| {
-            wanted.tunnels.contains(tunnel) || !succeeded("old tunnel", &forwarding.remove_tunnel(tunnel))
+            settings.tunnels.contains(tunnel) || !accepted("old tunnel", &kernel.remove_tunnel(tunnel))
         });
-        for tunnel in &wanted.tunnels {
-            if !held.contains(tunnel) && succeeded("tunnel", &forwarding.add_tunnel(tunnel)) {
+        for tunnel in &settings.tunnels {
+            if !held.contains(tunnel) && accepted("tunnel", &kernel.add_tunnel(tunnel)) {
                 held.push(*tunnel);
             }
         }
     }
 
-    fn tell_accepted(&mut self, key: PublicKey) {
-        let accepted = self.switches.accepted(key, &self.in_kernel);
-        let Some(front) = self.fronts.get_mut(&key) else { return };
-        front.accepted.clone_from(&accepted);
-        self.tell(key, &FromNode::Accepted(accepted));
+    fn send_settings(&mut self, key: PublicKey) {
+        let status = self.switches.status_for(key, &self.applied);
+        let Some(switch) = self.connected.get_mut(&key) else { return };
+        switch.settings.clone_from(&status);
+        self.send(key, &FromNode::Settings(status));
     }
 
-    fn tell_live(&mut self, (key, number): Asker, listed: &Listed) {
-        if self.fronts.get(&key).is_none_or(|front| front.link.number != number) {
+    fn send_listing(&mut self, (key, number): Requester, listing: &ConnectionListing) {
+        if self.connected.get(&key).is_none_or(|switch| switch.link.number != number) {
             return;
         }
-        // What is restored but not in the list has ended.
-        self.flush_restored(key);
-        let Listed { connections: known, sockets, .. } = listed;
+        // Restored connections must be reported first: the switch takes one that is missing in the listing as closed.
+        self.report_restored(key);
+        let ConnectionListing { connections: known, sockets, .. } = listing;
         let mut connections = Vec::with_capacity(known.len());
         for &(flow, first_seq) in known {
-            if let Some(service) = self.switches.theirs(key, flow.service) {
+            if let Some(service) = self.switches.switch_service(key, flow.service) {
                 let connection = Connection { client: flow.client, service };
-                // Of restored ones the kernel does not know it.
-                let first_seq = if first_seq == 0 { self.numbers.of(flow) } else { first_seq };
-                connections.push(Socket { connection, first_seq });
+                // The kernel does not know the first sequence number of restored connections.
+                let first_seq = if first_seq == 0 { self.first_seqs.get(flow) } else { first_seq };
+                connections.push(ConnectionId { connection, first_seq });
             }
         }
         let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
         for &(local, client) in sockets {
-            let service = self.switches.place(local).and_then(|ours| self.switches.theirs(key, ours));
+            let service = self
+                .switches
+                .service_of(local)
+                .and_then(|service| self.switches.switch_service(key, service));
             let Some(service) = service else { continue };
             let connection = Connection { client, service };
             if named.insert(connection) {
-                connections.push(Socket { connection, first_seq: 0 });
+                connections.push(ConnectionId { connection, first_seq: 0 });
             }
         }
         let mut rest = &connections[..];
         loop {
-            let (piece, later) = rest.split_at(rest.len().min(LIVE_MAX));
+            let (piece, later) = rest.split_at(rest.len().min(PAGE_CONNECTIONS_MAX));
             rest = later;
             let last = rest.is_empty();
-            self.tell(key, &FromNode::Live(Live { connections: piece.to_vec(), last }));
+            self.send(key, &FromNode::Connections(ConnectionPage { connections: piece.to_vec(), last }));
             if last {
                 return;
             }
@@ -543,9 +562,9 @@ impl Core {
     }
 
     fn report_load(&mut self) {
-        let mut counts = vec![0_u32; self.in_kernel.rules.len()];
-        if let Some(forwarding) = self.forwarding.as_ref().filter(|_| !self.fronts.is_empty()) {
-            forwarding.each_connection(&mut |flow, _| {
+        let mut counts = vec![0_u32; self.applied.rules.len()];
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| !self.connected.is_empty()) {
+            kernel.each_connection(&mut |flow, _| {
                 if let Some(count) = counts.get_mut(usize::from(flow.service)) {
                     *count = count.saturating_add(1);
                 }
@@ -553,45 +572,47 @@ impl Core {
         }
         let cpu_permille = self.cpu.permille();
         let stashed = u32::try_from(self.stash.len()).unwrap_or(u32::MAX);
-        let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
+        let keys: Vec<PublicKey> = self.connected.keys().copied().collect();
         for key in keys {
-            let of_its = |(ours, &count): (u16, &u32)| self.switches.theirs(key, ours).map_or(0, |_| count);
+            let of_its = |(service, &count): (u16, &u32)| {
+                self.switches.switch_service(key, service).map_or(0, |_| count)
+            };
             let connections = (0..).zip(&counts).map(of_its).fold(0, u32::saturating_add);
-            self.tell(key, &FromNode::Load(Load { connections, cpu_permille, stashed }));
+            self.send(key, &FromNode::Load(LoadReport { connections, cpu_permille, stashed }));
         }
     }
 
-    pub(super) fn tell(&mut self, key: PublicKey, message: &FromNode) {
-        let Some(front) = self.fronts.get(&key) else { return };
+    pub(super) fn send(&mut self, key: PublicKey, message: &FromNode) {
+        let Some(switch) = self.connected.get(&key) else { return };
         let sent = match message.encode() {
-            Ok(bytes) => front.link.send(bytes),
+            Ok(bytes) => switch.link.send(bytes),
             Err(error) => {
-                tracing::error!(%error, "a message that cannot be sent");
+                tracing::error!(%error, "message to the switch not sent: it exceeds a limit");
                 return;
             }
         };
         if !sent {
-            tracing::warn!(address = %front.link.address, "switch: disconnected, because it reads messages too slowly");
-            self.forget(key);
+            tracing::warn!(address = %switch.link.address, "switch: disconnected, because it reads messages too slowly");
+            self.remove_switch(key);
         }
     }
 }
 
-/// Whether a packet was given to the stack; if not, the client will send it again.
-fn given(done: &io::Result<()>) {
+/// Logs a failed injection. The client will retransmit the packet.
+fn log_injection(done: &io::Result<()>) {
     if let Err(error) = done {
-        tracing::warn!(%error, "a packet could not be given to the stack");
+        tracing::warn!(%error, "packet not injected: the client must retransmit it");
     }
 }
 
-fn succeeded(what: &'static str, done: &io::Result<()>) -> bool {
+fn accepted(setting: &'static str, done: &io::Result<()>) -> bool {
     if let Err(error) = done {
-        tracing::error!(%error, what, "the kernel refuses");
+        tracing::error!(%error, setting, "kernel rejected a setting");
     }
     done.is_ok()
 }
 
-/// Waits until there is something to read; for ever without a place to read from.
+/// Waits for kernel events. Never returns without a kernel.
 async fn readable(events: Option<&Readiness>) -> io::Result<()> {
     match events {
         Some(events) => events.readable().await,

@@ -1,4 +1,4 @@
-//! The connection to one front-end: what it says goes to the core, what the core says goes to it.
+//! The connection to one switch: passes its messages to the core and the core's messages to it.
 
 use crate::channel::Timing;
 use crate::channel::identity::PublicKey;
@@ -9,17 +9,17 @@ use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Messages that wait for one front-end at most; one that takes them slower is cut, and told everything when it comes
-/// back.
+/// Maximum number of messages that wait for one switch. A switch that reads more slowly is disconnected, and gets the full state
+/// when it reconnects.
 const QUEUE_MAX: usize = 1_024;
 
-/// What a link tells the core.
+/// A message from a link to the core.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct LinkInput {
     pub(super) key: PublicKey,
-    /// Which of the front-end's connections, since it may have a newer one by now.
+    /// Number of the link. The switch may have a newer link by the time the core reads this.
     pub(super) number: u64,
-    /// `None`: it is gone.
+    /// `None` if the link has ended.
     pub(super) message: Option<ToNode>,
 }
 
@@ -27,13 +27,13 @@ pub(super) struct Input {
 enum LinkError {
     #[error(transparent)]
     Transport(#[from] TransportError),
-    #[error("the front-end's message: {0}")]
+    #[error("invalid message from the switch: {0}")]
     Message(#[from] MessageError),
-    #[error("a second hello")]
-    Order,
+    #[error("unexpected second hello from the switch")]
+    UnexpectedHello,
 }
 
-/// A front-end that is connected. Dropped, the connection is cut.
+/// The connection to a switch. Closed when dropped.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) number: u64,
@@ -43,39 +43,39 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Begins to talk to a front-end.
+    /// Starts to read from and write to a switch.
     pub(super) fn new(
         address: SocketAddr,
         sender: Sender,
         receiver: Receiver,
         timing: Timing,
-        from: From,
+        inputs: InputSender,
     ) -> Self {
-        let number = from.number;
+        let number = inputs.number;
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
-        let talk = async move {
+        let transfer = async move {
             let ended = tokio::select! {
-                ended = from.read(receiver, timing) => ended,
+                ended = inputs.read(receiver, timing) => ended,
                 ended = write(sender, queued) => ended,
             };
             let Err(error) = ended;
             tracing::info!(%address, %error, "switch: disconnected");
-            from.tell(None).await;
+            inputs.send(None).await;
         };
-        Self { number, address, queue, task: tokio::spawn(talk) }
+        Self { number, address, queue, task: tokio::spawn(transfer) }
     }
 
-    /// Ends the link once what waits has been written.
+    /// Writes the waiting messages, then closes the link.
     pub(super) async fn finish(mut self) {
-        // The writer ends with its queue.
+        // The writer ends when its queue is closed.
         self.queue = mpsc::channel(1).0;
-        // Fails only if the task has panicked, and then it is over too.
+        // An error means that the task has panicked, so it has ended too.
         let _ = (&mut self.task).await;
     }
 
-    /// Whether there was room for a message.
+    /// Queues a message. Returns false if the queue is full.
     pub(super) fn send(&self, message: Vec<u8>) -> bool {
-        // Closed: the link is over, and its end is on its way to the core.
+        // If the queue is closed, the link has ended, and the core is about to learn it.
         !matches!(self.queue.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
     }
 }
@@ -86,25 +86,25 @@ impl Drop for Link {
     }
 }
 
-/// Where a link's inputs come from and go to.
-pub(super) struct From {
+/// Sends a link's inputs to the core.
+pub(super) struct InputSender {
     pub(super) key: PublicKey,
     pub(super) number: u64,
-    pub(super) core: mpsc::Sender<Input>,
+    pub(super) core: mpsc::Sender<LinkInput>,
 }
 
-impl From {
-    async fn tell(&self, message: Option<ToNode>) {
-        // The core is gone: so is this soon.
-        let _ = self.core.send(Input { key: self.key, number: self.number, message }).await;
+impl InputSender {
+    async fn send(&self, message: Option<ToNode>) {
+        // An error means that the core has ended; it then drops this link.
+        let _ = self.core.send(LinkInput { key: self.key, number: self.number, message }).await;
     }
 
     async fn read(&self, mut receiver: Receiver, timing: Timing) -> Result<Infallible, LinkError> {
         loop {
             let bytes = receiver.receive(timing.silence).await?;
             match ToNode::decode(&bytes)? {
-                ToNode::Hello(_) => return Err(LinkError::Order),
-                message => self.tell(Some(message)).await,
+                ToNode::Hello(_) => return Err(LinkError::UnexpectedHello),
+                message => self.send(Some(message)).await,
             }
         }
     }

@@ -1,47 +1,47 @@
 //! The node's side of handoff: the agent.
 //!
-//! It is on no connection's way. It accepts front-ends on the control channel, has done in the kernel what they ask for
-//! ([`Forwarding`]), makes sockets of connections that they hand over ([`Restored`]), and tells them which connections
-//! have ended and how busy the node is.
+//! The agent is not in the data path. It accepts switches on the control channel, applies their settings in the kernel
+//! ([`NodeKernel`]), restores the connections that they hand off ([`RestoredConnection`]), and reports closed
+//! connections and the node's load.
 //!
 //! ```text
-//! front-ends --channel--> links --> core: switches (who wants what), stash (packets before their socket),
-//!                                         reports (what has ended)  --> Forwarding: programs, stack, sockets
+//! switches --channel--> links --> core: switches (settings of each switch), stash (packets before their socket),
+//!                                       reports (closed connections)  --> NodeKernel: programs, stack, sockets
 //! ```
 //!
-//! A front-end that goes away takes nothing with it: listen addresses, keys and connections stay as they are until it
-//! comes back and says otherwise, or until its key is revoked (`revoked`).
+//! If a switch disconnects, its listen addresses, keys and connections stay until it reconnects with other settings, or
+//! until its key is revoked (`revocation`).
 
-mod asker;
 mod core;
-mod ending;
-mod forwarding;
-mod host;
-mod leaving;
+mod first_seqs;
+mod kernel;
 mod link;
-mod lists;
-mod numbers;
-mod restored;
-mod revoked;
+mod linux;
+mod listing;
+mod outgoing;
+mod resolver;
+mod restore;
+mod revocation;
+mod shutdown;
+mod stale;
 mod stash;
 mod switches;
 #[cfg(test)]
 mod tests;
-mod vanished;
 
-pub use asker::{Ask, Asker, QUEUE_MAX, WAITING_MAX};
-pub use forwarding::{Forwarding, Moved, Rules, Seen};
-pub use host::Host;
-pub use leaving::{Giver, LEAVING_MAX, Resting};
-pub use restored::{Restored, Sockets, restore};
-pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
+pub use kernel::{KernelEvent, NodeKernel, RestoreRequest, ServiceRules};
+pub use linux::LinuxKernel;
+pub use outgoing::{HandoffOffers, IdleConnection, OUTGOING_MAX};
+pub use resolver::{HOLDER_PENDING_MAX, HOLDER_QUEUE_MAX, HolderRequest, HolderResolver};
+pub use restore::{RestoredConnection, RestoredSink, restore};
+pub use stash::{LATE_EVENT_WINDOW, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, STASH_WAIT};
 
 use self::core::Core;
-use self::ending::Farewell;
-use self::leaving::Leavers;
+use self::outgoing::OfferQueue;
+use self::shutdown::ShutdownAck;
 use crate::channel::Timing;
 use crate::channel::identity::{Identity, PublicKey};
-use crate::channel::server::{Admitted, Outcomes, SWITCHES_MAX, Server};
+use crate::channel::server::{AccessControl, HandshakeCounters, SWITCHES_MAX, Server};
 use larder_kernel::abi::SERVICES_MAX;
 use std::io;
 use std::net::SocketAddr;
@@ -50,162 +50,165 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// How long front-ends may take to answer that nothing new comes.
-const FAREWELL_WAIT: Duration = Duration::from_secs(1);
+/// Maximum time that switches have to acknowledge the node's shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What an agent is told at its start.
+/// Configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The node's name, for the front-end's logs. At most 256 bytes.
+    /// The node's name, for the logs of the switches. 1 to 256 bytes.
     pub name: String,
-    /// Where front-ends connect to.
+    /// Address on which the agent accepts switches.
     pub listen: SocketAddr,
-    /// Who the node is.
+    /// The node's key pair.
     pub identity: Identity,
-    /// Keys of the front-ends that it works for. 1 to 64.
+    /// Keys of the switches that may connect. 1 to 64.
     pub switches: Vec<PublicKey>,
-    /// The interface that takes the clients' packets; `None`: there is none, the node takes no handoffs.
+    /// The interface that receives the clients' packets. `None` if there is none; the node then takes no handoffs.
     pub interface: Option<String>,
-    /// Listen addresses that front-ends may have it look after; all others are refused. At most 64.
+    /// Listen addresses that switches may use. The agent refuses all others. At most 64.
     pub services: Vec<SocketAddr>,
-    /// Whether the server in this process fetches what other nodes have: front-ends are told.
+    /// Whether the server in this process fetches contents from other nodes. Switches are told.
     pub lateral: bool,
-    /// Times of the control channel.
+    /// Timeouts and intervals of the control channel.
     pub timing: Timing,
 }
 
-/// Why an agent cannot start.
+/// Reason why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A list is empty or too long.
+    /// A setting is out of range.
     #[error("{field}: {expected}")]
     Config {
-        /// Which, as in [`AgentConfig`].
+        /// The field of [`AgentConfig`].
         field: &'static str,
-        /// What it may hold.
+        /// The values that it allows.
         expected: &'static str,
     },
-    /// The control address cannot be listened on.
+    /// The agent cannot listen on its control address.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
+        /// The control address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The interface is not there.
-    #[error("interface {name}")]
+    /// The interface cannot be read.
+    #[error("cannot read interface {name}")]
     Interface {
-        /// Its name.
+        /// The interface's name.
         name: String,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// What the kernel tells cannot be waited for, or there is no randomness.
-    #[error("the system refuses")]
+    /// Kernel events cannot be waited for, or random numbers are not available.
+    #[error("system error")]
     System(#[source] io::Error),
 }
 
-/// An agent at work. Ends when dropped, but is better stopped.
+/// A running agent. Prefer [`Agent::stop`] to dropping it.
 #[derive(Debug)]
 pub struct Agent {
     address: SocketAddr,
-    outcomes: Arc<Outcomes>,
-    admitted: Admitted,
-    asker: Asker,
-    giver: Giver,
-    farewells: mpsc::Sender<Farewell>,
+    counters: Arc<HandshakeCounters>,
+    access: AccessControl,
+    resolver: HolderResolver,
+    offers: HandoffOffers,
+    shutdown_acks: mpsc::Sender<ShutdownAck>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Agent {
-    /// Starts to work, on the current tokio runtime. Without `forwarding` the node takes no handoffs and says so: it
-    /// reports its load only. Without `sockets` it takes connections by cookie only: there is no server in this process
-    /// that restored ones could be given to. A front-end is told that connections are refused while `sockets` has no
-    /// room, or no place.
+    /// Starts an agent on the current tokio runtime.
     ///
-    /// # Errors
-    /// If the config cannot be, or the system refuses something.
+    /// Without `kernel` the node takes no handoffs, tells the switches so, and reports only its load. Without
+    /// `restored` it accepts connections by cookie only, because no server in this process could take restored ones.
+    /// While `restored` is full or has no free slot, handoffs are refused.
+    ///
+    /// # Errors If the config is invalid, the control address or the interface is not available, or the system reports
+    /// an error.
     pub async fn start(
         config: AgentConfig,
-        forwarding: Option<Arc<dyn Forwarding>>,
-        sockets: Option<Sockets>,
+        kernel: Option<Arc<dyn NodeKernel>>,
+        restored: Option<RestoredSink>,
     ) -> Result<Self, AgentError> {
         config.check()?;
-        let described = config.interface.as_deref().map(|name| {
+        let interface = config.interface.as_deref().map(|name| {
             let failed = |source| AgentError::Interface { name: name.to_owned(), source };
             larder_kernel::interface::interface(name).map_err(failed)
         });
-        let described = described.transpose()?;
+        let interface = interface.transpose()?;
         let AgentConfig { name, listen, identity, switches, services, lateral, timing, .. } = config;
         let refused = |source| AgentError::Listen { address: listen, source };
         let server = Server::bind(listen, identity, switches, timing).await.map_err(refused)?;
         let address = server.address().map_err(refused)?;
-        let (outcomes, admitted) = (server.outcomes(), server.admitted());
+        let (counters, access) = (server.handshake_counters(), server.access_control());
         let mut core =
-            Core::new(name, services, timing, described, forwarding, sockets).map_err(AgentError::System)?;
+            Core::new(name, services, timing, interface, kernel, restored).map_err(AgentError::System)?;
         core.set_lateral(lateral);
         let events = core.events().map_err(AgentError::System)?;
         let (stop, stopped) = oneshot::channel();
-        let (asker, asks) = Asker::new();
-        let (leavers_in, leavers) = mpsc::channel(leaving::LEAVERS_MAX);
-        let (release, released) = watch::channel(0);
-        let leavers = Leavers { leavers, release };
-        let giver = Giver { leavers: leavers_in, release: released };
-        let (farewells, to_tell) = mpsc::channel(1);
-        let task = tokio::spawn(core.run(server, events, asks, leavers, to_tell, stopped));
+        let (resolver, requests) = HolderResolver::new();
+        let (offers_sender, offers) = mpsc::channel(outgoing::OFFER_QUEUE_MAX);
+        let (release, release_requests) = watch::channel(0);
+        let queue = OfferQueue { offers, release };
+        let offers = HandoffOffers { offers: offers_sender, release: release_requests };
+        let (shutdown_acks, shutdown_requests) = mpsc::channel(1);
+        let task = tokio::spawn(core.run(server, events, requests, queue, shutdown_requests, stopped));
         tracing::info!(%address, "agent: listening");
-        Ok(Self { address, outcomes, admitted, asker, giver, farewells, stop: Some(stop), task })
+        Ok(Self { address, counters, access, resolver, offers, shutdown_acks, stop: Some(stop), task })
     }
 
-    /// Where front-ends connect to.
+    /// Returns the address on which the agent accepts switches.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Gives connections of the server in this process up, to other nodes.
-    pub fn giver(&self) -> Giver {
-        self.giver.clone()
+    /// Returns a handle that offers connections of the server in this process to other nodes.
+    pub fn offers(&self) -> HandoffOffers {
+        self.offers.clone()
     }
 
-    /// How front-ends' attempts to connect ended, and how many channels ended because their key was revoked.
-    pub fn outcomes(&self) -> Arc<Outcomes> {
-        Arc::clone(&self.outcomes)
+    /// Returns the counters of switches' attempts to connect and of revoked channels.
+    pub fn handshake_counters(&self) -> Arc<HandshakeCounters> {
+        Arc::clone(&self.counters)
     }
 
-    /// The front-ends that it works for: at first those of [`AgentConfig::switches`]. [`Admitted::replace`] revokes keys.
-    pub fn admitted(&self) -> Admitted {
-        self.admitted.clone()
+    /// Returns the list of switches that may connect, initially [`AgentConfig::switches`].
+    /// [`AccessControl::set_allowed_and_revoke`] revokes keys.
+    pub fn access_control(&self) -> AccessControl {
+        self.access.clone()
     }
 
-    /// Asks front-ends who has a target. Lives on when the agent has ended, and then knows nothing.
-    pub fn asker(&self) -> Asker {
-        self.asker.clone()
+    /// Returns a handle that asks switches which nodes hold a target. It may outlive the agent, and then finds nothing.
+    pub fn resolver(&self) -> HolderResolver {
+        self.resolver.clone()
     }
 
-    /// Tells all front-ends that the server in this process ends soon, and waits until they have answered that nothing
-    /// new comes, 1 s at the most. How many were told. What they sent before that answer may still be on its way.
-    pub async fn farewell(&self) -> usize {
-        let (all_know, known) = oneshot::channel();
-        if self.farewells.send(all_know).await.is_err() {
+    /// Tells all switches that the server in this process shuts down, and waits at most 1 s for their acknowledgements.
+    /// Returns the number of switches that were told. Connections that they sent before their acknowledgement may still
+    /// arrive.
+    pub async fn announce_shutdown(&self) -> usize {
+        let (ack, acknowledged) = oneshot::channel();
+        if self.shutdown_acks.send(ack).await.is_err() {
             return 0;
         }
-        match tokio::time::timeout(FAREWELL_WAIT, known).await {
-            Ok(told) => told.unwrap_or(0),
+        match tokio::time::timeout(SHUTDOWN_TIMEOUT, acknowledged).await {
+            Ok(count) => count.unwrap_or(0),
             Err(_) => {
-                tracing::warn!("switch: drain not acknowledged");
+                tracing::warn!("switch did not acknowledge the shutdown");
                 1
             }
         }
     }
 
-    /// Ends: what has ended on the node is told first. When this returns the agent holds [`Forwarding`] no longer.
+    /// Reports the remaining closed connections and stops. After that the agent no longer holds the [`NodeKernel`].
     pub async fn stop(mut self) {
         drop(self.stop.take());
-        // Fails only if the task has panicked, and then it is over too.
+        // An error means that the task has panicked, so it has ended too.
         let _ = (&mut self.task).await;
     }
 }
@@ -217,10 +220,9 @@ impl Drop for Agent {
 }
 
 impl AgentConfig {
-    /// Whether every list is within its limits.
+    /// Checks that every list is within its limits.
     ///
-    /// # Errors
-    /// The first that is not.
+    /// # Errors The first setting that is out of range.
     pub fn check(&self) -> Result<(), AgentError> {
         let ensure = |holds: bool, field, expected| match holds {
             true => Ok(()),

@@ -1,13 +1,17 @@
-//! The agent with real front-ends over loopback, and a kernel that is played.
+//! The agent with real switches over loopback, and a fake kernel.
 
-use super::{Agent, AgentConfig, AgentError, Forwarding, Moved, Restored, Rules, Seen, Sockets};
+use super::{
+    Agent, AgentConfig, AgentError, KernelEvent, NodeKernel, RestoreRequest, RestoredConnection,
+    RestoredSink, ServiceRules,
+};
 use crate::channel::Timing;
-use crate::channel::client::{Event, NodeChannel, Peer, SendError, What};
+use crate::channel::client::{ChannelEvent, EventKind, NodeAddress, NodeChannel, SendError};
+use crate::channel::holders::{HolderReply, RequestSummary};
 use crate::channel::identity::Identity;
 use crate::channel::message::{
-    Accepted, Blob, CLOSED_MAX, Connection, FromNode, Handoff, Hello, Keys, Refusal, Service, ToNode, Welcome,
+    Blob, CLOSED_MAX, Connection, CookieKeys, FromNode, Handoff, Hello, Refusal, Service, SettingsStatus,
+    ToNode, Welcome,
 };
-use crate::channel::whereabouts::{Asked, Has};
 use larder_kernel::guard::{Tunnel, TunnelKind};
 use larder_kernel::{CookieKey, FlowKey};
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,154 +24,168 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-mod ends;
-mod revoked;
-mod slow;
+mod revocation;
+mod shutdown;
+mod slow_link;
 
-const HANGS: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
-enum Told {
+enum PlayedEvent {
     Early(FlowKey, Vec<u8>),
     Closed(FlowKey),
 }
 
 #[derive(Debug, Default)]
 struct State {
-    services: BTreeMap<SocketAddr, (u16, Rules)>,
+    services: BTreeMap<SocketAddr, (u16, ServiceRules)>,
     keys: Option<[CookieKey; 2]>,
     tag: u8,
     tunnels: Vec<Tunnel>,
-    told: VecDeque<Told>,
+    events: VecDeque<PlayedEvent>,
     live: Vec<FlowKey>,
     sockets: Vec<(SocketAddr, SocketAddr)>,
     silent: Vec<FlowKey>,
     injected: Vec<Vec<u8>>,
-    refuse: bool,
-    /// The kernel does not know the numbers of connections that end.
-    unnumbered: bool,
-    /// The stack's list takes until this is false.
-    list_is_long: bool,
+    failing: bool,
+    /// The kernel does not know the first sequence numbers of closed connections.
+    without_first_seq: bool,
+    /// Listing the stack's sockets blocks until this is false.
+    listing_blocks: bool,
 }
 
-/// Plays the kernel: remembers what it is told, and tells what the test lets happen.
-struct Played {
+/// A fake kernel that records its settings and emits the events that a test chooses.
+struct FakeKernel {
     state: Mutex<State>,
-    bell: OwnedFd,
+    event_fd: OwnedFd,
 }
 
-impl Played {
+impl FakeKernel {
     fn new() -> Arc<Self> {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK).expect("an event");
-        Arc::new(Self { state: Mutex::default(), bell })
+        let event_fd = eventfd(0, EventfdFlags::NONBLOCK).expect("an event");
+        Arc::new(Self { state: Mutex::default(), event_fd })
     }
 
-    fn happens(&self, told: impl IntoIterator<Item = Told>) {
-        self.state.lock().expect("whole").told.extend(told);
-        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).expect("rung");
+    fn emit(&self, events: impl IntoIterator<Item = PlayedEvent>) {
+        self.state.lock().expect("whole").events.extend(events);
+        rustix::io::write(&self.event_fd, &1_u64.to_ne_bytes()).expect("rung");
     }
 
-    fn see<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut self.state.lock().expect("whole"))
+    fn with_state<T>(&self, access: impl FnOnce(&mut State) -> T) -> T {
+        access(&mut self.state.lock().expect("whole"))
     }
 
-    /// Waits for what the agent does without saying so.
-    async fn wait(&self, until: impl Fn(&State) -> bool) {
-        larder_testkit::eventually_async("the agent acts", || self.see(|state| until(state)).then_some(()))
-            .await;
+    /// Waits until an action of the agent that is not reported shows in the state.
+    async fn wait_until(&self, until: impl Fn(&State) -> bool) {
+        larder_testkit::eventually_async("the agent acts", || {
+            self.with_state(|state| until(state)).then_some(())
+        })
+        .await;
     }
 }
 
-impl Forwarding for Played {
+impl NodeKernel for FakeKernel {
     fn accepts_cookies(&self) -> bool {
         true
     }
 
-    fn set_service(&self, id: u16, address: SocketAddr, rules: Rules) -> io::Result<()> {
-        self.see(|state| state.services.insert(address, (id, rules)));
+    fn set_service(&self, id: u16, address: SocketAddr, rules: ServiceRules) -> io::Result<()> {
+        self.with_state(|state| state.services.insert(address, (id, rules)));
         Ok(())
     }
 
     fn remove_service(&self, address: SocketAddr) -> io::Result<()> {
-        self.see(|state| state.services.remove(&address)).map(drop).ok_or(io::ErrorKind::NotFound.into())
+        self.with_state(|state| state.services.remove(&address))
+            .map(drop)
+            .ok_or(io::ErrorKind::NotFound.into())
     }
 
     fn set_keys(&self, keys: &[CookieKey; 2]) -> io::Result<()> {
-        self.see(|state| state.keys = Some(*keys));
+        self.with_state(|state| state.keys = Some(*keys));
         Ok(())
     }
 
     fn set_tag(&self, tag: u8) -> io::Result<()> {
-        self.see(|state| state.tag = tag);
+        self.with_state(|state| state.tag = tag);
         Ok(())
     }
 
     fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
-        self.see(|state| state.tunnels.push(*tunnel));
+        self.with_state(|state| state.tunnels.push(*tunnel));
         Ok(())
     }
 
     fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
-        self.see(|state| state.tunnels.retain(|one| one != tunnel));
+        self.with_state(|state| state.tunnels.retain(|one| one != tunnel));
         Ok(())
     }
 
     fn events_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event_fd.as_fd()
     }
 
-    fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize {
-        // Nothing there is not an error.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        let told = self.see(|state| std::mem::take(&mut state.told));
-        for one in &told {
-            match one {
-                Told::Early(key, packet) => seen(Seen::Early { key: *key, at_ns: 0, packet }),
-                Told::Closed(key) => {
+    fn read_events(&self, seen: &mut dyn FnMut(KernelEvent<'_>)) -> usize {
+        // An empty eventfd is not an error.
+        let _ = rustix::io::read(&self.event_fd, &mut [0; 8]);
+        let events = self.with_state(|state| std::mem::take(&mut state.events));
+        for event in &events {
+            match event {
+                PlayedEvent::Early(key, packet) => {
+                    seen(KernelEvent::EarlyPacket { key: *key, at_ns: 0, packet })
+                }
+                PlayedEvent::Closed(key) => {
                     let at_ns = larder_kernel::plane::now_ns();
-                    let first_seq = if self.see(|state| state.unnumbered) { 0 } else { 9 };
-                    seen(Seen::Closed { key: *key, first_seq, at_ns });
+                    let first_seq = if self.with_state(|state| state.without_first_seq) { 0 } else { 9 };
+                    seen(KernelEvent::Closed { key: *key, first_seq, at_ns });
                 }
             }
         }
-        told.len()
+        events.len()
     }
 
     fn each_connection(&self, see: &mut dyn FnMut(FlowKey, u32)) {
-        let live = self.see(|state| state.live.clone());
+        let live = self.with_state(|state| state.live.clone());
         live.into_iter().for_each(|key| see(key, 5));
     }
 
     fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
         larder_testkit::eventually("the list is complete", || {
-            (!self.see(|state| state.list_is_long)).then_some(())
+            (!self.with_state(|state| state.listing_blocks)).then_some(())
         });
-        let sockets = self.see(|state| state.sockets.clone());
+        let sockets = self.with_state(|state| state.sockets.clone());
         sockets.into_iter().for_each(|(local, client)| see(local, client));
-        if self.see(|state| state.refuse) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+        if self.with_state(|state| state.failing) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
     }
 
     fn each_silent(&self, _span: Duration, see: &mut dyn FnMut(FlowKey, u32)) {
-        let silent = self.see(|state| state.silent.clone());
+        let silent = self.with_state(|state| state.silent.clone());
         silent.into_iter().for_each(|key| see(key, 5));
     }
 
-    fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
-        if self.see(|state| state.refuse) {
+    fn restore(&self, request: RestoreRequest<'_>) -> Result<RestoredConnection, (Refusal, String)> {
+        if self.with_state(|state| state.failing) {
             return Err((Refusal::Kernel, "busy".to_owned()));
         }
-        let (client, server) = (moved.client, moved.server);
+        let (client, server) = (request.client, request.server);
         let socket = eventfd(0, EventfdFlags::NONBLOCK).expect("some descriptor");
-        let (first, inject) = (moved.request.to_vec(), Some(b"end".to_vec()));
-        Ok(Restored { client, server, socket, first, unsent: Vec::new(), inject, place: None })
+        let (received, fin_packet) = (request.received.to_vec(), Some(b"end".to_vec()));
+        Ok(RestoredConnection {
+            client,
+            server,
+            socket,
+            received,
+            unsent: Vec::new(),
+            fin_packet,
+            slot: None,
+        })
     }
 
-    fn begun(&self, key: FlowKey) {
-        self.see(|state| state.live.push(key));
+    fn add_connection(&self, key: FlowKey) {
+        self.with_state(|state| state.live.push(key));
     }
 
-    fn forget(&self, key: FlowKey) {
-        self.see(|state| state.live.retain(|other| *other != key));
+    fn remove_connection(&self, key: FlowKey) {
+        self.with_state(|state| state.live.retain(|other| *other != key));
     }
 
     fn freeze(&self, _key: FlowKey) -> io::Result<()> {
@@ -178,12 +196,12 @@ impl Forwarding for Played {
         Ok(())
     }
 
-    fn give_back(&self, packet: &[u8]) -> io::Result<()> {
+    fn reinject(&self, packet: &[u8]) -> io::Result<()> {
         self.inject(packet)
     }
 
     fn inject(&self, packet: &[u8]) -> io::Result<()> {
-        self.see(|state| state.injected.push(packet.to_vec()));
+        self.with_state(|state| state.injected.push(packet.to_vec()));
         Ok(())
     }
 }
@@ -206,24 +224,24 @@ fn service(id: u16, port: u16) -> Service {
 }
 
 fn hello(current: u64, services: &[Service]) -> Hello {
-    let keys = Keys::new([CookieKey([current; 2]), CookieKey([0; 2])], 0);
-    Hello { name: "front".to_owned(), tag: 3, keys, services: services.to_vec(), tunnel: None }
+    let keys = CookieKeys::new([CookieKey([current; 2]), CookieKey([0; 2])], 0);
+    Hello { name: "switch".to_owned(), tag: 3, keys, services: services.to_vec(), tunnel: None }
 }
 
-/// A node with two listen addresses, and the keys of two front-ends.
-struct Stage {
-    kernel: Arc<Played>,
+/// A node with two listen addresses, and the keys of two switches.
+struct Fixture {
+    kernel: Arc<FakeKernel>,
     agent: Agent,
     node: Identity,
     switches: [Identity; 2],
-    sockets: mpsc::Receiver<Restored>,
-    places: Arc<Semaphore>,
+    sockets: mpsc::Receiver<RestoredConnection>,
+    slots: Arc<Semaphore>,
 }
 
-impl Stage {
+impl Fixture {
     async fn new() -> Self {
         let identity = || Identity::generate().expect("a key");
-        let (kernel, node, switches) = (Played::new(), identity(), [identity(), identity()]);
+        let (kernel, node, switches) = (FakeKernel::new(), identity(), [identity(), identity()]);
         let config = AgentConfig {
             name: "a".to_owned(),
             listen: "127.0.0.1:0".parse().expect("an address"),
@@ -235,55 +253,57 @@ impl Stage {
             timing: timing(),
         };
         let (sink, sockets) = mpsc::channel(1);
-        let places = Arc::new(Semaphore::new(4));
-        let sink = Sockets::new(sink).with_places(Arc::clone(&places));
-        let forwarding: Arc<dyn Forwarding> = kernel.clone();
-        let agent = Agent::start(config, Some(forwarding), Some(sink)).await.expect("started");
-        Self { kernel, agent, node, switches, sockets, places }
+        let slots = Arc::new(Semaphore::new(4));
+        let sink = RestoredSink::new(sink).with_connection_slots(Arc::clone(&slots));
+        let node_kernel: Arc<dyn NodeKernel> = kernel.clone();
+        let agent = Agent::start(config, Some(node_kernel), Some(sink)).await.expect("started");
+        Self { kernel, agent, node, switches, sockets, slots }
     }
 
-    fn join(&self, which: usize, hello: Hello) -> Front {
+    fn connect(&self, which: usize, hello: Hello) -> TestSwitch {
         let (sink, events) = mpsc::channel(4_096);
-        let peer = Peer { node: 0, address: self.agent.address(), key: self.node.public() };
+        let peer = NodeAddress { node: 0, address: self.agent.address(), key: self.node.public() };
         let channel = NodeChannel::start(peer, self.switches[which].clone(), hello, timing(), sink);
-        Front { channel, events }
+        TestSwitch { channel, events }
     }
 }
 
-struct Front {
+struct TestSwitch {
     channel: NodeChannel,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<ChannelEvent>,
 }
 
-impl Front {
+impl TestSwitch {
     async fn welcome(&mut self) -> Welcome {
-        let event = timeout(HANGS, self.events.recv()).await.expect("in time").expect("an event");
-        match event.what {
-            What::Up(welcome) => *welcome,
-            other => panic!("must be up first: {other:?}"),
+        let event = timeout(TIMEOUT, self.events.recv()).await.expect("in time").expect("an event");
+        match event.kind {
+            EventKind::Up(welcome) => *welcome,
+            other => panic!("expected Up first: {other:?}"),
         }
     }
 
-    /// The next message that is no report of load.
-    async fn heard(&mut self) -> FromNode {
+    /// Returns the next message that is not a load report.
+    async fn next_message(&mut self) -> FromNode {
         loop {
-            let event = timeout(HANGS, self.events.recv()).await.expect("in time").expect("an event");
-            match event.what {
-                What::Message(FromNode::Load(_)) => {}
-                What::Message(message) => return message,
-                other => panic!("must be a message: {other:?}"),
+            let event = timeout(TIMEOUT, self.events.recv()).await.expect("in time").expect("an event");
+            match event.kind {
+                EventKind::Message(FromNode::Load(_)) => {}
+                EventKind::Message(message) => return message,
+                other => panic!("expected a message: {other:?}"),
             }
         }
     }
 
-    async fn live(&mut self) -> Vec<Connection> {
-        match self.heard().await {
-            FromNode::Live(live) if live.last => live.connections.iter().map(|one| one.connection).collect(),
-            other => panic!("must be all connections: {other:?}"),
+    async fn listing(&mut self) -> Vec<Connection> {
+        match self.next_message().await {
+            FromNode::Connections(live) if live.last => {
+                live.connections.iter().map(|one| one.connection).collect()
+            }
+            other => panic!("expected the last page: {other:?}"),
         }
     }
 
-    fn hand(&self, id: u64, service: u16, port: u16) {
+    fn hand_off(&self, id: u64, service: u16, port: u16) {
         let connection = Connection { client: ([192, 0, 2, 1], port).into(), service };
         let request = Blob(b"GET /".to_vec());
         let handoff = Handoff { id, connection, first_seq: 7, checkpoint: Blob::default(), request };
@@ -291,214 +311,245 @@ impl Front {
     }
 }
 
-/// On a runtime of one thread: while the stack's list is being read, everything else goes on.
+/// The runtime has one thread: other work continues while the stack's sockets are listed.
 #[tokio::test]
-async fn a_long_list_holds_nothing_up() {
-    let mut stage = Stage::new().await;
-    stage.kernel.see(|state| state.list_is_long = true);
-    let mut front = stage.join(0, hello(7, &[service(0, 80)]));
-    front.welcome().await;
-    front.hand(1, 0, 5);
-    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![1] }, "before the list");
-    stage.sockets.recv().await.expect("a socket");
-    stage.kernel.see(|state| state.list_is_long = false);
-    front.live().await;
+async fn a_slow_listing_delays_nothing() {
+    let mut fixture = Fixture::new().await;
+    fixture.kernel.with_state(|state| state.listing_blocks = true);
+    let mut switch = fixture.connect(0, hello(7, &[service(0, 80)]));
+    switch.welcome().await;
+    switch.hand_off(1, 0, 5);
+    assert_eq!(switch.next_message().await, FromNode::Restored { ids: vec![1] }, "before the listing");
+    fixture.sockets.recv().await.expect("a socket");
+    fixture.kernel.with_state(|state| state.listing_blocks = false);
+    switch.listing().await;
 }
 
 #[tokio::test]
-async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
-    let stage = Stage::new().await;
-    stage.kernel.see(|state| state.live = vec![flow(1, 0), flow(2, 1), flow(3, 1)]);
-    // The stack's sockets: one that is known already, one that is not, one of another address.
+async fn a_switch_gets_the_configured_services_and_a_listing() {
+    let fixture = Fixture::new().await;
+    fixture.kernel.with_state(|state| state.live = vec![flow(1, 0), flow(2, 1), flow(3, 1)]);
+    // The stack's sockets: one in the table, one not in the table, and one on an address that the node does not serve.
     let client = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
     let sockets = vec![(address(81), flow(2, 1).client), (address(81), client(9)), (address(22), client(8))];
-    stage.kernel.see(|state| state.sockets = sockets);
-    let mut front = stage.join(0, hello(7, &[service(4, 81), service(5, 99)]));
-    let welcome = front.welcome().await;
+    fixture.kernel.with_state(|state| state.sockets = sockets);
+    let mut switch = fixture.connect(0, hello(7, &[service(4, 81), service(5, 99)]));
+    let welcome = switch.welcome().await;
     assert_eq!((welcome.name.as_str(), welcome.cookie, welcome.repair, welcome.mac), ("a", true, true, None));
     assert!(welcome.mtu > 0);
     assert_eq!(
-        welcome.accepted,
-        Accepted { services: vec![4], keys: true, tag: true, tunnel: true, mixed: false }
+        welcome.settings,
+        SettingsStatus { services: vec![4], keys: true, tag: true, tunnel: true, cookie_conflict: false }
     );
-    let ports: Vec<u16> = front.live().await.iter().map(|one| one.client.port()).collect();
+    let ports: Vec<u16> = switch.listing().await.iter().map(|one| one.client.port()).collect();
     assert_eq!(ports, [2, 3, 9]);
-    stage.kernel.see(|state| {
-        let rules = Rules { cookie: true, stash: true, grace: false };
+    fixture.kernel.with_state(|state| {
+        let rules = ServiceRules { cookie: true, stash: true, grace: false };
         assert_eq!(state.services, [(address(81), (1, rules))].into());
         assert_eq!((state.keys.map(|keys| keys[0]), state.tag), (Some(CookieKey([7; 2])), 3));
     });
-    front.channel.set_services(vec![service(0, 80)]);
-    let accepted = Accepted { services: vec![0], keys: true, tag: true, tunnel: true, mixed: false };
-    assert_eq!(front.heard().await, FromNode::Accepted(accepted));
-    assert_eq!(stage.kernel.see(|state| state.services.keys().copied().collect::<Vec<_>>()), [address(80)]);
-    // By the connection that is up, which is the first; not by one before or after it.
+    switch.channel.set_services(vec![service(0, 80)]);
+    let accepted =
+        SettingsStatus { services: vec![0], keys: true, tag: true, tunnel: true, cookie_conflict: false };
+    assert_eq!(switch.next_message().await, FromNode::Settings(accepted));
+    assert_eq!(
+        fixture.kernel.with_state(|state| state.services.keys().copied().collect::<Vec<_>>()),
+        [address(80)]
+    );
+    // Only the current session, which is the first, accepts messages.
     for other in [0, 2] {
-        assert!(matches!(front.channel.send_in(other, &ToNode::Live), Err(SendError::Down)));
+        assert!(matches!(
+            switch.channel.send_in_session(other, &ToNode::ListConnections),
+            Err(SendError::Down)
+        ));
     }
-    front.channel.send_in(1, &ToNode::Live).expect("room");
-    assert_eq!(front.live().await.len(), 1);
-    front.channel.set_tag(9);
-    assert!(matches!(front.heard().await, FromNode::Accepted(accepted) if accepted.tag));
-    assert_eq!(stage.kernel.see(|state| state.tag), 9);
+    switch.channel.send_in_session(1, &ToNode::ListConnections).expect("room");
+    assert_eq!(switch.listing().await.len(), 1);
+    switch.channel.set_tag(9);
+    assert!(matches!(switch.next_message().await, FromNode::Settings(accepted) if accepted.tag));
+    assert_eq!(fixture.kernel.with_state(|state| state.tag), 9);
 }
 
 #[tokio::test]
-async fn questions_find_the_front_end_of_their_address() {
-    let stage = Stage::new().await;
-    let asker = stage.agent.asker();
-    let asked = Asked { method: "GET".to_owned(), host: "h".to_owned(), target: "/a".to_owned() };
-    assert_eq!(asker.ask(address(81), asked.clone(), HANGS).await, None, "nobody is there");
-    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
-    assert!(front.welcome().await.lateral);
-    front.live().await;
-    assert_eq!(asker.ask(address(80), asked.clone(), HANGS).await, None, "not one of its addresses");
+async fn holder_queries_go_to_a_switch_with_the_listen_address() {
+    let fixture = Fixture::new().await;
+    let resolver = fixture.agent.resolver();
+    let request = RequestSummary { method: "GET".to_owned(), host: "h".to_owned(), target: "/a".to_owned() };
+    assert_eq!(resolver.resolve(address(81), request.clone(), TIMEOUT).await, None, "no switch is connected");
+    let mut switch = fixture.connect(0, hello(7, &[service(4, 81)]));
+    assert!(switch.welcome().await.lateral);
+    switch.listing().await;
+    assert_eq!(
+        resolver.resolve(address(80), request.clone(), TIMEOUT).await,
+        None,
+        "no switch has the address"
+    );
     let answering = async {
-        let FromNode::Where(question) = front.heard().await else { panic!("must be a question") };
-        let has = Has { id: question.id, target: Some(7), here: true, load: 2, holders: Vec::new() };
-        front.channel.send(&ToNode::Has(has.clone())).expect("room");
-        (question.asked, has)
+        let FromNode::FindHolders(query) = switch.next_message().await else {
+            panic!("expected a holder query")
+        };
+        let reply =
+            HolderReply { id: query.id, target: Some(7), is_holder: true, load: 2, holders: Vec::new() };
+        switch.channel.send(&ToNode::Holders(reply.clone())).expect("room");
+        (query.request, reply)
     };
-    let (answer, (heard, has)) = tokio::join!(asker.ask(address(81), asked.clone(), HANGS), answering);
-    assert_eq!((answer, heard), (Some(has), asked.clone()));
-    let waiting = async { asker.ask(address(81), asked.clone(), HANGS * 2).await };
+    let (answer, (received, reply)) =
+        tokio::join!(resolver.resolve(address(81), request.clone(), TIMEOUT), answering);
+    assert_eq!((answer, received), (Some(reply), request.clone()));
+    let waiting = async { resolver.resolve(address(81), request.clone(), TIMEOUT * 2).await };
     let leaving = async {
-        front.heard().await;
-        drop(front);
+        switch.next_message().await;
+        drop(switch);
     };
-    assert_eq!(timeout(HANGS, async { tokio::join!(waiting, leaving).0 }).await, Ok(None), "it has gone");
+    assert_eq!(
+        timeout(TIMEOUT, async { tokio::join!(waiting, leaving).0 }).await,
+        Ok(None),
+        "the switch disconnected"
+    );
 }
 
 #[tokio::test]
-async fn tunnels_come_and_go_with_the_front_ends_that_want_them() {
-    let stage = Stage::new().await;
+async fn tunnels_follow_the_settings_of_their_switch() {
+    let fixture = Fixture::new().await;
     let tunnel = |port| Tunnel {
         kind: TunnelKind::Gue { port },
         local: [10, 9, 1, 11].into(),
         remote: Some([10, 9, 0, 1].into()),
     };
     let with = |tunnel| Hello { tunnel, ..hello(7, &[service(4, 81)]) };
-    let mut front = stage.join(0, with(Some(tunnel(6080))));
-    assert!(front.welcome().await.accepted.tunnel);
-    assert_eq!(stage.kernel.see(|state| state.tunnels.clone()), [tunnel(6080)]);
-    drop(front);
-    let mut front = stage.join(0, with(Some(tunnel(6081))));
-    front.welcome().await;
-    assert_eq!(stage.kernel.see(|state| state.tunnels.clone()), [tunnel(6081)]);
-    drop(front);
-    let mut front = stage.join(0, with(None));
-    front.welcome().await;
-    assert_eq!(stage.kernel.see(|state| state.tunnels.clone()), []);
+    let mut switch = fixture.connect(0, with(Some(tunnel(6080))));
+    assert!(switch.welcome().await.settings.tunnel);
+    assert_eq!(fixture.kernel.with_state(|state| state.tunnels.clone()), [tunnel(6080)]);
+    drop(switch);
+    let mut switch = fixture.connect(0, with(Some(tunnel(6081))));
+    switch.welcome().await;
+    assert_eq!(fixture.kernel.with_state(|state| state.tunnels.clone()), [tunnel(6081)]);
+    drop(switch);
+    let mut switch = fixture.connect(0, with(None));
+    switch.welcome().await;
+    assert_eq!(fixture.kernel.with_state(|state| state.tunnels.clone()), []);
 }
 
 #[tokio::test]
-async fn ended_connections_are_told_to_all_whose_they_are_together_and_in_order() {
-    let stage = Stage::new().await;
-    let mut both = stage.join(0, hello(7, &[service(4, 80), service(5, 81)]));
-    let mut one = stage.join(1, hello(7, &[service(9, 81)]));
-    for front in [&mut both, &mut one] {
-        front.welcome().await;
-        front.live().await;
+async fn closed_connections_are_reported_in_batches_and_in_order_to_every_switch_with_the_address() {
+    let fixture = Fixture::new().await;
+    let mut both = fixture.connect(0, hello(7, &[service(4, 80), service(5, 81)]));
+    let mut one = fixture.connect(1, hello(7, &[service(9, 81)]));
+    for switch in [&mut both, &mut one] {
+        switch.welcome().await;
+        switch.listing().await;
     }
     let ports = 0..u16::try_from(CLOSED_MAX * 2 + 3).expect("few");
-    stage.kernel.happens(ports.clone().map(|port| Told::Closed(flow(port, port % 2))));
+    fixture.kernel.emit(ports.clone().map(|port| PlayedEvent::Closed(flow(port, port % 2))));
     let mut seen = Vec::new();
     while seen.len() < ports.len() {
-        let FromNode::Closed(list) = both.heard().await else { panic!("must be ended connections") };
+        let FromNode::Closed(list) = both.next_message().await else { panic!("expected closed connections") };
         assert!(list.len() > 1 && list.iter().all(|socket| socket.first_seq == 9));
         seen.extend(list.iter().map(|socket| (socket.connection.client.port(), socket.connection.service)));
     }
     assert_eq!(seen, ports.clone().map(|port| (port, 4 + port % 2)).collect::<Vec<_>>());
-    let FromNode::Closed(list) = one.heard().await else { panic!("must be ended connections") };
+    let FromNode::Closed(list) = one.next_message().await else { panic!("expected closed connections") };
     assert!(
         list.iter().all(|socket| socket.connection.service == 9 && socket.connection.client.port() % 2 == 1)
     );
 }
 
 #[tokio::test]
-async fn a_connection_meets_its_early_packets() {
-    let mut stage = Stage::new().await;
-    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
-    front.welcome().await;
-    front.live().await;
-    let early = |port, byte| Told::Early(flow(port, 1), vec![byte]);
-    stage.kernel.happens([early(1, 10), early(2, 20), early(1, 11)]);
-    front.hand(70, 4, 1);
-    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![70] });
-    let restored = timeout(HANGS, stage.sockets.recv()).await.expect("in time").expect("a socket");
+async fn early_packets_are_injected_after_the_restore() {
+    let mut fixture = Fixture::new().await;
+    let mut switch = fixture.connect(0, hello(7, &[service(4, 81)]));
+    switch.welcome().await;
+    switch.listing().await;
+    let early = |port, byte| PlayedEvent::Early(flow(port, 1), vec![byte]);
+    fixture.kernel.emit([early(1, 10), early(2, 20), early(1, 11)]);
+    switch.hand_off(70, 4, 1);
+    assert_eq!(switch.next_message().await, FromNode::Restored { ids: vec![70] });
+    let restored = timeout(TIMEOUT, fixture.sockets.recv()).await.expect("in time").expect("a socket");
     assert_eq!(
-        (restored.server, restored.client.port(), restored.first),
+        (restored.server, restored.client.port(), restored.received),
         (address(81), 1, b"GET /".to_vec())
     );
-    assert_eq!(stage.kernel.see(|state| state.injected.clone()), [b"end".to_vec(), vec![10], vec![11]]);
-    // Seen by the kernel before its socket was there, told after.
-    stage.kernel.happens([early(1, 12)]);
-    stage.kernel.wait(|state| state.injected.last() == Some(&vec![12])).await;
-    // The other connection is called off.
+    assert_eq!(
+        fixture.kernel.with_state(|state| state.injected.clone()),
+        [b"end".to_vec(), vec![10], vec![11]]
+    );
+    // Received before the restore, reported after it.
+    fixture.kernel.emit([early(1, 12)]);
+    fixture.kernel.wait_until(|state| state.injected.last() == Some(&vec![12])).await;
+    // The other handoff is cancelled.
     let connection = Connection { client: ([192, 0, 2, 1], 2).into(), service: 4 };
-    front.channel.send(&ToNode::Forget(connection)).expect("room");
-    front.hand(71, 4, 2);
-    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![71] });
-    stage.kernel.see(|state| {
+    switch.channel.send(&ToNode::CancelHandoff(connection)).expect("room");
+    switch.hand_off(71, 4, 2);
+    assert_eq!(switch.next_message().await, FromNode::Restored { ids: vec![71] });
+    fixture.kernel.with_state(|state| {
         assert_eq!(state.injected.last(), Some(&b"end".to_vec()));
-        assert!(!state.injected.contains(&vec![20]), "given up before it came");
+        assert!(!state.injected.contains(&vec![20]), "dropped by the cancellation");
     });
 }
 
 #[tokio::test]
-async fn each_refusal_has_its_name() {
-    let mut stage = Stage::new().await;
-    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
-    front.welcome().await;
-    front.live().await;
-    front.hand(1, 9, 1);
-    assert!(matches!(front.heard().await, FromNode::Refused { id: 1, why: Refusal::Service, .. }));
-    front.hand(2, 4, 1);
-    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![2] });
-    front.hand(3, 4, 2);
-    assert!(matches!(front.heard().await, FromNode::Refused { id: 3, why: Refusal::Full, .. }));
-    assert_eq!(stage.places.available_permits(), 3, "what was refused keeps no place");
-    let served = stage.sockets.recv().await.expect("a socket");
-    let others = stage.places.acquire_many(3).await.expect("places");
-    front.hand(6, 4, 2);
-    assert!(matches!(front.heard().await, FromNode::Refused { id: 6, why: Refusal::Full, .. }), "no place");
+async fn refusals_state_their_reason() {
+    let mut fixture = Fixture::new().await;
+    let mut switch = fixture.connect(0, hello(7, &[service(4, 81)]));
+    switch.welcome().await;
+    switch.listing().await;
+    switch.hand_off(1, 9, 1);
+    assert!(matches!(
+        switch.next_message().await,
+        FromNode::Refused { id: 1, reason: Refusal::UnknownService, .. }
+    ));
+    switch.hand_off(2, 4, 1);
+    assert_eq!(switch.next_message().await, FromNode::Restored { ids: vec![2] });
+    switch.hand_off(3, 4, 2);
+    assert!(matches!(switch.next_message().await, FromNode::Refused { id: 3, reason: Refusal::Full, .. }));
+    assert_eq!(fixture.slots.available_permits(), 3, "a refused handoff keeps no slot");
+    let served = fixture.sockets.recv().await.expect("a socket");
+    let others = fixture.slots.acquire_many(3).await.expect("slots");
+    switch.hand_off(6, 4, 2);
+    assert!(
+        matches!(switch.next_message().await, FromNode::Refused { id: 6, reason: Refusal::Full, .. }),
+        "no free slot"
+    );
     drop((served, others));
-    assert_eq!(stage.places.available_permits(), 4);
-    stage.kernel.see(|state| state.refuse = true);
-    front.hand(4, 4, 2);
-    let FromNode::Refused { id: 4, why: Refusal::Kernel, detail } = front.heard().await else {
-        panic!("must be refused by the kernel")
+    assert_eq!(fixture.slots.available_permits(), 4);
+    fixture.kernel.with_state(|state| state.failing = true);
+    switch.hand_off(4, 4, 2);
+    let FromNode::Refused { id: 4, reason: Refusal::Kernel, detail } = switch.next_message().await else {
+        panic!("expected a refusal of the kernel")
     };
     assert_eq!(detail, "busy");
-    stage.sockets.close();
-    stage.kernel.see(|state| state.refuse = false);
-    front.hand(5, 4, 2);
-    assert!(matches!(front.heard().await, FromNode::Refused { id: 5, why: Refusal::Unsupported, .. }));
+    fixture.sockets.close();
+    fixture.kernel.with_state(|state| state.failing = false);
+    switch.hand_off(5, 4, 2);
+    assert!(matches!(
+        switch.next_message().await,
+        FromNode::Refused { id: 5, reason: Refusal::Unsupported, .. }
+    ));
 }
 
 #[tokio::test]
-async fn a_front_end_that_goes_takes_nothing_with_it() {
-    let stage = Stage::new().await;
-    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
-    let incarnation = front.welcome().await.incarnation;
-    front.live().await;
-    drop(front);
-    stage.kernel.happens([Told::Closed(flow(1, 1))]);
-    stage.kernel.wait(|state| state.told.is_empty()).await;
+async fn settings_stay_when_a_switch_disconnects() {
+    let fixture = Fixture::new().await;
+    let mut switch = fixture.connect(0, hello(7, &[service(4, 81)]));
+    let incarnation = switch.welcome().await.incarnation;
+    switch.listing().await;
+    drop(switch);
+    fixture.kernel.emit([PlayedEvent::Closed(flow(1, 1))]);
+    fixture.kernel.wait_until(|state| state.events.is_empty()).await;
     assert_eq!(
-        stage.kernel.see(|state| (state.services.len(), state.keys.is_some(), state.tag)),
+        fixture.kernel.with_state(|state| (state.services.len(), state.keys.is_some(), state.tag)),
         (1, true, 3)
     );
-    // It comes back with new keys, and the node is the same.
-    let mut front = stage.join(0, hello(8, &[service(4, 81)]));
-    assert_eq!(front.welcome().await.incarnation, incarnation);
-    assert_eq!(stage.kernel.see(|state| state.keys.map(|keys| keys[0])), Some(CookieKey([8; 2])));
-    stage.agent.stop().await;
-    assert_eq!(Arc::strong_count(&stage.kernel), 1, "nothing is held after the end");
+    // The switch reconnects with new keys, and the node is the same.
+    let mut switch = fixture.connect(0, hello(8, &[service(4, 81)]));
+    assert_eq!(switch.welcome().await.incarnation, incarnation);
+    assert_eq!(fixture.kernel.with_state(|state| state.keys.map(|keys| keys[0])), Some(CookieKey([8; 2])));
+    fixture.agent.stop().await;
+    assert_eq!(Arc::strong_count(&fixture.kernel), 1, "the agent dropped the kernel");
 }
 
 #[tokio::test]
-async fn a_host_without_rights_says_so_and_reports_its_load() {
+async fn an_agent_without_a_kernel_refuses_handoffs_and_reports_its_load() {
     let (node, switch) = (Identity::generate().expect("a key"), Identity::generate().expect("a key"));
     let config = |switches| AgentConfig {
         name: "a".to_owned(),
@@ -518,26 +569,33 @@ async fn a_host_without_rights_says_so_and_reports_its_load() {
 
     let agent = Agent::start(config(vec![switch.public()]), None, None).await.expect("started");
     let (sink, events) = mpsc::channel(64);
-    let peer = Peer { node: 0, address: agent.address(), key: node.public() };
+    let peer = NodeAddress { node: 0, address: agent.address(), key: node.public() };
     let channel = NodeChannel::start(peer, switch, hello(1, &[service(0, 80)]), timing(), sink);
-    let mut front = Front { channel, events };
-    let welcome = front.welcome().await;
+    let mut switch = TestSwitch { channel, events };
+    let welcome = switch.welcome().await;
     assert_eq!((welcome.cookie, welcome.repair), (false, false));
     assert_eq!(
-        welcome.accepted,
-        Accepted { services: Vec::new(), keys: false, tag: false, tunnel: true, mixed: false }
+        welcome.settings,
+        SettingsStatus {
+            services: Vec::new(),
+            keys: false,
+            tag: false,
+            tunnel: true,
+            cookie_conflict: false
+        }
     );
-    assert_eq!(front.live().await, []);
-    front.hand(1, 0, 1);
-    assert!(matches!(front.heard().await, FromNode::Refused { why: Refusal::Unsupported, .. }));
+    assert_eq!(switch.listing().await, []);
+    switch.hand_off(1, 0, 1);
+    assert!(matches!(switch.next_message().await, FromNode::Refused { reason: Refusal::Unsupported, .. }));
     let load = async {
         loop {
-            if let What::Message(FromNode::Load(load)) = front.events.recv().await.expect("an event").what
+            if let EventKind::Message(FromNode::Load(load)) =
+                switch.events.recv().await.expect("an event").kind
                 && load.cpu_permille.is_some()
             {
                 return load;
             }
         }
     };
-    assert_eq!(timeout(HANGS, load).await.expect("in time").connections, 0);
+    assert_eq!(timeout(TIMEOUT, load).await.expect("in time").connections, 0);
 }

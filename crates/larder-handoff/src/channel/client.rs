@@ -1,9 +1,9 @@
-//! The front-end's side of the control channel: one [`NodeChannel`] a node, which connects, connects again, and says
-//! when it is up and down.
+//! The switch's side of the control channel. A [`NodeChannel`] connects to one node, reconnects when the connection
+//! breaks, and reports both.
 
 use super::Timing;
 use super::identity::{Identity, PublicKey};
-use super::message::{FromNode, Hello, Keys, Message as _, MessageError, Service, ToNode, Welcome};
+use super::message::{CookieKeys, FromNode, Hello, Message as _, MessageError, Service, ToNode, Welcome};
 use super::transport::{self, Receiver, Sender, TransportError};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,99 +15,100 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-/// Messages that wait to be sent at most, for one node.
+/// Maximum number of queued messages to one node.
 pub const QUEUE_MAX: usize = 4_096;
-/// Bytes of messages that wait to be sent at most, for one node.
+/// Maximum size of the queued messages to one node. Bytes.
 pub const QUEUE_BYTES_MAX: usize = 32 << 20;
-/// A connection that lived so long was a good one: the next attempt is the first of a new series.
-const PROVEN: Duration = Duration::from_secs(10);
+/// A session of at least this length counts as stable: the retry delay starts over.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// How to reach a node.
+/// Address and key of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The node's slot; stands in each [`Event`].
+pub struct NodeAddress {
+    /// The node's slot, which stands in each [`ChannelEvent`].
     pub node: u16,
-    /// Its control address.
+    /// The node's control address.
     pub address: SocketAddr,
-    /// The key it must prove; see [`NodeChannel::set_identity`].
+    /// The key that the node must prove; see [`NodeChannel::set_identity`].
     pub key: PublicKey,
 }
 
-/// What a channel tells, in order. Between `Up` and `Down` of a node come its messages.
+/// An event of a channel, in order. A node's messages come between its `Up` and `Down`.
 #[derive(Debug)]
-pub struct Event {
+pub struct ChannelEvent {
     /// The node's slot.
     pub node: u16,
-    /// Of the channel's connections, counted from 1, the one that this is of ([`NodeChannel::send_in`]).
+    /// Number of the session, counted from 1; see [`NodeChannel::send_in_session`].
     pub session: u64,
-    /// What happened.
-    pub what: What,
+    /// The event.
+    pub kind: EventKind,
 }
 
-/// What happened on a channel.
+/// Kind of a [`ChannelEvent`].
 #[derive(Debug)]
-pub enum What {
-    /// The node is there and has been told all there is.
+pub enum EventKind {
+    /// The node is connected and has all settings.
     Up(Box<Welcome>),
-    /// A message; never [`FromNode::Welcome`] or [`FromNode::Pong`], which the channel takes itself.
+    /// A message. Never [`FromNode::Welcome`] or [`FromNode::Pong`], which the channel handles itself.
     Message(FromNode),
-    /// The node is gone, or the way to it. What was sent and not answered may have arrived or not.
+    /// The session has ended. Messages without a reply may or may not have arrived.
     Down(ChannelError),
 }
 
-/// Why a channel is down.
+/// Reason why a session has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// No connection, a handshake that failed, or a connection that broke.
+    /// Connecting, the handshake or the connection failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The node said what it should not. Its fault.
-    #[error("the node's message: {0}")]
+    /// The node sent an invalid message. The node's fault.
+    #[error("invalid message from the node: {0}")]
     Message(#[from] MessageError),
-    /// The node's first message was no welcome, or there was a second one. Its fault.
-    #[error("a message out of order")]
-    Order,
-    /// The keys of the two sides were replaced ([`NodeChannel::set_identity`]).
-    #[error("its keys were replaced")]
-    Replaced,
+    /// The node's first message was not a welcome, or it sent a second one. The node's fault.
+    #[error("unexpected message from the node")]
+    UnexpectedMessage,
+    /// [`NodeChannel::set_identity`] replaced the keys.
+    #[error("the keys were replaced")]
+    KeysReplaced,
 }
 
-/// Whether a channel is up. For status pages; decisions go by the [`Event`]s, which are in order with messages.
+/// State of a channel, for status pages. Decisions must use the [`ChannelEvent`]s, which are in order with the
+/// messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelState {
-    /// An attempt is under way.
+    /// An attempt to connect is in progress.
     Connecting,
-    /// Up. The node's name, and its incarnation.
+    /// Connected.
     Up {
         /// See [`Welcome::name`].
         name: String,
         /// See [`Welcome::incarnation`].
         incarnation: u64,
     },
-    /// Down, until the next attempt.
+    /// Disconnected until the next attempt.
     Waiting {
-        /// Why the last one ended.
-        why: String,
-        /// Until the next one.
+        /// Reason why the last session or attempt ended.
+        reason: String,
+        /// Delay of the next attempt.
         retry: Duration,
     },
 }
 
-/// Why a message is not sent.
+/// Reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The channel is down. Nothing is kept for later.
+    /// The channel is down. Messages are not kept for later.
     #[error("the channel is down")]
     Down,
-    /// [`QUEUE_MAX`] messages or [`QUEUE_BYTES_MAX`] wait: the node takes them too slowly.
-    #[error("too much waits to be sent")]
+    /// [`QUEUE_MAX`] messages or [`QUEUE_BYTES_MAX`] are queued, because the node reads too slowly.
+    #[error("the send queue is full: the node reads too slowly")]
     Full,
     /// The message breaks a limit. A retry does not help.
     #[error(transparent)]
     Message(#[from] MessageError),
 }
 
-/// The channel to one node. Ends when dropped.
+/// The channel to one node. Closed when dropped.
 #[derive(Debug)]
 pub struct NodeChannel {
     hello: watch::Sender<Hello>,
@@ -119,31 +120,32 @@ pub struct NodeChannel {
 
 #[derive(Debug)]
 struct Shared {
-    /// The queue of the connection that is up, and which one that is.
+    /// Number and queue of the current session.
     queue: Mutex<Option<(u64, mpsc::Sender<Vec<u8>>)>>,
     queued_bytes: AtomicUsize,
 }
 
 impl NodeChannel {
-    /// Connects to `peer` and keeps doing so. `hello` is what it is told each time; events go to `sink`, which slows
-    /// the node down while it is full. Needs a tokio runtime. When the receiver of `sink` is gone the channel ends.
+    /// Connects to `node` and reconnects for ever, on the current tokio runtime. Each session starts with `hello`.
+    /// Events go to `sink`; while it is full, nothing is read from the node. The channel ends when the receiver of
+    /// `sink` is dropped.
     pub fn start(
-        peer: Peer,
+        node: NodeAddress,
         identity: Identity,
         hello: Hello,
         timing: Timing,
-        sink: mpsc::Sender<Event>,
+        sink: mpsc::Sender<ChannelEvent>,
     ) -> Self {
-        let (hello, hello_seen) = watch::channel(hello);
-        let (keys, keys_seen) = watch::channel((identity, peer.key));
-        let (state_set, state) = watch::channel(ChannelState::Connecting);
+        let (hello, hello_receiver) = watch::channel(hello);
+        let (keys, keys_receiver) = watch::channel((identity, node.key));
+        let (state_sender, state) = watch::channel(ChannelState::Connecting);
         let shared = Arc::new(Shared { queue: Mutex::new(None), queued_bytes: AtomicUsize::new(0) });
         let runner = Runner {
-            peer,
-            keys: keys_seen,
+            node,
+            keys: keys_receiver,
             timing,
-            hello: hello_seen,
-            state: state_set,
+            hello: hello_receiver,
+            state: state_sender,
             shared: Arc::clone(&shared),
             session: 0,
             sink,
@@ -151,25 +153,25 @@ impl NodeChannel {
         Self { hello, keys, state, shared, task: tokio::spawn(runner.run()) }
     }
 
-    /// Sends a message, in order after those before. Returns at once; that it was taken says only that it waits to be
-    /// sent. Keys and listen addresses have [`Self::set_keys`] and [`Self::set_services`], which outlive connections.
+    /// Queues a message after those before. Returns at once; success does not mean that the message arrived.
     ///
-    /// # Errors
-    /// If the channel is down, too much waits, or the message breaks a limit.
+    /// Settings have their own methods ([`Self::set_keys`], [`Self::set_services`], [`Self::set_tag`]) and are repeated
+    /// in each session.
+    ///
+    /// # Errors If the channel is down, the queue is full, or the message breaks a limit.
     pub fn send(&self, message: &ToNode) -> Result<(), SendError> {
-        self.send_over(None, message)
+        self.send_to_session(None, message)
     }
 
-    /// The same by this one of the channel's connections only. For what is answered by what the node says after its welcome:
-    /// a connection may have come up whose [`What::Up`] has not been heard yet.
+    /// Queues a message if `session` is still current. Use it to answer a message of the node: a newer session may have
+    /// started whose [`EventKind::Up`] the caller has not seen yet.
     ///
-    /// # Errors
-    /// As [`Self::send`]; [`SendError::Down`] too if that connection is not the one that is up.
-    pub fn send_in(&self, session: u64, message: &ToNode) -> Result<(), SendError> {
-        self.send_over(Some(session), message)
+    /// # Errors The errors of [`Self::send`], and [`SendError::Down`] if another session is current.
+    pub fn send_in_session(&self, session: u64, message: &ToNode) -> Result<(), SendError> {
+        self.send_to_session(Some(session), message)
     }
 
-    fn send_over(&self, session: Option<u64>, message: &ToNode) -> Result<(), SendError> {
+    fn send_to_session(&self, session: Option<u64>, message: &ToNode) -> Result<(), SendError> {
         let bytes = message.encode()?;
         let length = bytes.len();
         let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +182,7 @@ impl NodeChannel {
         if self.shared.queued_bytes.load(Relaxed) + length > QUEUE_BYTES_MAX {
             return Err(SendError::Full);
         }
-        // Counted first: the other end may take it at once.
+        // Counted before it is queued, because the writer may take it at once.
         self.shared.queued_bytes.fetch_add(length, Relaxed);
         queue.try_send(bytes).map_err(|error| {
             self.shared.queued_bytes.fetch_sub(length, Relaxed);
@@ -191,23 +193,23 @@ impl NodeChannel {
         })
     }
 
-    /// Replaces the key that this side proves, and the key that the node must prove. A connection that is up ends, and the
-    /// next one uses the new keys.
+    /// Replaces this side's key pair and the key that the node must prove. The current session ends, and the next one
+    /// uses the new keys.
     pub fn set_identity(&self, identity: Identity, node: PublicKey) {
         self.keys.send_replace((identity, node));
     }
 
-    /// Sets the live keys, now and for each connection to come. The node's answer is [`FromNode::Accepted`].
-    pub fn set_keys(&self, keys: Keys) {
+    /// Sets the cookie keys, now and for all later sessions. The node answers with [`FromNode::Settings`].
+    pub fn set_keys(&self, keys: CookieKeys) {
         self.hello.send_if_modified(|hello| std::mem::replace(&mut hello.keys, keys) != keys);
     }
 
-    /// Sets the node's tag, now and for each connection to come. The node's answer is [`FromNode::Accepted`].
+    /// Sets the node's tag, now and for all later sessions. The node answers with [`FromNode::Settings`].
     pub fn set_tag(&self, tag: u8) {
         self.hello.send_if_modified(|hello| std::mem::replace(&mut hello.tag, tag) != tag);
     }
 
-    /// Sets the listen addresses, now and for each connection to come. The node's answer is [`FromNode::Accepted`].
+    /// Sets the listen addresses, now and for all later sessions. The node answers with [`FromNode::Settings`].
     pub fn set_services(&self, services: Vec<Service>) {
         self.hello.send_if_modified(|hello| {
             let changed = hello.services != services;
@@ -216,7 +218,7 @@ impl NodeChannel {
         });
     }
 
-    /// Whether it is up, to look at and to wait for.
+    /// Returns the channel's state, to read or to wait for.
     pub fn state(&self) -> watch::Receiver<ChannelState> {
         self.state.clone()
     }
@@ -228,18 +230,18 @@ impl Drop for NodeChannel {
     }
 }
 
-/// What runs for a channel.
+/// The task of a channel.
 struct Runner {
-    peer: Peer,
-    /// The keys of this side and of the node.
+    node: NodeAddress,
+    /// The key pair of this side, and the key of the node.
     keys: watch::Receiver<(Identity, PublicKey)>,
     timing: Timing,
     hello: watch::Receiver<Hello>,
     state: watch::Sender<ChannelState>,
     shared: Arc<Shared>,
-    /// Connections that have come up.
+    /// Number of sessions so far.
     session: u64,
-    sink: mpsc::Sender<Event>,
+    sink: mpsc::Sender<ChannelEvent>,
 }
 
 impl Runner {
@@ -249,18 +251,18 @@ impl Runner {
             self.state.send_replace(ChannelState::Connecting);
             let began = Instant::now();
             let mut up = false;
-            let Err(error) = self.connection(&mut up).await;
+            let Err(error) = self.run_session(&mut up).await;
             self.set_queue(None);
-            if began.elapsed() >= PROVEN {
+            if began.elapsed() >= STABLE_AFTER {
                 attempt = 0;
             }
-            let retry = self.timing.retry(attempt, chance());
+            let retry = self.timing.retry_delay(attempt, random_byte());
             attempt = attempt.saturating_add(1);
-            let peer = self.peer;
-            tracing::info!(node = peer.node, address = %peer.address, %error, ?retry, "control channel: down");
-            let why = error.to_string();
-            self.state.send_replace(ChannelState::Waiting { why, retry });
-            if up && self.tell(What::Down(error)).await.is_err() {
+            let node = self.node;
+            tracing::info!(node = node.node, address = %node.address, %error, ?retry, "control channel: down");
+            let reason = error.to_string();
+            self.state.send_replace(ChannelState::Waiting { reason, retry });
+            if up && self.emit(EventKind::Down(error)).await.is_err() {
                 break;
             }
             tokio::select! {
@@ -270,18 +272,20 @@ impl Runner {
         }
     }
 
-    /// One connection, from its start to its end; sets `up` when the node has been welcomed.
-    async fn connection(&mut self, up: &mut bool) -> Result<Infallible, ChannelError> {
-        let connecting = timeout(self.timing.handshake, TcpStream::connect(self.peer.address)).await;
+    /// Runs one session from connecting to its end. Sets `up` when the node's welcome has arrived.
+    async fn run_session(&mut self, up: &mut bool) -> Result<Infallible, ChannelError> {
+        let connecting = timeout(self.timing.handshake, TcpStream::connect(self.node.address)).await;
         let stream =
-            connecting.map_err(|_| TransportError::Slow("connecting"))?.map_err(TransportError::Io)?;
+            connecting.map_err(|_| TransportError::TimedOut("connecting"))?.map_err(TransportError::Io)?;
         let (identity, node) = self.keys.borrow_and_update().clone();
         let mut keys = self.keys.clone();
         let (mut sender, mut receiver) = transport::initiate(stream, &identity, node, &self.timing).await?;
         let hello = self.hello.borrow_and_update().clone();
         sender.send(&ToNode::Hello(hello.clone()).encode()?).await?;
         let first = receiver.receive(self.timing.handshake).await?;
-        let FromNode::Welcome(welcome) = FromNode::decode(&first)? else { return Err(ChannelError::Order) };
+        let FromNode::Welcome(welcome) = FromNode::decode(&first)? else {
+            return Err(ChannelError::UnexpectedMessage);
+        };
         let (name, incarnation) = (welcome.name.clone(), welcome.incarnation);
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         self.shared.queued_bytes.store(0, Relaxed);
@@ -289,11 +293,11 @@ impl Runner {
         self.set_queue(Some((self.session, queue)));
         self.state.send_replace(ChannelState::Up { name, incarnation });
         *up = true;
-        self.tell(What::Up(Box::new(welcome))).await?;
+        self.emit(EventKind::Up(Box::new(welcome))).await?;
         tokio::select! {
             ended = self.read(receiver) => ended,
             ended = self.write(sender, queued, hello) => ended,
-            _ = keys.changed() => Err(ChannelError::Replaced),
+            _ = keys.changed() => Err(ChannelError::KeysReplaced),
         }
     }
 
@@ -301,8 +305,8 @@ impl Runner {
         *self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner) = queue;
     }
 
-    async fn tell(&self, what: What) -> Result<(), ChannelError> {
-        let event = Event { node: self.peer.node, session: self.session, what };
+    async fn emit(&self, kind: EventKind) -> Result<(), ChannelError> {
+        let event = ChannelEvent { node: self.node.node, session: self.session, kind };
         self.sink.send(event).await.map_err(|_| TransportError::Closed.into())
     }
 
@@ -310,9 +314,9 @@ impl Runner {
         loop {
             let bytes = receiver.receive(self.timing.silence).await?;
             match FromNode::decode(&bytes)? {
-                FromNode::Welcome(_) => return Err(ChannelError::Order),
+                FromNode::Welcome(_) => return Err(ChannelError::UnexpectedMessage),
                 FromNode::Pong(_) => {}
-                message => self.tell(What::Message(message)).await?,
+                message => self.emit(EventKind::Message(message)).await?,
             }
         }
     }
@@ -321,29 +325,29 @@ impl Runner {
         &self,
         mut sender: Sender,
         mut queued: mpsc::Receiver<Vec<u8>>,
-        mut told: Hello,
+        mut sent: Hello,
     ) -> Result<Infallible, ChannelError> {
         let mut hello = self.hello.clone();
         let mut ping = interval(self.timing.ping);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pings = 0;
         loop {
-            // In this order: what a handoff needs is said before it.
+            // In this order: settings must arrive before the handoffs that need them.
             tokio::select! {
                 biased;
                 changed = hello.changed() => {
                     changed.map_err(|_| TransportError::Closed)?;
                     let wanted = hello.borrow_and_update().clone();
-                    if wanted.keys != told.keys {
+                    if wanted.keys != sent.keys {
                         sender.send(&ToNode::Keys(wanted.keys).encode()?).await?;
                     }
-                    if wanted.services != told.services {
+                    if wanted.services != sent.services {
                         sender.send(&ToNode::Services(wanted.services.clone()).encode()?).await?;
                     }
-                    if wanted.tag != told.tag {
+                    if wanted.tag != sent.tag {
                         sender.send(&ToNode::Tag(wanted.tag).encode()?).await?;
                     }
-                    told = wanted;
+                    sent = wanted;
                 }
                 Some(message) = queued.recv() => {
                     self.shared.queued_bytes.fetch_sub(message.len(), Relaxed);
@@ -358,10 +362,10 @@ impl Runner {
     }
 }
 
-/// A byte of chance; always the same where the system has none.
-fn chance() -> u8 {
+/// Returns a random byte, or 0 if the system has no random numbers.
+fn random_byte() -> u8 {
     let mut byte = [0];
-    // Only spreads attempts: without it they come all at once.
+    // It only spreads reconnects; without it they happen at the same time.
     let _ = rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK);
     byte[0]
 }

@@ -1,5 +1,5 @@
-//! Who a front-end or a node is: a static X25519 key pair (RFC 7748). The secret key is a text file, base64 on one
-//! line, for its owner only; the public key is the same in the other side's config.
+//! Identity of a switch or a node: a static X25519 key pair (RFC 7748). The secret key is a text file, one line of
+//! base64, readable by its owner only. The public key stands in the config of the other side.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,30 +13,30 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Length of a key, secret or public. Bytes.
+/// Length of a secret or public key. Bytes.
 pub const KEY_BYTES: usize = 32;
-/// Largest file read as secret keys. Bytes.
+/// Maximum size of a file with secret keys. Bytes.
 const FILE_BYTES_MAX: u64 = 256;
 
-/// A public key: how the other side is known. In base64 as text.
+/// A public key. Its text form is base64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
 
-/// Why a text is no key.
+/// Reason why a text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// There are characters in it that base64 does not have, or its padding is missing.
+    /// It has characters outside base64, or its padding is missing.
     #[error("not base64 with padding")]
     NotBase64,
-    /// It holds another number of bytes.
+    /// It has the wrong number of bytes.
     #[error("a key has {KEY_BYTES} bytes (44 characters of base64), this has {0}")]
     Length(usize),
-    /// The file holds more keys than it may.
+    /// The file holds too many keys.
     #[error("the file has {found} lines with keys, at most {max} can be used; remove the oldest")]
     Count {
-        /// Lines that are not empty.
+        /// Number of lines that are not empty.
         found: usize,
-        /// Most lines.
+        /// Maximum number of lines.
         max: usize,
     },
 }
@@ -61,37 +61,37 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Why an identity cannot be read or kept.
+/// Reason why an identity cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file cannot be read or written. The operator's to mend.
+    /// The file cannot be read or written. The operator must fix it.
     #[error("{path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Others than the owner may read or write the file.
-    #[error("{path}: others may read or write it (mode {mode:04o}); make it so: chmod 600 {path}")]
+    /// Users other than the owner may read or write the file.
+    #[error("{path}: other users may read or write it (mode {mode:04o}); run: chmod 600 {path}")]
     Permissions {
         /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// The file holds no secret key.
+    /// The file does not hold a valid secret key.
     #[error("{path}: {source}")]
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its text.
+        /// The fault in its text.
         #[source]
         source: KeyError,
     },
-    /// There is no randomness, or no X25519. A retry does not help.
-    #[error("the system gives no random numbers for a key")]
+    /// Random numbers or X25519 are not available. A retry does not help.
+    #[error("cannot make a key: the system has no random numbers")]
     Random,
 }
 
@@ -109,10 +109,9 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new identity.
+    /// Generates a new key pair.
     ///
-    /// # Errors
-    /// If the system has no random numbers.
+    /// # Errors If the system has no random numbers.
     pub fn generate() -> Result<Self, IdentityError> {
         let resolver = DefaultResolver;
         let mut random = resolver.resolve_rng().ok_or(IdentityError::Random)?;
@@ -122,10 +121,9 @@ impl Identity {
         Self::new(secret)
     }
 
-    /// The identity of a secret key: any 32 bytes that nobody else knows.
+    /// Creates the identity of a secret key, which may be any 32 secret bytes.
     ///
-    /// # Errors
-    /// If there is no X25519.
+    /// # Errors If X25519 is not available.
     pub fn new(secret: [u8; KEY_BYTES]) -> Result<Self, IdentityError> {
         let mut dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519).ok_or(IdentityError::Random)?;
         dh.set(&secret);
@@ -135,16 +133,14 @@ impl Identity {
 
     /// Reads a secret key from a file that only its owner may read.
     ///
-    /// # Errors
-    /// As [`load_secret`].
+    /// # Errors The errors of [`load_secret`].
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
         Self::new(load_secret(path)?)
     }
 
-    /// Writes the secret key into a new file of mode 0600.
+    /// Writes the secret key to a new file of mode 0600.
     ///
-    /// # Errors
-    /// If the file exists already, so that no key is lost, or cannot be written.
+    /// # Errors If the file cannot be written, or exists already: an existing key is never overwritten.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
         let unwritable = |source| IdentityError::File { path: path.to_owned(), source };
         let mut options = OpenOptions::new();
@@ -154,7 +150,7 @@ impl Identity {
         file.sync_all().map_err(unwritable)
     }
 
-    /// A secret for another purpose, made from this one: the same each time, and it says nothing of the key.
+    /// Derives a secret for another purpose. The result is always the same, and reveals nothing about the key.
     pub fn derive(&self, purpose: u64) -> [u8; KEY_BYTES] {
         let mut secret = [0; KEY_BYTES];
         for (half, place) in secret.chunks_exact_mut(KEY_BYTES / 2).zip([purpose, !purpose]) {
@@ -165,7 +161,7 @@ impl Identity {
         secret
     }
 
-    /// What others know this identity by.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -181,20 +177,19 @@ fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
     bytes.try_into().map_err(|_| KeyError::Length(length))
 }
 
-/// Reads 32 secret bytes, in base64, from a file that only its owner may read: a key, or what several hosts share.
+/// Reads a secret of 32 bytes, in base64, from a file that only its owner may read. It is a key, or a secret that
+/// several hosts share.
 ///
-/// # Errors
-/// If the file cannot be read, others may read or write it, or it holds no 32 bytes.
+/// # Errors If the file cannot be read, other users may read or write it, or it does not hold 32 bytes.
 pub fn load_secret(path: &Path) -> Result<[u8; KEY_BYTES], IdentityError> {
     let fault = |source| IdentityError::Key { path: path.to_owned(), source };
     load_secrets(path, 1)?.pop().ok_or_else(|| fault(KeyError::Length(0)))
 }
 
-/// Reads up to `max` secrets of 32 bytes, in base64, one a line, from a file that only its owner may read. Empty lines
-/// are skipped. Returns at least one secret.
+/// Reads up to `max` secrets of 32 bytes, in base64, one per line, from a file that only its owner may read. Skips
+/// empty lines and returns at least one secret.
 ///
-/// # Errors
-/// If the file cannot be read, others may read or write it, or it does not hold 1 to `max` secrets.
+/// # Errors If the file cannot be read, other users may read or write it, or it does not hold 1 to `max` secrets.
 pub fn load_secrets(path: &Path, max: usize) -> Result<Vec<[u8; KEY_BYTES]>, IdentityError> {
     let fault = |source| IdentityError::Key { path: path.to_owned(), source };
     let text = read_private(path)?;
@@ -242,7 +237,7 @@ mod tests {
         assert!(!format!("{made:?}").contains(&STANDARD.encode(made.secret())));
     }
 
-    /// RFC 7748, section 6.1: Alice's keys.
+    /// Alice's keys of RFC 7748, section 6.1.
     #[test]
     fn the_public_key_is_x25519() {
         let secret = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";

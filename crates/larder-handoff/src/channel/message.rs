@@ -1,7 +1,7 @@
-//! What front-end and node say to each other, as bytes: postcard (its wire format 1.0), one message each, no bytes
-//! behind. A message that breaks a limit below is refused as a whole: the other side has a fault.
+//! Messages between switch and node, and their encoding: postcard (wire format 1.0), one message at a time, without
+//! trailing bytes. A message that breaks one of the limits below is rejected as a whole; the sender is at fault.
 
-use super::whereabouts::{Has, Where};
+use super::holders::{HolderQuery, HolderReply};
 use larder_kernel::abi::SERVICES_MAX;
 use larder_kernel::guard::{Tunnel, TunnelKind};
 use larder_kernel::{CookieKey, FlowKey};
@@ -10,165 +10,170 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Longest message. A moved connection carries its queues, and the kernel's default limit of a send queue
-/// (`net.ipv4.tcp_wmem`) is 4 MiB; one that holds more is not moved, although its checkpoint could be made. Bytes.
+/// Maximum length of a message. Bytes. A handed-off connection carries its queues, and the kernel's default limit of a
+/// send queue (`net.ipv4.tcp_wmem`) is 4 MiB. A connection with larger queues is not handed off.
 pub const MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
-/// Connections in one [`FromNode::Closed`] at most.
+/// Maximum number of connections in one [`FromNode::Closed`].
 pub const CLOSED_MAX: usize = 256;
-/// Connections in one [`FromNode::Restored`] at most.
+/// Maximum number of ids in one [`FromNode::Restored`].
 pub const RESTORED_MAX: usize = 256;
-/// Connections in one [`FromNode::Live`] at most.
-pub const LIVE_MAX: usize = 4_096;
+/// Maximum number of connections in one [`FromNode::Connections`].
+pub const PAGE_CONNECTIONS_MAX: usize = 4_096;
 /// Largest tag of a node; see [`larder_kernel::guard::Guard::set_tag`].
 pub const TAG_MAX: u8 = 127;
-/// Longest name or explanation. Bytes.
+/// Maximum length of a name or a detail text. Bytes.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// From the front-end to a node.
+/// Messages from a switch to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToNode {
-    /// Who speaks, and what is to be accepted. The first message, once.
+    /// The switch's name and settings. The first message, sent once.
     Hello(Hello),
-    /// The live keys of cookies, in place of those before.
-    Keys(Keys),
-    /// All listen addresses, in place of those before.
+    /// Replaces the cookie keys. Answered by [`FromNode::Settings`].
+    Keys(CookieKeys),
+    /// Replaces all listen addresses. Answered by [`FromNode::Settings`].
     Services(Vec<Service>),
-    /// Asks for [`FromNode::Live`].
-    Live,
-    /// A connection moves to the node. Answered by [`FromNode::Restored`] or [`FromNode::Refused`].
+    /// Asks for [`FromNode::Connections`].
+    ListConnections,
+    /// Hands a connection off to the node. Answered by [`FromNode::Restored`] or [`FromNode::Refused`].
     Handoff(Handoff),
-    /// A connection will not come after all: its packets are waited for no longer.
-    Forget(Connection),
+    /// Cancels a handoff: the node drops the packets that it holds for the connection.
+    CancelHandoff(Connection),
     /// Asks for [`FromNode::Pong`] with the same number.
     Ping(u64),
-    /// The answer to [`FromNode::Where`].
-    Has(Has),
-    /// The node is to give its connections up: [`FromNode::Leave`] for each that rests between two requests.
-    Release,
-    /// The answer to [`FromNode::Leave`]: the connection's packets go to another node from now on. Answered by
-    /// [`FromNode::Move`] or [`FromNode::Stay`].
-    Give(Connection),
-    /// Another node has the connection; what this one still has of it is worth nothing.
-    Taken(Connection),
-    /// The connection stays with this node, which gets its packets.
+    /// Answers [`FromNode::FindHolders`].
+    Holders(HolderReply),
+    /// Asks the node to release its connections. It sends [`FromNode::Offer`] for each that is idle between two
+    /// requests.
+    ReleaseIdle,
+    /// Answers [`FromNode::Offer`]: the connection's packets now go to another node. Answered by [`FromNode::Transfer`]
+    /// or [`FromNode::Withdraw`].
+    RequestState(Connection),
+    /// Another node has taken the connection. This node must drop its socket.
+    Transferred(Connection),
+    /// The connection stays with this node, which gets its packets again.
     Keep(Connection),
-    /// The answer to [`FromNode::Ending`]: nothing that is decided from now on comes to the node.
-    Noted,
-    /// The front-end's tag for the node, in place of the one before. At most [`TAG_MAX`]; 0: none. Answered by
-    /// [`FromNode::Accepted`].
+    /// Answers [`FromNode::ShuttingDown`]: the switch sends no connections that it decides from now on.
+    ShutdownAcknowledged,
+    /// Replaces the node's tag: 0 for none, at most [`TAG_MAX`]. Answered by [`FromNode::Settings`].
     Tag(u8),
 }
 
-/// From a node to the front-end.
+/// Messages from a node to a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromNode {
-    /// The answer to [`ToNode::Hello`]; the node's first message, once.
+    /// Answers [`ToNode::Hello`]. The node's first message, sent once.
     Welcome(Welcome),
-    /// What was accepted of [`ToNode::Keys`] or [`ToNode::Services`].
-    Accepted(Accepted),
-    /// Connections that have ended on the node. At most [`CLOSED_MAX`].
-    Closed(Vec<Socket>),
-    /// The node's connections, in pieces.
-    Live(Live),
-    /// Handed-off connections are in their sockets. At most [`RESTORED_MAX`].
+    /// Answers [`ToNode::Keys`], [`ToNode::Services`] and [`ToNode::Tag`]. Also sent if another switch changes the
+    /// status.
+    Settings(SettingsStatus),
+    /// Connections that have closed on the node. At most [`CLOSED_MAX`].
+    Closed(Vec<ConnectionId>),
+    /// A page of the node's connections. Answers [`ToNode::ListConnections`]; also sent after the welcome.
+    Connections(ConnectionPage),
+    /// Handed-off connections have been restored as sockets. At most [`RESTORED_MAX`].
     Restored {
-        /// Each of a [`Handoff`].
+        /// Ids of the [`Handoff`]s.
         ids: Vec<u64>,
     },
-    /// A handed-off connection could not be taken; the node keeps nothing of it.
+    /// A handoff was refused. The node keeps nothing of the connection.
     Refused {
-        /// Of the [`Handoff`].
+        /// Id of the [`Handoff`].
         id: u64,
-        /// Why.
-        why: Refusal,
-        /// For the log. At most [`TEXT_BYTES_MAX`].
+        /// Reason.
+        reason: Refusal,
+        /// Details for the log. At most [`TEXT_BYTES_MAX`].
         detail: String,
     },
-    /// How busy the node is. Unasked, every so often.
-    Load(Load),
-    /// The answer to [`ToNode::Ping`]; unasked, with 0, a sign of life: a ping may be stuck behind a long message.
+    /// The node's load, sent regularly.
+    Load(LoadReport),
+    /// Answers [`ToNode::Ping`]. Also sent regularly with 0 as a heartbeat, because pings may wait behind a long
+    /// message.
     Pong(u64),
-    /// Asks which nodes have a target. Answered by [`ToNode::Has`], or not at all.
-    Where(Where),
-    /// The node wants to give a connection up. Answered by [`ToNode::Give`], [`ToNode::Taken`] or [`ToNode::Keep`].
-    Leave(Connection),
-    /// A connection that is given up, frozen. Answered by [`ToNode::Taken`] or [`ToNode::Keep`]. When the channel breaks
-    /// before that, [`FromNode::Leave`] asks what became of it.
-    Move(Handoff),
-    /// A connection cannot be given up after all.
-    Stay(Connection),
-    /// The node's server ends soon: nothing new is to come. Answered by [`ToNode::Noted`]. Holds until the channel is up
-    /// anew.
-    Ending,
+    /// Asks which nodes hold a target. Answered by [`ToNode::Holders`], or not at all.
+    FindHolders(HolderQuery),
+    /// Offers a connection to other nodes. Answered by [`ToNode::RequestState`], [`ToNode::Transferred`] or
+    /// [`ToNode::Keep`].
+    Offer(Connection),
+    /// The state of an offered connection, which is frozen now. Answered by [`ToNode::Transferred`] or
+    /// [`ToNode::Keep`]. If the channel breaks before the answer, the node sends [`FromNode::Offer`] again to learn the
+    /// outcome.
+    Transfer(Handoff),
+    /// Withdraws an offer: the connection stays with this node.
+    Withdraw(Connection),
+    /// The node's server shuts down: the switch must send no further connections. Answered by
+    /// [`ToNode::ShutdownAcknowledged`]. Valid until the end of the session.
+    ShuttingDown,
 }
 
-/// Who the front-end is and what the node is to do for it.
+/// A switch's name and settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The front-end's name, for logs. At most [`TEXT_BYTES_MAX`].
+    /// The switch's name, for logs. At most [`TEXT_BYTES_MAX`].
     pub name: String,
-    /// The node's tag in timestamps; 0 for none, at most [`TAG_MAX`].
+    /// The node's tag in TCP timestamps; 0 for none, at most [`TAG_MAX`].
     pub tag: u8,
-    /// The live keys of cookies.
-    pub keys: Keys,
-    /// Listen addresses. At most [`SERVICES_MAX`], each address and number once.
+    /// The cookie keys.
+    pub keys: CookieKeys,
+    /// Listen addresses. At most [`SERVICES_MAX`], without duplicate addresses or numbers.
     pub services: Vec<Service>,
-    /// How the clients' packets come from the front-end; `None`: as they are, for it is on the same network. Where they
-    /// come from is always said.
+    /// The tunnel through which the clients' packets arrive. `None` if switch and node are on the same network. The
+    /// remote address must be set.
     pub tunnel: Option<Tunnel>,
 }
 
-/// The live keys of cookies: both are believed.
+/// The two live cookie keys. Nodes accept cookies of both.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Keys {
+pub struct CookieKeys {
     keys: [[u64; 2]; 2],
     current: u8,
 }
 
-impl Keys {
-    /// Two live keys; `current`, 0 or 1 (anything else counts as 1), is the one that new cookies are made with.
+impl CookieKeys {
+    /// Creates the pair. `current` is the index of the key for new cookies; any value but 0 counts as 1.
     pub fn new(keys: [CookieKey; 2], current: usize) -> Self {
         Self { keys: keys.map(|key| key.0), current: u8::from(current != 0) }
     }
 
-    /// The one that new cookies are made with.
+    /// Returns the key for new cookies.
     pub fn current(&self) -> CookieKey {
         CookieKey(self.keys[usize::from(self.current != 0)])
     }
 
-    /// The other one.
+    /// Returns the key that is not current.
     pub fn other(&self) -> CookieKey {
         CookieKey(self.keys[usize::from(self.current == 0)])
     }
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for CookieKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys(..)")
     }
 }
 
-/// A listen address of the front-end, and what the node does about its packets.
+/// A listen address of the switch, and the rules for its packets on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Its number at the front-end; connections are named by it. Below [`SERVICES_MAX`].
+    /// The switch's number of the address, which identifies it in [`Connection`]. Below [`SERVICES_MAX`].
     pub id: u16,
     /// The address that clients connect to.
     pub address: SocketAddr,
-    /// Acknowledgements with a valid cookie become connections.
+    /// Turn acknowledgements with a valid cookie into connections.
     pub cookie: bool,
-    /// Packets without a socket are kept until a connection is restored, rather than answered with a reset.
+    /// Hold packets without a socket until a connection is restored, rather than answer them with a reset.
     pub stash: bool,
-    /// Packets that belong to nothing are dropped, rather than answered with a reset.
+    /// Drop packets that belong to no connection, rather than answer them with a reset.
     pub grace: bool,
 }
 
-/// A connection, by the front-end's numbers.
+/// A connection, identified by the client and the switch's number of the listen address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Connection {
-    /// The client. The scope of a link-local IPv6 address is not carried: such a client cannot be handed off.
+    /// The client's address. The scope of a link-local IPv6 address is not carried, so such a client cannot be handed
+    /// off.
     pub client: SocketAddr,
-    /// Number of the listen address, as in [`Service::id`].
+    /// The switch's number of the listen address; see [`Service::id`].
     pub service: u16,
 }
 
@@ -184,106 +189,108 @@ impl From<Connection> for FlowKey {
     }
 }
 
-/// A connection as the node has it, or had it.
+/// A connection together with its first sequence number, which distinguishes successive connections on the same
+/// addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Socket {
-    /// Which one.
+pub struct ConnectionId {
+    /// The addresses.
     pub connection: Connection,
-    /// Sequence number of the client's first byte, which tells connections on the same addresses apart; 0 if it is not
-    /// known.
+    /// Sequence number of the client's first byte; 0 if unknown.
     pub first_seq: u32,
 }
 
-/// A connection on its way to the node.
+/// A connection that is handed off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handoff {
-    /// Chosen by the front-end; stands in the answer.
+    /// Chosen by the switch and repeated in the answer.
     pub id: u64,
-    /// Which connection.
+    /// The connection.
     pub connection: Connection,
-    /// Sequence number of the client's first byte, by which the node names the connection when it ends; 0 if it is not known.
+    /// Sequence number of the client's first byte, which the node reports when the connection closes; 0 if unknown.
     pub first_seq: u32,
-    /// Its state, as the `repair` module writes it.
+    /// The connection's state, as encoded by [`larder_kernel::repair`].
     pub checkpoint: Blob,
-    /// What the front-end has read of the client's bytes: they come before all that the socket will deliver.
+    /// Bytes of the client that have been read already. They precede all bytes that the socket will deliver.
     pub request: Blob,
 }
 
-/// Who the node is and what it can do.
+/// A node's name and capabilities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The node's name. At most [`TEXT_BYTES_MAX`].
     pub name: String,
-    /// Chosen anew at each start of the node: with another number all its former connections are gone, unless
-    /// [`FromNode::Live`] names them.
+    /// A random number that is new at each start of the node. If it changes, the node's former connections have closed,
+    /// unless [`FromNode::Connections`] lists them.
     pub incarnation: u64,
-    /// Its kernel accepts connections by cookie.
+    /// Whether the node's kernel accepts connections by cookie.
     pub cookie: bool,
-    /// A server here takes restored connections.
+    /// Whether a server on the node takes restored connections.
     pub repair: bool,
-    /// The server here fetches what others have: later requests on a connection lose little by belonging elsewhere.
+    /// Whether the node's server fetches contents from other nodes, so that later requests on a connection may be for
+    /// targets of other nodes.
     pub lateral: bool,
-    /// Address of the interface that takes the clients' packets; `None` if it has none.
+    /// MAC address of the interface that receives the clients' packets, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// Largest packet of that interface; 0 if there is none. Bytes.
+    /// MTU of that interface in bytes; 0 if there is no interface.
     pub mtu: u32,
-    /// What of the [`Hello`] holds.
-    pub accepted: Accepted,
+    /// Status of the settings in the [`Hello`].
+    pub settings: SettingsStatus,
 }
 
-/// What a node does of what it was told.
+/// Status of a switch's settings on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
-    /// Numbers of the listen addresses that the node serves: those it was configured with.
+pub struct SettingsStatus {
+    /// Numbers of the listen addresses that the node serves. The node's config must name them.
     pub services: Vec<u16>,
-    /// The front-end's current key is believed. False if other front-ends' keys fill the two places.
+    /// Whether the switch's current cookie key is in use. False if the keys of other switches take both places.
     pub keys: bool,
-    /// The front-end's tag is used. False if another front-end gave the node another one: then neither is.
+    /// Whether the switch's tag is in use. False if another switch gave a different tag: then no tag is used.
     pub tag: bool,
-    /// Packets that come by the front-end's tunnel are unwrapped; true if it has none.
+    /// Whether packets through the switch's tunnel are accepted. True if the switch has no tunnel.
     pub tunnel: bool,
-    /// The front-end uses no cookies at a listen address where the node takes those of another one, of the same secret: a copy of
-    /// a connection's first packet could become a second connection there before its state comes.
-    pub mixed: bool,
+    /// Whether the switch uses no cookies at a listen address where the node accepts cookies of the same secret for
+    /// another switch. A copy of a connection's first packet could then open a second connection before its state
+    /// arrives.
+    pub cookie_conflict: bool,
 }
 
-/// Connections of a node.
+/// A page of a node's connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Live {
-    /// On the front-end's listen addresses. At most [`LIVE_MAX`].
-    pub connections: Vec<Socket>,
-    /// No further piece follows.
+pub struct ConnectionPage {
+    /// Connections on the switch's listen addresses. At most [`PAGE_CONNECTIONS_MAX`].
+    pub connections: Vec<ConnectionId>,
+    /// Whether this is the last page.
     pub last: bool,
 }
 
-/// How busy a node is.
+/// A node's load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Load {
-    /// Live connections on the front-end's listen addresses.
+pub struct LoadReport {
+    /// Live connections on the switch's listen addresses.
     pub connections: u32,
-    /// How much of all processors' time was spent since the last report, in thousandths; `None` before the second
-    /// look, or where the system does not tell.
+    /// Use of all processors since the last report, in thousandths. `None` in the first report, or if the system does
+    /// not provide it.
     pub cpu_permille: Option<u16>,
     /// Packets that wait for a connection to be restored.
     pub stashed: u32,
 }
 
-/// Why a node does not take a connection.
+/// Reason why a node refuses a handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Refusal {
-    /// No server on the node takes restored connections. Will not change until the node restarts.
+    /// No server on the node takes restored connections. This does not change until the node restarts.
     Unsupported,
-    /// The listen address is not one of the node's.
-    Service,
-    /// The checkpoint is none, or not of that connection. The front-end's fault.
+    /// The node does not serve the listen address.
+    UnknownService,
+    /// The checkpoint is invalid or of another connection. The switch's fault.
     Malformed,
-    /// The node has as many connections on their way as it takes; later there may be room.
+    /// The queue of restored connections is full, or the server has no free connection slot. A retry may succeed.
     Full,
-    /// The kernel refused; the detail says what.
+    /// The kernel rejected the connection. The details say why.
     Kernel,
 }
 
-/// Bytes, written as such rather than one by one.
+/// Bytes that are encoded as one string rather than one by one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
 
@@ -317,35 +324,33 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// Why bytes are no message, or a message cannot become bytes.
+/// Reason why bytes are not a valid message, or a message cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// They are not what the other side writes in this version.
-    #[error("not a message of this version")]
+    /// The bytes are not a message of this protocol version.
+    #[error("not a message of this protocol version")]
     Malformed,
-    /// There are bytes behind the message.
-    #[error("{0} bytes behind the message")]
+    /// Bytes follow the message.
+    #[error("{0} bytes follow the message")]
     Trailing(usize),
-    /// A list, text or number in it is beyond its limit.
-    #[error("{0} is beyond its limit")]
+    /// A list, text or number exceeds its limit.
+    #[error("{0} exceeds its limit")]
     Limit(&'static str),
-    /// It is longer than [`MESSAGE_BYTES_MAX`].
-    #[error("a message of {0} bytes; the limit is {MESSAGE_BYTES_MAX}")]
+    /// The message is longer than [`MESSAGE_BYTES_MAX`].
+    #[error("message of {0} bytes exceeds the limit of {MESSAGE_BYTES_MAX} bytes")]
     TooLong(usize),
 }
 
-/// One side's messages.
+/// A message that can be encoded and decoded.
 pub trait Message: Serialize + for<'de> Deserialize<'de> {
-    /// Whether every list, text and number in it is within its limit.
+    /// Checks that every list, text and number is within its limit.
     ///
-    /// # Errors
-    /// The first that is not.
+    /// # Errors The first limit that is exceeded.
     fn check(&self) -> Result<(), MessageError>;
 
-    /// The message as bytes.
+    /// Encodes the message.
     ///
-    /// # Errors
-    /// If it breaks a limit, the sender's fault.
+    /// # Errors If it exceeds a limit. The sender's fault.
     fn encode(&self) -> Result<Vec<u8>, MessageError> {
         self.check()?;
         let bytes = postcard::to_allocvec(self).map_err(|_| MessageError::Malformed)?;
@@ -355,10 +360,9 @@ pub trait Message: Serialize + for<'de> Deserialize<'de> {
         }
     }
 
-    /// The message in `bytes`.
+    /// Decodes a message.
     ///
-    /// # Errors
-    /// If they are none, or it breaks a limit: the other side's fault.
+    /// # Errors If the bytes are not a valid message, or it exceeds a limit. The other side's fault.
     fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(MessageError::TooLong(bytes.len()));
@@ -377,20 +381,24 @@ impl Message for ToNode {
     fn check(&self) -> Result<(), MessageError> {
         match self {
             Self::Hello(hello) => {
-                text(&hello.name)?;
-                at_most("a tag", hello.tag.into(), TAG_MAX.into())?;
-                hello.tunnel.iter().try_for_each(tunnel)?;
-                services(&hello.services)
+                check_text(&hello.name)?;
+                check_limit("the tag", hello.tag.into(), TAG_MAX.into())?;
+                hello.tunnel.iter().try_for_each(check_tunnel)?;
+                check_services(&hello.services)
             }
-            Self::Services(list) => services(list),
-            Self::Handoff(handoff) => service(handoff.connection.service),
-            Self::Forget(connection)
-            | Self::Give(connection)
-            | Self::Taken(connection)
-            | Self::Keep(connection) => service(connection.service),
-            Self::Has(has) => has.check(),
-            Self::Tag(tag) => at_most("a tag", (*tag).into(), TAG_MAX.into()),
-            Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release | Self::Noted => Ok(()),
+            Self::Services(list) => check_services(list),
+            Self::Handoff(handoff) => check_service(handoff.connection.service),
+            Self::CancelHandoff(connection)
+            | Self::RequestState(connection)
+            | Self::Transferred(connection)
+            | Self::Keep(connection) => check_service(connection.service),
+            Self::Holders(reply) => reply.check(),
+            Self::Tag(tag) => check_limit("the tag", (*tag).into(), TAG_MAX.into()),
+            Self::Keys(_)
+            | Self::ListConnections
+            | Self::Ping(_)
+            | Self::ReleaseIdle
+            | Self::ShutdownAcknowledged => Ok(()),
         }
     }
 }
@@ -399,59 +407,66 @@ impl Message for FromNode {
     fn check(&self) -> Result<(), MessageError> {
         match self {
             Self::Welcome(welcome) => {
-                text(&welcome.name)?;
-                accepted(&welcome.accepted)
+                check_text(&welcome.name)?;
+                check_settings(&welcome.settings)
             }
-            Self::Accepted(what) => accepted(what),
-            Self::Closed(list) => at_most("the number of ended connections", list.len(), CLOSED_MAX),
-            Self::Live(live) => at_most("the number of connections", live.connections.len(), LIVE_MAX),
-            Self::Refused { detail, .. } => text(detail),
-            Self::Load(load) => at_most("a share", load.cpu_permille.unwrap_or(0).into(), 1_000),
-            Self::Where(asked) => asked.check(),
-            Self::Leave(connection) | Self::Stay(connection) => service(connection.service),
-            Self::Move(handoff) => service(handoff.connection.service),
-            Self::Restored { ids } => at_most("the number of restored connections", ids.len(), RESTORED_MAX),
-            Self::Pong(_) | Self::Ending => Ok(()),
+            Self::Settings(settings) => check_settings(settings),
+            Self::Closed(list) => check_limit("the number of closed connections", list.len(), CLOSED_MAX),
+            Self::Connections(page) => {
+                check_limit("the number of connections", page.connections.len(), PAGE_CONNECTIONS_MAX)
+            }
+            Self::Refused { detail, .. } => check_text(detail),
+            Self::Load(load) => {
+                check_limit("the processor use", load.cpu_permille.unwrap_or(0).into(), 1_000)
+            }
+            Self::FindHolders(query) => query.check(),
+            Self::Offer(connection) | Self::Withdraw(connection) => check_service(connection.service),
+            Self::Transfer(handoff) => check_service(handoff.connection.service),
+            Self::Restored { ids } => {
+                check_limit("the number of restored connections", ids.len(), RESTORED_MAX)
+            }
+            Self::Pong(_) | Self::ShuttingDown => Ok(()),
         }
     }
 }
 
-pub(super) fn at_most(what: &'static str, number: usize, most: usize) -> Result<(), MessageError> {
+pub(super) fn check_limit(what: &'static str, number: usize, most: usize) -> Result<(), MessageError> {
     if number <= most { Ok(()) } else { Err(MessageError::Limit(what)) }
 }
 
-fn text(text: &str) -> Result<(), MessageError> {
-    at_most("the length of a text", text.len(), TEXT_BYTES_MAX)
+fn check_text(text: &str) -> Result<(), MessageError> {
+    check_limit("the length of a text", text.len(), TEXT_BYTES_MAX)
 }
 
-fn service(id: u16) -> Result<(), MessageError> {
-    at_most("the number of a listen address", id.into(), usize::from(SERVICES_MAX) - 1)
+fn check_service(id: u16) -> Result<(), MessageError> {
+    check_limit("the number of a listen address", id.into(), usize::from(SERVICES_MAX) - 1)
 }
 
-/// Whoever may wrap packets may forge clients: that anybody may is no front-end's to say.
-fn tunnel(tunnel: &Tunnel) -> Result<(), MessageError> {
-    at_most("a tunnel from anywhere", usize::from(tunnel.remote.is_none()), 0)?;
+/// A host that may send through a tunnel can forge clients. Therefore a switch must not accept tunnels from any
+/// address.
+fn check_tunnel(tunnel: &Tunnel) -> Result<(), MessageError> {
+    check_limit("the number of tunnels without a remote address", usize::from(tunnel.remote.is_none()), 0)?;
     let vni = if let TunnelKind::Vxlan { vni, .. } = tunnel.kind { vni } else { 0 };
-    at_most("a VXLAN network", vni as usize, (1 << 24) - 1)
+    check_limit("the VXLAN network identifier", vni as usize, (1 << 24) - 1)
 }
 
-fn services(list: &[Service]) -> Result<(), MessageError> {
-    at_most("the number of listen addresses", list.len(), SERVICES_MAX.into())?;
+fn check_services(list: &[Service]) -> Result<(), MessageError> {
+    check_limit("the number of listen addresses", list.len(), SERVICES_MAX.into())?;
     for (at, one) in list.iter().enumerate() {
-        service(one.id)?;
+        check_service(one.id)?;
         let twice = list[..at].iter().any(|other| other.id == one.id || other.address == one.address);
-        at_most("a listen address given twice", usize::from(twice), 0)?;
+        check_limit("the number of duplicate listen addresses", usize::from(twice), 0)?;
     }
     Ok(())
 }
 
-fn accepted(accepted: &Accepted) -> Result<(), MessageError> {
-    at_most("the number of listen addresses", accepted.services.len(), SERVICES_MAX.into())?;
-    accepted.services.iter().try_for_each(|&id| service(id))
+fn check_settings(settings: &SettingsStatus) -> Result<(), MessageError> {
+    check_limit("the number of listen addresses", settings.services.len(), SERVICES_MAX.into())?;
+    settings.services.iter().try_for_each(|&id| check_service(id))
 }
 
-/// `text`, cut to [`TEXT_BYTES_MAX`] at a character's end.
-pub fn clipped(mut text: String) -> String {
+/// Cuts `text` to [`TEXT_BYTES_MAX`] at a character boundary.
+pub fn truncate_text(mut text: String) -> String {
     let mut end = TEXT_BYTES_MAX.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -1,4 +1,4 @@
-//! The node's side of the control channel: accepts front-ends that prove a listed key.
+//! The node's side of the control channel. It accepts switches that prove a key on the list.
 
 use super::Timing;
 use super::identity::{Identity, PublicKey};
@@ -14,112 +14,113 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// Handshakes under way at most; a further one displaces the oldest, since an honest one is over in a round trip.
+/// Maximum number of handshakes in progress. A further one displaces the oldest; a legitimate handshake takes one round
+/// trip.
 pub const HANDSHAKES_MAX: usize = 64;
-/// Public keys on the list at most.
+/// Maximum number of switches.
 pub const SWITCHES_MAX: usize = 64;
-/// Keys that are let in at most: while keys change, each front-end may have two.
-const ADMITTED_MAX: usize = 2 * SWITCHES_MAX;
-/// Pause after a failed accept, such as for want of file descriptors.
+/// Maximum number of allowed keys: each switch may have two during key rotation.
+const ALLOWED_KEYS_MAX: usize = 2 * SWITCHES_MAX;
+/// Pause after a failed accept, for example because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A front-end that has proved its key and said hello.
+/// The connection to a switch that has completed the handshake and sent its hello.
 #[derive(Debug)]
-pub struct Peer {
-    /// Its key, one of the list.
+pub struct SwitchConnection {
+    /// The switch's key.
     pub key: PublicKey,
-    /// Where it connects from.
+    /// The address from which it connects.
     pub address: SocketAddr,
     /// Its first message.
     pub hello: Hello,
-    /// To it.
+    /// Sends to the switch.
     pub sender: Sender,
-    /// From it.
+    /// Receives from the switch.
     pub receiver: Receiver,
 }
 
-/// How an attempt to connect ended.
+/// Outcome of a switch's attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// A front-end of the list, and its hello.
+pub enum HandshakeOutcome {
+    /// The handshake succeeded and the hello arrived.
     Accepted,
-    /// It proved a key that is not on the list.
-    Stranger,
-    /// Its messages were not made with the right keys, were changed, or recorded earlier.
+    /// The peer proved a key that is not on the list.
+    UnknownKey,
+    /// The handshake was made with wrong keys, altered, or replayed.
     Forged,
-    /// It speaks another protocol, or another version.
-    Foreign,
-    /// What came was cut off, of an impossible length, or no message.
+    /// The peer speaks another protocol or another version of it.
+    WrongProtocol,
+    /// A message was truncated, had an impossible length, or was invalid.
     Malformed,
-    /// It took longer than [`Timing::handshake`].
-    Slow,
-    /// Too many others came while it was under way.
+    /// The attempt took longer than [`Timing::handshake`].
+    TimedOut,
+    /// Too many newer attempts displaced it.
     Displaced,
     /// The network failed.
     Network,
 }
 
-impl Outcome {
+impl HandshakeOutcome {
     /// All outcomes, in the order of the counters.
     pub const ALL: [Self; 8] = [
         Self::Accepted,
-        Self::Stranger,
+        Self::UnknownKey,
         Self::Forged,
-        Self::Foreign,
+        Self::WrongProtocol,
         Self::Malformed,
-        Self::Slow,
+        Self::TimedOut,
         Self::Displaced,
         Self::Network,
     ];
 
-    /// Its name in metrics.
+    /// Returns the outcome's label in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
-            Self::Stranger => "stranger",
+            Self::UnknownKey => "stranger",
             Self::Forged => "forged",
-            Self::Foreign => "foreign",
+            Self::WrongProtocol => "foreign",
             Self::Malformed => "malformed",
-            Self::Slow => "slow",
+            Self::TimedOut => "slow",
             Self::Displaced => "displaced",
             Self::Network => "network",
         }
     }
 
-    fn of(error: &GreetError) -> Self {
+    fn from_error(error: &HandshakeError) -> Self {
         match error {
-            GreetError::Message(_) | GreetError::NoHello => Self::Malformed,
-            GreetError::Transport(error) => match error {
-                TransportError::Io(_) | TransportError::Closed | TransportError::TurnedAway => Self::Network,
+            HandshakeError::Message(_) | HandshakeError::MissingHello => Self::Malformed,
+            HandshakeError::Transport(error) => match error {
+                TransportError::Io(_) | TransportError::Closed | TransportError::Rejected => Self::Network,
                 TransportError::Truncated | TransportError::Length(_) => Self::Malformed,
-                TransportError::Slow(_) => Self::Slow,
-                TransportError::Foreign | TransportError::Version(_) => Self::Foreign,
-                TransportError::Stranger(_) => Self::Stranger,
+                TransportError::TimedOut(_) => Self::TimedOut,
+                TransportError::WrongProtocol | TransportError::Version(_) => Self::WrongProtocol,
+                TransportError::UnknownKey(_) => Self::UnknownKey,
                 TransportError::Forged => Self::Forged,
             },
         }
     }
 }
 
-/// Counts of attempts to connect by outcome, and of channels that ended because their key was revoked.
+/// Counters of attempts to connect by outcome, and of channels that ended because their key was revoked.
 #[derive(Debug, Default)]
-pub struct Outcomes {
-    attempts: [AtomicU64; Outcome::ALL.len()],
+pub struct HandshakeCounters {
+    attempts: [AtomicU64; HandshakeOutcome::ALL.len()],
     revoked: AtomicU64,
 }
 
-impl Outcomes {
-    /// Attempts that ended so.
-    pub fn count(&self, outcome: Outcome) -> u64 {
+impl HandshakeCounters {
+    /// Returns the number of attempts with this outcome.
+    pub fn count(&self, outcome: HandshakeOutcome) -> u64 {
         self.attempts[outcome as usize].load(Relaxed)
     }
 
-    /// Channels ended because their key was revoked.
+    /// Returns the number of channels that ended because their key was revoked.
     pub fn revoked(&self) -> u64 {
         self.revoked.load(Relaxed)
     }
 
-    fn add(&self, outcome: Outcome) {
+    fn add(&self, outcome: HandshakeOutcome) {
         self.attempts[outcome as usize].fetch_add(1, Relaxed);
     }
 
@@ -129,83 +130,84 @@ impl Outcomes {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum GreetError {
+enum HandshakeError {
     #[error(transparent)]
     Transport(#[from] TransportError),
-    #[error("the first message: {0}")]
+    #[error("invalid first message: {0}")]
     Message(#[from] MessageError),
-    #[error("the first message is no hello")]
-    NoHello,
+    #[error("the first message is not a hello")]
+    MissingHello,
 }
 
-/// Keys of the switches that may connect, and the node's identity. Both can change while the server runs.
+/// Keys of the switches that may connect, and the node's identities. Both can change while the server runs.
 #[derive(Clone, Debug)]
-pub struct Admitted(Arc<watch::Sender<Admission>>);
+pub struct AccessControl(Arc<watch::Sender<AccessState>>);
 
-/// The state of [`Admitted`] at one time.
+/// Current state of an [`AccessControl`].
 #[derive(Clone, Debug)]
-pub(crate) struct Admission {
-    /// The keys of front-ends that may connect.
-    keys: Vec<PublicKey>,
-    /// The keys of front-ends that may not connect but stay connected.
-    kept: Vec<PublicKey>,
-    /// The node's own keys: a front-end may expect each of them.
+pub(crate) struct AccessState {
+    /// Keys of switches that may connect.
+    allowed: Vec<PublicKey>,
+    /// Keys of switches that may stay connected but not reconnect.
+    retained: Vec<PublicKey>,
+    /// The node's own keys. A switch may expect any of them.
     identities: Vec<Identity>,
-    /// How often keys have been revoked.
+    /// Number of revocations so far.
     pub(crate) revocations: u64,
 }
 
-impl Admission {
-    /// Whether a front-end that is connected may stay so.
-    pub(crate) fn keeps(&self, key: &PublicKey) -> bool {
-        self.keys.contains(key) || self.kept.contains(key)
+impl AccessState {
+    /// Whether a connected switch may stay connected.
+    pub(crate) fn may_stay_connected(&self, key: &PublicKey) -> bool {
+        self.allowed.contains(key) || self.retained.contains(key)
     }
 }
 
-impl Admitted {
+impl AccessControl {
     fn new(identity: Identity, switches: Vec<PublicKey>) -> Self {
         let identities = vec![identity];
-        let admission = Admission { keys: Vec::new(), kept: Vec::new(), identities, revocations: 0 };
-        let admitted = Self(Arc::new(watch::Sender::new(admission)));
-        admitted.set(switches);
-        admitted
+        let state = AccessState { allowed: Vec::new(), retained: Vec::new(), identities, revocations: 0 };
+        let access = Self(Arc::new(watch::Sender::new(state)));
+        access.set_allowed(switches);
+        access
     }
 
-    /// Lets these front-ends connect from now on, at most twice [`SWITCHES_MAX`] of them, and no others. A front-end that is
-    /// connected stays connected.
-    pub fn set(&self, mut keys: Vec<PublicKey>) {
-        keys.truncate(ADMITTED_MAX);
-        self.0.send_modify(|admission| admission.keys = keys);
+    /// Allows these keys to connect, and no others. At most twice [`SWITCHES_MAX`] are used. Connected switches stay
+    /// connected.
+    pub fn set_allowed(&self, mut keys: Vec<PublicKey>) {
+        keys.truncate(ALLOWED_KEYS_MAX);
+        self.0.send_modify(|state| state.allowed = keys);
     }
 
-    /// Does the same as [`Self::set`], and ends at once the channels of all front-ends that are neither in `keys` nor in `kept`.
-    pub fn replace(&self, mut keys: Vec<PublicKey>, kept: Vec<PublicKey>) {
-        keys.truncate(ADMITTED_MAX);
-        self.0.send_modify(|admission| {
-            (admission.keys, admission.kept) = (keys, kept);
-            admission.revocations += 1;
+    /// Does the same as [`Self::set_allowed`], and ends at once the channels of all switches that are neither in `keys`
+    /// nor in `retained`.
+    pub fn set_allowed_and_revoke(&self, mut keys: Vec<PublicKey>, retained: Vec<PublicKey>) {
+        keys.truncate(ALLOWED_KEYS_MAX);
+        self.0.send_modify(|state| {
+            (state.allowed, state.retained) = (keys, retained);
+            state.revocations += 1;
         });
     }
 
-    /// Replaces the node's own keys. Connections go on.
+    /// Replaces the node's own keys. Connected switches stay connected.
     pub fn set_identities(&self, identities: Vec<Identity>) {
-        self.0.send_modify(|admission| admission.identities = identities);
+        self.0.send_modify(|state| state.identities = identities);
     }
 
-    pub(crate) fn allows(&self, key: &PublicKey) -> bool {
-        self.0.borrow().keys.contains(key)
+    pub(crate) fn may_connect(&self, key: &PublicKey) -> bool {
+        self.0.borrow().allowed.contains(key)
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<Admission> {
+    pub(crate) fn watch(&self) -> watch::Receiver<AccessState> {
         self.0.subscribe()
     }
 
-    fn now(&self) -> Admission {
+    fn current(&self) -> AccessState {
         self.0.borrow().clone()
     }
 }
 
-/// Accepts front-ends.
+/// Accepts switches.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -214,16 +216,15 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Shared {
-    admitted: Admitted,
+    access: AccessControl,
     timing: Timing,
-    outcomes: Arc<Outcomes>,
+    counters: Arc<HandshakeCounters>,
 }
 
 impl Server {
-    /// Listens on `address` for the front-ends with the keys `switches`, of which [`SWITCHES_MAX`] at most are kept.
+    /// Listens on `address` for switches with the keys `switches`. At most [`SWITCHES_MAX`] are expected.
     ///
-    /// # Errors
-    /// If the address cannot be listened on.
+    /// # Errors If the address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         identity: Identity,
@@ -231,32 +232,32 @@ impl Server {
         timing: Timing,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let admitted = Admitted::new(identity, switches);
-        let shared = Shared { admitted, timing, outcomes: Arc::default() };
+        let access = AccessControl::new(identity, switches);
+        let shared = Shared { access, timing, counters: Arc::default() };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     ///
-    /// # Errors
-    /// If the system does not tell.
+    /// # Errors If the system does not return it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Who is let in.
-    pub fn admitted(&self) -> Admitted {
-        self.shared.admitted.clone()
+    /// Returns the list of allowed keys.
+    pub fn access_control(&self) -> AccessControl {
+        self.shared.access.clone()
     }
 
-    /// How attempts to connect ended. Lives on when the server has ended.
-    pub fn outcomes(&self) -> Arc<Outcomes> {
-        Arc::clone(&self.shared.outcomes)
+    /// Returns the counters of attempts to connect. They may outlive the server.
+    pub fn handshake_counters(&self) -> Arc<HandshakeCounters> {
+        Arc::clone(&self.shared.counters)
     }
 
-    /// Accepts until nobody takes peers any more. A peer may be one that is there already: the newer connection counts.
-    pub async fn run(self, peers: mpsc::Sender<Peer>) {
-        let mut under_way = UnderWay::default();
+    /// Accepts switches until the receiver of `switches` is dropped. A switch may connect while an older connection of
+    /// it exists; the newer connection replaces it.
+    pub async fn run(self, peers: mpsc::Sender<SwitchConnection>) {
+        let mut pending = PendingHandshakes::default();
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -264,11 +265,11 @@ impl Server {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    if under_way.make_room() {
-                        self.shared.outcomes.add(Outcome::Displaced);
+                    if pending.make_room() {
+                        self.shared.counters.add(HandshakeOutcome::Displaced);
                     }
-                    let greeting = Arc::clone(&self.shared).greet(stream, address, peers.clone());
-                    under_way.0.push_back(tokio::spawn(greeting).abort_handle());
+                    let handshake = Arc::clone(&self.shared).accept_switch(stream, address, peers.clone());
+                    pending.0.push_back(tokio::spawn(handshake).abort_handle());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "control channel: accept failed");
@@ -280,41 +281,50 @@ impl Server {
 }
 
 impl Shared {
-    async fn greet(self: Arc<Self>, stream: TcpStream, address: SocketAddr, peers: mpsc::Sender<Peer>) {
+    async fn accept_switch(
+        self: Arc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        peers: mpsc::Sender<SwitchConnection>,
+    ) {
         match self.handshake(stream, address).await {
             Ok(peer) => {
-                self.outcomes.add(Outcome::Accepted);
-                // Nobody takes it: the node ends.
+                self.counters.add(HandshakeOutcome::Accepted);
+                // Fails if the agent is stopping.
                 let _ = peers.send(peer).await;
             }
             Err(error) => {
-                let outcome = Outcome::of(&error);
-                self.outcomes.add(outcome);
+                let outcome = HandshakeOutcome::from_error(&error);
+                self.counters.add(outcome);
                 tracing::warn!(%address, outcome = outcome.name(), %error, "switch: rejected");
             }
         }
     }
 
-    async fn handshake(&self, stream: TcpStream, address: SocketAddr) -> Result<Peer, GreetError> {
-        let Admission { keys, identities, .. } = self.admitted.now();
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+    ) -> Result<SwitchConnection, HandshakeError> {
+        let AccessState { allowed, identities, .. } = self.access.current();
         let (key, sender, mut receiver) =
-            transport::respond(stream, &identities, &keys, &self.timing).await?;
+            transport::respond(stream, &identities, &allowed, &self.timing).await?;
         let first = receiver.receive(self.timing.handshake).await?;
         match ToNode::decode(&first)? {
-            ToNode::Hello(hello) => Ok(Peer { key, address, hello, sender, receiver }),
-            _ => Err(GreetError::NoHello),
+            ToNode::Hello(hello) => Ok(SwitchConnection { key, address, hello, sender, receiver }),
+            _ => Err(HandshakeError::MissingHello),
         }
     }
 }
 
-/// Handshakes under way, oldest first. Ends them when dropped.
+/// Handshakes in progress, oldest first. Aborted when dropped.
 #[derive(Debug, Default)]
-struct UnderWay(VecDeque<AbortHandle>);
+struct PendingHandshakes(VecDeque<AbortHandle>);
 
-impl UnderWay {
-    /// Whether the oldest had to go.
+impl PendingHandshakes {
+    /// Aborts the oldest handshake if the limit is reached. Returns whether one was aborted.
     fn make_room(&mut self) -> bool {
-        self.0.retain(|one| !one.is_finished());
+        self.0.retain(|handshake| !handshake.is_finished());
         let full = self.0.len() >= HANDSHAKES_MAX;
         if full && let Some(oldest) = self.0.pop_front() {
             oldest.abort();
@@ -323,7 +333,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingHandshakes {
     fn drop(&mut self) {
         self.0.iter().for_each(AbortHandle::abort);
     }

@@ -1,9 +1,9 @@
-//! Messages over TCP, encrypted: the Noise handshake IK and what follows it.
+//! Encrypted messages over TCP: the Noise handshake IK and the records after it.
 //!
-//! Each side first sends eight bytes, `larder` and the protocol's version in two, so that a stranger or another
-//! version is told apart from a wrong key; they are the handshake's prologue too, so that nobody in between can change
-//! them. Then every Noise message follows its length in two bytes. A message of ours starts with its length in four
-//! bytes and fills as many Noise messages as it needs.
+//! Each side first sends a preamble of eight bytes: `larder` and the protocol version in two bytes. It distinguishes
+//! another protocol or version from a wrong key. It is also the handshake's prologue, so that it cannot be altered on
+//! the way. After it, each Noise message is preceded by its length in two bytes. An application message starts with its
+//! length in four bytes and spans as many Noise messages (records) as it needs.
 
 use super::Timing;
 use super::identity::{Identity, KEY_BYTES, PublicKey};
@@ -23,48 +23,50 @@ pub const VERSION: u16 = 5;
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 6] = *b"larder";
 const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
-/// What the cipher adds to each Noise message. Bytes.
+/// Length of the authentication tag of a Noise message. Bytes.
 const TAG_BYTES: usize = 16;
-/// Longest Noise message (The Noise Protocol Framework, section 3). Bytes.
+/// Maximum length of a Noise message (The Noise Protocol Framework, section 3). Bytes.
 const NOISE_BYTES_MAX: usize = 65_535;
 const PLAIN_BYTES_MAX: usize = NOISE_BYTES_MAX - TAG_BYTES;
 /// `e`, encrypted `s`, and an empty payload's tag. Bytes.
-const FIRST_BYTES: usize = KEY_BYTES + KEY_BYTES + TAG_BYTES + TAG_BYTES;
+const FIRST_MESSAGE_BYTES: usize = KEY_BYTES + KEY_BYTES + TAG_BYTES + TAG_BYTES;
 /// `e` and an empty payload's tag. Bytes.
-const SECOND_BYTES: usize = KEY_BYTES + TAG_BYTES;
+const SECOND_MESSAGE_BYTES: usize = KEY_BYTES + TAG_BYTES;
 
-/// Why a connection of the control channel ends.
+/// Reason why a connection of the control channel ends.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The network or the other host. A retry may help.
+    /// The network or the other host failed. A retry may help.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side has closed, between two messages.
+    /// The other side closed between two messages.
     #[error("closed by the other side")]
     Closed,
-    /// The other side has closed in the middle of the handshake: a node does so with front-ends it does not know.
-    #[error("turned away: the node does not list this key, or has another key than expected")]
-    TurnedAway,
-    /// The other side has closed in the middle of a message.
-    #[error("closed in the middle of a message")]
+    /// The other side closed during the handshake, as a node does with an unknown switch.
+    #[error(
+        "rejected by the node: its config does not list this switch's key, or its key is not the expected one"
+    )]
+    Rejected,
+    /// The other side closed in the middle of a message.
+    #[error("closed by the other side in the middle of a message")]
     Truncated,
-    /// It took longer than allowed.
-    #[error("{0} took too long")]
-    Slow(&'static str),
-    /// What came does not begin as this protocol does.
+    /// An operation timed out.
+    #[error("timeout: {0}")]
+    TimedOut(&'static str),
+    /// The first bytes are not this protocol's preamble.
     #[error("the other side does not speak this protocol")]
-    Foreign,
-    /// The other side speaks another version of it.
+    WrongProtocol,
+    /// The other side speaks another version of this protocol.
     #[error("the other side speaks version {0} of the protocol, not {VERSION}")]
     Version(u16),
     /// The peer proved a key that is not on the list.
-    #[error("the key {0} is not on the list")]
-    Stranger(PublicKey),
-    /// It was not made with the keys of this connection, was changed on its way, or came out of order.
-    #[error("not authentic")]
+    #[error("the key {0} is not in the config")]
+    UnknownKey(PublicKey),
+    /// The message was not made with the keys of this connection, was altered, or is out of order.
+    #[error("message not authentic: wrong key, altered or out of order")]
     Forged,
-    /// The other side announces a message beyond [`MESSAGE_BYTES_MAX`], or a piece that cannot be.
-    #[error("a length of {0} bytes is impossible here")]
+    /// The other side announced a message longer than [`MESSAGE_BYTES_MAX`], or an impossible record.
+    #[error("impossible length of {0} bytes")]
     Length(usize),
 }
 
@@ -89,10 +91,9 @@ pub struct Receiver {
     message_timeout: Duration,
 }
 
-/// Proves to the peer of `stream` who we are, and that it is `node`. The front-end's part.
+/// Runs the switch's side of the handshake: proves this side's identity and verifies that the peer is `node`.
 ///
-/// # Errors
-/// If the node turns us away, is another one, does not answer in time, or speaks something else.
+/// # Errors If the node rejects this side's key, has another key, does not answer in time, or speaks another protocol.
 pub async fn initiate(
     stream: TcpStream,
     identity: &Identity,
@@ -100,37 +101,36 @@ pub async fn initiate(
     timing: &Timing,
 ) -> Result<(Sender, Receiver), TransportError> {
     let prologue = preamble();
-    let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(forged)?;
+    let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(not_authentic)?;
     let builder = builder.prologue(&prologue).and_then(|builder| builder.remote_public_key(&node.0));
-    let mut state = builder.and_then(Builder::build_initiator).map_err(forged)?;
-    let talk = async {
-        let (mut reader, mut writer) = halves(stream)?;
+    let mut state = builder.and_then(Builder::build_initiator).map_err(not_authentic)?;
+    let handshake = async {
+        let (mut reader, mut writer) = split(stream)?;
         let mut first = prologue.to_vec();
-        first.extend(sealed(&mut state, FIRST_BYTES)?);
+        first.extend(write_handshake_message(&mut state, FIRST_MESSAGE_BYTES)?);
         writer.write_all(&first).await?;
-        let turned_away = |error: io::Error| match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TransportError::TurnedAway,
+        let rejected = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TransportError::Rejected,
             _ => error.into(),
         };
-        greet(&mut reader).await.map_err(|error| match error {
-            TransportError::Io(error) => turned_away(error),
+        read_preamble(&mut reader).await.map_err(|error| match error {
+            TransportError::Io(error) => rejected(error),
             error => error,
         })?;
-        let mut second = [0; SECOND_BYTES + 2];
-        reader.read_exact(&mut second).await.map_err(turned_away)?;
-        opened(&mut state, &second)?;
-        joined(state, reader, writer, timing)
+        let mut second = [0; SECOND_MESSAGE_BYTES + 2];
+        reader.read_exact(&mut second).await.map_err(rejected)?;
+        read_handshake_message(&mut state, &second)?;
+        into_transport(state, reader, writer, timing)
     };
-    in_time(timing.handshake, "the handshake", talk).await
+    with_timeout(timing.handshake, "handshake", handshake).await
 }
 
-/// Learns who the peer of `stream` is, and proves that we are whoever of `identities` it expects, if it is on the list. The
-/// node's part.
+/// Runs the node's side of the handshake: verifies that the peer's key is allowed, and proves the identity that the
+/// peer expects.
 ///
-/// A recorded first message passes up to here: whoever sent it is known to be alive only with its first message.
+/// A replayed first message passes this function. Only the peer's first application message proves that it is live.
 ///
-/// # Errors
-/// If the peer is not on the list, is too slow, or speaks something else.
+/// # Errors If the peer's key is not allowed, the peer is too slow, or it speaks another protocol.
 pub async fn respond(
     stream: TcpStream,
     identities: &[Identity],
@@ -138,50 +138,49 @@ pub async fn respond(
     timing: &Timing,
 ) -> Result<(PublicKey, Sender, Receiver), TransportError> {
     let prologue = preamble();
-    let talk = async {
-        let (mut reader, mut writer) = halves(stream)?;
-        greet(&mut reader).await.map_err(truncated)?;
-        let mut first = [0; FIRST_BYTES + 2];
+    let handshake = async {
+        let (mut reader, mut writer) = split(stream)?;
+        read_preamble(&mut reader).await.map_err(truncated)?;
+        let mut first = [0; FIRST_MESSAGE_BYTES + 2];
         reader.read_exact(&mut first).await.map_err(|error| truncated(error.into()))?;
-        let mut state = expected(identities, &prologue, &first)?;
+        let mut state = read_first_message(identities, &prologue, &first)?;
         let key = state.get_remote_static().and_then(|key| key.try_into().ok()).map(PublicKey);
         let key = key.ok_or(TransportError::Forged)?;
         if !allowed.contains(&key) {
-            return Err(TransportError::Stranger(key));
+            return Err(TransportError::UnknownKey(key));
         }
         let mut second = prologue.to_vec();
-        second.extend(sealed(&mut state, SECOND_BYTES)?);
+        second.extend(write_handshake_message(&mut state, SECOND_MESSAGE_BYTES)?);
         writer.write_all(&second).await?;
-        let (sender, receiver) = joined(state, reader, writer, timing)?;
+        let (sender, receiver) = into_transport(state, reader, writer, timing)?;
         Ok((key, sender, receiver))
     };
-    in_time(timing.handshake, "the handshake", talk).await
+    with_timeout(timing.handshake, "handshake", handshake).await
 }
 
-/// The handshake that `first` begins with whichever of `identities` the other side expects.
-fn expected(
+/// Reads the handshake's first message with the identity that the other side expects.
+fn read_first_message(
     identities: &[Identity],
     prologue: &[u8],
     first: &[u8],
 ) -> Result<HandshakeState, TransportError> {
-    let mut refused = TransportError::Forged;
+    let mut last_error = TransportError::Forged;
     for identity in identities {
-        let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(forged)?;
+        let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(not_authentic)?;
         let builder = builder.prologue(prologue).and_then(Builder::build_responder);
-        let mut state = builder.map_err(forged)?;
-        match opened(&mut state, first) {
+        let mut state = builder.map_err(not_authentic)?;
+        match read_handshake_message(&mut state, first) {
             Ok(()) => return Ok(state),
-            Err(error) => refused = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
 impl Sender {
-    /// Sends one message, whole. Not to be dropped half-way if more is to be sent.
+    /// Sends one message. Not cancel-safe: if this is dropped before its end, nothing further can be sent.
     ///
-    /// # Errors
-    /// If it is too long, the network fails, or the other side takes nothing for too long.
+    /// # Errors If the message is too long, the network fails, or the other side does not read in time.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
         let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MESSAGE_BYTES_MAX);
         let length = length.ok_or(TransportError::Length(message.len()))?;
@@ -195,24 +194,25 @@ impl Sender {
                 self.plain.extend_from_slice(head);
                 self.plain.extend_from_slice(now);
                 (head, rest) = (&[], later);
-                self.piece().await?;
-                // A socket with room takes all of it at once, and encryption takes its time: others have their turn.
+                self.send_record().await?;
+                // Encryption takes time, and a socket with enough room never waits. Yield, so that other tasks get
+                // their turn.
                 if !rest.is_empty() {
                     tokio::task::yield_now().await;
                 }
             }
             Ok(())
         };
-        in_time(message_timeout, "sending a message", write).await
+        with_timeout(message_timeout, "sending a message", write).await
     }
 
     /// Sends `plain` as one Noise message.
-    async fn piece(&mut self) -> Result<(), TransportError> {
+    async fn send_record(&mut self) -> Result<(), TransportError> {
         let sealed_bytes = self.plain.len() + TAG_BYTES;
         self.sealed.resize(2 + sealed_bytes, 0);
         let length = u16::try_from(sealed_bytes).map_err(|_| TransportError::Length(sealed_bytes))?;
         self.sealed[..2].copy_from_slice(&length.to_be_bytes());
-        self.noise.write_message(self.nonce, &self.plain, &mut self.sealed[2..]).map_err(forged)?;
+        self.noise.write_message(self.nonce, &self.plain, &mut self.sealed[2..]).map_err(not_authentic)?;
         self.nonce += 1;
         self.stream.write_all(&self.sealed).await?;
         Ok(())
@@ -220,90 +220,92 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Waits for one message, up to `silence` for its first byte and for each further one: a long message on a slow way
-    /// is no silence. Not to be dropped half-way if more is to be received.
+    /// Waits for one message. The first byte and each further byte may take up to `silence`, so that a long message on
+    /// a slow link does not count as silence. Not cancel-safe: if this is dropped before its end, nothing further can
+    /// be received.
     ///
-    /// # Errors
-    /// If the other side is silent, slow, gone, or sends what it could not have.
+    /// # Errors If the other side is silent, too slow or closed, or sends an invalid message.
     pub async fn receive(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
-        let ended = async { Ok(self.stream.fill_buf().await?.is_empty()) };
-        if in_time(silence, "silence", ended).await? {
+        let at_end = async { Ok(self.stream.fill_buf().await?.is_empty()) };
+        if with_timeout(silence, "no bytes received", at_end).await? {
             return Err(TransportError::Closed);
         }
         let message_timeout = self.message_timeout;
-        in_time(message_timeout, "receiving a message", self.message(silence)).await
+        with_timeout(message_timeout, "receiving a message", self.receive_records(silence)).await
     }
 
-    async fn message(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
-        let mut piece = self.piece(silence).await?;
-        let Some((head, _)) = piece.split_first_chunk::<4>() else {
-            return Err(TransportError::Length(piece.len()));
+    async fn receive_records(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
+        let mut record = self.receive_record(silence).await?;
+        let Some((head, _)) = record.split_first_chunk::<4>() else {
+            return Err(TransportError::Length(record.len()));
         };
         let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
         if length > MESSAGE_BYTES_MAX {
             return Err(TransportError::Length(length));
         }
-        piece.drain(..4);
-        let mut message = piece;
+        record.drain(..4);
+        let mut message = record;
         while message.len() < length {
-            let piece = self.piece(silence).await?;
-            // An empty piece would let a message take for ever without growing.
-            if piece.is_empty() {
+            let record = self.receive_record(silence).await?;
+            // Empty records would let a message take for ever without growing.
+            if record.is_empty() {
                 return Err(TransportError::Length(0));
             }
-            message.extend_from_slice(&piece);
+            message.extend_from_slice(&record);
         }
         if message.len() > length { Err(TransportError::Length(message.len())) } else { Ok(message) }
     }
 
     /// Receives one Noise message.
-    async fn piece(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
+    async fn receive_record(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
         let mut length = [0; 2];
-        fill(&mut self.stream, &mut length, silence).await?;
+        read_full(&mut self.stream, &mut length, silence).await?;
         let length = usize::from(u16::from_be_bytes(length));
         if length < TAG_BYTES {
             return Err(TransportError::Length(length));
         }
         self.sealed.resize(length, 0);
-        fill(&mut self.stream, &mut self.sealed, silence).await?;
+        read_full(&mut self.stream, &mut self.sealed, silence).await?;
         let mut plain = vec![0; length];
-        let plain_bytes = self.noise.read_message(self.nonce, &self.sealed, &mut plain).map_err(forged)?;
+        let plain_bytes =
+            self.noise.read_message(self.nonce, &self.sealed, &mut plain).map_err(not_authentic)?;
         self.nonce += 1;
         plain.truncate(plain_bytes);
         Ok(plain)
     }
 }
 
-/// Fills `bytes`, each of which may take as long as `silence`.
-async fn fill(
+/// Fills `bytes`. Each byte may take up to `silence`.
+async fn read_full(
     reader: &mut (impl AsyncRead + Unpin),
     mut bytes: &mut [u8],
     silence: Duration,
 ) -> Result<(), TransportError> {
     while !bytes.is_empty() {
-        let got = in_time(silence, "silence", async { Ok(reader.read(bytes).await?) }).await?;
-        if got == 0 {
+        let count =
+            with_timeout(silence, "no bytes received", async { Ok(reader.read(bytes).await?) }).await?;
+        if count == 0 {
             return Err(TransportError::Truncated);
         }
-        bytes = &mut bytes[got..];
+        bytes = &mut bytes[count..];
     }
     Ok(())
 }
 
-fn halves(stream: TcpStream) -> io::Result<(BufReader<OwnedReadHalf>, OwnedWriteHalf)> {
-    // Reports of ended connections and handed-off ones must not wait for an acknowledgement.
+fn split(stream: TcpStream) -> io::Result<(BufReader<OwnedReadHalf>, OwnedWriteHalf)> {
+    // Reports and handoffs must not wait for an acknowledgement.
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
     Ok((BufReader::with_capacity(NOISE_BYTES_MAX + 2, reader), writer))
 }
 
-fn joined(
+fn into_transport(
     state: HandshakeState,
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     timing: &Timing,
 ) -> Result<(Sender, Receiver), TransportError> {
-    let noise = Arc::new(state.into_stateless_transport_mode().map_err(forged)?);
+    let noise = Arc::new(state.into_stateless_transport_mode().map_err(not_authentic)?);
     let message_timeout = timing.message;
     let sender = Sender {
         stream: writer,
@@ -324,29 +326,29 @@ fn preamble() -> [u8; PREAMBLE_BYTES] {
 }
 
 /// Reads the other side's preamble.
-async fn greet(reader: &mut (impl AsyncRead + Unpin)) -> Result<(), TransportError> {
-    let mut theirs = [0; PREAMBLE_BYTES];
-    reader.read_exact(&mut theirs).await?;
-    let [magic @ .., high, low] = theirs;
+async fn read_preamble(reader: &mut (impl AsyncRead + Unpin)) -> Result<(), TransportError> {
+    let mut preamble = [0; PREAMBLE_BYTES];
+    reader.read_exact(&mut preamble).await?;
+    let [magic @ .., high, low] = preamble;
     match (magic == MAGIC, u16::from_be_bytes([high, low])) {
-        (false, _) => Err(TransportError::Foreign),
+        (false, _) => Err(TransportError::WrongProtocol),
         (true, VERSION) => Ok(()),
         (true, version) => Err(TransportError::Version(version)),
     }
 }
 
-/// The next message of the handshake, behind its length.
-fn sealed(state: &mut HandshakeState, expected: usize) -> Result<Vec<u8>, TransportError> {
+/// Writes the next handshake message, preceded by its length.
+fn write_handshake_message(state: &mut HandshakeState, expected: usize) -> Result<Vec<u8>, TransportError> {
     let mut message = vec![0; 2 + expected];
-    let length = state.write_message(&[], &mut message[2..]).map_err(forged)?;
+    let length = state.write_message(&[], &mut message[2..]).map_err(not_authentic)?;
     let head = u16::try_from(length).map_err(|_| TransportError::Length(length))?;
     message[..2].copy_from_slice(&head.to_be_bytes());
     message.truncate(2 + length);
     Ok(message)
 }
 
-/// Takes a message of the handshake with its length.
-fn opened(state: &mut HandshakeState, framed: &[u8]) -> Result<(), TransportError> {
+/// Reads a handshake message that is preceded by its length.
+fn read_handshake_message(state: &mut HandshakeState, framed: &[u8]) -> Result<(), TransportError> {
     let Some((head, message)) = framed.split_first_chunk::<2>() else {
         return Err(TransportError::Truncated);
     };
@@ -354,15 +356,15 @@ fn opened(state: &mut HandshakeState, framed: &[u8]) -> Result<(), TransportErro
     if length != message.len() {
         return Err(TransportError::Length(length));
     }
-    state.read_message(message, &mut [0; FIRST_BYTES]).map(drop).map_err(forged)
+    state.read_message(message, &mut [0; FIRST_MESSAGE_BYTES]).map(drop).map_err(not_authentic)
 }
 
 fn pattern() -> Result<snow::params::NoiseParams, TransportError> {
-    PATTERN.parse().map_err(forged)
+    PATTERN.parse().map_err(not_authentic)
 }
 
-/// All that can be wrong with bytes of the right length.
-fn forged(_: snow::Error) -> TransportError {
+/// Any failure of the cipher on bytes of the right length means that they are not authentic.
+fn not_authentic(_: snow::Error) -> TransportError {
     TransportError::Forged
 }
 
@@ -375,12 +377,12 @@ fn truncated(error: TransportError) -> TransportError {
     }
 }
 
-async fn in_time<T>(
+async fn with_timeout<T>(
     limit: Duration,
     what: &'static str,
     work: impl Future<Output = Result<T, TransportError>>,
 ) -> Result<T, TransportError> {
-    timeout(limit, work).await.unwrap_or(Err(TransportError::Slow(what)))
+    timeout(limit, work).await.unwrap_or(Err(TransportError::TimedOut(what)))
 }
 
 #[cfg(test)]
@@ -429,7 +431,7 @@ mod tests {
         assert!(matches!(receiver.receive(LONG).await, Err(TransportError::Closed)));
     }
 
-    /// What an authenticated peer with a fault may send.
+    /// Lengths that a faulty but authenticated peer may send.
     #[tokio::test]
     async fn impossible_lengths_are_refused_before_memory_is_taken() {
         let over = u32::try_from(MESSAGE_BYTES_MAX + 1).expect("short").to_be_bytes();
@@ -440,11 +442,11 @@ mod tests {
             (&[&[0, 0, 0, 9], &[]], 0),
             (&[&[0, 0, 0, 1, 7, 7]], 2),
         ];
-        for (pieces, length) in cases {
+        for (records, length) in cases {
             let ((mut sender, _held), (_other, mut receiver)) = pair().await;
-            for piece in pieces {
-                sender.plain = piece.to_vec();
-                sender.piece().await.expect("sent");
+            for record in records {
+                sender.plain = record.to_vec();
+                sender.send_record().await.expect("sent");
             }
             let refused = receiver.receive(LONG).await.expect_err("refused");
             assert!(matches!(refused, TransportError::Length(said) if said == length), "{refused:?}");
@@ -478,15 +480,18 @@ mod tests {
     async fn silence_and_slowness_have_their_limits() {
         let ((mut sender, _held), (_other, mut receiver)) = pair().await;
         let silent = receiver.receive(Duration::from_millis(20)).await;
-        assert!(matches!(silent, Err(TransportError::Slow("silence"))));
+        assert!(matches!(silent, Err(TransportError::TimedOut("no bytes received"))));
         receiver.message_timeout = Duration::from_millis(20);
         sender.stream.write_all(&[0]).await.expect("sent");
         let slow = receiver.receive(LONG).await;
-        assert!(matches!(slow, Err(TransportError::Slow("receiving a message"))));
+        assert!(matches!(slow, Err(TransportError::TimedOut("receiving a message"))));
 
         let ((mut sender, _held), (_other, mut receiver)) = pair().await;
         sender.stream.write_all(&[0]).await.expect("sent");
         let silent = receiver.receive(Duration::from_millis(20)).await;
-        assert!(matches!(silent, Err(TransportError::Slow("silence"))), "in the middle of a message");
+        assert!(
+            matches!(silent, Err(TransportError::TimedOut("no bytes received"))),
+            "in the middle of a message"
+        );
     }
 }

@@ -32,7 +32,7 @@ const OPTIONS: &str = "TCP_REPAIR_OPTIONS";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOptions {
     /// Puts the unread bytes back into the socket's receive queue, for a server that reads them there. Without it they
-    /// come back as [`Restored::first`], which is faster.
+    /// come back as [`Restored::received`], which is faster.
     pub reinject: bool,
     /// Which races are mended.
     pub mends: Mends,
@@ -44,11 +44,11 @@ pub struct Restored {
     /// The socket: non-blocking, closed on exec, an ordinary one.
     pub socket: OwnedFd,
     /// Bytes of the client to be served before what is read from the socket.
-    pub first: Vec<u8>,
+    pub received: Vec<u8>,
     /// Bytes to be written to the socket before anything else, because it did not take them at once. Nearly always empty.
     pub unsent: Vec<u8>,
     /// A packet to be given to this host's stack: the client's FIN ([`Checkpoint::fin_packet`]).
-    pub inject: Option<Vec<u8>>,
+    pub fin_packet: Option<Vec<u8>>,
 }
 
 /// Why a connection could not be restored. But for [`Disturbed`](Self::Disturbed), this host then holds nothing of it and
@@ -128,8 +128,8 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
         let _ = sys::force_send_buffer(fd, usual_bytes / 2);
     }
     let _ = sys::unlock_buffers(fd);
-    let first = if options.reinject { Vec::new() } else { checkpoint.received.clone() };
-    Ok(Restored { socket, first, unsent, inject: checkpoint.fin_packet() })
+    let received = if options.reinject { Vec::new() } else { checkpoint.received.clone() };
+    Ok(Restored { socket, received, unsent, fin_packet: checkpoint.fin_packet() })
 }
 
 /// The bytes that go into the receive queue: all that are unread, or the last one when the client found the window full.

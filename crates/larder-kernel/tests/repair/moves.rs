@@ -93,7 +93,7 @@ fn agreed(family: Family, timestamps: bool, sack: bool, scaling: bool) {
         client.write_all(b"unread").expect("an open connection");
         wait_for(&server, 6);
         let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
-        assert_eq!((restored.first.as_slice(), &restored.inject), (&b"unread"[..], &None));
+        assert_eq!((restored.received.as_slice(), &restored.fin_packet), (&b"unread"[..], &None));
         let mut server = stream(restored);
         let after = Info::read(server.as_fd()).expect("a connection");
         let same =
@@ -144,7 +144,7 @@ fn unread_bytes_can_be_put_back() {
     let options = RestoreOptions { reinject: true, ..RestoreOptions::default() };
     let (taken, restored) = move_to(&net, 1, server, &options);
     assert_eq!(taken.received, &bytes[1000..]);
-    assert_eq!(restored.first, b"");
+    assert_eq!(restored.received, b"");
     let mut server = stream(restored);
     assert!(read_exactly(&mut server, 49_000) == bytes[1000..]);
     exchange(&mut client, &mut server, 100_000);
@@ -315,7 +315,7 @@ fn a_connection_moves_a_thousand_times() {
         wait_for(&server, 200);
         let read = read_exactly(&mut server, 77);
         let (_, restored) = move_to(&net, to, server, &RestoreOptions::default());
-        assert_eq!([read, restored.first.clone()].concat(), request);
+        assert_eq!([read, restored.received.clone()].concat(), request);
         server = stream(restored);
         server.write_all(&pattern(at, reply)).expect("an open connection");
         assert!(read_exactly(&mut client, reply) == pattern(at, reply), "round {round}");
@@ -382,7 +382,7 @@ fn a_client_that_waits_for_the_window_goes_on_at_once() {
         net.point(1);
         let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
         assert!(taken.received.len() > 10_000, "{} bytes", taken.received.len());
-        let first = restored.first.clone();
+        let first = restored.received.clone();
         assert!(first == bytes[..first.len()]);
         let mut server = stream(restored);
         let begun = Instant::now();

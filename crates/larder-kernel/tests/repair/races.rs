@@ -110,7 +110,7 @@ fn half_closed(family: Family, mends: Mends) -> (Result<Vec<u8>, ErrorKind>, Vec
     let (taken, restored) = move_to(&net, 1, server, &RestoreOptions { reinject: true, mends });
     assert_eq!(taken.received, b"last words");
     assert_eq!(taken.fin_received, mends.half_closed);
-    let inject = restored.inject.clone();
+    let inject = restored.fin_packet.clone();
     let mut server = stream(restored);
     assert_eq!(inject.is_some(), mends.half_closed);
     if let Some(packet) = inject {

@@ -4,7 +4,7 @@ use crate::contents::{Later, Lateral};
 use crate::edge::{Entered, Entry};
 use crate::handover::{Bound, Life};
 use larder_edge::ClientIo;
-use larder_handoff::agent::{Giver, Resting, Restored};
+use larder_handoff::agent::{HandoffOffers, IdleConnection, RestoredConnection};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,17 +48,17 @@ impl Arrived {
     }
 
     /// Gives the connection up to another node; comes back if none takes it, unless it has ended.
-    pub(super) async fn give(self, giver: &Giver) -> Option<Self> {
+    pub(super) async fn give(self, giver: &HandoffOffers) -> Option<Self> {
         let Self { stream: ClientIo::Clear(stream), first, handed, entered, .. } = self else { return None };
         let (client, server) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let resting = Resting {
+        let resting = IdleConnection {
             client: canonical(client),
             server: canonical(server),
             socket: stream.into_std().ok()?.into(),
             unread: first,
         };
-        let Resting { socket, unread, .. } = giver.give(resting).await?;
+        let IdleConnection { socket, unread, .. } = giver.offer(resting).await?;
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
         Some(Self { first: unread, used: true, entered, ..Self::new(stream, handed) })
     }
@@ -83,13 +83,13 @@ impl HandoffSettings {
         (Arrived::new(stream, handed), entry)
     }
 
-    pub(crate) fn restored(&self, restored: Restored) -> io::Result<Arrived> {
+    pub(crate) fn restored(&self, restored: RestoredConnection) -> io::Result<Arrived> {
         let later = Later { service: restored.server, lateral: self.lateral.clone() };
         let (handed, bound) = if self.by_peers { (None, Bound::Taken) } else { (Some(later), Bound::Free) };
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        let Restored { first, unsent, .. } = restored;
+        let RestoredConnection { received: first, unsent, .. } = restored;
         Ok(Arrived { first, unsent, bound, ..Arrived::new(stream, handed) })
     }
 }

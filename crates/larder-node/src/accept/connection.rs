@@ -12,7 +12,7 @@ use crate::origin::tunnel::Tunnel;
 use crate::service::PeerService;
 use crate::terms::{CurrentTerms, Terms};
 use larder_edge::ClientIo;
-use larder_handoff::agent::Giver;
+use larder_handoff::agent::HandoffOffers;
 use larder_http::relay::{End, Start, Worker, serve, serve_http2};
 use larder_kernel::FlowKey;
 use socket2::SockRef;
@@ -48,11 +48,11 @@ impl Connections {
         (mut arrived, entry): (Arrived, Entry),
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
-        (mut giver, worker): (Option<Giver>, Rc<Worker<Requests>>),
+        (mut giver, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
     ) {
         let _open = Open::new(&self.counters);
         // The connection comes after earlier wishes to have connections elsewhere.
-        giver.iter_mut().for_each(Giver::forget_released);
+        giver.iter_mut().for_each(HandoffOffers::clear_release);
         let terms = self.terms.load_full();
         // Fails only for a connection that is gone already.
         let _ = arrived.stream.tcp().set_nodelay(true);
@@ -84,7 +84,7 @@ impl Connections {
                 After::Rests(resting) => match &mut giver {
                     // Nobody takes it: it goes on here, or ends if this node drains.
                     Some(giver) => {
-                        giver.forget_released();
+                        giver.clear_release();
                         Box::pin(resting.give(giver)).await.filter(|_| *phase.borrow() < Phase::Draining)
                     }
                     None => None,
@@ -103,7 +103,7 @@ impl Connections {
         (terms, half_close): (&Arc<Terms>, bool),
         arrived: Arrived,
         worker: &Worker<Requests>,
-        giver: Option<&Giver>,
+        giver: Option<&HandoffOffers>,
     ) -> After {
         let flow = self.flow_of(&arrived);
         let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;

@@ -1,7 +1,7 @@
 //! How connections come that switches and peers hand over.
 
 use crate::contents::LateralConfig;
-use larder_handoff::agent::{Giver, Restored};
+use larder_handoff::agent::{HandoffOffers, RestoredConnection};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 
@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub struct Handed {
     /// Connections that come with their state.
-    pub restored: mpsc::Receiver<Restored>,
+    pub restored: mpsc::Receiver<RestoredConnection>,
     /// The addresses that clients connect to: what is accepted on one of them was handed over.
     pub services: Vec<SocketAddr>,
     /// Settings of fetching later requests that belong to other nodes; `None`: they are served here.
     pub lateral: Option<LateralConfig>,
     /// Gives connections that rest between two requests up to other nodes when a front-end asks for it, and when this
     /// node drains; `None`: they end then.
-    pub giver: Option<Giver>,
+    pub giver: Option<HandoffOffers>,
     /// It is peers that hand them over, and not front-ends: the first request of each is served here, the others as those of
     /// any client.
     pub by_peers: bool,

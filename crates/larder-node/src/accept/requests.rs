@@ -7,7 +7,7 @@ use crate::terms::Terms;
 use ::http::header::{self, HeaderValue};
 use ::http::{Request, Response, StatusCode};
 use bytes::Bytes;
-use larder_handoff::agent::Giver;
+use larder_handoff::agent::HandoffOffers;
 use larder_http::convert;
 use larder_http::h1::{Fault, ReplyHead, RequestHead};
 use larder_http::relay::{
@@ -49,8 +49,8 @@ impl Client {
 
     /// The same connection, which goes elsewhere between two requests when a switch wants that.
     #[must_use]
-    pub(crate) fn released_by(mut self, mut giver: Giver) -> Self {
-        self.release = Some(RefCell::new(Box::pin(async move { giver.released().await })));
+    pub(crate) fn released_by(mut self, mut giver: HandoffOffers) -> Self {
+        self.release = Some(RefCell::new(Box::pin(async move { giver.wait_for_release().await })));
         self
     }
 }

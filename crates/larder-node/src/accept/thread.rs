@@ -6,7 +6,7 @@ use super::phase::{LAST_LOOK, Phase};
 use super::requests::Requests;
 use crate::edge::{Entry, Listeners, Unregistered};
 use crate::service::Service;
-use larder_handoff::agent::{Giver, Restored};
+use larder_handoff::agent::{HandoffOffers, RestoredConnection};
 use larder_http::relay::{Begun, PoolLimits, StreamMemory, Worker};
 use rustix::io::Errno;
 use std::io;
@@ -33,9 +33,9 @@ pub(crate) struct Thread {
     pub(crate) http2_memory: Arc<StreamMemory>,
     pub(crate) listeners: Unregistered,
     pub(crate) handoff: Arc<HandoffSettings>,
-    pub(crate) giver: Option<Giver>,
+    pub(crate) giver: Option<HandoffOffers>,
     /// Connections that are handed over with their state.
-    pub(crate) given: mpsc::Receiver<Restored>,
+    pub(crate) given: mpsc::Receiver<RestoredConnection>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) refusals: Arc<Semaphore>,
     /// Held while the thread accepts. Takes the error of a listening socket that is none any more.
@@ -88,7 +88,7 @@ struct Acceptor {
     service: Arc<Service>,
     places: Arc<Semaphore>,
     handoff: Arc<HandoffSettings>,
-    giver: Option<Giver>,
+    giver: Option<HandoffOffers>,
     refusals: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
     worker: Rc<Worker<Requests>>,
@@ -100,7 +100,7 @@ impl Acceptor {
         self,
         connections: &mut JoinSet<()>,
         mut listeners: Listeners,
-        mut given: mpsc::Receiver<Restored>,
+        mut given: mpsc::Receiver<RestoredConnection>,
     ) -> io::Result<()> {
         let Self { serving, service, places, handoff, giver, refusals, mut phase, worker } = self;
         let counters = &service.counters;
@@ -124,7 +124,7 @@ impl Acceptor {
                     Err(error) => (Err(error), Entry::Clear, None),
                 },
                 Some(mut restored) = given.recv() => {
-                    let place = restored.place.take();
+                    let place = restored.slot.take();
                     (handoff.restored(restored), Entry::Handed, place)
                 }
             };

@@ -19,8 +19,8 @@ use http::request::Parts;
 use http::{Method, StatusCode, Uri};
 use larder_core::lateral::{self, Candidate, Choice, Costs, Here};
 use larder_core::{NodeId, TargetId};
-use larder_handoff::agent::Asker;
-use larder_handoff::channel::whereabouts::{Asked, Has};
+use larder_handoff::agent::HolderResolver;
+use larder_handoff::channel::holders::{HolderReply, RequestSummary};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ const LARDER_LATERAL: HeaderName = HeaderName::from_static("larder-lateral");
 #[derive(Clone, Debug)]
 pub struct LateralConfig {
     /// Asks front-ends who has a target.
-    pub asker: Asker,
+    pub asker: HolderResolver,
     /// The constants of the rule.
     pub costs: Costs,
     /// Time that an answer is waited for. Then the request is served here.
@@ -57,7 +57,7 @@ pub struct LateralConfig {
 
 impl LateralConfig {
     /// The paper's constants, 2 ms for an answer, which holds for 250 ms.
-    pub fn new(asker: Asker) -> Self {
+    pub fn new(asker: HolderResolver) -> Self {
         Self { asker, costs: Costs::PAPER, wait: Duration::from_millis(2), age: Duration::from_millis(250) }
     }
 }
@@ -93,7 +93,7 @@ pub(crate) struct Lateral {
 struct Answer {
     hash: u64,
     since: Instant,
-    has: Arc<Has>,
+    has: Arc<HolderReply>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,7 +113,7 @@ impl Lateral {
     }
 
     /// Returns the nodes that have a target; `None` if they are not known in time. A late answer is kept for the next request.
-    async fn whereabouts(self: &Arc<Self>, service: SocketAddr, request: &Parts) -> Option<Arc<Has>> {
+    async fn whereabouts(self: &Arc<Self>, service: SocketAddr, request: &Parts) -> Option<Arc<HolderReply>> {
         let asked = asked(request)?;
         let hash = self.hasher.hash_one((service, &asked));
         let slot = hash as usize & (SLOTS - 1);
@@ -123,7 +123,7 @@ impl Lateral {
         }
         let lateral = Arc::clone(self);
         let asking = tokio::spawn(async move {
-            let has = Arc::new(lateral.config.asker.ask(service, asked, LATE).await?);
+            let has = Arc::new(lateral.config.asker.resolve(service, asked, LATE).await?);
             lock(&lateral.answers)[slot] =
                 Some(Answer { hash, since: Instant::now(), has: Arc::clone(&has) });
             Some(has)
@@ -192,13 +192,13 @@ impl Later {
             counters.later_unknown.add(1);
             return keep(false);
         };
-        let here = Here { mapped: has.here, load: has.load, ..here };
+        let here = Here { mapped: has.is_holder, load: has.load, ..here };
         let candidates: Vec<Candidate> = has
             .holders
             .iter()
             .map(|holder| Candidate { node: NodeId(holder.node), load: holder.load })
             .collect();
-        if candidates.is_empty() && !has.here {
+        if candidates.is_empty() && !has.is_holder {
             counters.later_unknown.add(1);
         }
         let verdict = lateral::decide(costs, &here, &candidates);
@@ -219,14 +219,14 @@ impl Later {
 }
 
 /// The question to a front-end; `None` if the request's host or target is not text.
-fn asked(request: &Parts) -> Option<Asked> {
+fn asked(request: &Parts) -> Option<RequestSummary> {
     let host = match (request.uri.authority(), request.headers.get(header::HOST)) {
         (Some(authority), _) => authority.as_str(),
         (None, Some(host)) => host.to_str().ok()?,
         (None, None) => "",
     };
     let target = request.uri.path_and_query()?.as_str();
-    Some(Asked {
+    Some(RequestSummary {
         method: request.method.as_str().to_owned(),
         host: host.to_owned(),
         target: target.to_owned(),

@@ -1,15 +1,17 @@
 //! The channels to the peers that connections are handed over to, and what is done about what they say.
 //!
-//! What is to be done says [`larder_core::peers::handing`].
+//! EventKind is to be done says [`larder_core::peers::handing`].
 
 use super::members::{Peer, Waits};
 use super::{Handover, Secrets, State, lock};
 use larder_core::Time;
 use larder_core::peers::handing::{FromPeer, Output, Place, Slot, Soon};
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendError, What};
+use larder_handoff::channel::client::{
+    ChannelEvent, EventKind, NodeAddress as Address, NodeChannel, SendError,
+};
 use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
-use larder_handoff::channel::message::{FromNode, Refusal, Socket, ToNode, Welcome};
+use larder_handoff::channel::message::{ConnectionId, FromNode, Refusal, ToNode, Welcome};
 use larder_kernel::FlowKey;
 use larder_kernel::abi::{Flow, flow_flag, flow_state};
 use larder_kernel::neighbour;
@@ -28,7 +30,7 @@ const RESTS_NS: u64 = 1_000_000_000;
 /// Entries that are looked up or taken out of the plane while others wait for the lock: two system calls each, some microseconds.
 const SWEPT_AT_ONCE: usize = 64;
 
-/// What comes of an input.
+/// EventKind comes of an input.
 type Outputs = Vec<Output<FlowKey, Waits>>;
 
 impl State {
@@ -108,7 +110,7 @@ impl Handover {
         let channel = NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.sink.clone());
         members.by_number.insert(number, member.name.clone());
         members.peers.insert(member.name.clone(), Peer { slot, keys, address, channel, number });
-        self.admitted.set(state.keys());
+        self.admitted.set_allowed(state.keys());
     }
 
     /// Goes over to the keys of these secrets.
@@ -133,7 +135,7 @@ impl Handover {
         self.admitted.set_identities(secrets.identities.clone());
         // A peer that membership has lost keeps the channel that it has.
         let kept = state.members.peers.values().flat_map(|peer| peer.keys.iter().copied()).collect();
-        self.admitted.replace(state.keys(), kept);
+        self.admitted.set_allowed_and_revoke(state.keys(), kept);
         Ok(())
     }
 
@@ -143,7 +145,7 @@ impl Handover {
         let out = &mut Outputs::new();
         state.handing.left(self.now(), slot, said, out);
         self.perform(&mut state, out);
-        self.admitted.set(state.keys());
+        self.admitted.set_allowed(state.keys());
         drop(state);
         self.settle();
     }
@@ -159,7 +161,7 @@ impl Handover {
                 Output::Part(slot) => state.members.remove(slot),
                 Output::Noted(slot) => {
                     if let Some((name, peer)) = state.members.by_slot(slot) {
-                        told(name, peer.channel.send(&ToNode::Noted));
+                        told(name, peer.channel.send(&ToNode::ShutdownAcknowledged));
                     }
                 }
             }
@@ -206,7 +208,7 @@ impl Handover {
         let state = self.state();
         let Some(session) = state.handing.session(place) else { return false };
         let peer = state.members.peers.get(name).filter(|peer| peer.slot == place.slot);
-        peer.is_some_and(|peer| told(name, peer.channel.send_in(session, message)))
+        peer.is_some_and(|peer| told(name, peer.channel.send_in_session(session, message)))
     }
 
     /// Sends a message to a peer; whether it was taken.
@@ -216,19 +218,19 @@ impl Handover {
     }
 
     /// Something has happened on a channel.
-    pub(super) fn hear(self: &Arc<Self>, event: Event) {
-        let Event { node: number, session, what } = event;
+    pub(super) fn hear(self: &Arc<Self>, event: ChannelEvent) {
+        let ChannelEvent { node: number, session, kind: what } = event;
         let mut state = self.state();
         let Some(name) = state.members.by_number.get(&number).cloned() else { return };
         let Some(slot) = state.members.slot(&name) else { return };
         let out = &mut Outputs::new();
         match what {
-            What::Up(welcome) => self.up(&mut state, &name, session, &welcome),
-            What::Down(error) => {
+            EventKind::Up(welcome) => self.up(&mut state, &name, session, &welcome),
+            EventKind::Down(error) => {
                 tracing::info!(peer = %name, %error, "handoff to peer: not possible");
                 state.handing.down(self.now(), slot, out);
             }
-            What::Message(message) => self.said(&mut state, slot, message, out),
+            EventKind::Message(message) => self.said(&mut state, slot, message, out),
         }
         self.perform(&mut state, out);
         drop(state);
@@ -237,7 +239,7 @@ impl Handover {
 
     fn up(self: &Arc<Self>, state: &mut State, name: &Name, session: u64, welcome: &Welcome) {
         let Some(peer) = state.members.peers.get(name) else { return };
-        let accepted = &welcome.accepted.services;
+        let accepted = &welcome.settings.services;
         let Some(epoch) = state.handing.up(peer.slot, session, welcome.repair, accepted) else { return };
         let (handover, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
         let slot = peer.slot;
@@ -266,27 +268,27 @@ impl Handover {
 
     fn said(&self, state: &mut State, slot: Slot, message: FromNode, out: &mut Outputs) {
         let message = match message {
-            FromNode::Accepted(accepted) => FromPeer::Accepted(accepted.services),
+            FromNode::Settings(accepted) => FromPeer::Accepted(accepted.services),
             FromNode::Restored { ids } => FromPeer::Restored(ids),
-            FromNode::Refused { id, why, detail } => {
+            FromNode::Refused { id, reason: why, detail } => {
                 FromPeer::Refused { id, full: why == Refusal::Full, why: format!("{why:?}: {detail}") }
             }
             FromNode::Closed(sockets) => FromPeer::Closed(sockets.into_iter().map(numbered).collect()),
-            FromNode::Live(live) => {
+            FromNode::Connections(live) => {
                 let connections = live.connections.into_iter().map(numbered).collect();
                 FromPeer::Has { connections, last: live.last }
             }
-            FromNode::Ending => FromPeer::Ending,
+            FromNode::ShuttingDown => FromPeer::Ending,
             // Connections are handed over once.
-            FromNode::Leave(connection) => {
+            FromNode::Offer(connection) => {
                 if let Some((name, peer)) = state.members.by_slot(slot) {
                     told(name, peer.channel.send(&ToNode::Keep(connection)));
                 }
                 return;
             }
-            FromNode::Where(_)
-            | FromNode::Move(_)
-            | FromNode::Stay(_)
+            FromNode::FindHolders(_)
+            | FromNode::Transfer(_)
+            | FromNode::Withdraw(_)
             | FromNode::Load(_)
             | FromNode::Welcome(_)
             | FromNode::Pong(_) => return,
@@ -321,7 +323,7 @@ impl Handover {
         }
     }
 
-    /// What an earlier process has handed over goes on.
+    /// EventKind an earlier process has handed over goes on.
     pub(super) fn adopt(&self) {
         let mut state = self.state();
         let taken = self.plane.each_flow(|key, flow| {
@@ -392,7 +394,7 @@ impl Handover {
 }
 
 /// A connection with its number.
-fn numbered(socket: Socket) -> (FlowKey, u32) {
+fn numbered(socket: ConnectionId) -> (FlowKey, u32) {
     (FlowKey::from(socket.connection), socket.first_seq)
 }
 

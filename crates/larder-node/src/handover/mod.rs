@@ -66,10 +66,10 @@ use larder_core::kept::Kept;
 use larder_core::peers::handing::{Handing, HandingSettings};
 use larder_core::{Bytes, Time};
 use larder_handoff::agent::AgentError;
-use larder_handoff::channel::client::Event;
+use larder_handoff::channel::client::ChannelEvent;
 use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
 use larder_handoff::channel::message::Hello;
-use larder_handoff::channel::server::Admitted;
+use larder_handoff::channel::server::AccessControl;
 use larder_kernel::guard::GuardError;
 use larder_kernel::plane::{Plane, PlaneError};
 use larder_kernel::{FlowKey, repair};
@@ -142,8 +142,8 @@ pub struct Handover {
     min: Bytes,
     secrets: Mutex<Secrets>,
     hello: Hello,
-    admitted: Admitted,
-    sink: mpsc::Sender<Event>,
+    admitted: AccessControl,
+    sink: mpsc::Sender<ChannelEvent>,
     settings: HandingSettings,
     state: Mutex<State>,
     sizes: Mutex<Sizes>,

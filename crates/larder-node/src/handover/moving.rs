@@ -52,7 +52,7 @@ impl Handover {
             Ok(frozen) => frozen,
             Err(Unfrozen { usable, why }) => {
                 tracing::debug!(why, %key, "a connection cannot be handed over");
-                self.tell(to, &ToNode::Forget(key.into()));
+                self.tell(to, &ToNode::CancelHandoff(key.into()));
                 self.turn_back(key, id);
                 self.count(Unmoved::Failed);
                 return if usable { Moved::Stays(socket) } else { Moved::Lost };

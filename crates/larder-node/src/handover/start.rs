@@ -6,10 +6,10 @@ use super::unmoved::Counts;
 use super::{Handover, HandoverConfig, HandoverError, Secrets, State, identity_of, lock};
 use larder_core::Time;
 use larder_core::peers::handing::{Handing, HandingSettings};
-use larder_handoff::agent::{Agent, AgentConfig, Host, Sockets};
+use larder_handoff::agent::{Agent, AgentConfig, LinuxKernel, RestoredSink};
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::Event;
-use larder_handoff::channel::message::{Hello, Keys, Service};
+use larder_handoff::channel::client::ChannelEvent;
+use larder_handoff::channel::message::{CookieKeys, Hello, Service};
 use larder_kernel::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
 use larder_kernel::{CookieKey, neighbour, repair};
 use larder_peers::{Name, PeersConfig};
@@ -78,14 +78,14 @@ impl Handover {
     pub async fn start(
         config: HandoverConfig,
         peers: &PeersConfig,
-        sockets: Sockets,
+        sockets: RestoredSink,
     ) -> Result<(Arc<Self>, Agent), HandoverError> {
         let HandoverConfig { min, services, port, instance } = config;
         repair::available()?;
         let Addresses { interface, own, others } = Addresses::sort(&services)?;
         let secrets = Secrets::new(peers.secrets.clone(), &peers.name)?;
         let identity = identity_of(peers.secrets.first(), &peers.name)?;
-        let host = Host::start(&instance, &interface, true)?;
+        let host = LinuxKernel::start(&instance, &interface, true)?;
         let plane = plane(instance, &interface, &own)?;
         let agent = AgentConfig {
             name: peers.name.to_string(),
@@ -99,7 +99,7 @@ impl Handover {
             timing: Timing::default(),
         };
         let agent = Agent::start(agent, Some(Arc::new(host)), Some(sockets)).await?;
-        agent.admitted().set_identities(secrets.identities.clone());
+        agent.access_control().set_identities(secrets.identities.clone());
         let (sink, events) = mpsc::channel(EVENTS_MAX);
         let settings = HandingSettings::default();
         let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
@@ -107,7 +107,7 @@ impl Handover {
         let state = State { members: Members::default(), handing };
         let handover = Arc::new(Self {
             hello: hello(&peers.name, &own),
-            admitted: agent.admitted(),
+            admitted: agent.access_control(),
             secrets: Mutex::new(secrets),
             plane,
             interface,
@@ -206,13 +206,13 @@ fn hello(name: &Name, own: &[SocketAddr]) -> Hello {
         name: name.to_string(),
         tag: 0,
         // No cookies, so no keys: zeros are believed by nobody.
-        keys: Keys::new([CookieKey([0; 2]); 2], 0),
+        keys: CookieKeys::new([CookieKey([0; 2]); 2], 0),
         services: (0..).zip(own).map(service).collect(),
         tunnel: None,
     }
 }
 
-async fn run(handover: Weak<Handover>, mut events: mpsc::Receiver<Event>) {
+async fn run(handover: Weak<Handover>, mut events: mpsc::Receiver<ChannelEvent>) {
     let (mut sweep, mut rest) = (tokio::time::interval(SWEEP_EVERY), tokio::time::interval(REST_EVERY));
     for ticks in [&mut sweep, &mut rest] {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::{HOUR, PATIENCE, Running, pattern, settled};
-use larder_handoff::agent::Restored;
+use larder_handoff::agent::RestoredConnection;
 use larder_node::{Handed, NodeConfig, StoreConfig};
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -17,14 +17,15 @@ async fn running(connections_max: u32) -> Running {
 }
 
 /// A client, and the server's end of its connection with what was read and what was left unsent.
-pub(crate) async fn handed(first: &[u8], unsent: &[u8]) -> (Client, Restored) {
+pub(crate) async fn handed(first: &[u8], unsent: &[u8]) -> (Client, RestoredConnection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(server), listener.accept());
     let (far, client) = far.unwrap();
     let socket = OwnedFd::from(far.into_std().unwrap());
     let (first, unsent) = (first.to_vec(), unsent.to_vec());
-    let restored = Restored { client, server, socket, first, unsent, inject: None, place: None };
+    let restored =
+        RestoredConnection { client, server, socket, received: first, unsent, fin_packet: None, slot: None };
     (Client { stream: BufReader::new(near.unwrap()) }, restored)
 }
 

@@ -2,8 +2,8 @@
 
 use super::client::{Client, Reply};
 use super::{PATIENCE, Running, quick};
-use larder_handoff::agent::Asker;
-use larder_handoff::channel::whereabouts::{Asked, Has, Holder};
+use larder_handoff::agent::HolderResolver;
+use larder_handoff::channel::holders::{Holder, HolderReply, RequestSummary};
 use larder_node::{DiskModel, Handed, LateralConfig, NodeConfig, StoreConfig};
 use larder_testkit::take_time_async;
 use std::net::SocketAddr;
@@ -22,23 +22,23 @@ struct Pair {
     here: Running,
     there: Running,
     /// What the front-end was asked.
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RequestSummary>>>,
 }
 
 impl Pair {
     /// `answer` is what the front-end says, given the other node's address; `None`: nothing.
     async fn new(
         disk: DiskModel,
-        answer: impl Fn(SocketAddr) -> Option<Has> + Send + 'static,
+        answer: impl Fn(SocketAddr) -> Option<HolderReply> + Send + 'static,
         set: impl FnOnce(&mut LateralConfig),
     ) -> Self {
         let there = Running::model(MANIFEST, quick(), |config| config.name = "there".to_owned()).await;
-        let (asker, mut asks) = Asker::new();
+        let (asker, mut asks) = HolderResolver::new();
         let (asked, address) = (Arc::new(Mutex::new(Vec::new())), there.address);
         let notes = Arc::clone(&asked);
         tokio::spawn(async move {
             while let Some(ask) = asks.recv().await {
-                notes.lock().unwrap().push(ask.asked);
+                notes.lock().unwrap().push(ask.request);
                 match answer(address) {
                     // The node may have given up.
                     Some(has) => drop(ask.answer.send(has)),
@@ -99,9 +99,9 @@ impl Pair {
     }
 }
 
-fn has(here: bool, holder: Option<SocketAddr>) -> Option<Has> {
+fn has(here: bool, holder: Option<SocketAddr>) -> Option<HolderReply> {
     let holders = holder.map(|address| Holder { node: 3, address, load: 1 }).into_iter().collect();
-    Some(Has { id: 0, target: Some(0xABCD), here, load: 1, holders })
+    Some(HolderReply { id: 0, target: Some(0xABCD), is_holder: here, load: 1, holders })
 }
 
 #[tokio::test]

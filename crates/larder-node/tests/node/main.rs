@@ -35,7 +35,7 @@ mod signature;
 mod stub;
 
 use larder_core::Bytes;
-use larder_handoff::agent::Restored;
+use larder_handoff::agent::RestoredConnection;
 use larder_node::{DiskModel, Drained, Handed, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
 use larder_testkit::eventually_async;
 use std::fs;
@@ -55,7 +55,7 @@ struct Running {
     node: Arc<Node>,
     address: SocketAddr,
     /// Takes connections that a front-end has handed over.
-    hand: mpsc::Sender<Restored>,
+    hand: mpsc::Sender<RestoredConnection>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<Drained, NodeError>>,
     /// Holds the store's files.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use larder_handoff::channel::server::{Outcome, Outcomes};
+use larder_handoff::channel::server::{HandshakeCounters, HandshakeOutcome};
 
 use super::{Answer, Ask, Surface};
 
@@ -15,11 +15,11 @@ const ROUTES: [&str; 3] = ["/stats", "/metrics", "/healthz"];
 
 /// A running agent, as its admin interface sees it: how switches' attempts to connect ended.
 pub(crate) struct AgentSurface {
-    outcomes: Arc<Outcomes>,
+    outcomes: Arc<HandshakeCounters>,
 }
 
 impl AgentSurface {
-    pub(crate) fn new(outcomes: Arc<Outcomes>) -> Self {
+    pub(crate) fn new(outcomes: Arc<HandshakeCounters>) -> Self {
         Self { outcomes }
     }
 
@@ -34,7 +34,7 @@ impl AgentSurface {
 }
 
 /// The counts of an agent in the Prometheus text format.
-pub(super) fn metrics(outcomes: &Outcomes) -> String {
+pub(super) fn metrics(outcomes: &HandshakeCounters) -> String {
     let name = "larder_agent_control_attempts_total";
     let mut text =
         format!("# HELP {name} Attempts of switches to connect, by outcome.\n# TYPE {name} counter\n");
@@ -48,8 +48,8 @@ pub(super) fn metrics(outcomes: &Outcomes) -> String {
     text
 }
 
-fn attempts(outcomes: &Outcomes) -> BTreeMap<&'static str, u64> {
-    Outcome::ALL.into_iter().map(|outcome| (outcome.name(), outcomes.count(outcome))).collect()
+fn attempts(outcomes: &HandshakeCounters) -> BTreeMap<&'static str, u64> {
+    HandshakeOutcome::ALL.into_iter().map(|outcome| (outcome.name(), outcomes.count(outcome))).collect()
 }
 
 impl Surface for AgentSurface {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn each_outcome_is_exported_once() {
         let text = AgentSurface::new(Arc::default()).metrics();
-        for outcome in Outcome::ALL {
+        for outcome in HandshakeOutcome::ALL {
             let line = format!("larder_agent_control_attempts_total{{outcome=\"{}\"}} 0\n", outcome.name());
             assert_eq!(text.matches(&line).count(), 1, "{text}");
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use larder_handoff::channel::server::Admitted;
+use larder_handoff::channel::server::AccessControl;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::handoff;
@@ -49,11 +49,11 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
         let agent = handoff::start(&name, handoff.clone(), None).await?;
-        let surface = Arc::new(AgentSurface::new(agent.outcomes()));
+        let surface = Arc::new(AgentSurface::new(agent.handshake_counters()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         tracing::info!(name, "agent: ready");
         args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;
-        let (running, admitted) = (AgentRole { name, handoff }, agent.admitted());
+        let (running, admitted) = (AgentRole { name, handoff }, agent.access_control());
         tokio::select! {
             () = shutdown.clone().requested() => {}
             () = reloads(hangup, &args.serve, running, &admitted) => shutdown.requested().await,
@@ -64,12 +64,12 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
 }
 
 /// Takes the keys of switches anew at each SIGHUP.
-async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, admitted: &Admitted) {
+async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, admitted: &AccessControl) {
     while hangup.recv().await.is_some() {
         match reloaded(args, &running) {
             Ok(role) => {
                 let switches = role.handoff.switches.len();
-                admitted.replace(role.handoff.switches.clone(), Vec::new());
+                admitted.set_allowed_and_revoke(role.handoff.switches.clone(), Vec::new());
                 running = role;
                 tracing::info!(switches, "config reloaded");
             }

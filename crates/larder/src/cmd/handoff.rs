@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Sockets};
+use larder_handoff::agent::{Agent, AgentConfig, LinuxKernel, NodeKernel, RestoredSink};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_node::{Handover, HandoverConfig};
@@ -18,7 +18,11 @@ const INSTANCE_BYTES_MAX: usize = 32;
 ///
 /// Where the machine cannot do part of it, the rest is done, and switches are told: without programs in the kernel they
 /// relay, without restored connections they hand over by cookie only.
-pub(crate) async fn start(name: &str, role: HandoffRole, sockets: Option<Sockets>) -> anyhow::Result<Agent> {
+pub(crate) async fn start(
+    name: &str,
+    role: HandoffRole,
+    sockets: Option<RestoredSink>,
+) -> anyhow::Result<Agent> {
     let HandoffRole { listen, identity, switches, interface, services, repair, lateral } = role;
     let identity = Identity::load(&identity)?;
     // Without restored connections in this process all are another's.
@@ -34,20 +38,24 @@ pub(crate) async fn start(name: &str, role: HandoffRole, sockets: Option<Sockets
         lateral: lateral.is_some(),
         timing: Timing::default(),
     };
-    let forwarding =
-        host.map(|host| -> Arc<dyn Forwarding> { Arc::new(if outlived { host.outlived() } else { host }) });
+    let forwarding = host
+        .map(|host| -> Arc<dyn NodeKernel> { Arc::new(if outlived { host.keep_programs() } else { host }) });
     Agent::start(config, forwarding, sockets).await.context("the agent cannot start")
 }
 
 /// This machine's kernel, as far as it goes.
-fn host(instance: &str, interface: &str, sockets: Option<Sockets>) -> (Option<Host>, Option<Sockets>) {
+fn host(
+    instance: &str,
+    interface: &str,
+    sockets: Option<RestoredSink>,
+) -> (Option<LinuxKernel>, Option<RestoredSink>) {
     if sockets.is_some() {
-        match Host::start(instance, interface, true) {
+        match LinuxKernel::start(instance, interface, true) {
             Ok(host) => return (Some(host), sockets),
             Err(error) => tracing::warn!(%error, "handoff: connections cannot be taken with their state"),
         }
     }
-    match Host::start(instance, interface, false) {
+    match LinuxKernel::start(instance, interface, false) {
         Ok(host) => (Some(host), None),
         Err(error) => {
             tracing::warn!(%error, "handoff: no connections can be taken, switches relay to this node");
@@ -62,7 +70,7 @@ pub(crate) async fn between_peers(
     name: &str,
     role: PeersHandoffRole,
     peers: &PeersConfig,
-    sockets: Sockets,
+    sockets: RestoredSink,
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
     let PeersHandoffRole { required, min, services, port } = role;
     let config = HandoverConfig { min, services, port, instance: instance(name) };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use larder_handoff::agent::{Agent, Sockets};
+use larder_handoff::agent::{Agent, RestoredSink};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
 use larder_peers::{ClusterSecrets, PeersConfig};
 use tokio::net::{TcpListener, TcpSocket};
@@ -115,12 +115,15 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         node.start_lines().iter().for_each(|line| tracing::info!("{line}"));
         tracing::info!(%name, ?listen, "node: ready");
         // The keys of switches change with a reload; those of peers are made of the cluster's secret.
-        let switches = |agent: &Agent| SwitchKeys { admitted: agent.admitted(), outcomes: agent.outcomes() };
+        let switches = |agent: &Agent| SwitchKeys {
+            admitted: agent.access_control(),
+            outcomes: agent.handshake_counters(),
+        };
         reloader.started(agent.as_ref().filter(|_| between.is_none()).map(switches));
         args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
         tokio::spawn(reload::on_hangup(hangup, reloader, shutdown.clone()));
         // A connection is handed over once.
-        let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::giver);
+        let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::offers);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
         let served = Arc::clone(&node).serve_with(listeners, Handed { giver, ..handed }, ending).await;
@@ -153,13 +156,15 @@ async fn deliver(
 ) -> anyhow::Result<(Handed, Option<Agent>, Option<Arc<Handover>>)> {
     let (sockets, restored) = mpsc::channel(RESTORED_MAX);
     let mut handed = Handed { restored, ..Handed::none() };
-    let (mut between, mut sockets) = (None, Some(Sockets::new(sockets).with_places(node.places())));
+    let (mut between, mut sockets) =
+        (None, Some(RestoredSink::new(sockets).with_connection_slots(node.places())));
     let mut agent = match handoff {
         Some(role) => {
             let lateral = role.lateral;
             handed.services.clone_from(&role.services);
             let agent = handoff::start(node.name(), role, sockets.take()).await?;
-            handed.lateral = lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
+            handed.lateral =
+                lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.resolver()) });
             Some(agent)
         }
         None => None,
@@ -203,7 +208,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 async fn join(
     node: &Arc<Node>,
     role: PeersRole,
-    sockets: Option<Sockets>,
+    sockets: Option<RestoredSink>,
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
     let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
     let own = name.to_string();
@@ -261,7 +266,7 @@ async fn ending(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
     shutdown.requested().await;
     let Some(agent) = agent else { return };
     node.set_draining(true);
-    if agent.farewell().await > 0 {
+    if agent.announce_shutdown().await > 0 {
         tokio::time::sleep(LAST_ONES).await;
     }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{Event, NodeChannel, Peer, What};
+use larder_handoff::channel::client::{ChannelEvent, EventKind, NodeAddress, NodeChannel};
 use larder_handoff::channel::identity::Identity;
-use larder_handoff::channel::message::{Hello, Keys};
+use larder_handoff::channel::message::{CookieKeys, Hello};
 use larder_kernel::CookieKey;
 use larder_testkit::eventually;
 use serde_json::Value;
@@ -103,12 +103,12 @@ fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
 }
 
 /// Waits until the channel is up, or down.
-async fn becomes(events: &mut mpsc::Receiver<Event>, up: bool) {
+async fn becomes(events: &mut mpsc::Receiver<ChannelEvent>, up: bool) {
     let wait = async {
         loop {
-            match events.recv().await.expect("an event").what {
-                What::Up(_) if up => return,
-                What::Down(_) if !up => return,
+            match events.recv().await.expect("an event").kind {
+                EventKind::Up(_) if up => return,
+                EventKind::Down(_) if !up => return,
                 _ => {}
             }
         }
@@ -143,8 +143,8 @@ fn a_reload_that_removes_a_switchs_key_ends_its_channel() {
         let node_key = Identity::load(&key).unwrap().public();
         let join = |which: usize| {
             let (sink, events) = mpsc::channel(64);
-            let peer = Peer { node: 0, address: ([127, 0, 0, 1], control).into(), key: node_key };
-            let keys = Keys::new([CookieKey([1; 2]); 2], 0);
+            let peer = NodeAddress { node: 0, address: ([127, 0, 0, 1], control).into(), key: node_key };
+            let keys = CookieKeys::new([CookieKey([1; 2]); 2], 0);
             let hello = Hello { name: "s".to_owned(), tag: 0, keys, services: Vec::new(), tunnel: None };
             (NodeChannel::start(peer, switches[which].clone(), hello, Timing::default(), sink), events)
         };
@@ -159,7 +159,7 @@ fn a_reload_that_removes_a_switchs_key_ends_its_channel() {
         assert!(metrics.contains("larder_agent_channels_revoked_total 1\n"), "{metrics}");
         // The other switch's channel is the one that it had.
         while let Ok(event) = kept.try_recv() {
-            assert!(!matches!(event.what, What::Down(_)), "{event:?}");
+            assert!(!matches!(event.kind, EventKind::Down(_)), "{event:?}");
         }
         write(&[&switches[0], &switches[1]]);
         assert_eq!(post(admin, "/reload").status, 200);

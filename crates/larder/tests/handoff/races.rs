@@ -16,7 +16,10 @@ use larder_core::NodeSpec;
 use larder_front::{
     HandoffConfig, Handshake, MechanismSetting, NodeEntry, NodeHandoff, Switch, SwitchConfig, SwitchHandle,
 };
-use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen, Sockets};
+use larder_handoff::agent::{
+    Agent, AgentConfig, KernelEvent, LinuxKernel, NodeKernel, RestoreRequest, RestoredConnection,
+    RestoredSink, ServiceRules,
+};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::Refusal;
@@ -42,16 +45,16 @@ const LATE_MAX: Duration = Duration::from_millis(200);
 
 /// A node that takes its time before it restores a connection.
 struct Slow {
-    host: Host,
+    host: LinuxKernel,
     before: Duration,
 }
 
-impl Forwarding for Slow {
+impl NodeKernel for Slow {
     fn accepts_cookies(&self) -> bool {
         false
     }
 
-    fn set_service(&self, id: u16, address: SocketAddr, rules: Rules) -> io::Result<()> {
+    fn set_service(&self, id: u16, address: SocketAddr, rules: ServiceRules) -> io::Result<()> {
         self.host.set_service(id, address, rules)
     }
 
@@ -71,7 +74,7 @@ impl Forwarding for Slow {
         self.host.events_fd()
     }
 
-    fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize {
+    fn read_events(&self, seen: &mut dyn FnMut(KernelEvent<'_>)) -> usize {
         self.host.read_events(seen)
     }
 
@@ -95,17 +98,17 @@ impl Forwarding for Slow {
         self.host.each_silent(span, see);
     }
 
-    fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
+    fn restore(&self, moved: RestoreRequest<'_>) -> Result<RestoredConnection, (Refusal, String)> {
         take_time(self.before);
         self.host.restore(moved)
     }
 
-    fn begun(&self, key: FlowKey) {
-        self.host.begun(key);
+    fn add_connection(&self, key: FlowKey) {
+        self.host.add_connection(key);
     }
 
-    fn forget(&self, key: FlowKey) {
-        self.host.forget(key);
+    fn remove_connection(&self, key: FlowKey) {
+        self.host.remove_connection(key);
     }
 
     fn freeze(&self, key: FlowKey) -> io::Result<()> {
@@ -116,8 +119,8 @@ impl Forwarding for Slow {
         self.host.thaw(key)
     }
 
-    fn give_back(&self, packet: &[u8]) -> io::Result<()> {
-        self.host.give_back(packet)
+    fn reinject(&self, packet: &[u8]) -> io::Result<()> {
+        self.host.reinject(packet)
     }
 
     fn inject(&self, packet: &[u8]) -> io::Result<()> {
@@ -309,7 +312,7 @@ fn fails(server: SocketAddr, manner: Manner, gap: Duration, explain: impl Fn()) 
     asked.is_err()
 }
 
-/// Prints the sockets of all hosts and the counters of the switch's forwarding plane.
+/// Prints the sockets of all hosts and the counters of the switch's kernel plane.
 fn explain(topology: &Topology, switch: &SwitchHandle) {
     for host in topology.hosts() {
         let sockets = host.namespace.output(Command::new("ss").arg("-tinmo"));
@@ -348,9 +351,9 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     };
     let programs = name.clone();
     let node = Running::start(&host.namespace, move |stopped| async move {
-        let slow = Slow { host: Host::start(&programs, "eth0", true).unwrap(), before: slow };
-        let (sink, mut sockets) = mpsc::channel::<Restored>(64);
-        let agent = Agent::start(agent, Some(Arc::new(slow)), Some(Sockets::new(sink))).await.unwrap();
+        let slow = Slow { host: LinuxKernel::start(&programs, "eth0", true).unwrap(), before: slow };
+        let (sink, mut sockets) = mpsc::channel::<RestoredConnection>(64);
+        let agent = Agent::start(agent, Some(Arc::new(slow)), Some(RestoredSink::new(sink))).await.unwrap();
         let listener = TcpListener::bind(own).unwrap();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -359,7 +362,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
         });
         let serving = async {
             while let Some(restored) = sockets.recv().await {
-                thread::spawn(move || serve(restored.socket.into(), restored.first));
+                thread::spawn(move || serve(restored.socket.into(), restored.received));
             }
         };
         tokio::select! {

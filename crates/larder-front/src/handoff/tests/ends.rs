@@ -67,7 +67,7 @@ async fn an_end_that_precedes_the_opening_ends_the_connection() {
         notes.flows.insert(key(2), Destination::Node(reused.node));
         notes.unreported.push((key(2), reused));
     });
-    let socket = |key: FlowKey| Socket { connection: key.into(), first_seq: 0 };
+    let socket = |key: FlowKey| ConnectionId { connection: key.into(), first_seq: 0 };
     bench.edge.handle_node_message(reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     // Nor are they taken for connections from before a restart.

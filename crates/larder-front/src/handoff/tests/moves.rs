@@ -8,8 +8,8 @@ use crate::handoff::socket_move::MoveOutcome;
 use crate::lease::{Lease, StartedRequest};
 use larder_core::handoff::{Answer, End};
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
-use larder_handoff::channel::server::{Peer, Server};
+use larder_handoff::channel::message::{Handoff, Message as _, Refusal, SettingsStatus, ToNode, Welcome};
+use larder_handoff::channel::server::{Server, SwitchConnection};
 use larder_testkit::{eventually_async, holds_for_async};
 use tokio::sync::oneshot;
 
@@ -27,7 +27,7 @@ pub(super) fn whole(seq: u32, payload: &[u8]) -> Vec<u8> {
 
 /// The first node's side of a channel.
 struct Node {
-    peer: Peer,
+    peer: SwitchConnection,
 }
 
 impl Node {
@@ -55,7 +55,13 @@ impl Node {
             lateral: false,
             mac: None,
             mtu: 1_500,
-            accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
+            settings: SettingsStatus {
+                keys: true,
+                tag: true,
+                tunnel: true,
+                services: vec![0],
+                cookie_conflict: false,
+            },
         };
         node.say(FromNode::Welcome(welcome)).await;
         bench.until(|| bench.edge.channels.capability(NodeId(0)).repair).await;
@@ -77,7 +83,7 @@ impl Node {
     }
 
     async fn refuse(&mut self, id: u64) {
-        self.say(FromNode::Refused { id, why: Refusal::Full, detail: "no".to_owned() }).await;
+        self.say(FromNode::Refused { id, reason: Refusal::Full, detail: "no".to_owned() }).await;
     }
 }
 

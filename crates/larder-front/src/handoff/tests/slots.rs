@@ -4,16 +4,17 @@ use super::*;
 use crate::handoff::config::Handshake;
 use crate::handoff::keyring::Keyring;
 use crate::handoff::run::EdgeInputs;
-use larder_handoff::channel::client::What;
-use larder_handoff::channel::message::{Accepted, Live, Welcome};
+use larder_handoff::channel::client::EventKind;
+use larder_handoff::channel::message::{ConnectionPage, SettingsStatus, Welcome};
 use larder_testkit::eventually_async;
 
 /// A node may refuse settings and accept the next ones.
 #[tokio::test]
 async fn a_node_may_accept_settings_after_a_refusal() {
     let bench = Bench::new(|_| {});
-    let takes = |keys| Accepted { keys, tag: true, tunnel: true, services: vec![0], mixed: false };
-    let mixed = Accepted { mixed: true, ..takes(true) };
+    let takes =
+        |keys| SettingsStatus { keys, tag: true, tunnel: true, services: vec![0], cookie_conflict: false };
+    let mixed = SettingsStatus { cookie_conflict: true, ..takes(true) };
     let can = || bench.edge.channels.capability(NodeId(0));
     bench.edge.update_capability(NodeId(0), &takes(false));
     assert!(can().up && !can().cookie && !can().repair);
@@ -149,9 +150,17 @@ async fn node_messages_do_not_block_decisions() {
         lateral: false,
         mac: None,
         mtu: 1_500,
-        accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
+        settings: SettingsStatus {
+            keys: true,
+            tag: true,
+            tunnel: true,
+            services: vec![0],
+            cookie_conflict: false,
+        },
     };
-    said.send(Event { node: 0, session: 1, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
+    said.send(ChannelEvent { node: 0, session: 1, kind: EventKind::Up(Box::new(welcome)) })
+        .await
+        .expect("it is heard");
     eventually_async("the link is being made", || bench.notes(|notes| notes.links_begun > 0).then_some(()))
         .await;
     bench.notes(|notes| notes.to_report.push_back(PreparedEvent::Punt(key(1))));
@@ -167,8 +176,8 @@ async fn node_messages_do_not_block_decisions() {
 #[tokio::test]
 async fn a_long_list_is_handled_in_pieces() {
     let bench = Bench::new(|_| {});
-    let socket = |port| Socket { connection: key(port).into(), first_seq: 0 };
-    let live = Live { connections: (1..=10_000).map(socket).collect(), last: true };
+    let socket = |port| ConnectionId { connection: key(port).into(), first_seq: 0 };
+    let live = ConnectionPage { connections: (1..=10_000).map(socket).collect(), last: true };
     let turns = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = turns.clone();
     let others = tokio::spawn(async move {

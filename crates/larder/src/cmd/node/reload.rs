@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use larder_handoff::channel::server::{Admitted, Outcomes};
+use larder_handoff::channel::server::{AccessControl, HandshakeCounters};
 use larder_node::{Node, ReloadCounts};
 use serde::Serialize;
 use tokio::signal::unix::Signal;
@@ -66,8 +66,8 @@ pub(crate) struct Reloader {
 /// The switches that a node works for.
 #[derive(Debug)]
 pub(crate) struct SwitchKeys {
-    pub(crate) admitted: Admitted,
-    pub(crate) outcomes: Arc<Outcomes>,
+    pub(crate) admitted: AccessControl,
+    pub(crate) outcomes: Arc<HandshakeCounters>,
 }
 
 impl Reloader {
@@ -155,7 +155,7 @@ impl Reloader {
             self.node.set_peers_secrets(secrets).map_err(|error| failed(anyhow::Error::new(error)))?;
         }
         if let (Some(switches), Some(handoff)) = (switches, handoff) {
-            switches.admitted.replace(handoff.switches, Vec::new());
+            switches.admitted.set_allowed_and_revoke(handoff.switches, Vec::new());
         }
         self.level.change(filter);
         *running = written.raw;

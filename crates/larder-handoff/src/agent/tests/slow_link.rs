@@ -1,10 +1,10 @@
-//! A way that takes its time.
+//! A control channel over a slow link.
 
 use super::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Passes bytes on, those to `to` at `rate` bytes a second, for one connection.
-async fn slow_way(to: SocketAddr, rate: f64) -> SocketAddr {
+/// Relays one connection; bytes to `to` pass at `rate` bytes per second.
+async fn slow_link(to: SocketAddr, rate: f64) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address");
     tokio::spawn(async move {
@@ -29,28 +29,28 @@ async fn slow_way(to: SocketAddr, rate: f64) -> SocketAddr {
     address
 }
 
-/// What fills the way for longer than the other side may be silent: pings do not get through meanwhile.
+/// A message that takes longer than the silence timeout, during which no pings get through.
 #[tokio::test]
-async fn a_long_message_on_a_slow_way_is_no_silence() {
-    let mut stage = Stage::new().await;
-    let address = slow_way(stage.agent.address(), 2e6).await;
+async fn a_long_message_on_a_slow_link_is_not_silence() {
+    let mut fixture = Fixture::new().await;
+    let address = slow_link(fixture.agent.address(), 2e6).await;
     let (sink, events) = mpsc::channel(4_096);
-    let peer = Peer { node: 0, address, key: stage.node.public() };
-    // Shorter than the time between two reports of load.
+    let peer = NodeAddress { node: 0, address, key: fixture.node.public() };
+    // Shorter than the interval of load reports.
     let timing = Timing { silence: Duration::from_millis(700), ..timing() };
     let told = hello(7, &[service(4, 81)]);
-    let channel = NodeChannel::start(peer, stage.switches[0].clone(), told, timing, sink);
-    let mut front = Front { channel, events };
-    front.welcome().await;
-    front.live().await;
+    let channel = NodeChannel::start(peer, fixture.switches[0].clone(), told, timing, sink);
+    let mut switch = TestSwitch { channel, events };
+    switch.welcome().await;
+    switch.listing().await;
     let connection = Connection { client: ([192, 0, 2, 1], 1).into(), service: 4 };
     let (checkpoint, request) = (Blob(vec![7; 4 << 20]), Blob(b"GET /".to_vec()));
     let began = std::time::Instant::now();
-    front
+    switch
         .channel
         .send(&ToNode::Handoff(Handoff { id: 9, connection, first_seq: 0, checkpoint, request }))
         .expect("room");
-    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![9] });
-    assert!(began.elapsed() > timing.silence * 2, "{:?}: not slow enough to prove anything", began.elapsed());
-    stage.sockets.recv().await.expect("a socket");
+    assert_eq!(switch.next_message().await, FromNode::Restored { ids: vec![9] });
+    assert!(began.elapsed() > timing.silence * 2, "{:?}: too fast for this test", began.elapsed());
+    fixture.sockets.recv().await.expect("a socket");
 }
