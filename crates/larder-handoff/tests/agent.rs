@@ -13,7 +13,7 @@ use larder_handoff::channel::message::{
 use larder_kernel::CookieKey;
 use larder_kernel::guard;
 use larder_kernel::netns::{INTERFACE, Namespace, NetnsError, or_skip, veth};
-use larder_kernel::repair::{Mends, checkpoint, close_silently};
+use larder_kernel::repair::{RaceFixes, checkpoint, close_silently};
 use std::future::Future;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -121,7 +121,7 @@ fn a_handoff_through_the_agent_delivers_early_packets() {
             assert_eq!((&welcome.settings.services[..], welcome.settings.tag), (&[6][..], true));
 
             let state =
-                checkpoint(far.as_fd(), &Mends::default()).expect("frozen").encode().expect("a frame");
+                checkpoint(far.as_fd(), &RaceFixes::default()).expect("frozen").encode().expect("a frame");
             close_silently(OwnedFd::from(far)).expect("closed");
             // The connection has no socket now. Without the stash the client would get a reset.
             near.write_all(b"two ").expect("sent");

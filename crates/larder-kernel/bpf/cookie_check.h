@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Checks the cookie in a first segment, on the front-end and on nodes alike. The including program has a table `keys`. */
+/* Checks the cookie in a first segment, on the switch and on nodes. The including program defines a map `keys`. */
 #pragma once
 #include "abi.h"
 #include "cookie.h"
@@ -16,23 +16,25 @@ struct timestamps {
 enum cookie_verdict {
     COOKIE_BAD,
     COOKIE_GOOD,
-    COOKIE_UNCHECKED, /* a cookie without timestamps, and too many of them were bad */
+    COOKIE_UNCHECKED, /* a cookie without timestamps, after too many bad ones */
 };
 
-/* A cookie without timestamps proves 24 bits only. So a host gives up checking such cookies for the rest of a second in
- * which PLAIN_BAD_MAX were bad: of 500 a second one is believed in 4.7 hours. Packets on the addresses of a known connection
- * have a number of their own, PLAIN_KNOWN_BAD_MAX: most are that connection's, come in no order, and prove nothing. */
+/* A cookie without timestamps proves only 24 bits. Therefore a host stops checking such cookies for the rest of a
+ * second in which PLAIN_BAD_MAX were bad: at 500 guesses per second, one is accepted in 4.7 hours. Packets on the
+ * addresses of a known connection have a separate limit, PLAIN_KNOWN_BAD_MAX: most of them belong to that connection,
+ * may be out of order, and carry no cookie. */
 #define PLAIN_NS 1000000000ULL
-/* Clients without timestamps are left to the stack for so long after that, where it can answer them. */
-#define PLAIN_REST_NS 10000000000ULL
+/* Time after the limit was reached during which SYNs without timestamps are left to the stack, where the stack can
+ * answer them. */
+#define PLAIN_EXHAUSTED_NS 10000000000ULL
 
 struct plain_checks {
-    __u64 since_ns;     /* CLOCK_MONOTONIC; start of the second */
-    __u64 exhausted_ns; /* when checks last ran out; 0: never */
+    __u64 since_ns;     /* start of the current second, CLOCK_MONOTONIC */
+    __u64 exhausted_ns; /* time at which the limit was last reached; 0: never */
     __u64 bad;
 };
 
-/* Whose addresses a packet has. */
+/* Whether a connection on a packet's addresses is known. */
 enum { ADDRESSES_FREE, ADDRESSES_KNOWN, ADDRESSES_MAX };
 
 struct {
@@ -42,12 +44,13 @@ struct {
     __type(value, struct plain_checks);
 } plain_checks SEC(".maps");
 
-static __always_inline struct plain_checks *plain_checks_of(__u32 addresses) {
+static __always_inline struct plain_checks *find_plain_checks(__u32 addresses) {
     return bpf_map_lookup_elem(&plain_checks, &addresses);
 }
 
-/* 1 if another cookie without timestamps may be checked. Once none may, processors share a line that nobody writes. */
-static __always_inline int plain_may_check(struct plain_checks *checks, __u32 addresses, __u64 now) {
+/* Returns 1 if another cookie without timestamps may be checked. Once the limit is reached, processors share a cache
+ * line that none of them writes. */
+static __always_inline int plain_check_allowed(struct plain_checks *checks, __u32 addresses, __u64 now) {
     __u64 since = *(volatile __u64 *)&checks->since_ns;
     if (now - since >= PLAIN_NS) {
         if (__sync_val_compare_and_swap(&checks->since_ns, since, now) == since)
@@ -61,14 +64,14 @@ static __always_inline int plain_may_check(struct plain_checks *checks, __u32 ad
     return 0;
 }
 
-/* 1 if checks of new clients' cookies without timestamps have run out of late. */
-static __always_inline int plain_rests(void) {
-    struct plain_checks *checks = plain_checks_of(ADDRESSES_FREE);
+/* Returns 1 if the limit for new clients without timestamps was reached recently. */
+static __always_inline int plain_checks_exhausted(void) {
+    struct plain_checks *checks = find_plain_checks(ADDRESSES_FREE);
     __u64 at = checks ? checks->exhausted_ns : 0;
-    return at && bpf_ktime_get_ns() - at < PLAIN_REST_NS;
+    return at && bpf_ktime_get_ns() - at < PLAIN_EXHAUSTED_NS;
 }
 
-static __always_inline void cookie_input_of(const struct packet *p, __u32 client_isn, __u32 low, __u32 clock,
+static __always_inline void make_cookie_input(const struct packet *p, __u32 client_isn, __u32 low, __u32 clock,
                                             struct cookie_input *in) {
     __builtin_memcpy(in->client, p->client, 16);
     __builtin_memcpy(in->server, p->server, 16);
@@ -79,14 +82,15 @@ static __always_inline void cookie_input_of(const struct packet *p, __u32 client
     in->clock = clock;
 }
 
-/* What a first segment says of its cookie: the input of the hash, and the bits of the hash that the segment proves. Returns
- * the bits to compare, 0 if the segment contradicts itself: timestamps are there if and only if the cookie says so. */
+/* Reads the cookie of a first segment: the input of the hash, and in `proof` the bits of the hash that the segment
+ * carries. Returns the mask of these bits, or 0 if the segment is inconsistent: it must have timestamps exactly if the
+ * cookie says so. */
 static __always_inline __u64 cookie_claim(const struct packet *p, const struct timestamps *ts, struct cookie_input *in,
                                           __u64 *proof) {
     __u32 cookie = p->ack - 1, timestamps = cookie & COOKIE_TIMESTAMPS ? 1 : 0;
     if (timestamps != ts->present || (timestamps && ts->echo >> ECHO_BITS))
         return 0;
-    cookie_input_of(p, p->seq - 1, cookie, timestamps ? echo_clock(ts->echo) : 0, in);
+    make_cookie_input(p, p->seq - 1, cookie, timestamps ? echo_clock(ts->echo) : 0, in);
     *proof = cookie >> 8;
     if (!timestamps)
         return PROOF_MASK_PLAIN;
@@ -94,12 +98,13 @@ static __always_inline __u64 cookie_claim(const struct packet *p, const struct t
     return PROOF_MASK;
 }
 
-/* Whether a packet acknowledges a cookie made with one of the two live keys: then it is the first of a connection. A slot
- * without a key believes nothing. `mask` selects the bits of the hash that are compared. Returns an enum cookie_verdict. */
-APART int cookie_verdict(const struct packet *p, const struct timestamps *ts, __u32 addresses, __u64 mask) {
+/* Checks whether a packet acknowledges a cookie of one of the two live keys, and is thus the first of a connection. An
+ * empty key slot accepts nothing. `mask` selects the bits of the hash that are compared. Returns an enum
+ * cookie_verdict. */
+GLOBAL_FUNC int cookie_verdict(const struct packet *p, const struct timestamps *ts, __u32 addresses, __u64 mask) {
     __u32 zero = 0;
     struct keys *live = bpf_map_lookup_elem(&keys, &zero);
-    struct plain_checks *checks = plain_checks_of(addresses);
+    struct plain_checks *checks = find_plain_checks(addresses);
     if (!p || !ts || !live || !checks)
         return COOKIE_BAD;
     struct cookie_input in;
@@ -107,7 +112,7 @@ APART int cookie_verdict(const struct packet *p, const struct timestamps *ts, __
     if (!bits)
         return COOKIE_BAD;
     int plain = bits == PROOF_MASK_PLAIN;
-    if (plain && !plain_may_check(checks, addresses, bpf_ktime_get_ns()))
+    if (plain && !plain_check_allowed(checks, addresses, bpf_ktime_get_ns()))
         return COOKIE_UNCHECKED;
     bits &= mask;
 #pragma clang loop unroll(disable)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* How both hosts' programs count: enum counter of abi.h, per processor. */
+/* Counters of the programs: enum counter of abi.h, per processor. */
 #pragma once
 #include "abi.h"
 #include <linux/bpf.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Connections: those that are known, and the first packets of those that are not. */
+/* Packets of known connections, and first packets of new ones. */
 #pragma once
 #include "front_cookie.h"
 #include "front_forward.h"
@@ -7,13 +7,13 @@
 #include "front_stray.h"
 #include "stack_cookie.h"
 
-/* What a packet says is noted if its numbers are so near to the client's last ones: a forged one would have to guess both,
- * one chance in 2^14. Clients have less under way; one that is ahead by more, as after a time with another front-end, is
- * forwarded all the same. */
+/* A packet's numbers are noted only if they are this close to the client's last ones. A forged packet would have to
+ * guess both, with a chance of 2^-14. Clients have less data in flight. A packet further ahead, as after a time on
+ * another switch, is still forwarded. */
 #define PLAUSIBLE_BYTES (16U << 20)
 
-/* Numbers further off are believed, too, when the client has gone on from them for so long while none came that fits the
- * former ones: so a connection is known again that was with another front-end for a while. Who forges them has to do so
+/* Numbers further off are accepted too if the client has continued from them for this long while no packet fitted the
+ * old ones. This recovers a connection that was with another switch for a while. An attacker would have to forge them
  * while the client is silent. */
 #define JUMP_NS 1000000000ULL
 #define JUMPS_MAX 4096
@@ -21,7 +21,7 @@
 /* Numbers that do not fit a connection's. */
 struct jump {
     __u64 since_ns;
-    __u64 seen_ns; /* flow.seen_ns then: with a later one, a packet has come that fits */
+    __u64 seen_ns; /* flow.seen_ns at that time; if it has changed, a packet that fits has come since */
     __u32 seq;
     __u32 ack;
 };
@@ -33,16 +33,17 @@ struct {
     __type(value, struct jump);
 } jumps SEC(".maps");
 
-/* A node's clock cannot have run from the 23 bits of the SYN-ACK's timestamp into the tag before: 2^23 ms, less a reserve. */
+/* Time for which a tag is valid: a node's clock counts from the 23 bits of the SYN-ACK's timestamp up to the tag in
+ * 2^23 ms; less a reserve. */
 #define TAG_VALID_NS 7200000000000LL
 
-/* What a client may have sent behind a handshake that this host's stack has answered. */
+/* Bytes that a client may have sent after a handshake that this host's stack has answered. */
 #define ANSWERED_BYTES 65536
 
-/* Makes the copy in `s` a whole packet of PUNT_BYTES_MAX bytes: what is cut off is as if it were lost, and the client
- * sends it again. Only where the kernel has joined segments, after it has checked them; so the checksum may be left to
- * user space, marked as one that waits. */
-IN void punt_cut(struct scratch *s, const struct packet *p) {
+/* Cuts the copy in `s` to a valid packet of PUNT_BYTES_MAX bytes. The client retransmits the rest, as if it were lost.
+ * This happens only if the kernel has merged segments, after it has verified them. So the checksum is marked as partial
+ * and left to user space. */
+INLINE void punt_cut(struct scratch *s, const struct packet *p) {
     __be16 l3_bytes;
     __u32 tcp_bytes = PUNT_BYTES_MAX - l4_at(p);
     __u16 sum = ~csum_fold(pseudo_sum(p, tcp_bytes));
@@ -62,13 +63,13 @@ IN void punt_cut(struct scratch *s, const struct packet *p) {
 }
 
 /* Puts the packet into the ring. Returns 0 if it does not fit. */
-IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 kind, __u8 flags, int first,
-            __u64 hash) {
+INLINE int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 kind, __u8 flags,
+                int first, __u64 hash) {
     __u32 bytes = l4_at(p) + p->header_bytes + p->payload_bytes;
     int cut = config.checksums_partial && bytes > PUNT_BYTES_MAX;
     struct scratch *s = scratch();
-    /* First packets must find room, samples need not. */
-    if (kind == EVENT_LATER &&
+    /* The ring must have room for first packets; samples are dropped before. */
+    if (kind == EVENT_SAMPLE &&
         bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4) {
         count(COUNT_LATER_SKIPPED);
         return 0;
@@ -90,8 +91,8 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
     s->event.first = first;
     s->event.at_ns = bpf_ktime_get_ns();
     s->event.target = hash;
-    /* A sample for statistics is taken with whatever comes next. */
-    __u64 wake = kind == EVENT_LATER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP;
+    /* A sample is statistics, and user space reads it with the next event. */
+    __u64 wake = kind == EVENT_SAMPLE ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP;
     if (bpf_ringbuf_output(&events, s, sizeof(s->event) + clamp(bytes, PUNT_BYTES_MAX), wake)) {
         count(COUNT_PUNT_LOST);
         return 0;
@@ -100,8 +101,9 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
     return 1;
 }
 
-/* A new entry in `flows`. Returns 0 if another processor was first or there is no room. */
-IN int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u8 state, __u8 flags, __u16 node) {
+/* Adds an entry to `flows`. Returns 0 if another processor was first or there is no room. */
+INLINE int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u8 state, __u8 flags,
+                     __u16 node) {
     __u64 now = bpf_ktime_get_ns();
     int fin = p->flags & TCP_FIN ? 1 : 0;
     struct flow flow = {
@@ -114,7 +116,7 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo,
         .next_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
         .first_ack = p->ack,
-        .asked_ack = p->ack,
+        .request_ack = p->ack,
         .held = state == FLOW_HOLD,
         .packets = state == FLOW_NODE,
         .requests = p->payload_bytes ? 1 : 0,
@@ -124,46 +126,47 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo,
     return !bpf_map_update_elem(&flows, key, &flow, BPF_NOEXIST);
 }
 
-/* Gives the flags as they were. */
-IN __u32 flow_mark(struct flow *flow, __u32 flags) {
+/* Returns the previous flags. */
+INLINE __u32 flow_set_flags(struct flow *flow, __u32 flags) {
     return __sync_fetch_and_or(&flow->flags, flags);
 }
 
-IN __u32 flow_unmark(struct flow *flow, __u32 flags) {
+INLINE __u32 flow_clear_flags(struct flow *flow, __u32 flags) {
     return __sync_fetch_and_and(&flow->flags, ~flags);
 }
 
-/* What the client has acknowledged of the reply, in the low half; its packets with payload in the high one. */
-IN __u64 flow_account(const struct flow *flow) {
+/* Low half: bytes of the reply that the client has acknowledged. High half: its packets with payload. */
+INLINE __u64 flow_totals(const struct flow *flow) {
     return (__u64)flow->requests << 32 | (flow->packets ? flow->last_ack - flow->first_ack : 0);
 }
 
-/* The end of the client's side, told once; again with the next packet if the ring had no room. */
-IN void flow_ended(struct flow *flow, const struct flow_key *key) {
+/* Reports the end of the client's side once. If the ring has no room, the next packet reports it again. */
+INLINE void flow_client_ended(struct flow *flow, const struct flow_key *key) {
     __u32 flags = flow->flags;
-    if (!(flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flags & FLOW_TOLD || flow_mark(flow, FLOW_TOLD) & FLOW_TOLD)
+    if (!(flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flags & FLOW_END_REPORTED ||
+        flow_set_flags(flow, FLOW_END_REPORTED) & FLOW_END_REPORTED)
         return;
-    /* It may go on taking its reply, or the end may be forged: then that is told. */
-    flow->asked_ack = flow->last_ack;
-    flow_mark(flow, flags & (FLOW_ACKED | FLOW_CLIENT_RST) ? FLOW_IDLE : 0);
-    struct target account = {.id = flow_account(flow)};
-    if (!tell(EVENT_ENDED, key, flags, flow->node, &account))
-        flow_unmark(flow, FLOW_TOLD);
+    /* The client may still take its reply, or the end may be forged. Activity is then reported as EVENT_RESUMED. */
+    flow->request_ack = flow->last_ack;
+    flow_set_flags(flow, flags & (FLOW_ACKED | FLOW_CLIENT_RST) ? FLOW_IDLE : 0);
+    struct target account = {.id = flow_totals(flow)};
+    if (!emit_event(EVENT_ENDED, key, flags, flow->node, &account))
+        flow_clear_flags(flow, FLOW_END_REPORTED);
 }
 
-/* A connection that counted as idle is none any more; told again with the next packet if the ring had no room. */
-IN void flow_woke(struct flow *flow, const struct flow_key *key) {
-    if (flow->flags & FLOW_IDLE && flow_unmark(flow, FLOW_IDLE) & FLOW_IDLE &&
-        !tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
-        flow_mark(flow, FLOW_IDLE);
+/* Reports that a connection is no longer idle. If the ring has no room, the next packet reports it again. */
+INLINE void flow_resumed(struct flow *flow, const struct flow_key *key) {
+    if (flow->flags & FLOW_IDLE && flow_clear_flags(flow, FLOW_IDLE) & FLOW_IDLE &&
+        !emit_event(EVENT_RESUMED, key, flow->flags, flow->node, 0))
+        flow_set_flags(flow, FLOW_IDLE);
 }
 
-IN int is_near(__u32 number, __u32 last) {
+INLINE int is_near(__u32 number, __u32 last) {
     return number - last + PLAUSIBLE_BYTES < 2 * PLAUSIBLE_BYTES;
 }
 
-/* 1 if the numbers of a packet, which do not fit the connection's last ones, are believed all the same. */
-APART int jump_believed(const struct packet *p, const struct flow_key *key, const struct flow *flow) {
+/* Returns 1 if a packet's numbers, which do not fit the connection's, are accepted nevertheless. */
+GLOBAL_FUNC int jump_confirmed(const struct packet *p, const struct flow_key *key, const struct flow *flow) {
     if (!p || !key || !flow)
         return 0;
     __u64 now = bpf_ktime_get_ns();
@@ -181,20 +184,20 @@ APART int jump_believed(const struct packet *p, const struct flow_key *key, cons
     return now - jump->since_ns >= JUMP_NS;
 }
 
-/* The number of the byte that the client sends next, as far as its bytes have come in order. */
-IN __u32 next_of(const struct flow *flow) {
+/* Sequence number of the client's next byte, counting only bytes received in order. */
+INLINE __u32 next_expected_seq(const struct flow *flow) {
     return flow->next_seq ? flow->next_seq : flow->last_seq;
 }
 
-/* Notes bytes and ends that come in order. A RST or FIN ends the connection here only with exactly the number that comes next
- * (RFC 5961 section 3.2 asks the same of a socket). Any other one is forwarded and counted: the node's socket judges it, and the
- * node tells when the connection has ended. Returns 1 if the client has sent bytes that had not come before. */
-IN int flow_advance(struct flow *flow, const struct packet *p, int fresh) {
-    __u32 behind = p->seq + p->payload_bytes, next = fresh ? p->seq : next_of(flow);
+/* Notes bytes and ends that come in order. A RST or FIN ends the connection here only if its number is exactly the next
+ * one (RFC 5961 section 3.2 asks the same of a socket). Any other is forwarded and counted: the node's socket judges
+ * it, and the node reports when the connection has closed. Returns 1 if the client has sent new bytes. */
+INLINE int flow_advance(struct flow *flow, const struct packet *p, int fresh) {
+    __u32 behind = p->seq + p->payload_bytes, next = fresh ? p->seq : next_expected_seq(flow);
     int goes_on = 0;
     if (p->flags & TCP_RST) {
         if (p->seq == next && !fresh)
-            flow_mark(flow, FLOW_CLIENT_RST);
+            flow_set_flags(flow, FLOW_CLIENT_RST);
         else
             count(COUNT_INEXACT_END);
         return 0;
@@ -206,8 +209,8 @@ IN int flow_advance(struct flow *flow, const struct packet *p, int fresh) {
     if (p->flags & TCP_FIN) {
         if (behind == next) {
             next++;
-            flow_mark(flow, FLOW_CLIENT_FIN);
-        } else if (behind + 1 != next) { /* not the same FIN again */
+            flow_set_flags(flow, FLOW_CLIENT_FIN);
+        } else if (behind + 1 != next) { /* not a retransmission of the same FIN */
             count(COUNT_INEXACT_END);
         }
     }
@@ -215,24 +218,24 @@ IN int flow_advance(struct flow *flow, const struct packet *p, int fresh) {
     return goes_on;
 }
 
-/* Takes down what a packet of a known connection says. */
-IN void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
+/* Notes a packet of a known connection. */
+INLINE void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
     __u32 end = p->seq + p->payload_bytes + (p->flags & TCP_FIN ? 1 : 0);
     int fresh = !flow->packets && !flow->held && !flow->last_seq;
     int acks = p->flags & TCP_ACK ? 1 : 0;
-    /* Of a connection that user space has entered, the last acknowledgement may not be known. */
+    /* The last acknowledgement may be unknown for a connection that user space has added. */
     if (!fresh && (!is_near(p->seq, flow->last_seq) || (acks && flow->last_ack && !is_near(p->ack, flow->last_ack)))) {
-        /* Not the last word of a client, which a forger might have. */
-        if (!acks || p->flags & (TCP_FIN | TCP_RST) || !jump_believed(p, key, flow)) {
+        /* A FIN or RST does not count: it may be forged. */
+        if (!acks || p->flags & (TCP_FIN | TCP_RST) || !jump_confirmed(p, key, flow)) {
             count(COUNT_IMPLAUSIBLE);
             return;
         }
         flow->last_seq = p->seq;
         flow->next_seq = p->seq;
         flow->last_ack = p->ack;
-        flow->asked_ack = p->ack;
+        flow->request_ack = p->ack;
         if (p->ack != flow->first_ack)
-            flow_mark(flow, FLOW_ACKED);
+            flow_set_flags(flow, FLOW_ACKED);
     }
     int was_reset = flow->flags & FLOW_CLIENT_RST ? 1 : 0;
     int goes_on = flow_advance(flow, p, fresh);
@@ -243,33 +246,34 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
     if (acks && (fresh || !flow->last_ack || (__s32)(p->ack - flow->last_ack) > 0)) {
         flow->last_ack = p->ack;
         if (p->ack != flow->first_ack && !(flow->flags & FLOW_ACKED))
-            flow_mark(flow, FLOW_ACKED);
+            flow_set_flags(flow, FLOW_ACKED);
         goes_on = 1;
-        /* One more is the node's FIN. */
-        if (flow->flags & FLOW_CLIENT_FIN && p->ack - flow->asked_ack > 1)
-            flow_woke(flow, key);
+        /* An acknowledgement of one more is that of the node's FIN. */
+        if (flow->flags & FLOW_CLIENT_FIN && p->ack - flow->request_ack > 1)
+            flow_resumed(flow, key);
     }
-    /* A client that has reset its connection sends nothing more: the RST was another's. */
+    /* A client sends nothing after its own RST, so the RST was forged. */
     if (was_reset && goes_on && !(p->flags & TCP_RST))
-        flow_woke(flow, key);
+        flow_resumed(flow, key);
     if (p->payload_bytes) {
         flow->requests++;
-        flow->asked_ack = flow->last_ack;
-        /* Nor does it send bytes again. */
+        flow->request_ack = flow->last_ack;
+        /* It does not retransmit after its own RST either. */
         if (!was_reset)
-            flow_woke(flow, key);
+            flow_resumed(flow, key);
     }
     flow->seen_ns = bpf_ktime_get_coarse_ns();
-    flow_ended(flow, key);
+    flow_client_ended(flow, key);
 }
 
-/* 1 if a packet that proves a cookie begins a later connection than this one, rather than an older one whose packet was long
- * on its way: by the time of the SYN-ACK that it answers. Where that is not known or the same, a packet whose SYN has been
- * seen is believed, and else a number behind the last one (RFC 6191 has both, with the client's clock). */
-IN int flow_is_older(const struct flow *flow, const struct packet *p, const struct timestamps *ts, int follows_syn) {
-    __u32 echo = flow->first_echo ? echo_of(ts) : 0;
+/* Returns 1 if a packet with a valid cookie begins a later connection than `flow`. Otherwise it is a delayed packet of
+ * an older one. The time of the SYN-ACK that it answers decides. If that is unknown or equal, a packet whose SYN has
+ * been seen is later, else one whose number is after the last one (RFC 6191 uses both, with the client's clock). */
+INLINE int flow_is_older(const struct flow *flow, const struct packet *p, const struct timestamps *ts,
+                         int follows_syn) {
+    __u32 echo = flow->first_echo ? syn_ack_echo(ts) : 0;
     if (echo) {
-        /* A good cookie is not older than that, so it came later. */
+        /* A valid cookie is not older than this, so it was made later. */
         if (bpf_ktime_get_ns() - flow->opened_ns > clock_recent_ns())
             return 1;
         __s32 later = clock_difference(echo_clock(echo), echo_clock(flow->first_echo));
@@ -279,36 +283,36 @@ IN int flow_is_older(const struct flow *flow, const struct packet *p, const stru
     return follows_syn || (__s32)(p->seq - flow->last_seq) > 0;
 }
 
-/* 1 if SYNs are answered by this host's stack, not here. */
-IN int stack_answers(const struct service *service) {
+/* Returns 1 if this host's stack answers SYNs, not this program. */
+INLINE int stack_answers(const struct service *service) {
     return !(service->flags & SERVICE_COOKIE) || service->flags & SERVICE_CLOSED;
 }
 
-/* 1 if the packet belongs to a new connection on the addresses of this one. Only then is the old one given up: a SYN
- * alone may be forged or late, a packet that acknowledges the answer to it is not. */
-IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struct packet *p,
+/* Returns 1 if the packet belongs to a new connection on the addresses of `flow`. Only then is the old one given up: a
+ * SYN alone may be forged or late, but a packet that acknowledges the answer to it proves the new one. */
+INLINE int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struct packet *p,
                         const struct service *service) {
     int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST || p->seq == flow->first_seq)
         return 0;
-    if (flow->flags & FLOW_ANSWERED && p->ack == flow->answer_seq && p->seq - flow->answer_ack < ANSWERED_BYTES)
+    if (flow->flags & FLOW_STACK_SYN_ACK && p->ack == flow->stack_seq && p->seq - flow->stack_ack < ANSWERED_BYTES)
         return 1;
-    /* What is lost has nothing to lose. */
+    /* A connection without a node has nothing to lose. */
     if (stack_answers(service) && follows_syn && flow->state == FLOW_RESET)
         return 1;
-    /* Without cookies nothing else proves one. */
+    /* Without cookies nothing else proves a new connection. */
     if (!(service->flags & SERVICE_COOKIE))
         return 0;
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
     if (!follows_syn && !closing)
         return 0;
     struct timestamps ts;
-    timestamps_of(ctx, xdp, p, &ts);
+    read_timestamps(ctx, xdp, p, &ts);
     return cookie_check(p, &ts, ADDRESSES_KNOWN) == COOKIE_GOOD && flow_is_older(flow, p, &ts, follows_syn);
 }
 
-/* The timestamp that a packet echoes, where the option stands as stacks put it (RFC 7323 appendix A); else 0. */
-IN __u32 usual_echo(void *ctx, int xdp, const struct packet *p) {
+/* Timestamp that a packet echoes, if the option is where stacks usually put it (RFC 7323 appendix A); else 0. */
+INLINE __u32 common_echo(void *ctx, int xdp, const struct packet *p) {
     __be32 *option = frame_start(ctx, xdp) + l4_at(p) + sizeof(struct tcphdr);
     if (p->header_bytes < sizeof(struct tcphdr) + 12 || (void *)(option + 3) > frame_end(ctx, xdp) ||
         option[0] != bpf_htonl(0x0101080a))
@@ -316,15 +320,16 @@ IN __u32 usual_echo(void *ctx, int xdp, const struct packet *p) {
     return bpf_ntohl(option[2]);
 }
 
-/* The node that gets a packet of a connection. If this switch and another one each hold a copy of the first segment, two nodes
- * may accept the connection. The client takes segments from the node whose timestamps are ahead (PAWS) and drops those of the
- * second node, so its packets follow their timestamps. Nothing is noted: a forged tag misleads the forged packet alone. */
-IN __u16 flow_node(void *ctx, int xdp, const struct packet *p, const struct flow *flow) {
-    /* A coarse clock may be a little behind the one of opened_ns. */
+/* Node that gets a packet of a connection. If this switch and another one each hold a copy of the first segment, two
+ * nodes may accept the connection. The client accepts segments from the node whose timestamps are ahead (PAWS) and
+ * drops those of the other one, so its packets follow their timestamps. Nothing is noted: a forged tag misdirects only
+ * the forged packet. */
+INLINE __u16 flow_node(void *ctx, int xdp, const struct packet *p, const struct flow *flow) {
+    /* The coarse clock of seen_ns may be a little behind the one of opened_ns. */
     __s64 age = flow->seen_ns - flow->opened_ns;
     if (!flow->first_echo || flow->flags & FLOW_MOVED || age > TAG_VALID_NS)
         return flow->node;
-    __u32 tag = usual_echo(ctx, xdp, p) >> 24;
+    __u32 tag = common_echo(ctx, xdp, p) >> 24;
     __u32 *slot = tag ? bpf_map_lookup_elem(&tags, &tag) : 0;
     if (!slot || *slot == flow->node || *slot >= NODES_MAX)
         return flow->node;
@@ -332,15 +337,16 @@ IN __u16 flow_node(void *ctx, int xdp, const struct packet *p, const struct flow
     return *slot;
 }
 
-IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
+INLINE int handle_known_flow(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
+                             struct flow *flow) {
     if (p->flags & TCP_RST && flow->frozen_seq && p->seq - flow->frozen_seq <= 1)
         flow->denied = 1;
     flow_note(flow, key, p);
     switch (flow->state) {
     case FLOW_NODE:
         flow->packets++;
-        if (p->payload_bytes && flow->requests > 1 && bpf_get_prandom_u32() % LATER_ONE_IN == 0)
-            punt(ctx, xdp, p, key, EVENT_LATER, flow->flags, 0, 0);
+        if (p->payload_bytes && flow->requests > 1 && bpf_get_prandom_u32() % SAMPLE_ONE_IN == 0)
+            punt(ctx, xdp, p, key, EVENT_SAMPLE, flow->flags, 0, 0);
         return forward(ctx, xdp, p, flow_node(ctx, xdp, p, flow));
     case FLOW_HOLD:
         if (flow->held >= config.hold_packets) {
@@ -352,20 +358,20 @@ IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_
         punt(ctx, xdp, p, key, EVENT_PUNT, flow->flags, 0, 0);
         return drop(xdp);
     case FLOW_RESET:
-        return reset_answer(ctx, xdp, p);
+        return reply_reset(ctx, xdp, p);
     default:
         count(COUNT_LOCAL);
         return pass(xdp);
     }
 }
 
-/* Takes a place at a gate if it has one. */
-IN int gate_enter(__u32 slot, struct gate **entered) {
+/* Takes a place at a gate, if it is open. */
+INLINE int gate_enter(__u32 slot, struct gate **entered) {
     struct gate *gate = bpf_map_lookup_elem(&gates, &slot);
     if (!gate || !gate->usable)
         return 0;
     __u64 opened = __sync_fetch_and_add(&gate->opened, 1);
-    __u64 counted = *(volatile __u64 *)&gate->seen; /* seen and base, written together */
+    __u64 counted = *(volatile __u64 *)&gate->seen; /* seen and base are written together */
     __u32 active = (__u32)(counted >> 32) + ((__u32)opened - (__u32)counted);
     if (active >= gate->limit) {
         __sync_fetch_and_add(&gate->opened, -1);
@@ -375,12 +381,12 @@ IN int gate_enter(__u32 slot, struct gate **entered) {
     return 1;
 }
 
-IN void gate_leave(struct gate *gate) {
+INLINE void gate_leave(struct gate *gate) {
     __sync_fetch_and_add(&gate->opened, -1);
 }
 
-/* Opens a connection to the node that a known target has. Returns 0 if it cannot. */
-IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u64 hash, __u16 *node) {
+/* Opens a connection to the node of a known target. Returns 0 if that is not possible. */
+INLINE int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u64 hash, __u16 *node) {
     struct target *target = bpf_map_lookup_elem(&targets, &hash);
     struct gate *of_node, *of_all;
     if (!target || target->service != key->service || target->expires_ns <= bpf_ktime_get_ns())
@@ -399,7 +405,7 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo,
         return 0;
     }
     if (flow_open(p, key, echo, FLOW_NODE, FLOW_FAST, slot)) {
-        if (tell(EVENT_OPENED, key, FLOW_FAST, slot, target)) {
+        if (emit_event(EVENT_OPENED, key, FLOW_FAST, slot, target)) {
             *node = slot;
             count(COUNT_FAST);
             return 1;
@@ -411,25 +417,26 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo,
     return 0;
 }
 
-/* The first segment of a connection whose cookie is good. */
-IN int flow_first(void *ctx, int xdp, const struct packet *p, __u32 echo, const struct flow_key *key,
+/* Handles the first segment of a connection with a valid cookie. */
+INLINE int handle_first_segment(void *ctx, int xdp, const struct packet *p, __u32 echo, const struct flow_key *key,
                   const struct service *service) {
     __u64 hash = head_hash(ctx, xdp, p);
-    /* Each listen address has its own: the same request may be asked of two, over IPv4 and IPv6 say. */
-    hash = hash ? hash ^ key->service * HASH_OF_SERVICE : 0;
+    /* Each listen address has its own entry: the same request may come to two of them, for example over IPv4 and
+     * IPv6. */
+    hash = hash ? hash ^ key->service * SERVICE_HASH_MULTIPLIER : 0;
     __u16 node = NO_NODE;
     if (hash && service->flags & SERVICE_FAST && fast_open(p, key, echo, hash, &node)) {
         if (p->flags & TCP_FIN) {
             struct flow *flow = bpf_map_lookup_elem(&flows, key);
             if (flow) {
-                flow_mark(flow, FLOW_CLIENT_FIN);
-                flow_ended(flow, key);
+                flow_set_flags(flow, FLOW_CLIENT_FIN);
+                flow_client_ended(flow, key);
             }
         }
         return forward(ctx, xdp, p, node);
     }
     if (!flow_open(p, key, echo, FLOW_HOLD, 0, NO_NODE))
-        return drop(xdp); /* a copy of it is on another processor: the client sends again what gets lost */
+        return drop(xdp); /* another processor has a copy of it; the client retransmits if something is lost */
     if (!punt(ctx, xdp, p, key, EVENT_PUNT, 0, 1, hash)) {
         bpf_map_delete_elem(&flows, key);
         return drop(xdp);
@@ -437,15 +444,15 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, __u32 echo, const 
     if (p->flags & TCP_FIN) {
         struct flow *flow = bpf_map_lookup_elem(&flows, key);
         if (flow) {
-            flow_mark(flow, FLOW_CLIENT_FIN);
-            flow_ended(flow, key);
+            flow_set_flags(flow, FLOW_CLIENT_FIN);
+            flow_client_ended(flow, key);
         }
     }
     return drop(xdp);
 }
 
-/* A packet of a connection that is not in the table: the tag of a node in its timestamp tells where it belongs. */
-IN int flow_by_tag(const struct packet *p, const struct timestamps *ts, __u16 *node) {
+/* Finds the node of a connection that is not in the table by the tag in its timestamp. */
+INLINE int flow_by_tag(const struct packet *p, const struct timestamps *ts, __u16 *node) {
     __u32 tag = ts->echo >> 24;
     if (!ts->present || !tag || !(p->flags & TCP_ACK))
         return 0;
@@ -456,13 +463,14 @@ IN int flow_by_tag(const struct packet *p, const struct timestamps *ts, __u16 *n
     return 1;
 }
 
-/* Of the kernel's tcp_states.h. */
+/* From the kernel's tcp_states.h. */
 #define STATE_TIME_WAIT 6
 #define STATE_LISTEN 10
 #define STATE_NEW_SYN_RECV 12
 
-/* State of the socket that this host's stack has for the connection, or will make of it; a listening one apart; 0: none. */
-IN __u32 stack_state(void *ctx, const struct packet *p) {
+/* State of the stack's socket for the connection, or of the one that it will make. A listening socket does not count.
+ * 0: none. */
+INLINE __u32 stack_state(void *ctx, const struct packet *p) {
     struct bpf_sock_tuple tuple = {};
     __u32 bytes;
     if (p->ipv6) {
@@ -488,69 +496,72 @@ IN __u32 stack_state(void *ctx, const struct packet *p) {
     return state;
 }
 
-/* 1 if the entry comes from a node's list and this host's stack has the connection. The list was made some milliseconds before it
- * was read: since then the client may have ended that connection and begun a new one on the same addresses here. */
-IN int flow_is_outdated(void *ctx, struct flow *flow, const struct packet *p) {
+/* Returns 1 if the entry comes from a node's listing and this host's stack has the connection. The listing is some
+ * milliseconds old: since then the client may have closed that connection and opened a new one on the same addresses
+ * here. */
+INLINE int flow_is_outdated(void *ctx, struct flow *flow, const struct packet *p) {
     if (!(flow->flags & FLOW_LISTED))
         return 0;
     __u32 state = stack_state(ctx, p);
     if (state && state != STATE_TIME_WAIT)
         return 1;
-    flow_unmark(flow, FLOW_LISTED);
+    flow_clear_flags(flow, FLOW_LISTED);
     return 0;
 }
 
-/* An unknown packet that opens nothing; `verdict` on its cookie. */
-IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, int verdict,
+/* Handles a packet of an unknown connection that opens none. `verdict` is that on its cookie. */
+INLINE int handle_unknown_flow(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, int verdict,
                     const struct flow_key *key, const struct service *service) {
     __u16 node = NO_NODE;
-    /* A connection that this host's stack has, or is to have, is served by it, also when the table has forgotten it, and whatever
-     * its timestamps look like: where the stack has answered the SYN (SERVICE_CLOSED) they are its own. */
+    /* The stack serves a connection for which it has, or will have, a socket, even if the table has forgotten it. This
+     * holds whatever its timestamps are: if the stack has answered the SYN (SERVICE_CLOSED), they are the stack's
+     * own. */
     if (service->flags & SERVICE_TAGS && flow_by_tag(p, ts, &node)) {
         __u32 state = stack_state(ctx, p);
         if (!state || state == STATE_TIME_WAIT) {
-            /* Nothing is written down: a tag proves nothing, and forged ones would push real connections out of the table. */
+            /* Not noted: a tag proves nothing, and forged ones would evict real connections from the table. */
             count(COUNT_BY_TAG);
             return forward(ctx, xdp, p, node);
         }
-        /* What looks like a node's is known from here on: when all that the stack has of it is a TIME_WAIT, that might be of a
-         * connection before. Of the clock that the stack goes by nothing can be told. */
+        /* The timestamp looks like a node's, but the connection is the stack's. It is noted, because later only a
+         * TIME_WAIT may be left, which could also be of a previous connection. The clock of the stack's timestamps is
+         * unknown. */
         if (state != STATE_NEW_SYN_RECV)
-            flow_open(p, key, 0, FLOW_LOCAL, FLOW_TOLD, NO_NODE);
+            flow_open(p, key, 0, FLOW_LOCAL, FLOW_END_REPORTED, NO_NODE);
     }
     int bad = service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? 1 : 0;
     count(verdict == COOKIE_UNCHECKED ? COUNT_PLAIN_LIMITED : bad ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
     if (!(service->flags & SERVICE_GRACE))
         return pass(xdp);
-    if (bad && verdict != COOKIE_UNCHECKED && bad_cookies_abound()) {
+    if (bad && verdict != COOKIE_UNCHECKED && bad_cookie_budget_exhausted()) {
         count(COUNT_COOKIE_LIMITED);
         return drop(xdp);
     }
     if (stack_state(ctx, p))
         return pass(xdp);
-    /* An unchecked one may be its client's: it is not reset. */
+    /* An unchecked cookie may be valid, so the client is not reset. */
     if (!(service->flags & SERVICE_COOKIE) || verdict == COOKIE_UNCHECKED)
         return drop(xdp);
     return stray(ctx, xdp, p, ts, key, service);
 }
 
-IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
+INLINE int handle_new_flow(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                 const struct service *service) {
     struct timestamps ts;
     int verdict = COOKIE_BAD;
-    timestamps_of(ctx, xdp, p, &ts);
+    read_timestamps(ctx, xdp, p, &ts);
     if (service->flags & SERVICE_COOKIE && p->flags & TCP_ACK)
         verdict = cookie_check(p, &ts, ADDRESSES_FREE);
     if (verdict != COOKIE_GOOD)
-        return flow_unknown(ctx, xdp, p, &ts, verdict, key, service);
+        return handle_unknown_flow(ctx, xdp, p, &ts, verdict, key, service);
     if (p->flags & TCP_RST) {
         count(COUNT_UNKNOWN);
         return drop(xdp);
     }
     if (p->payload_bytes)
-        return flow_first(ctx, xdp, p, echo_of(&ts), key, service);
-    if (p->flags & TCP_FIN) { /* it asks for nothing: the stack here closes it */
-        flow_open(p, key, echo_of(&ts), FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
+        return handle_first_segment(ctx, xdp, p, syn_ack_echo(&ts), key, service);
+    if (p->flags & TCP_FIN) { /* no request will come: the stack closes the connection */
+        flow_open(p, key, syn_ack_echo(&ts), FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_END_REPORTED, NO_NODE);
         count(COUNT_LOCAL);
         return pass(xdp);
     }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* On to a node. On the same layer 2 the Ethernet addresses are rewritten and the hop count goes down by one, as a router
- * does (ipvs direct routing likewise): a node that sends packets back then ends the loop. Across networks the packet
- * goes unchanged behind an outer header, whose hop count is its own. */
+/* Forwards a packet to a node. On the same layer 2, the Ethernet addresses are rewritten and the hop limit is
+ * decremented, as in a router (ipvs direct routing does the same): a node that sends packets back then cannot cause an
+ * endless loop. Across networks, the packet goes unchanged behind an outer header, which has its own hop limit. */
 #pragma once
 #include <linux/udp.h>
 #include "front_io.h"
 
-/* 0 if the hop count is used up. */
-IN int hop_down(struct ethhdr *eth, void *end, const struct packet *p) {
+/* Returns 0 if the hop limit is used up. */
+INLINE int decrement_hop_limit(struct ethhdr *eth, void *end, const struct packet *p) {
     if (p->ipv6) {
         struct ipv6hdr *ip = (void *)(eth + 1);
         if ((void *)(ip + 1) > end || ip->hop_limit <= 1)
@@ -25,8 +25,8 @@ IN int hop_down(struct ethhdr *eth, void *end, const struct packet *p) {
     return 1;
 }
 
-/* Source port of the outer UDP header, one per connection: receivers spread by it (RFC 7348 section 5). */
-IN __be16 outer_port_be(const struct packet *p) {
+/* Source port of the outer UDP header, constant per connection: receivers spread load by it (RFC 7348 section 5). */
+INLINE __be16 outer_port_be(const struct packet *p) {
     __u64 a, b;
     __builtin_memcpy(&a, p->client, 8);
     __builtin_memcpy(&b, p->client + 8, 8);
@@ -34,7 +34,7 @@ IN __be16 outer_port_be(const struct packet *p) {
     return bpf_htons(0xc000 | (mixed >> 50));
 }
 
-IN long make_room(void *ctx, int xdp, const struct node_link *link, __u32 room) {
+INLINE long make_room(void *ctx, int xdp, const struct node_link *link, __u32 room) {
     if (xdp)
         return bpf_xdp_adjust_head(ctx, -(int)room);
     __u64 flags = link->outer_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
@@ -45,7 +45,7 @@ IN long make_room(void *ctx, int xdp, const struct node_link *link, __u32 room) 
     return bpf_skb_adjust_room(ctx, room, BPF_ADJ_ROOM_MAC, flags);
 }
 
-IN int outer_udp(struct udphdr *udp, void *end, const struct packet *p, __u32 bytes) {
+INLINE int outer_udp(struct udphdr *udp, void *end, const struct packet *p, __u32 bytes) {
     if ((void *)(udp + 1) > end)
         return 0;
     udp->source = outer_port_be(p);
@@ -53,8 +53,9 @@ IN int outer_udp(struct udphdr *udp, void *end, const struct packet *p, __u32 by
     return 1;
 }
 
-/* Lengths, checksum and source port of the outer header. `bytes`: all behind the outer Ethernet header. */
-IN int outer_finish(void *ctx, int xdp, const struct node_link *link, const struct packet *p, __u32 bytes) {
+/* Fills in lengths, checksum and source port of the outer headers. `bytes` is the length after the outer Ethernet
+ * header. */
+INLINE int finish_outer_headers(void *ctx, int xdp, const struct node_link *link, const struct packet *p, __u32 bytes) {
     void *end = frame_end(ctx, xdp), *l4;
     struct ethhdr *eth = frame_start(ctx, xdp);
     __u32 l3;
@@ -82,7 +83,7 @@ IN int outer_finish(void *ctx, int xdp, const struct node_link *link, const stru
     if (link->kind == LINK_IPIP)
         return 1;
     if (link->kind == LINK_GUE) {
-        /* The byte behind flags and length of header is the inner protocol (draft-ietf-intarea-gue section 3.1). */
+        /* The byte after flags and header length is the inner protocol (draft-ietf-intarea-gue section 3.1). */
         __u8 *gue = l4 + sizeof(struct udphdr);
         if ((void *)(gue + 4) > end)
             return 0;
@@ -91,8 +92,8 @@ IN int outer_finish(void *ctx, int xdp, const struct node_link *link, const stru
     return outer_udp(l4, end, p, bytes - l3);
 }
 
-/* Puts the outer header before the packet. */
-IN int encapsulate(void *ctx, int xdp, const struct packet *p, const struct node_link *link) {
+/* Prepends the outer headers. */
+INLINE int encapsulate(void *ctx, int xdp, const struct packet *p, const struct node_link *link) {
     __u32 header = link->header_bytes, vxlan = link->kind == LINK_VXLAN;
     __u32 inner = l4_at(p) + p->header_bytes + p->payload_bytes - ETH_HLEN;
     if (header < ETH_HLEN + sizeof(struct iphdr) || header > ENCAP_BYTES_MAX)
@@ -110,10 +111,10 @@ IN int encapsulate(void *ctx, int xdp, const struct packet *p, const struct node
             return 0;
         inner += sizeof(eth);
     }
-    return outer_finish(ctx, xdp, link, p, header - ETH_HLEN + inner);
+    return finish_outer_headers(ctx, xdp, link, p, header - ETH_HLEN + inner);
 }
 
-IN int forward(void *ctx, int xdp, const struct packet *p, __u16 node) {
+INLINE int forward(void *ctx, int xdp, const struct packet *p, __u16 node) {
     __u32 slot = node;
     struct node_link *link = bpf_map_lookup_elem(&links, &slot);
     if (!link || link->kind == LINK_NONE) {
@@ -123,7 +124,7 @@ IN int forward(void *ctx, int xdp, const struct packet *p, __u16 node) {
     if (link->kind == LINK_L2) {
         void *end = frame_end(ctx, xdp);
         struct ethhdr *eth = frame_start(ctx, xdp);
-        if ((void *)(eth + 1) > end || !hop_down(eth, end, p)) {
+        if ((void *)(eth + 1) > end || !decrement_hop_limit(eth, end, p)) {
             count(COUNT_MALFORMED);
             return drop(xdp);
         }

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The hash of a request's first two lines, by which the fast path knows a target again: SipHash-2-4 over the bytes from
- * the start of the segment to the newline of the second line, included, when the first line begins with "GET " and the
- * second with "Host:" or "host:", and both lie in the segment and within HEAD_HASH_BYTES_MAX. Keyed, so that nobody can
- * make two requests of the same hash. */
+/* Hash of a request's first two lines, which the fast path uses to recognise a target: SipHash-2-4 over the segment's
+ * bytes from its start through the newline of the second line. The first line must begin with "GET ", the second with
+ * "Host:" or "host:", and both must lie in the segment and within HEAD_HASH_BYTES_MAX. The hash is keyed, so that
+ * clients cannot construct collisions. */
 #pragma once
 #include "cookie.h"
 #include "front_io.h"
 
-/* Spreads the number of the listen address over the hash (2^64 over the golden ratio). */
-#define HASH_OF_SERVICE 0x9e3779b97f4a7c15ULL
+/* Mixes the number of the listen address into the hash (2^64 over the golden ratio). */
+#define SERVICE_HASH_MULTIPLIER 0x9e3779b97f4a7c15ULL
 
 struct head_scan {
     __u64 v[4];
-    __u64 last; /* the word with the final newline, cleared behind it */
-    __u32 second_at; /* where the second line begins; 0: not seen yet */
-    __u32 end; /* behind the second line; 0: not seen */
+    __u64 last; /* the word with the final newline, zeroed after it */
+    __u32 second_at; /* offset of the second line; 0: not found yet */
+    __u32 end; /* offset after the second line; 0: not found */
     __u32 bytes;
     __u32 zero;
 };
 
-IN void head_mix(struct head_scan *h, __u64 input) {
+INLINE void head_mix(struct head_scan *h, __u64 input) {
     __u64 v0 = h->v[0], v1 = h->v[1], v2 = h->v[2], v3 = h->v[3];
     COOKIE_WORD(input);
     h->v[0] = v0, h->v[1] = v1, h->v[2] = v2, h->v[3] = v3;
 }
 
-/* Of a word with 0x80 in some bytes: the index of the lowest of them. */
-IN __u32 lowest_byte(__u64 marks) {
+/* Index of the lowest byte with the value 0x80 in a word. */
+INLINE __u32 lowest_byte(__u64 marks) {
     return (((marks & -marks) >> 7) * 0x0001020304050607ULL) >> 56;
 }
 
@@ -53,16 +53,16 @@ static long head_word(__u32 i, void *context) {
     return 0;
 }
 
-/* The second line's name. */
-IN int is_host(const struct scratch *s, __u32 at) {
+/* Whether the second line is the Host field. */
+INLINE int is_host(const struct scratch *s, __u32 at) {
     if (at > HEAD_HASH_BYTES_MAX - 5)
         return 0;
     const __u8 *b = s->head + at;
     return (b[0] == 'H' || b[0] == 'h') && b[1] == 'o' && b[2] == 's' && b[3] == 't' && b[4] == ':';
 }
 
-/* 0 if the segment has no hash. The segment has payload. */
-IN __u64 head_hash(void *ctx, int xdp, const struct packet *p) {
+/* Returns the hash, or 0 if the segment has none. The segment must have payload. */
+INLINE __u64 head_hash(void *ctx, int xdp, const struct packet *p) {
     __u32 zero = 0, bytes = p->payload_bytes;
     struct scratch *s = scratch();
     struct keys *k = bpf_map_lookup_elem(&keys, &zero);

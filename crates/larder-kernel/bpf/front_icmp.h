@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* "Packet too big" from a router on the way to a client (RFC 792 type 3 code 4, RFC 1191; RFC 4443 section 3.2). It is
- * an answer to what a node has sent under the service's address, so it comes here; the node needs it to send smaller
- * packets (RFC 8899 section 1.1 on what happens without). Other ICMP messages end here. */
+/* "Packet too big" from a router on the path to a client (RFC 792 type 3 code 4, RFC 1191; RFC 4443 section 3.2). It
+ * refers to a packet that a node has sent with the service's address as source, so it arrives here. The node needs it
+ * to send smaller packets (RFC 8899 section 1.1 describes the consequences without it). Other ICMP messages end
+ * here. */
 #pragma once
 #include "front_forward.h"
 
-/* linux/icmp.h and linux/icmpv6.h pull in the C library's headers. */
+/* linux/icmp.h and linux/icmpv6.h include headers of the C library. */
 struct icmp_too_big {
     __u8 type;
     __u8 code;
@@ -13,8 +14,8 @@ struct icmp_too_big {
     __be32 mtu;
 };
 
-/* Addresses and ports of the packet that was too big, seen from here: the client is where it was going. */
-IN int icmp_quoted(void *data, void *end, struct packet *p) {
+/* Reads addresses and ports of the quoted packet. The client is its destination. */
+INLINE int icmp_quoted(void *data, void *end, struct packet *p) {
     struct ethhdr *eth = data;
     __be16 *ports;
     if ((void *)(eth + 1) > end)
@@ -51,6 +52,6 @@ IN int icmp_quoted(void *data, void *end, struct packet *p) {
         return 0;
     p->server_port_be = ports[0];
     p->client_port_be = ports[1];
-    p->header_bytes = 0; /* all behind the IP header counts as payload */
+    p->header_bytes = 0; /* everything after the IP header counts as payload */
     return 1;
 }

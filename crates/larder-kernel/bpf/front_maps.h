@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The front-end's tables, and what it tells user space. Sizes marked "config" are set before loading. */
+/* The switch's maps, and its events to user space. Sizes marked "config" are set before loading. */
 #pragma once
 #include "abi.h"
 #include "cookie.h"
@@ -34,7 +34,7 @@ struct {
     __type(value, struct node_link);
 } links SEC(".maps");
 
-/* Node by tag; NO_NODE where a tag names none. */
+/* Node slot by tag; NO_NODE if no node has the tag. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 256);
@@ -69,10 +69,11 @@ struct {
     __uint(max_entries, 1 << 20); /* config */
 } events SEC(".maps");
 
-/* What does not fit on the stack. Programs of one processor do not interrupt each other here: all run in softirq. */
+/* Data that does not fit on the stack. Programs on one processor do not interrupt each other here: all run in
+ * softirq. */
 struct scratch {
     struct event event;
-    __u8 packet[PUNT_BYTES_MAX]; /* behind its event, as it goes into the ring */
+    __u8 packet[PUNT_BYTES_MAX]; /* directly after its event, as in the ring */
     __u8 head[HEAD_HASH_BYTES_MAX + 8];
 };
 
@@ -83,13 +84,13 @@ struct {
     __type(value, struct scratch);
 } scratches SEC(".maps");
 
-/* Set before loading; src/plane/programs.rs writes it by these offsets. */
+/* Set before loading. src/plane/programs.rs writes it by these offsets. */
 struct front_config {
-    __u32 hold_packets; /* of one held connection that go to user space */
-    __u32 checksums_partial; /* 1 where packets may still wait for their checksum: not in native XDP */
-    __u32 clock_ms; /* added to the kernel's clock: several front-ends and restarts go by one time */
+    __u32 hold_packets; /* packets of one held connection that are punted to user space */
+    __u32 checksums_partial; /* 1 if packets may have partial checksums: not in native XDP */
+    __u32 clock_ms; /* added to the kernel's clock, so that switches and restarts share one time */
     __u32 clock_shift; /* unit of the clock in SYN-ACKs: 2^clock_shift ms */
-    __u64 proof_mask; /* bits of a cookie's hash that are compared; tests compare fewer */
+    __u64 proof_mask; /* bits of a cookie's hash that are compared; fewer in tests */
 };
 const volatile struct front_config config = {.hold_packets = 64, .clock_shift = 10, .proof_mask = PROOF_MASK};
 
@@ -98,13 +99,14 @@ static __always_inline struct scratch *scratch(void) {
     return bpf_map_lookup_elem(&scratches, &zero);
 }
 
-/* Events without a packet can wait: user space looks every few milliseconds, and is woken when some have gathered. */
+/* Events without a packet are not urgent: user space polls every few milliseconds, and is woken when this many have
+ * gathered. */
 #define WAKE_AT_BYTES (128 * (sizeof(struct event) + BPF_RINGBUF_HDR_SZ))
-/* From here on every one wakes: the ring fills. */
+/* Above this fill level every event wakes user space, because the ring is about to overflow. */
 #define WAKE_ALWAYS_BYTES 262144
 
-/* An event without a packet. Returns 0 if the ring has no room. */
-static __always_inline int tell(__u8 kind, const struct flow_key *key, __u8 flags, __u16 node,
+/* Sends an event without a packet. Returns 0 if the ring has no room. */
+static __always_inline int emit_event(__u8 kind, const struct flow_key *key, __u8 flags, __u16 node,
                                 const struct target *target) {
     struct event event = {.kind = kind, .flags = flags, .node = node, .flow = *key, .at_ns = bpf_ktime_get_ns()};
     if (target) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* TCP options (RFC 9293 section 3.1, RFC 7323, RFC 2018) of a packet. */
+/* The TCP options of a packet (RFC 9293 section 3.1, RFC 7323, RFC 2018). */
 #pragma once
 #include "cookie.h"
 #include "front_io.h"
 
 struct options {
-    __u8 bytes[48]; /* 40 used: reads behind the end need no check of their own */
+    __u8 bytes[48]; /* 40 used; the rest lets reads past the end go unchecked */
     __u32 length;
     __u32 at;
     __u32 tsval_be;
@@ -54,20 +54,20 @@ static long option_next(__u32 i, void *context) {
     return 0;
 }
 
-/* Reads what has been copied. */
-APART int options_parse(struct options *o) {
+/* Parses the copied bytes. */
+GLOBAL_FUNC int options_parse(struct options *o) {
     if (!o)
         return 0;
-    struct options here = *o; /* the loop takes nothing but what is on the stack */
+    struct options here = *o; /* the callback accepts only stack memory */
     bpf_loop(40, option_next, &here, 0);
     *o = here;
     return 1;
 }
 
-/* What cannot be read counts as absent. */
-IN void options_read(void *ctx, int xdp, const struct packet *p, struct options *o) {
+/* Reads the options. Unreadable options count as absent. */
+INLINE void options_read(void *ctx, int xdp, const struct packet *p, struct options *o) {
     __builtin_memset(o, 0, sizeof(*o));
-    o->mss = 536; /* RFC 9293 section 3.7.1; IPv6 says 1220, a client without the option gets less */
+    o->mss = 536; /* RFC 9293 section 3.7.1. IPv6 allows 1220, but a client without the option gets this */
     o->wscale = COOKIE_NO_WSCALE;
     __u32 length = p->header_bytes - 20;
     if (!length || length > 40)

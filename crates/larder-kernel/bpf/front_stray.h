@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Data that belong to nothing here: no connection, no cookie that is believed, no node's tag. The client is told with a
- * RST (RFC 9293 section 3.10.7.1) when it is sure that no node has the connection:
+/* Strays: data that belong to no connection, carry no valid cookie and echo no node's tag. The client gets a RST (RFC
+ * 9293 section 3.10.7.1) once it is certain that no node has the connection:
  *
- *   the first segment of a connection whose cookie is ours and too old    at once
- *   [resets] any other that comes again after STRAY_AGAIN_NS              then
+ *   the first segment of a connection with an expired cookie    at once
+ *   [resets] any other that is repeated after STRAY_AGAIN_NS    at the repetition
  *
- * Before, it may be a segment that has overtaken the first of its connection, or is sent again as a probe because the
- * first was lost (RFC 8985 section 7); such a probe comes after two round trips, and once. What is spent on all this is
- * limited for each processor: anybody can send such packets. */
+ * Before that, the segment may have overtaken the first one of its connection, or be a probe that is sent because the
+ * first one was lost (RFC 8985 section 7); such a probe comes after two round trips, and once. The work for strays is
+ * limited per processor, because anybody can send such packets. */
 #pragma once
 #include "front_cookie.h"
 
@@ -15,14 +15,14 @@
 #define STRAY_AGAIN_NS 3000000000ULL
 #define STRAY_FORGET_NS 60000000000ULL
 
-/* A processor looks at so many strays in a tenth of a second, and answers so many. */
+/* Limits per processor in a tenth of a second: strays that are examined, and strays that are answered. */
 #define LOOK_NS 100000000ULL
 #define LOOKS_MAX 1000
 #define ANSWERS_MAX 100
-/* Behind a bad cookie follow a search for a socket and more. A processor does that for so many packets in LOOK_NS. */
+/* A bad cookie leads to further work, such as a socket lookup. Limit of such packets per processor in LOOK_NS. */
 #define BAD_MAX 10000
 
-/* src/plane/tests/stray.rs has its layout too. */
+/* src/plane/tests/stray.rs has the same layout. */
 struct stray {
     __u64 since_ns;
     __u32 seq;
@@ -36,11 +36,11 @@ struct {
     __type(value, struct stray);
 } strays SEC(".maps");
 
-struct allowance {
+struct budget {
     __u64 since_ns;
     __u32 looks;
     __u32 answers;
-    __u32 bad; /* packets of no connection, their cookies bad */
+    __u32 bad; /* packets of no connection with a bad cookie */
     __u32 zero;
 };
 
@@ -48,11 +48,11 @@ struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, 1);
     __type(key, __u32);
-    __type(value, struct allowance);
-} allowances SEC(".maps");
+    __type(value, struct budget);
+} budgets SEC(".maps");
 
-/* 1 if the packet is the first of a connection whose cookie was made with a former key. */
-APART int cookie_expired(const struct packet *p, const struct timestamps *ts) {
+/* Returns 1 if the packet is the first of a connection whose cookie was made with an expired key. */
+GLOBAL_FUNC int cookie_expired(const struct packet *p, const struct timestamps *ts) {
     __u32 zero = 0;
     struct expired_keys *former = bpf_map_lookup_elem(&expired, &zero);
     if (!former || !p || !ts)
@@ -70,8 +70,8 @@ APART int cookie_expired(const struct packet *p, const struct timestamps *ts) {
     return 0;
 }
 
-/* 1 if this segment has come before, and long enough ago. */
-APART int stray_comes_again(const struct packet *p, const struct flow_key *key) {
+/* Returns 1 if this segment has come before, and long enough ago. */
+GLOBAL_FUNC int stray_is_repeated(const struct packet *p, const struct flow_key *key) {
     if (!p || !key)
         return 0;
     __u64 now = bpf_ktime_get_ns();
@@ -83,41 +83,41 @@ APART int stray_comes_again(const struct packet *p, const struct flow_key *key) 
     return 0;
 }
 
-/* What this processor may do in this tenth of a second. */
-IN struct allowance *allowance_now(void) {
+/* Remaining budget of this processor for the current tenth of a second. */
+INLINE struct budget *current_budget(void) {
     __u32 zero = 0;
-    struct allowance *allowed = bpf_map_lookup_elem(&allowances, &zero);
+    struct budget *budget = bpf_map_lookup_elem(&budgets, &zero);
     __u64 now = bpf_ktime_get_ns();
-    if (allowed && now - allowed->since_ns >= LOOK_NS) {
-        allowed->since_ns = now;
-        allowed->looks = 0;
-        allowed->answers = 0;
-        allowed->bad = 0;
+    if (budget && now - budget->since_ns >= LOOK_NS) {
+        budget->since_ns = now;
+        budget->looks = 0;
+        budget->answers = 0;
+        budget->bad = 0;
     }
-    return allowed;
+    return budget;
 }
 
-/* 1 if this processor has seen so many bad cookies that it drops another one at once. */
-IN int bad_cookies_abound(void) {
-    struct allowance *allowed = allowance_now();
-    return !allowed || allowed->bad++ >= BAD_MAX;
+/* Returns 1 if this processor has seen too many bad cookies and must drop another one at once. */
+INLINE int bad_cookie_budget_exhausted(void) {
+    struct budget *budget = current_budget();
+    return !budget || budget->bad++ >= BAD_MAX;
 }
 
-/* A packet of a listen address with cookies that belongs to nothing. */
-IN int stray(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, const struct flow_key *key,
+/* Handles a packet of no connection on a listen address with cookies. */
+INLINE int stray(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, const struct flow_key *key,
              const struct service *service) {
-    struct allowance *allowed = allowance_now();
-    if (!allowed || !(p->payload_bytes || p->flags & TCP_FIN) || (p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
+    struct budget *budget = current_budget();
+    if (!budget || !(p->payload_bytes || p->flags & TCP_FIN) || (p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
         return drop(xdp);
-    if (allowed->looks >= LOOKS_MAX || allowed->answers >= ANSWERS_MAX) {
+    if (budget->looks >= LOOKS_MAX || budget->answers >= ANSWERS_MAX) {
         count(COUNT_RESET_LIMITED);
         return drop(xdp);
     }
-    allowed->looks++;
+    budget->looks++;
     if (cookie_expired(p, ts))
         count(COUNT_EXPIRED);
-    else if (!(service->flags & SERVICE_RESETS) || !stray_comes_again(p, key))
+    else if (!(service->flags & SERVICE_RESETS) || !stray_is_repeated(p, key))
         return drop(xdp);
-    allowed->answers++;
-    return reset_answer(ctx, xdp, p);
+    budget->answers++;
+    return reply_reset(ctx, xdp, p);
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* TCP packets of handed-off connections that packet_parse() does not read: with IPv4 options, with IPv6 extension headers, or
- * in fragments. They are forwarded on the same layer 2 without being noted, and the node's stack reads them. A packet that
- * begins or ends a connection must be seen by the programs, and a tunnel's other end takes common packets only: such
- * packets are dropped and counted, and the client sends again what gets lost. Packets of no connection, and of those that
- * stay here, go to the stack. */
+/* Uncommon packets: TCP packets of handed-off connections that packet_parse() cannot read, because they have IPv4
+ * options, IPv6 extension headers, or are fragments. On the same layer 2 they are forwarded without being noted, and
+ * the node's stack reads them. A packet that opens or ends a connection must be seen by the programs, and the other end
+ * of a tunnel accepts only common packets: such packets are dropped and counted, and the client retransmits what is
+ * lost. Packets of no connection, and of connections that stay on this host, go to the stack. */
 #pragma once
 #include "front_forward.h"
 
 #define FRAGMENTS_MAX 1024
-#define FRAGMENT_NS 30000000000ULL /* RFC 791: how long a host keeps fragments */
+#define FRAGMENT_NS 30000000000ULL /* how long a host keeps fragments (RFC 791) */
 #define EXTENSIONS_MAX 4
 #define IP_MORE_OR_OFFSET 0x3fff
 #define IP_FRAGMENT_OFFSET 0x1fff
 
-/* A fragmented packet. */
+/* Key of a fragmented packet. */
 struct fragment_key {
     __u8 client[16];
     __u8 server[16];
@@ -22,7 +22,7 @@ struct fragment_key {
 
 struct fragment {
     __u64 since_ns;
-    __u32 node; /* where its fragments go; NO_NODE: its first fragment has not come yet */
+    __u32 node; /* destination of its fragments; NO_NODE: the first fragment has not come yet */
     __u32 zero;
 };
 
@@ -34,14 +34,14 @@ struct {
 } fragments SEC(".maps");
 
 struct uncommon {
-    __u32 l4;       /* where the TCP header or the fragment's data begin in the frame */
-    __u32 id;       /* of a fragmented packet */
-    __u8 fragment;  /* it is one of several */
-    __u8 first;     /* it has the TCP header */
+    __u32 l4;       /* offset of the TCP header or of the fragment's data in the frame */
+    __u32 id;       /* of the fragmented packet */
+    __u8 fragment;  /* 1 if it is a fragment */
+    __u8 first;     /* 1 if it has the TCP header */
     __u8 zero[2];
 };
 
-IN int uncommon_v4(const struct ethhdr *eth, void *end, struct packet *p, struct uncommon *u) {
+INLINE int uncommon_v4(const struct ethhdr *eth, void *end, struct packet *p, struct uncommon *u) {
     const struct iphdr *ip = (void *)(eth + 1);
     if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP || ip->ihl < 5 ||
         bpf_ntohs(ip->tot_len) < ip->ihl * 4)
@@ -57,7 +57,7 @@ IN int uncommon_v4(const struct ethhdr *eth, void *end, struct packet *p, struct
 }
 
 /* Follows the extension headers (RFC 8200 section 4) to the TCP header. */
-IN int uncommon_v6(void *ctx, int xdp, const struct ethhdr *eth, void *end, struct packet *p, struct uncommon *u) {
+INLINE int uncommon_v6(void *ctx, int xdp, const struct ethhdr *eth, void *end, struct packet *p, struct uncommon *u) {
     const struct ipv6hdr *ip = (void *)(eth + 1);
     if ((void *)(ip + 1) > end)
         return 0;
@@ -89,8 +89,8 @@ IN int uncommon_v6(void *ctx, int xdp, const struct ethhdr *eth, void *end, stru
     return next == IPPROTO_TCP;
 }
 
-/* 1 if the frame is such a packet. */
-IN int uncommon_read(void *ctx, int xdp, struct packet *p, struct uncommon *u) {
+/* Returns 1 if the frame is an uncommon TCP packet. */
+INLINE int uncommon_read(void *ctx, int xdp, struct packet *p, struct uncommon *u) {
     void *end = frame_end(ctx, xdp);
     struct ethhdr *eth = frame_start(ctx, xdp);
     if ((void *)(eth + 1) > end)
@@ -102,14 +102,14 @@ IN int uncommon_read(void *ctx, int xdp, struct packet *p, struct uncommon *u) {
     return frame_holds(ctx, xdp, l4_at(p) + p->payload_bytes);
 }
 
-IN void fragment_key_of(const struct packet *p, const struct uncommon *u, struct fragment_key *key) {
+INLINE void fragment_key_of(const struct packet *p, const struct uncommon *u, struct fragment_key *key) {
     __builtin_memcpy(key->client, p->client, 16);
     __builtin_memcpy(key->server, p->server, 16);
     key->id = u->id;
 }
 
-/* Where the further fragments of a packet go. One that came before it has gone to the stack. */
-IN void fragment_note(const struct packet *p, const struct uncommon *u, __u16 node) {
+/* Notes where the further fragments of a packet go. One that came before the first has gone to the stack. */
+INLINE void fragment_note(const struct packet *p, const struct uncommon *u, __u16 node) {
     struct fragment_key key;
     __u64 now = bpf_ktime_get_ns();
     struct fragment fresh = {.since_ns = now, .node = node};
@@ -120,8 +120,8 @@ IN void fragment_note(const struct packet *p, const struct uncommon *u, __u16 no
     bpf_map_update_elem(&fragments, &key, &fresh, BPF_ANY);
 }
 
-/* A fragment without the TCP header. */
-IN int on_later_fragment(void *ctx, int xdp, const struct packet *p, const struct uncommon *u) {
+/* Handles a fragment without the TCP header. */
+INLINE int handle_later_fragment(void *ctx, int xdp, const struct packet *p, const struct uncommon *u) {
     struct fragment_key key;
     fragment_key_of(p, u, &key);
     struct fragment *known = bpf_map_lookup_elem(&fragments, &key);
@@ -135,7 +135,7 @@ IN int on_later_fragment(void *ctx, int xdp, const struct packet *p, const struc
     return forward(ctx, xdp, p, known->node);
 }
 
-IN int uncommon_lost(int xdp) {
+INLINE int drop_uncommon(int xdp) {
     count(COUNT_UNCOMMON_LOST);
     return drop(xdp);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* On a TAP device of ours: whatever is written to it is received by the real interface instead. */
+/* Attached to a TAP device of ours: the real interface receives everything that is written to the device. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-/* The real interface; set before the program is loaded. */
+/* The real interface, set before loading. */
 const volatile __u32 target_ifindex = 0;
 
 SEC("tc")

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* A listener accepts a connection from the cookie in its first segment, and what is in the way is removed. */
+/* Lets a listener accept a connection from the cookie in its first segment, and removes an old socket on the same
+ * addresses. */
 #pragma once
-/* Bad cookies without timestamps that a node checks in a second; few come, as the front-end has checked them. */
+/* Bad cookies without timestamps that a node checks per second. Few arrive, because the switch has checked them
+ * already. */
 #define PLAIN_BAD_MAX 100
 #define PLAIN_KNOWN_BAD_MAX 100
 #include "node_maps.h"
@@ -15,11 +17,11 @@
 #define OPTION_TIMESTAMP_BYTES 10
 #define TCP_HEADER_BYTES_MAX 60
 #define KILLS_MAX 3
-/* No segment is on its way for longer. The clock of SYN-ACKs comes round in eight minutes at the earliest. */
+/* No segment is delayed for longer. The clock of SYN-ACKs wraps after eight minutes at the earliest. */
 #define OVERTAKEN_NS 60000000000ULL
 
-/* Reads the timestamp option (RFC 7323), wherever it stands. */
-APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct timestamps *out) {
+/* Reads the timestamp option (RFC 7323) at any position. */
+GLOBAL_FUNC int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct timestamps *out) {
     __u8 options[64] = {};
     if (!p || !out)
         return 0;
@@ -28,7 +30,8 @@ APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct 
     asm volatile("" : "+r"(bytes));
     if (bytes < OPTION_TIMESTAMP_BYTES || bytes > OPTION_BYTES_MAX || bpf_skb_load_bytes(skb, from, options, bytes))
         return 0;
-    /* Fixed places in turn, so that the verifier need not follow every chain of lengths. Padding behind the end is 0. */
+    /* Tests each offset in turn, so that the verifier need not follow all chains of lengths. Bytes after the end are
+     * 0. */
     __u32 next = 0;
 #pragma unroll
     for (__u32 at = 0; at <= OPTION_BYTES_MAX - OPTION_TIMESTAMP_BYTES; at++) {
@@ -50,8 +53,8 @@ APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct 
     return 0;
 }
 
-/* Whether the packet proves a cookie. The front-end has looked at its age, and a node cannot: keys grow old instead. */
-APART int cookie_proves(struct __sk_buff *skb, const struct packet *p, __u32 addresses) {
+/* Whether the packet carries a valid cookie. The switch has checked its age; a node cannot, but its keys expire. */
+GLOBAL_FUNC int proves_cookie(struct __sk_buff *skb, const struct packet *p, __u32 addresses) {
     struct timestamps ts = {};
     if (!p || (p->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
         return 0;
@@ -62,8 +65,8 @@ APART int cookie_proves(struct __sk_buff *skb, const struct packet *p, __u32 add
     return verdict == COOKIE_GOOD;
 }
 
-/* What the SYN offered, from the cookie. The kernel takes no segment size below 1220 bytes over IPv6: every link there
- * carries that much (RFC 8200, section 5). */
+/* Reads the SYN's options from the cookie. The kernel accepts no segment size below 1220 bytes over IPv6; every link
+ * there carries that much (RFC 8200 section 5). */
 static __always_inline void cookie_attributes(struct __sk_buff *skb, const struct packet *p,
                                               struct bpf_tcp_req_attrs *attributes) {
     __u32 cookie = p->ack - 1, zero = 0, wscale = cookie & 15;
@@ -82,62 +85,64 @@ static __always_inline void cookie_attributes(struct __sk_buff *skb, const struc
     attributes->tstamp_ok = 1;
     attributes->rcv_tsval = ts.value;
     attributes->rcv_tsecr = ts.echo;
-    /* The kernel goes on counting from the timestamp echoed: the tag put here stands in all that follow. */
+    /* The kernel counts on from the echoed timestamp, so this tag is in all later ones. */
     __u32 *top = bpf_map_lookup_elem(&tag, &zero);
     if (top && *top)
         attributes->rcv_tsecr = (ts.echo & 0xffffff) | *top << 24;
 }
 
-/* The timestamp of the SYN-ACK that a first segment echoes. 0: no timestamps, or none of a front-end. */
-static __always_inline __u32 echo_of(struct __sk_buff *skb, const struct packet *p) {
+/* Timestamp of the SYN-ACK that a first segment echoes. 0: no timestamps, or not a switch's. */
+static __always_inline __u32 syn_ack_echo(struct __sk_buff *skb, const struct packet *p) {
     struct timestamps ts = {};
     return timestamps_read(skb, p, &ts) && !(ts.echo >> ECHO_BITS) ? ts.echo : 0;
 }
 
-/* Whether a first segment is of an older connection than the one that is written down: it was long on its way. Its cookie is
- * good, and says nothing of its age; the SYN-ACK's time, which it echoes, does (RFC 7323 section 5 compares the client's
- * clock, which may begin anew with each connection). Without timestamps the last connection is known again by its
- * number. */
-static __always_inline int is_overtaken(struct __sk_buff *skb, const struct packet *p, const struct conn *conn) {
+/* Whether a first segment belongs to an older connection than `conn`, because it was delayed. Its cookie is valid and
+ * does not tell its age, but the time of the SYN-ACK that it echoes does. (RFC 7323 section 5 compares the client's
+ * clock, which may start anew with each connection.) Without timestamps, the previous connection is recognised by its
+ * sequence number. */
+static __always_inline int is_older_first_segment(struct __sk_buff *skb, const struct packet *p,
+                                                  const struct conn *conn) {
     if (!conn || !(conn->flags & (CONN_COOKIE | CONN_KILLING)) || conn->first_seq == p->seq)
         return 0;
-    if (conn->flags & CONN_FORMER && conn->former_seq == p->seq)
+    if (conn->flags & CONN_HAS_PREVIOUS && conn->previous_seq == p->seq)
         return 1;
     if (bpf_ktime_get_ns() - conn->opened_ns >= OVERTAKEN_NS)
         return 0;
-    __u32 echo = echo_of(skb, p);
+    __u32 echo = syn_ack_echo(skb, p);
     return echo && conn->echo && clock_difference(echo_clock(echo), echo_clock(conn->echo)) < 0;
 }
 
-/* Writes down that the connection is here now. A predecessor on the same addresses that nobody saw end has ended. */
-APART int conn_begin(struct __sk_buff *skb, const struct flow_key *key, const struct packet *p, __u32 flags) {
+/* Notes that a connection is open on this host. A previous one on the same addresses whose end was not seen is reported
+ * as closed. */
+GLOBAL_FUNC int conn_open(struct __sk_buff *skb, const struct flow_key *key, const struct packet *p, __u32 flags) {
     if (!key || !p)
         return 0;
     __u64 now = bpf_ktime_get_ns();
     struct conn fresh = {.flags = flags, .first_seq = p->seq, .opened_ns = now, .seen_ns = now};
-    fresh.echo = echo_of(skb, p);
+    fresh.echo = syn_ack_echo(skb, p);
     struct conn *old = bpf_map_lookup_elem(&conns, key);
     if (old) {
         int same = old->first_seq == p->seq && (old->flags & (CONN_COOKIE | CONN_KILLING));
         if (!same && !(old->flags & CONN_KILLING))
-            conn_end(key, old);
+            conn_close(key, old);
         if (same && (flags & CONN_KILLING))
             fresh.kills = old->kills + 1;
         if (same) {
-            fresh.flags |= old->flags & CONN_FORMER;
-            fresh.former_seq = old->former_seq;
+            fresh.flags |= old->flags & CONN_HAS_PREVIOUS;
+            fresh.previous_seq = old->previous_seq;
         } else if (old->flags & (CONN_COOKIE | CONN_KILLING)) {
-            fresh.flags |= CONN_FORMER;
-            fresh.former_seq = old->first_seq;
+            fresh.flags |= CONN_HAS_PREVIOUS;
+            fresh.previous_seq = old->first_seq;
         }
     }
     return bpf_map_update_elem(&conns, key, &fresh, BPF_ANY) == 0;
 }
 
-/* Removes the socket that still holds the addresses of a new connection: before the packet comes a copy of its header as
- * a RST with exactly the sequence number the old socket expects (RFC 5961, section 3.2), then the packet itself once
- * more. The copy has no options, lest an old timestamp saves the socket (PAWS). */
-APART int stale_kill(struct __sk_buff *skb, const struct packet *p, __u32 expected) {
+/* Removes the old socket on the addresses of a new connection. A copy of the packet's header goes ahead as a RST with
+ * exactly the sequence number that the old socket expects (RFC 5961 section 3.2); then the packet itself is received
+ * again. The copy has no options, because an old timestamp would save the socket (PAWS). */
+GLOBAL_FUNC int kill_stale_socket(struct __sk_buff *skb, const struct packet *p, __u32 expected) {
     __u32 was[TCP_HEADER_BYTES_MAX / 4] = {}, rst[TCP_HEADER_BYTES_MAX / 4];
     if (!p)
         return VERDICT_DROP;
@@ -164,11 +169,11 @@ APART int stale_kill(struct __sk_buff *skb, const struct packet *p, __u32 expect
     return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* Whether a packet that proves a cookie begins another connection than the one that has this socket. Known exactly while
- * the connection is written down; else as RFC 6191 tells a new connection from an old one. */
-static __always_inline int begins_another(struct __sk_buff *skb, const struct packet *p, const struct conn *conn,
+/* Whether a packet with a valid cookie begins another connection than that of the socket. Known exactly while the
+ * connection is in the table; else decided as in RFC 6191. */
+static __always_inline int begins_new_connection(struct __sk_buff *skb, const struct packet *p, const struct conn *conn,
                                           __u32 expected, int newer_timestamp) {
-    if (is_overtaken(skb, p, conn))
+    if (is_older_first_segment(skb, p, conn))
         return 0;
     if (conn && conn->flags & CONN_KILLING)
         return conn->first_seq != p->seq || conn->kills < KILLS_MAX;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What of the kernel's own types the node's program reads. Offsets are found when the program is loaded (CO-RE), so one
- * object serves every kernel. Names: include/net/sock.h, include/net/inet_timewait_sock.h, include/linux/tcp.h. */
+/* Kernel types that the node program reads. Offsets are resolved when the program is loaded (CO-RE), so that one object
+ * works on all kernels. Sources: include/net/sock.h, include/net/inet_timewait_sock.h, include/linux/tcp.h. */
 #pragma once
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -12,7 +12,7 @@ struct sock_common {
     __u32 skc_tw_snd_nxt;
 };
 
-/* Whole, as a mere declaration is another type to the loader. */
+/* Defined, because the loader treats a mere declaration as a different type. */
 struct sock {
     struct sock_common __sk_common;
 };
@@ -33,7 +33,7 @@ struct tcp_sock {
 
 #pragma clang attribute pop
 
-/* What an accepted connection is made from (include/net/tcp.h, kernel 6.9). */
+/* Attributes of an accepted connection (include/net/tcp.h, kernel 6.9). */
 struct bpf_tcp_req_attrs {
     __u32 rcv_tsval;
     __u32 rcv_tsecr;
@@ -48,20 +48,21 @@ struct bpf_tcp_req_attrs {
     __u8 reserved[3];
 };
 
-/* Makes the listener `sk` accept the connection of this packet. Weak: on a kernel without it the program loads all the
- * same, and accepts nothing. */
+/* Makes the listener `sk` accept the connection of this packet. Weak: without it the program still loads, but accepts
+ * nothing. */
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
                                    int attrs__sz) __ksym __weak;
 
-/* States of a socket, include/net/tcp_states.h. */
+/* Socket states, include/net/tcp_states.h. */
 enum { STATE_ESTABLISHED = 1, STATE_FIN_WAIT1 = 4, STATE_FIN_WAIT2 = 5, STATE_TIME_WAIT = 6, STATE_CLOSE_WAIT = 8,
        STATE_LISTEN = 10, STATE_NEW_SYN_RECV = 12 };
 
-/* Verdicts. `next` lets other programs on the interface see the packet too; the last one leaves it to the stack. */
+/* Verdicts. With VERDICT_NEXT, the interface's other programs see the packet too; the last one leaves it to the
+ * stack. */
 #define VERDICT_NEXT (-1)
 #define VERDICT_DROP 2
 
-/* Of bpf_skb_adjust_room, kernel 6.3: which header comes to be the outer one. */
+/* Flags of bpf_skb_adjust_room, kernel 6.3: kind of the header that becomes the outer one. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
 

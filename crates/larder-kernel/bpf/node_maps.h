@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The tables of the node's program, and how it tells. The sizes of `conns` and
- * `events` are set anew when it is loaded. */
+/* The node program's maps, and its events. The sizes of `conns` and `events` are set before loading. */
 #pragma once
 #include "abi.h"
 #include "counters.h"
@@ -23,7 +22,7 @@ struct {
     __type(value, struct keys);
 } keys SEC(".maps");
 
-/* The tag in this node's timestamps; 0 = none. */
+/* Tag in this node's timestamps; 0: none. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
@@ -52,7 +51,7 @@ struct {
     __type(value, struct conn);
 } conns SEC(".maps");
 
-/* When the first packet came for a connection that is not known. Apart from `conns`, as anybody can fill it. */
+/* Time of the first packet of an unknown connection. Separate from `conns`, because anybody can fill it. */
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, STRAYS_MAX);
@@ -65,19 +64,20 @@ struct {
     __uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
-static __always_inline struct service *service_of(const __u8 address[16], __be16 port_be) {
+static __always_inline struct service *find_service(const __u8 address[16], __be16 port_be) {
     struct service_key key = {.port_be = port_be};
     __builtin_memcpy(key.address, address, 16);
     return bpf_map_lookup_elem(&services, &key);
 }
 
-/* Ends can wait: user space looks every few milliseconds, and is woken when some have gathered. */
+/* Closed connections are not urgent: user space polls every few milliseconds, and is woken when this many have
+ * gathered. */
 #define WAKE_AT_BYTES (128 * (sizeof(struct event) + BPF_RINGBUF_HDR_SZ))
-/* From here on every one wakes: the ring fills. */
+/* Above this fill level every event wakes user space, because the ring is about to overflow. */
 #define WAKE_ALWAYS_BYTES 65536
 
-/* Tells that a connection has ended, once. */
-static __always_inline void conn_end(const struct flow_key *key, struct conn *conn) {
+/* Reports once that a connection has closed. */
+static __always_inline void conn_close(const struct flow_key *key, struct conn *conn) {
     if (__sync_fetch_and_or(&conn->flags, CONN_ENDED) & CONN_ENDED)
         return;
     count(COUNT_CLOSED);
@@ -92,20 +92,21 @@ static __always_inline void conn_end(const struct flow_key *key, struct conn *co
     event->flow = *key;
     event->at_ns = bpf_ktime_get_ns();
     event->target = conn->flags & CONN_COOKIE ? conn->first_seq : 0;
-    __u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA); /* this one included */
+    __u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA); /* with this event */
     int gathered = waiting >= WAKE_AT_BYTES && waiting < WAKE_AT_BYTES + sizeof(*event) + BPF_RINGBUF_HDR_SZ;
     __u64 wake = gathered || waiting > WAKE_ALWAYS_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
     bpf_ringbuf_submit(event, wake);
 }
 
-/* One side has ended. */
+/* Notes that one side has sent a FIN. */
 static __always_inline void conn_fin(const struct flow_key *key, struct conn *conn, __u32 side) {
     __u32 flags = __sync_fetch_and_or(&conn->flags, side) | side;
     if ((flags & CONN_CLIENT_FIN) && (flags & CONN_NODE_FIN))
-        conn_end(key, conn);
+        conn_close(key, conn);
 }
 
-/* Copies a packet into a record of the next larger size, so that small ones, which are most, leave room for many. */
+/* Copies a packet into a record of the next larger size class, so that small packets, which are the majority, leave
+ * room for many. */
 #define STASH_CLASS(limit)                                                                                             \
     if (bytes <= (limit)) {                                                                                            \
         struct {                                                                                                       \
@@ -125,13 +126,13 @@ static __always_inline void conn_fin(const struct flow_key *key, struct conn *co
         return VERDICT_DROP;                                                                                           \
     }
 
-/* Keeps a packet in user space. The client sends it again if there is no room. */
-APART int stash(struct __sk_buff *skb, const struct flow_key *key, __u32 is_frozen) {
+/* Hands a packet to user space. If there is no room, the client retransmits it. */
+GLOBAL_FUNC int stash(struct __sk_buff *skb, const struct flow_key *key, __u32 is_frozen) {
     if (!key)
         return VERDICT_DROP;
     __u64 bytes = skb->len;
     struct event event = {.kind = EVENT_STASH, .flow = *key, .first = is_frozen, .at_ns = bpf_ktime_get_ns()};
-    /* Hides the value from the compiler, which would otherwise drop the checks that the verifier wants to see. */
+    /* Hides the value from the compiler, which would drop the checks that the verifier needs. */
     asm volatile("" : "+r"(bytes));
     STASH_CLASS(128)
     STASH_CLASS(512)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Takes the outer headers off packets that a front-end in another network has sent here: IP in IP (RFC 2003, RFC 2473),
- * generic UDP encapsulation (draft-ietf-intarea-gue-09, variants 0 and 1) and VXLAN (RFC 7348). The kernel's own tunnel
- * devices are not needed. Outer headers with options, extensions or fragments are none of ours. */
+/* Removes the outer headers of packets that a switch in another network has sent: IP in IP (RFC 2003, RFC 2473),
+ * generic UDP encapsulation (draft-ietf-intarea-gue-09, variants 0 and 1) and VXLAN (RFC 7348). The kernel's tunnel
+ * devices are not needed. Outer headers with options, extensions or fragments are left to the stack. */
 #pragma once
 #include "node_maps.h"
 #include "packet.h"
 #include <linux/udp.h>
 
-enum opened { OPENED_NOTHING, OPENED_TUNNEL, OPENED_BAD };
+enum decap_result { DECAP_NONE, DECAP_DONE, DECAP_BAD };
 
-/* Finds the tunnel of an outer header; *at comes to be behind it. */
+/* Finds the tunnel of an outer header. Sets *at to the offset after it. */
 static __always_inline struct tunnel *tunnel_find(struct __sk_buff *skb, struct tunnel_key *key, __u32 *at) {
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
     struct ethhdr *eth = data;
@@ -52,15 +52,16 @@ static __always_inline struct tunnel *tunnel_find(struct __sk_buff *skb, struct 
     return bpf_map_lookup_elem(&tunnels, key);
 }
 
-/* The protocol of the inner packet, host order, 0 if it is not IP; *at comes to be where it begins. */
-static __always_inline __u16 tunnel_inner(struct __sk_buff *skb, const struct tunnel *tunnel, __u8 protocol, __u32 *at) {
+/* Returns the protocol of the inner packet in host order, or 0 if it is not IP. Sets *at to its offset. */
+static __always_inline __u16 tunnel_inner(struct __sk_buff *skb, const struct tunnel *tunnel, __u8 protocol,
+                                            __u32 *at) {
     __u8 head[8];
     if (tunnel->kind == LINK_IPIP)
         return protocol == IPPROTO_IPIP ? ETH_P_IP : protocol == IPPROTO_IPV6 ? ETH_P_IPV6 : 0;
     if (protocol != IPPROTO_UDP || bpf_skb_load_bytes(skb, *at, head, 8))
         return 0;
     if (tunnel->kind == LINK_GUE) {
-        if (head[0] >> 6 == 1) /* variant 1: the packet itself, told by its version */
+        if (head[0] >> 6 == 1) /* variant 1: the inner packet, whose version tells its protocol */
             return head[0] >> 4 == 4 ? ETH_P_IP : head[0] >> 4 == 6 ? ETH_P_IPV6 : 0;
         if (head[0] & 0xe0) /* another variant, or a control message */
             return 0;
@@ -78,8 +79,8 @@ static __always_inline __u16 tunnel_inner(struct __sk_buff *skb, const struct tu
     return inner == bpf_htons(ETH_P_IP) ? ETH_P_IP : inner == bpf_htons(ETH_P_IPV6) ? ETH_P_IPV6 : 0;
 }
 
-/* Whether an unwrapped packet is a router's word that a packet from one of our services was too big (RFC 1191, RFC 8201):
- * without it a connection over a path with a smaller MTU would stall. The stack checks whether it is true. */
+/* Whether an inner packet is a router's message that a packet of one of our services was too big (RFC 1191, RFC 8201).
+ * Without it, a connection over a path with a smaller MTU would stall. The stack verifies it. */
 static __noinline int is_too_big_of_service(struct __sk_buff *skb) {
     __u8 address[16];
     __be16 port_be;
@@ -100,25 +101,25 @@ static __noinline int is_too_big_of_service(struct __sk_buff *skb) {
             bpf_skb_load_bytes(skb, quoted_at + sizeof(struct ipv6hdr), &port_be, 2))
             return 0;
     }
-    return service_of(address, port_be) != 0;
+    return find_service(address, port_be) != 0;
 }
 
-/* Leaves the outer Ethernet header in front of the inner packet: its destination is this host. */
-APART int tunnel_open(struct __sk_buff *skb) {
+/* Removes the outer headers, but keeps the outer Ethernet header, whose destination is this host. */
+GLOBAL_FUNC int tunnel_decap(struct __sk_buff *skb) {
     struct tunnel_key key = {};
     __u32 at = 0;
     struct tunnel *tunnel = tunnel_find(skb, &key, &at);
     if (!tunnel)
-        return OPENED_NOTHING;
+        return DECAP_NONE;
     __u16 inner = tunnel_inner(skb, tunnel, key.protocol, &at);
     if (!inner)
-        return OPENED_BAD;
+        return DECAP_BAD;
     __s32 outer_bytes = at - sizeof(struct ethhdr);
     if (bpf_skb_adjust_room(skb, -outer_bytes, BPF_ADJ_ROOM_MAC, inner == ETH_P_IP ? DECAP_L3_IPV4 : DECAP_L3_IPV6))
-        return OPENED_BAD;
+        return DECAP_BAD;
     __be16 inner_be = bpf_htons(inner);
     if (bpf_skb_store_bytes(skb, 12, &inner_be, 2, 0))
-        return OPENED_BAD;
+        return DECAP_BAD;
     count(COUNT_DECAPSULATED);
-    return OPENED_TUNNEL;
+    return DECAP_DONE;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Reading a TCP packet over IPv4 (no options, no fragments) or IPv6 (no extension headers) from an Ethernet frame. What
- * is anything else is none of our business: the stack gets it. */
+/* Parses a TCP packet over IPv4 (no options, no fragments) or IPv6 (no extension headers) in an Ethernet frame. All
+ * other packets are left to the stack. */
 #pragma once
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -11,9 +11,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* A function that the verifier looks at once and by itself, rather than with each call: its arguments may be anything of
- * their types, so pointers are checked. Keeps the time to load the programs at a fraction. */
-#define APART __attribute__((noinline))
+/* A BPF global function: the verifier checks it once and separately, not with each call. Its arguments can have any
+ * value of their type, so it checks its pointers. This shortens the loading of the programs considerably. */
+#define GLOBAL_FUNC __attribute__((noinline))
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -24,7 +24,7 @@
 #define L4_AT_V4 (sizeof(struct ethhdr) + sizeof(struct iphdr))
 #define L4_AT_V6 (sizeof(struct ethhdr) + sizeof(struct ipv6hdr))
 
-enum parsed { PARSED_TCP, PARSED_OTHER, PARSED_BAD };
+enum parse_result { PARSED_TCP, PARSED_OTHER, PARSED_BAD };
 
 struct packet {
     __u8 client[16]; /* source, IPv4 mapped */
@@ -46,12 +46,12 @@ static __always_inline void map_v4(__u8 out[16], __be32 address) {
     __builtin_memcpy(out + 12, &address, 4);
 }
 
-/* Where the TCP header begins in the frame. */
+/* Offset of the TCP header in the frame. */
 static __always_inline __u32 l4_at(const struct packet *p) {
     return p->ipv6 ? L4_AT_V6 : L4_AT_V4;
 }
 
-static __always_inline enum parsed packet_parse(void *data, void *end, struct packet *p) {
+static __always_inline enum parse_result packet_parse(void *data, void *end, struct packet *p) {
     struct ethhdr *eth = data;
     if ((void *)(eth + 1) > end)
         return PARSED_OTHER;
@@ -95,7 +95,7 @@ static __always_inline enum parsed packet_parse(void *data, void *end, struct pa
     return PARSED_TCP;
 }
 
-/* The complement of a one's complement sum. */
+/* Folds a sum to 16 bits and returns its complement. */
 static __always_inline __u16 csum_fold(__u64 sum) {
     sum = (sum & 0xffffffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Cookies of the kernel's own (net/ipv4/syncookies.c, net/ipv6/syncookies.c): where this host's stack answers SYNs, it makes
- * them when more come than it has room for. */
+/* SYN cookies of the kernel itself (net/ipv4/syncookies.c, net/ipv6/syncookies.c). The stack uses them if it answers
+ * SYNs and its backlog is full. */
 #pragma once
 #include "packet.h"
 
-/* The headers as bpf_tcp_check_syncookie() reads them: addresses, ports, numbers and flags. */
+/* Headers as bpf_tcp_check_syncookie() reads them: addresses, ports, numbers and flags. */
 struct headers {
     union {
         struct iphdr v4;
@@ -13,8 +13,8 @@ struct headers {
     struct tcphdr tcp;
 };
 
-/* 1 if the packet acknowledges a SYN-ACK of the stack's own that carried a cookie, of which it keeps no socket. The kernel
- * looks only where it has made cookies of late. */
+/* Returns 1 if the packet acknowledges a SYN cookie of the stack, for which it keeps no socket. The kernel checks this
+ * only if it has sent SYN cookies recently. */
 static __always_inline int stack_cookie(struct bpf_sock *listener, const struct packet *p) {
     struct headers h = {};
     if (p->ipv6) {

@@ -1,34 +1,34 @@
-//! What the programs in the kernel and this library agree on: the mirror of `bpf/abi.h`, field by field.
+//! ABI between the kernel programs and this library: the mirror of `bpf/abi.h`, field by field.
 //!
-//! Numbers are in host order unless a name ends in `_be`; times are nanoseconds of `CLOCK_MONOTONIC`. The tests compile
-//! nothing: they hold every size and offset against the numbers of the C structs, which `bpf/abi.h` asserts too.
+//! Numbers are in host order unless a name ends in `_be`. Times are nanoseconds of `CLOCK_MONOTONIC`. The tests compare
+//! all sizes and offsets with the numbers that `bpf/abi.h` asserts of the C structs.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Listen addresses at most.
+/// Maximum number of listen addresses.
 pub const SERVICES_MAX: u16 = 64;
-/// Node slots; their numbers are those of the dispatcher.
+/// Number of node slots. Slots are numbered as in the dispatcher.
 pub const NODES_MAX: u16 = 1024;
-/// Stands for no node.
+/// Slot number that stands for no node.
 pub const NO_NODE: u16 = u16::MAX;
-/// Room for an outer header.
+/// Room for an outer header. Bytes.
 pub const ENCAP_BYTES_MAX: usize = 72;
-/// The most of one packet that goes to user space, Ethernet header included.
+/// Maximum length of a punted packet with its Ethernet header. Bytes.
 pub const PUNT_BYTES_MAX: usize = 2048;
-/// The most of a head that the fast path reads: request line and Host line together.
+/// Maximum length of the request line and the Host line that the fast path reads. Bytes.
 pub const HEAD_HASH_BYTES_MAX: usize = 512;
-/// Keys of cookies that are remembered when they are believed no more.
+/// Number of expired cookie keys that are remembered.
 pub const EXPIRED_KEYS: usize = 8;
 
 /// Values of [`Flow::state`].
 pub mod flow_state {
-    /// To user space, until it is decided.
+    /// Packets go to user space until the dispatcher has decided.
     pub const HOLD: u8 = 1;
-    /// To its node.
+    /// Packets go to the connection's node.
     pub const NODE: u8 = 2;
-    /// To this host's own stack.
+    /// Packets go to this host's stack.
     pub const LOCAL: u8 = 3;
-    /// Its node is dead: every packet is answered with a reset.
+    /// The node is dead, and every packet is answered with a reset.
     pub const RESET: u8 = 4;
 }
 
@@ -38,19 +38,21 @@ pub mod flow_flag {
     pub const CLIENT_FIN: u8 = 1;
     /// The client has sent a RST.
     pub const CLIENT_RST: u8 = 2;
-    /// A SYN has come on these addresses since.
+    /// A new SYN has come on these addresses.
     pub const SYN_SEEN: u8 = 4;
     /// Opened by the fast path.
     pub const FAST: u8 = 8;
-    /// Its end has been told.
-    pub const TOLD: u8 = 16;
-    /// This host's stack has answered such a SYN.
-    pub const ANSWERED: u8 = 32;
-    /// The next packet with payload, or one that goes on after the end, clears it and is told.
+    /// User space has been told that the client has ended.
+    pub const END_REPORTED: u8 = 16;
+    /// This host's stack has answered a new SYN on these addresses.
+    pub const STACK_SYN_ACK: u8 = 32;
+    /// The connection counts as idle. The next packet with payload, or one that shows activity after the end, clears
+    /// the flag and is reported.
     pub const IDLE: u8 = 64;
-    /// The client has acknowledged something of the reply.
+    /// The client has acknowledged a part of the reply.
     pub const ACKED: u8 = 128;
-    /// In [`Flow::flags_rest`]: entered from a node's list, and no packet has come since for which this host's stack has no socket.
+    /// In [`Flow::flags_rest`]: the entry comes from a node's listing, and no packet without a socket on this host has
+    /// come since.
     ///
     /// [`Flow::flags_rest`]: super::Flow::flags_rest
     pub const LISTED: [u8; 3] = [2, 0, 0];
@@ -62,27 +64,27 @@ pub mod service_flag {
     pub const COOKIE: u16 = 1;
     /// Known targets are forwarded without asking user space.
     pub const FAST: u16 = 2;
-    /// Packets of unknown connections go where their timestamp's tag says.
+    /// Packets of unknown connections go to the node whose tag their timestamp echoes.
     pub const TAGS: u16 = 4;
-    /// Packets that belong to nothing are dropped rather than passed to the stack.
+    /// Packets of no connection are dropped rather than passed to the stack.
     pub const GRACE: u16 = 8;
-    /// No new connections.
+    /// No new connections are accepted.
     pub const CLOSED: u16 = 16;
-    /// On a node: packets without a socket are kept for the socket that is to come.
+    /// On a node: packets without a socket are kept until a connection is restored.
     pub const STASH: u16 = 32;
-    /// On a node: SYNs go to the stack, as this host is the front-end itself.
+    /// On a node: SYNs go to the stack, because this host is the switch itself.
     pub const SYNS: u16 = 64;
-    /// With [`GRACE`]: data that belong to nothing, and come again and again, are answered with a reset.
+    /// With [`GRACE`]: repeated data of no connection are answered with a reset.
     pub const RESETS: u16 = 128;
-    /// For tests: a SYN on the addresses of a known connection begins no other.
+    /// For tests: a SYN on the addresses of a known connection does not replace it.
     pub const NO_REUSE: u16 = 256;
 }
 
 /// Values of [`NodeLink::kind`].
 pub mod link_kind {
-    /// No way to the node.
+    /// There is no link to the node.
     pub const NONE: u8 = 0;
-    /// Same layer 2: the destination address is rewritten.
+    /// Same layer 2: the destination MAC address is rewritten.
     pub const L2: u8 = 1;
     /// IP in IP.
     pub const IPIP: u8 = 2;
@@ -94,23 +96,23 @@ pub mod link_kind {
 
 /// Values of [`Event::kind`].
 pub mod event_kind {
-    /// A packet of a held connection follows.
+    /// A packet of a held connection. The packet follows.
     pub const PUNT: u8 = 1;
     /// The fast path has opened a connection.
     pub const OPENED: u8 = 2;
-    /// The client has ended its side, or all.
+    /// The client has sent a FIN or a RST.
     pub const ENDED: u8 = 3;
-    /// A packet for a connection that is not on the node yet, or frozen, follows.
+    /// A packet of a connection that has no socket on the node yet, or is frozen. The packet follows.
     pub const STASH: u8 = 4;
-    /// A connection has ended on the node.
+    /// A connection has closed on the node.
     pub const CLOSED: u8 = 5;
-    /// A connection marked idle has a request again, or goes on after its end.
-    pub const WOKE: u8 = 6;
-    /// A copy of a later packet with payload of a handed-off connection follows.
-    pub const LATER: u8 = 7;
+    /// A connection marked idle has sent payload, or shows activity after its end.
+    pub const RESUMED: u8 = 6;
+    /// A copy of a later packet with payload of a handed-off connection. The packet follows.
+    pub const SAMPLE: u8 = 7;
 }
 
-/// A connection's addresses, as `struct flow_key`.
+/// Key of a connection, as `struct flow_key`.
 #[derive(
     Clone,
     Copy,
@@ -136,7 +138,7 @@ pub struct RawFlowKey {
     pub service: u16,
 }
 
-// The programs are built for little-endian machines: there the low byte of a word is its first.
+// The programs are built for little-endian machines, where the low byte of a word comes first.
 const _: () = assert!(cfg!(target_endian = "little"), "the programs are little-endian");
 
 /// A connection, as `struct flow`.
@@ -151,19 +153,20 @@ pub struct Flow {
     pub node: u16,
     /// See [`flow_flag`].
     pub flags: u8,
-    /// Bits that only the kernel uses. There `flags` is a word of 32 bits, for atomic instructions, of which this is the rest.
+    /// Flags that only the kernel uses. In C, `flags` is a word of 32 bits, for atomic instructions, and this is its
+    /// rest.
     pub flags_rest: [u8; 3],
-    /// Timestamp of the SYN-ACK that the client's first packet answers; 0: not known.
+    /// Timestamp of the SYN-ACK that the client's first packet answers; 0 if unknown.
     pub first_echo: u32,
     /// Sequence number of the client's first byte.
     pub first_seq: u32,
-    /// Behind the last byte or FIN seen from the client.
+    /// Sequence number after the client's last byte or FIN.
     pub last_seq: u32,
-    /// The last acknowledgement seen from the client.
+    /// The client's last acknowledgement.
     pub last_ack: u32,
-    /// Sequence number of the SYN that came meanwhile.
+    /// Sequence number of the new SYN on these addresses.
     pub syn_seq: u32,
-    /// Packets handed to user space while held.
+    /// Packets punted to user space while held.
     pub held: u32,
     /// Packets forwarded.
     pub packets: u32,
@@ -171,21 +174,22 @@ pub struct Flow {
     pub requests: u32,
     /// The reply's first sequence number.
     pub first_ack: u32,
-    /// `last_ack` when the latest packet with payload came: while they are equal nothing of its reply was seen.
-    pub asked_ack: u32,
-    /// When the last packet came.
+    /// `last_ack` at the latest packet with payload. While the two are equal, the client has acknowledged nothing of
+    /// the reply to it.
+    pub request_ack: u32,
+    /// Time of the last packet.
     pub seen_ns: u64,
-    /// When the connection was opened.
+    /// Time at which the connection was opened.
     pub opened_ns: u64,
-    /// What a client acknowledges that has the SYN-ACK of this host's stack.
-    pub answer_seq: u32,
-    /// What that SYN-ACK acknowledges.
-    pub answer_ack: u32,
-    /// Behind what the client had sent when this host's socket was frozen; 0: there was none.
+    /// Acknowledgement that a client sends after the SYN-ACK of this host's stack.
+    pub stack_seq: u32,
+    /// Acknowledgement in that SYN-ACK.
+    pub stack_ack: u32,
+    /// Sequence number after the client's bytes when this host's socket was frozen; 0 if it never was.
     pub frozen_seq: u32,
-    /// Not 0: the client's host has reset just that, as it has no such connection any more.
+    /// Not 0 if the client's host has reset exactly `frozen_seq`, because it no longer has the connection.
     pub denied: u32,
-    /// Behind what the client has sent in order; 0: not known.
+    /// Sequence number after the bytes received in order; 0 if unknown.
     pub next_seq: u32,
     /// Always 0.
     pub zero2: u32,
@@ -203,7 +207,7 @@ pub struct ServiceKey {
     pub zero: u16,
 }
 
-/// What is done on a listen address, as `struct service`.
+/// Settings of a listen address, as `struct service`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Service {
@@ -211,13 +215,13 @@ pub struct Service {
     pub id: u16,
     /// See [`service_flag`].
     pub flags: u16,
-    /// Offered to clients. Bytes.
+    /// Maximum segment size offered to clients. Bytes.
     pub mss: u16,
     /// Always 0.
     pub zero: u16,
 }
 
-/// How a node is reached, as `struct node_link`.
+/// The link to a node, as `struct node_link`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NodeLink {
@@ -227,49 +231,49 @@ pub struct NodeLink {
     pub tag: u8,
     /// Length of `header`. Bytes.
     pub header_bytes: u16,
-    /// The interface by which packets leave.
+    /// The outgoing interface.
     pub ifindex: u32,
-    /// The next hop's address.
+    /// MAC address of the next hop.
     pub mac: [u8; 6],
-    /// The leaving interface's address.
+    /// MAC address of the outgoing interface.
     pub source_mac: [u8; 6],
     /// 1 if the outer header is IPv6.
     pub outer_ipv6: u8,
     /// Always 0.
     pub zero: [u8; 3],
-    /// Everything before the inner packet, with lengths, checksum and source port 0.
+    /// Template of the outer headers, with lengths, checksum and source port 0.
     pub header: [u8; ENCAP_BYTES_MAX],
 }
 
-/// How many connections a node has, as `struct gate`: `base + (opened - seen)`.
+/// Limit of a node's connections for the fast path, as `struct gate`. Active connections are `base + (opened - seen)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Gate {
-    /// Connections the fast path has opened. Written by the kernel only.
+    /// Connections that the fast path has ever opened. Written only by the kernel.
     pub opened: u64,
-    /// Of those, how many are counted into `base`.
+    /// Number of them that `base` includes.
     pub seen: u32,
-    /// Connections the dispatcher knows of.
+    /// Connections that the dispatcher knows of.
     pub base: u32,
-    /// The fast path opens none from here on.
+    /// The fast path opens a connection only while fewer than this are active.
     pub limit: u32,
-    /// 0: the fast path opens none.
+    /// 0 if the fast path opens no connections.
     pub usable: u32,
 }
 
-/// A decision the fast path may use again, as `struct target`.
+/// A decision that the fast path may use again, as `struct target`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Target {
-    /// Until when.
+    /// Time at which it expires.
     pub expires_ns: u64,
     /// The dispatcher's target id.
     pub id: u64,
     /// The node's slot.
     pub node: u16,
-    /// The route.
+    /// The route's number.
     pub route: u16,
-    /// The listen address.
+    /// Number of the listen address.
     pub service: u16,
     /// The service class.
     pub class: u8,
@@ -281,25 +285,25 @@ pub struct Target {
 #[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Keys {
-    /// Two keys for cookies.
+    /// The two cookie keys.
     pub k: [[u64; 2]; 2],
-    /// The key of the head's hash.
+    /// Key of the head's hash.
     pub hash: [u64; 2],
-    /// Which of `k` makes cookies.
+    /// Index in `k` of the key for new cookies.
     pub current: u32,
     /// Always 0.
     pub zero: u32,
 }
 
-/// Former keys of cookies, as `struct expired_keys`. All zero: none.
+/// Expired cookie keys, as `struct expired_keys`. All zero: none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ExpiredKeys {
-    /// A cookie made with one of them is ours and too old.
+    /// Keys whose cookies are ours but too old.
     pub k: [[u64; 2]; EXPIRED_KEYS],
 }
 
-/// What the kernel tells, as `struct event`.
+/// An event of the programs, as `struct event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Event {
@@ -313,22 +317,22 @@ pub struct Event {
     pub packet_bytes: u32,
     /// The connection.
     pub flow: RawFlowKey,
-    /// The route of a target.
+    /// The target's route.
     pub route: u16,
-    /// The service class of a target.
+    /// The target's service class.
     pub class: u8,
-    /// 1 if this packet opened the flow.
+    /// Punt: 1 if this packet opened the flow. Stash: 1 if the connection is frozen.
     pub first: u8,
-    /// When.
+    /// Time of the event.
     pub at_ns: u64,
-    /// A target's id, the hash of a head, or the sequence number of a closed connection's first byte.
+    /// A target's id, the hash of a head, or the first sequence number of a closed connection; see `bpf/abi.h`.
     pub target: u64,
 }
 
-/// Number of counters the programs keep room for.
+/// Number of counters that the programs have room for.
 pub const COUNTERS_MAX: usize = 64;
 
-/// How many of them a front-end's programs use.
+/// Number of counters that the switch's programs use.
 pub const FRONT_COUNTERS: usize = 30;
 
 /// Names of the counters, in the order of `enum counter`.
@@ -377,9 +381,9 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// The numbers stand in `bpf/abi.h` as assertions on the C structs.
+    /// `bpf/abi.h` asserts the same numbers of the C structs.
     #[test]
-    fn structs_are_laid_out_as_in_the_kernel() {
+    fn structs_match_the_c_layout() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
         assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (88, 4, 48));
         assert_eq!(size_of::<ServiceKey>(), 20);

@@ -1,6 +1,6 @@
-//! Where programs and tables stay while no process holds them: directories in a BPF file system, one for each instance of a
-//! plane or guard, `<root>/<family>/<name>`. The root is `/sys/fs/bpf`; on a host that has none mounted there, one of our own
-//! is, at `/run/larder/bpf` (`CAP_SYS_ADMIN`).
+//! Directories in a BPF file system, where programs and maps stay while no process has them open. Each instance of a
+//! plane or guard has one: `<root>/<family>/<name>`. The root is `/sys/fs/bpf`. If no BPF file system is mounted there,
+//! a private one is mounted at `/run/larder/bpf` (`CAP_SYS_ADMIN`).
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, statfs};
 use rustix::mount::{MountFlags, mount};
@@ -12,9 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SYSTEM: &str = "/sys/fs/bpf";
-const OURS: &str = "/run/larder/bpf";
-/// Longest wait for a child that holds a lock without knowing.
-const CHILD_PATIENCE: Duration = Duration::from_millis(200);
+const OWN: &str = "/run/larder/bpf";
+/// Maximum wait for a child process that holds an inherited lock.
+const FORK_RETRY_TIMEOUT: Duration = Duration::from_millis(200);
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const MAGIC: u32 = 0xcafe_4a11;
 
@@ -22,63 +22,65 @@ fn is_bpffs(path: &str) -> bool {
     statfs(path).is_ok_and(|found| found.f_type as u32 == MAGIC)
 }
 
-/// Whether the host has one mounted where all look for it.
-pub(crate) fn is_at_its_place() -> bool {
+/// Whether a BPF file system is mounted at the standard place.
+pub(crate) fn is_at_the_standard_path() -> bool {
     is_bpffs(SYSTEM)
 }
 
-/// Where it is mounted, by us if need be.
+/// Returns the root. Mounts a private file system if none is there.
 fn root() -> io::Result<&'static str> {
     if is_bpffs(SYSTEM) {
         return Ok(SYSTEM);
     }
-    fs::create_dir_all(OURS)?;
-    // One process mounts, the others wait and see it: two must not mount one over the other.
+    fs::create_dir_all(OWN)?;
+    // The lock lets one process mount while the others wait, so that no second file system hides the first.
     let lock = open(
-        format!("{OURS}.lock"),
+        format!("{OWN}.lock"),
         OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC,
         Mode::RUSR | Mode::WUSR,
     )?;
     flock(&lock, FlockOperation::LockExclusive)?;
-    if !is_bpffs(OURS) {
+    if !is_bpffs(OWN) {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        mount("larder", OURS, "bpf", flags, Some(c"mode=0700"))?;
+        mount("larder", OWN, "bpf", flags, Some(c"mode=0700"))?;
     }
-    Ok(OURS)
+    Ok(OWN)
 }
 
-/// Whether `name` can name an instance: 1 to `bytes_max` letters, digits, `-` and `_`. So it stays in its directory.
+/// Whether `name` is a valid instance name: 1 to `bytes_max` letters, digits, `-` and `_`. Such a name cannot leave its
+/// directory.
 pub(crate) fn is_name(name: &str, bytes_max: usize) -> bool {
     let sound = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     (1..=bytes_max).contains(&name.len()) && name.bytes().all(sound)
 }
 
-/// Directory of the instance `name`, which [`is_name`], of a family; it may not be there.
+/// Returns the directory of the instance `name` (see [`is_name`]) of a family. It may not exist.
 pub(crate) fn instance(family: &str, name: &str) -> io::Result<PathBuf> {
     Ok(Path::new(root()?).join(family).join(name))
 }
 
-/// Where the instance would be, without mounting anything.
-pub(crate) fn instance_if_any(family: &str, name: &str) -> PathBuf {
-    family_if_any(family).join(name)
+/// Returns the directory of an instance without mounting anything.
+pub(crate) fn existing_instance(family: &str, name: &str) -> PathBuf {
+    existing_family(family).join(name)
 }
 
-/// Where the instances of a family would be.
-pub(crate) fn family_if_any(family: &str) -> PathBuf {
-    Path::new(if is_at_its_place() { SYSTEM } else { OURS }).join(family)
+/// Returns the directory of a family without mounting anything.
+pub(crate) fn existing_family(family: &str) -> PathBuf {
+    Path::new(if is_at_the_standard_path() { SYSTEM } else { OWN }).join(family)
 }
 
-/// Has the instance whose directory this is for as long as the descriptor is open: one process at a time. `WouldBlock` if
-/// another one has it.
+/// Locks the instance with this directory for as long as the descriptor is open. `WouldBlock` if another process has
+/// it.
 pub(crate) fn lock(instance: &Path) -> io::Result<OwnedFd> {
     let lock = open(instance, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     Ok(lock)
 }
 
-/// The same, and waits for a moment: what a process has let go of, its children may hold between fork and exec.
-pub(crate) fn lock_soon(instance: &Path) -> io::Result<OwnedFd> {
-    let until = Instant::now() + CHILD_PATIENCE;
+/// Does the same as [`lock`], but waits briefly: a child of a process that has released the lock may hold it between
+/// fork and exec.
+pub(crate) fn lock_with_retry(instance: &Path) -> io::Result<OwnedFd> {
+    let until = Instant::now() + FORK_RETRY_TIMEOUT;
     loop {
         match lock(instance) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
@@ -94,16 +96,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stays_in_its_directory() {
+    fn name_stays_in_its_directory() {
         for name in ["", ".", "..", "a/b", "a b", "\u{e4}", &"x".repeat(33)] {
             assert!(!is_name(name, 32), "{name:?}");
         }
         assert!(is_name("switch-1_A", 32) && is_name(&"x".repeat(32), 32));
     }
 
-    /// Both families, wherever the file system is.
+    /// Both families, wherever the file system is mounted.
     #[test]
-    fn an_instance_is_had_by_one_process() {
+    fn instance_belongs_to_one_process() {
         if !crate::netns::root_or_skip("a BPF file system") {
             return;
         }

@@ -1,4 +1,4 @@
-//! The cookie: the numbers of a SYN-ACK that prove that a front-end answered a SYN, and that carry what its options said.
+//! The cookie: numbers in a SYN-ACK that prove that a switch answered the SYN, and that carry the SYN's options.
 //! `bpf/cookie.h` has the layout; this is the same calculation in Rust.
 //!
 //! SipHash-2-4: Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
@@ -11,16 +11,16 @@ use std::time::Duration;
 const NO_WSCALE: u32 = 15;
 /// RFC 7323 section 2.3.
 const WSCALE_MAX: u32 = 14;
-/// The window scale that a front-end offers whoever offers one; `COOKIE_WSCALE` of `bpf/cookie.h`.
+/// The window scale that a switch offers; `COOKIE_WSCALE` of `bpf/cookie.h`.
 pub(crate) const OWN_WSCALE: u8 = 7;
 
-/// A key of cookies. 128 bits.
+/// A cookie key. 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CookieKey(pub [u64; 2]);
 
 impl CookieKey {
-    /// The key of an epoch, from a secret: whoever shares the secret and the clock makes the same keys. SipHash is a
-    /// pseudo-random function, so that one epoch's key says nothing of another's.
+    /// Derives the key of an epoch from a secret. All hosts that share the secret and the clock derive the same keys.
+    /// SipHash is a pseudo-random function, so the key of one epoch reveals nothing about that of another.
     pub fn derive(secret: &[u8; 32], epoch: u64) -> Self {
         let word = |at: usize| {
             let bytes = secret[at * 8..at * 8 + 8].iter().rev();
@@ -36,14 +36,14 @@ impl fmt::Debug for CookieKey {
     }
 }
 
-/// What a client's SYN offered, as far as a cookie carries it.
+/// The options of a client's SYN, as far as a cookie carries them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
-    /// Maximum segment size; a cookie keeps the largest of four that is not above it. Bytes.
+    /// Maximum segment size. A cookie carries the largest of four values that is not above it. Bytes.
     pub mss: u16,
-    /// Selective acknowledgements.
+    /// Whether selective acknowledgements are offered.
     pub sack: bool,
-    /// Timestamps.
+    /// Whether timestamps are offered.
     pub timestamps: bool,
     /// Window scale, 0 to 14.
     pub wscale: Option<u8>,
@@ -51,15 +51,15 @@ pub struct SynOptions {
 
 /// Bits of the hash in the timestamp; `ECHO_HASH_BITS` of `bpf/cookie.h`.
 const ECHO_HASH_BITS: u32 = 12;
-/// Bits of the clock above them; `CLOCK_BITS`.
+/// Bits of the clock above the hash; `CLOCK_BITS` of `bpf/cookie.h`.
 const CLOCK_BITS: u32 = 11;
-/// The clock's unit is 2^8 ms at least: it must not come round while a first segment may be on its way.
+/// Smallest unit of the clock, 2^8 ms: the clock must not wrap while a first segment may be in flight.
 const CLOCK_SHIFT_MIN: u32 = 8;
-/// The most that [`clock_shift`] gives, for keys that live an hour.
+/// Largest result of [`clock_shift`], for keys that live an hour.
 const CLOCK_SHIFT_MAX: u32 = 14;
 
-/// The unit of the clock in SYN-ACKs, a power of two in ms: a cookie is believed for one and a half of `key_life`, which is
-/// to be a quarter of the clock's range at most.
+/// Unit of the clock in SYN-ACKs, as a power of two in ms. A cookie is valid for one and a half times `key_life`, which
+/// must be at most a quarter of the clock's range.
 pub(crate) fn clock_shift(key_life: Duration) -> u32 {
     let range = |shift: u32| Duration::from_millis(1 << (CLOCK_BITS + shift));
     (CLOCK_SHIFT_MIN..CLOCK_SHIFT_MAX).find(|&shift| range(shift) >= key_life * 6).unwrap_or(CLOCK_SHIFT_MAX)
@@ -73,8 +73,8 @@ const MSS_V4: [u16; 4] = [536, 1300, 1400, 1460];
 const MSS_V6: [u16; 4] = [536, 1220, 1360, 1440];
 
 impl Cookie {
-    /// Returns the values that the cookie carries for IPv4 or IPv6. They prove nothing: [`Answer::check`] does that, or has
-    /// been done.
+    /// Returns the options that the cookie carries for IPv4 or IPv6. They are not authenticated;
+    /// [`SynAckCookie::check`] does that.
     pub fn options(self, ipv4: bool) -> SynOptions {
         let low = self.0 & 0xff;
         let sizes = if ipv4 { MSS_V4 } else { MSS_V6 };
@@ -89,16 +89,16 @@ impl Cookie {
 
 /// The numbers of a SYN-ACK that carry the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Its sequence number.
+pub struct SynAckCookie {
+    /// Sequence number of the SYN-ACK.
     pub cookie: Cookie,
-    /// Its timestamp, which the client echoes; `None` if the client offered no timestamps.
+    /// Timestamp of the SYN-ACK, which the client echoes. `None` if the client offered no timestamps.
     pub echo: Option<u32>,
 }
 
-impl Answer {
-    /// Answers a SYN from `client` to `server` with the initial sequence number `client_isn`. `clock` is that of the front-end,
-    /// of which the low 11 bits count.
+impl SynAckCookie {
+    /// Makes the cookie for a SYN from `client` to `server` with the initial sequence number `client_isn`. `clock` is
+    /// the switch's clock, of which the low 11 bits count.
     pub fn make(
         key: CookieKey,
         (client, server): (SocketAddr, SocketAddr),
@@ -118,7 +118,7 @@ impl Answer {
         Self { cookie, echo: options.timestamps.then_some(clock << ECHO_HASH_BITS | proof) }
     }
 
-    /// Returns the values that the numbers carry, if they were made with `key` for this connection.
+    /// Returns the options if the numbers were made with `key` for this connection.
     pub fn check(
         self,
         key: CookieKey,
@@ -131,7 +131,7 @@ impl Answer {
     }
 }
 
-/// The keyed hash.
+/// Computes the keyed hash.
 fn hash(
     key: CookieKey,
     (client, server): (SocketAddr, SocketAddr),
@@ -203,15 +203,15 @@ mod tests {
 
     const KEY: CookieKey = CookieKey([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
 
-    /// The paper's appendix A: the key 00..0f and the messages of 8 and 16 bytes 00, 01, 02 ...
+    /// Vectors of the paper's appendix A: the key 00..0f, and messages 00, 01, 02 ... of 8 and 16 bytes.
     #[test]
-    fn the_hash_is_siphash() {
+    fn hash_is_siphash() {
         assert_eq!(siphash(KEY.0, &[0x0706_0504_0302_0100]), 0x93f5_f579_9a93_2462);
         assert_eq!(siphash(KEY.0, &[]), 0x726f_db47_dd0e_0e31);
     }
 
     #[test]
-    fn an_epochs_key_is_its_own() {
+    fn each_epoch_has_its_own_key() {
         let (one, other) = ([7; 32], [8; 32]);
         let keys = [(one, 1), (one, 2), (other, 1)].map(|(secret, epoch)| CookieKey::derive(&secret, epoch));
         assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_outlasts_the_keys() {
+    fn clock_outlasts_the_keys() {
         for (key_life, shift) in [(10, 8), (87, 8), (88, 9), (300, 10), (3_600, 14)] {
             assert_eq!(clock_shift(Duration::from_secs(key_life)), shift, "{key_life} s");
             let quarter = Duration::from_millis(1 << (CLOCK_BITS + shift - 2));
@@ -235,14 +235,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cookie_carries_the_options(ports in any::<(u16, u16)>(), isn in any::<u32>(), offered in options(),
+        fn cookie_carries_the_options(ports in any::<(u16, u16)>(), isn in any::<u32>(), offered in options(),
                                         v6 in any::<bool>(), address in any::<[u8; 16]>(), clock in any::<u32>()) {
             let client = if v6 { address.into() } else { std::net::IpAddr::from([10, 0, 0, address[0]]) };
             let server: std::net::IpAddr =
                 if v6 { [0x20; 16].into() } else { std::net::IpAddr::from([10, 9, 0, 100]) };
             prop_assume!(!v6 || !client.to_canonical().is_ipv4());
             let ends = (SocketAddr::new(client, ports.0), SocketAddr::new(server, ports.1));
-            let answer = Answer::make(KEY, ends, isn, offered, clock);
+            let answer = SynAckCookie::make(KEY, ends, isn, offered, clock);
             let kept = answer.check(KEY, ends, isn).expect("its own numbers");
             prop_assert_eq!((kept.sack, kept.timestamps, kept.wscale),
                             (offered.sack, offered.timestamps, offered.wscale));
@@ -254,7 +254,7 @@ mod tests {
             // One in 16 million passes by chance; both at once do not.
             prop_assert!(forged < 2);
             let echo = answer.echo.map(|echo| echo ^ 1);
-            let altered = Answer { echo, ..answer };
+            let altered = SynAckCookie { echo, ..answer };
             prop_assert!(echo.is_none() || altered.check(KEY, ends, isn).is_none(), "the echo is part of the proof");
         }
     }

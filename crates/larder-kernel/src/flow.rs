@@ -1,20 +1,20 @@
-//! A connection by its addresses.
+//! Keys of connections.
 
 use crate::abi::RawFlowKey;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// A client's address and the number of the listen address it talks to.
+/// Key of a connection: the client's address and the number of the listen address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
-    /// The client; IPv4 addresses are plain, never mapped.
+    /// The client's address. IPv4 addresses are never mapped.
     pub client: SocketAddr,
     /// Number of the listen address.
     pub service: u16,
 }
 
 impl FlowKey {
-    /// A connection of `client`, whose address may be mapped.
+    /// Creates a key. The client's address may be mapped.
     pub fn new(client: SocketAddr, service: u16) -> Self {
         Self { client: SocketAddr::new(client.ip().to_canonical(), client.port()), service }
     }
@@ -26,7 +26,7 @@ impl fmt::Display for FlowKey {
     }
 }
 
-/// An address as the programs keep it: IPv4 as `::ffff:a.b.c.d`.
+/// Returns an address as the programs store it: IPv4 as `::ffff:a.b.c.d`.
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_survive_the_kernel() {
+    fn keys_round_trip_through_raw_form() {
         for client in ["192.0.2.7:40000", "[2001:db8::7]:1"] {
             let key = FlowKey::new(client.parse().expect("an address"), 3);
             assert_eq!(FlowKey::from(RawFlowKey::from(key)), key);

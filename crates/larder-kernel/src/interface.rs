@@ -12,24 +12,25 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const HEADER_BYTES: usize = 16;
-/// `struct ifinfomsg`. Bytes.
+/// Length of `struct ifinfomsg`. Bytes.
 const INFO_BYTES: usize = 16;
-/// Longest name with its end (`IFNAMSIZ`). Bytes.
+/// Maximum length of a name with its terminator (`IFNAMSIZ`). Bytes.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Address and packet size of an interface: a front-end needs them to send packets to it.
+/// MAC address and MTU of an interface. A switch needs them to send packets to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its Ethernet address; `None` if it has none.
+    /// Its MAC address, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// Its largest packet. Bytes.
+    /// Its MTU. Bytes.
     pub mtu: u32,
 }
 
-/// Asks for the interface called `name`.
+/// Reads the properties of the interface `name`.
 ///
 /// # Errors
-/// If there is no interface of this name, or if the kernel refuses.
+///
+/// If there is no such interface, or the kernel rejects the request.
 pub fn interface(name: &str) -> io::Result<Interface> {
     if name.is_empty() || name.len() >= NAME_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface's name has 1 to 15 bytes"));
@@ -38,7 +39,7 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     // Without a protocol it is NETLINK_ROUTE, whose number is 0.
     let route = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     send(&route, &request(name), SendFlags::empty())?;
-    // The kernel has answered when the sending returns.
+    // The kernel has answered before the send returns.
     let mut reply = vec![0; 64 << 10];
     let (length, _) = recv(&route, &mut reply[..], RecvFlags::DONTWAIT)?;
     answer(reply.get(..length).unwrap_or_default())
@@ -49,7 +50,7 @@ fn request(name: &str) -> Vec<u8> {
     let mut out = vec![0; HEADER_BYTES + INFO_BYTES];
     out[4..6].copy_from_slice(&RTM_GETLINK.to_ne_bytes());
     out[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    // The name is short: it has been looked at.
+    // The name is short, as checked above.
     out.extend(u16::try_from(attribute_bytes).unwrap_or(0).to_ne_bytes());
     out.extend(IFLA_IFNAME.to_ne_bytes());
     out.extend(name.as_bytes());
@@ -74,7 +75,7 @@ fn answer(reply: &[u8]) -> io::Result<Interface> {
     let mut found = Interface { mac: None, mtu: 0 };
     for (kind, value) in attributes(body.get(INFO_BYTES..).ok_or_else(invalid)?) {
         match kind {
-            // The loopback interface has one of zeros.
+            // The loopback interface has an address of zeros.
             IFLA_ADDRESS => found.mac = value.try_into().ok().filter(|mac| *mac != [0; 6]),
             IFLA_MTU => found.mtu = value.first_chunk().map_or(0, |mtu| u32::from_ne_bytes(*mtu)),
             _ => {}
@@ -83,7 +84,7 @@ fn answer(reply: &[u8]) -> io::Result<Interface> {
     Ok(found)
 }
 
-/// Kinds and values, up to the first that is cut.
+/// Parses attributes as kinds and values, up to the first truncated one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let head: &[u8; 4] = bytes.first_chunk()?;
@@ -101,14 +102,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_loopback_interface_is_described() {
+    fn loopback_interface_is_described() {
         let found = interface("lo").expect("every machine has it");
         assert_eq!(found.mac, None);
         assert!(found.mtu >= 1_500, "{found:?}");
     }
 
     #[test]
-    fn what_is_not_there_is_said_so() {
+    fn missing_interface_is_not_found() {
         let missing = interface("larder-none-0").expect_err("no such interface");
         assert_eq!(missing.raw_os_error(), Some(libc::ENODEV), "{missing}");
         assert_eq!(interface("a-name-of-16-byt").expect_err("too long").kind(), io::ErrorKind::InvalidInput);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ethernet_address_is_read() {
+    fn mac_address_is_parsed() {
         let mut reply = vec![0; HEADER_BYTES + INFO_BYTES];
         reply[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
         for (kind, value) in [(IFLA_MTU, &[220, 5, 0, 0][..]), (IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7])] {
@@ -132,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(reply in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_replies_never_panic(reply in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = answer(&reply);
             let mut link = reply;
             if link.len() > 6 {

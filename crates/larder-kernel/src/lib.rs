@@ -2,36 +2,36 @@
 //!
 //! The protocol between the hosts is in `larder-handoff`, which uses this crate.
 //!
-//! A client talks to one address all the time; which host answers changes underneath. Two mechanisms:
+//! A client always talks to the same address, but the host that answers it can change. There are two mechanisms:
 //!
-//! - *cookie*: the front-end's program answers the SYN without keeping state, reads the first segment, and passes the
-//!   connection's packets on to a node, whose kernel completes the handshake from the cookie in the acknowledgement;
-//! - *repair*: the front-end's kernel accepts the connection, its state is read out of the socket (`TCP_REPAIR`), sent
-//!   to the node and put into a socket there.
+//! - *cookie*: the switch's program answers the SYN without keeping state, reads the first segment, and forwards the
+//!   connection's packets to a node. The node's kernel completes the handshake from the cookie in the acknowledgement.
+//! - *repair*: the switch's kernel accepts the connection. Its state is read out of the socket (`TCP_REPAIR`), sent to
+//!   the node, and restored in a socket there.
 //!
-//! Either way the node answers the client directly. What the programs in the kernel and this library share is in
-//! [`abi`]; the programs themselves are C, in `bpf/`.
+//! In both cases the node answers the client directly. [`abi`] is the ABI between the kernel programs and this library.
+//! The programs are written in C, in `bpf/`.
 //!
-//! This is the only crate of larder with unsafe code; each block says why it is sound.
+//! This is the only crate of larder with unsafe code. Each unsafe block states why it is sound.
 
 pub mod abi;
 mod bpffs;
 mod cookie;
+pub mod cpu;
 mod flow;
 pub mod guard;
 pub mod inject;
 pub mod interface;
+pub mod leftovers;
 mod listing;
-pub mod load;
 pub mod neighbour;
 pub mod netns;
 pub mod plane;
 pub mod probe;
 mod readiness;
-pub mod remains;
 pub mod repair;
 pub mod sockets;
 
-pub use cookie::{Answer, Cookie, CookieKey, SynOptions};
+pub use cookie::{Cookie, CookieKey, SynAckCookie, SynOptions};
 pub use flow::FlowKey;
 pub use readiness::Readiness;

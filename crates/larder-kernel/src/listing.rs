@@ -1,7 +1,7 @@
-//! All entries of a kernel hash table, in batches (`BPF_MAP_LOOKUP_BATCH`, kernel/bpf/hashtab.c).
+//! Reads all entries of a kernel hash map in batches (`BPF_MAP_LOOKUP_BATCH`, kernel/bpf/hashtab.c).
 //!
-//! A batch ends where the next bucket does not fit, so that a short one is not the last; only `ENOENT` says that there is
-//! no more. `ENOSPC` says that a single bucket is larger than the room given.
+//! A batch ends before a bucket that does not fit, so a short batch is not the last one. Only `ENOENT` marks the end.
+//! `ENOSPC` means that a single bucket is larger than the batch.
 
 #![expect(unsafe_code, reason = "libbpf-rs takes a short batch for the last one")]
 
@@ -13,15 +13,17 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use zerocopy::{FromBytes, IntoBytes as _};
 
-/// Entries asked for at a time, at first.
+/// Initial batch size. Entries.
 const BATCH: u32 = 1024;
-/// Entries asked for at a time, at most.
+/// Maximum batch size. Entries.
 const BATCH_MAX: u32 = 1 << 20;
 
-/// Shows every entry. One that comes or goes meanwhile may be in or out; none is shown twice unless the table is resized.
+/// Passes every entry to `show`. An entry that is added or removed during the call may or may not be included. No entry
+/// is passed twice unless the table is resized.
 ///
 /// # Errors
-/// The kernel refuses, or entries are of another size.
+///
+/// If the kernel rejects the call, or the entries have another size.
 pub(crate) fn each_entry<K: FromBytes, V: FromBytes>(
     map: BorrowedFd<'_>,
     mut show: impl FnMut(K, V),
@@ -33,10 +35,12 @@ pub(crate) fn each_entry<K: FromBytes, V: FromBytes>(
     })
 }
 
-/// The same for a table whose values may be of an earlier version, shorter ones: what they lack is 0.
+/// Passes every entry of a flow table to `show`. The values may be of an earlier, shorter version; missing fields are
+/// 0.
 ///
 /// # Errors
-/// The kernel refuses, or entries are longer.
+///
+/// If the kernel rejects the call, or the entries are longer.
 pub(crate) fn each_flow_of(map: &MapHandle, mut show: impl FnMut(RawFlowKey, Flow)) -> io::Result<()> {
     let (key_bytes, value_bytes) = (map.key_size() as usize, map.value_size() as usize);
     if key_bytes != size_of::<RawFlowKey>() || value_bytes > size_of::<Flow>() {
@@ -51,24 +55,24 @@ pub(crate) fn each_flow_of(map: &MapHandle, mut show: impl FnMut(RawFlowKey, Flo
     })
 }
 
-/// The sizes are those that the table was made with.
+/// The sizes must be those of the map.
 fn each_of(
     map: BorrowedFd<'_>,
     (key_bytes, value_bytes): (usize, usize),
     mut show: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<()> {
-    // Where the next batch begins, as the kernel left it: a bucket's number, but never more than a key.
+    // Position of the next batch as the kernel returned it: a bucket's number, at most as long as a key.
     let mut place = vec![0_u8; key_bytes.max(8)];
-    let (mut begun, mut batch) = (false, BATCH);
+    let (mut started, mut batch) = (false, BATCH);
     loop {
-        // The kernel rounds values up to eight bytes only in tables of one value a processor, which these are not.
+        // The kernel rounds values up to eight bytes only in per-processor maps.
         let mut keys = vec![0_u8; batch as usize * key_bytes];
         let mut values = vec![0_u8; batch as usize * value_bytes];
         let mut count = batch;
-        let from = if begun { place.as_mut_ptr().cast::<c_void>() } else { std::ptr::null_mut() };
+        let from = if started { place.as_mut_ptr().cast::<c_void>() } else { std::ptr::null_mut() };
         let mut next = place.clone();
-        // SAFETY: the buffers hold `count` keys and values of the sizes that the table was made with, which callers keep, and
-        // both places are at least a key long; all live through the call.
+        // SAFETY: the buffers hold `count` keys and values of the map's sizes, which the callers guarantee, and both
+        // positions are at least a key long; all live through the call.
         let returned = unsafe {
             sys::bpf_map_lookup_batch(
                 map.as_raw_fd(),
@@ -96,7 +100,7 @@ fn each_of(
         if last {
             return Ok(());
         }
-        (place, begun) = (next, true);
+        (place, started) = (next, true);
     }
 }
 
@@ -108,9 +112,9 @@ mod tests {
     use std::os::fd::AsFd;
     use zerocopy::IntoBytes;
 
-    /// As many entries as the table takes, so that buckets hold several and batches end short.
+    /// A full table, so that buckets hold several entries and batches end early.
     #[test]
-    fn every_entry_of_a_full_table_is_shown_once() {
+    fn every_entry_of_a_full_table_is_listed_once() {
         const ENTRIES: u32 = 100_000;
         // SAFETY: the struct is plain numbers and pointers, for which all zeros mean "not given".
         let mut opts: sys::bpf_map_create_opts = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Who is next on the way to an address: interface, source, Ethernet addresses. By netlink (`man 7 rtnetlink`).
+//! Finds the next hop to an address: interface, source address and MAC addresses. Uses netlink (rtnetlink(7)).
 
 use crate::probe::netlink::{
     NETLINK_ROUTE, NLM_F_DUMP, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETROUTE, addresses, ask, attributes, ip,
@@ -14,35 +14,36 @@ const RTA_PREFSRC: u16 = 7;
 const IFLA_ADDRESS: u16 = 1;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
-/// Discard (RFC 863): a datagram there makes the kernel look for the neighbour and harms nobody.
+/// The discard port (RFC 863). A datagram to it makes the kernel resolve the neighbour, and has no other effect.
 const DISCARD_PORT: u16 = 9;
-/// How long a neighbour may take to answer, in tries of [`PAUSE`].
-const TRIES: u32 = 50;
+/// Maximum number of attempts to resolve a neighbour, [`PAUSE`] apart.
+const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The next hop to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hop {
-    /// The interface by which packets leave.
+pub struct NextHop {
+    /// The outgoing interface.
     pub ifindex: u32,
-    /// This host's address there.
+    /// This host's address on that interface.
     pub source: IpAddr,
-    /// This host's Ethernet address there.
+    /// MAC address of that interface.
     pub source_mac: [u8; 6],
-    /// The next hop's Ethernet address.
+    /// MAC address of the next hop.
     pub mac: [u8; 6],
 }
 
-/// The next hop to `to`. Blocks for at most a second while the neighbour is looked for.
+/// Finds the next hop to `to`. Blocks for up to a second while the neighbour is resolved.
 ///
 /// # Errors
-/// No route, an interface without Ethernet addresses, or nobody answers there.
-pub fn next_hop(to: IpAddr) -> io::Result<Hop> {
+///
+/// If there is no route, the interface has no MAC address, or the neighbour does not answer.
+pub fn next_hop(to: IpAddr) -> io::Result<NextHop> {
     let (family, octets) = match to {
         IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
     };
-    // struct rtmsg, then the destination
+    // struct rtmsg, then the destination.
     let bits = u8::try_from(octets.len() * 8).unwrap_or(0);
     let mut body = vec![family, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     body.extend_from_slice(&u16::try_from(4 + octets.len()).unwrap_or(0).to_ne_bytes());
@@ -65,10 +66,10 @@ pub fn next_hop(to: IpAddr) -> io::Result<Hop> {
     };
     let source_mac = mac_of(ifindex)?;
     let mac = neighbour(ifindex, gateway.unwrap_or(to), family)?;
-    Ok(Hop { ifindex, source, source_mac, mac })
+    Ok(NextHop { ifindex, source, source_mac, mac })
 }
 
-/// The address that packets to `to` leave with.
+/// Returns the source address of packets to `to`.
 fn source_of(to: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
@@ -77,8 +78,8 @@ fn source_of(to: IpAddr) -> io::Result<IpAddr> {
 }
 
 fn neighbour(ifindex: u32, to: IpAddr, family: u8) -> io::Result<[u8; 6]> {
-    for try_ in 0..TRIES {
-        // struct ndmsg
+    for try_ in 0..ATTEMPTS {
+        // struct ndmsg.
         let mut body = [0; 12];
         body[0] = family;
         for answer in ask(NETLINK_ROUTE, RTM_GETNEIGH, NLM_F_DUMP, &body)? {
@@ -120,17 +121,19 @@ fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// The largest packet of an interface. Bytes.
+/// Returns the MTU of an interface. Bytes.
 ///
 /// # Errors
-/// There is no such interface.
+///
+/// If there is no such interface.
 pub fn mtu(interface: &str) -> io::Result<u32> {
     let found = links()?.into_iter().find(|link| link.name == interface);
     found.map(|link| link.mtu).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The interface by which clients reach an address of this host: the one that has it, or, where it is on the loopback
-/// interface or none (a virtual address), the only other one that is up. `None` if that is not clear.
+/// Returns the interface by which clients reach an address of this host: the one that has the address. If the address
+/// is on the loopback interface or on none (a virtual address), it is the only other interface that is up. `None` if
+/// there are several.
 pub fn interface_for(address: IpAddr) -> Option<String> {
     let (links, addresses) = (links().ok()?, addresses().ok()?);
     let name = |index: u32| {
@@ -144,10 +147,11 @@ pub fn interface_for(address: IpAddr) -> Option<String> {
     others.next().is_none().then(|| only.name.clone())
 }
 
-/// The interface of this host that has an address, the loopback interface included; `None` if none has.
+/// Returns the interface of this host that has an address, which may be the loopback interface.
 ///
 /// # Errors
-/// The kernel does not tell.
+///
+/// If the kernel does not return its addresses.
 pub fn holder(address: IpAddr) -> io::Result<Option<String>> {
     let (links, addresses) = (links()?, addresses()?);
     let of = |index: u32| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
@@ -159,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_found_at_its_interface() {
+    fn address_is_found_at_its_interface() {
         let holder = |text: &str| holder(text.parse().expect("an address")).expect("told");
         assert_eq!(holder("127.0.0.1").as_deref(), Some("lo"));
         assert_eq!(holder("192.0.2.77"), None);

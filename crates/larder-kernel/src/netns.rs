@@ -1,12 +1,11 @@
-//! Hosts of our own in network namespaces: for tests, the demo and benchmarks, on one machine and without touching its
-//! interfaces.
+//! Hosts in network namespaces, for tests, the demo and benchmarks on one machine, without touching its interfaces.
 //!
-//! A [`Namespace`] is a named network namespace; code runs in it on a thread of its own that enters only the network
-//! namespace, so that mounts (`/sys/fs/bpf`) stay as they are, unlike under `ip netns exec`. [`Topology`] wires
-//! several of them to a cluster: clients, front-ends, nodes, a bridge between them.
+//! A [`Namespace`] is a named network namespace. Code runs in it on a thread of its own that enters only the network
+//! namespace, so that mounts (`/sys/fs/bpf`) stay, unlike under `ip netns exec`. [`Topology`] connects several
+//! namespaces to a cluster of clients, switches and nodes on a bridge.
 //!
-//! Names begin with `ld`, the process's number and a count, as `ld4711-3-node0`. Dropping removes the namespace and with
-//! it all interfaces in it; what a killed process left behind is found by its number ([`remove_leftovers`]).
+//! Names are `ld`, the process id and a count, for example `ld4711-3-node0`. Dropping a namespace removes it with all
+//! its interfaces. Those of a killed process are found by its id ([`remove_leftovers`]).
 //!
 //! Needs `ip` (iproute2) and, for offloads, `ethtool`; `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 
@@ -15,7 +14,7 @@ mod skip;
 mod topology;
 mod wire;
 
-pub use capture::{Capture, Captured, FRAME_BYTES_MAX};
+pub use capture::{Capture, CapturedFrame, FRAME_BYTES_MAX};
 pub use skip::{or_skip, root_or_skip, skip};
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
 pub use wire::{TcpFrame, Wire, set_tcp_checksum};
@@ -31,52 +30,52 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// Where `ip netns` keeps the names.
-const NAMES: &str = "/run/netns";
+/// Directory in which `ip netns` keeps the names.
+const NETNS_DIRECTORY: &str = "/run/netns";
 
 /// Distinguishes the namespaces of one process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Why a namespace could not be made or used.
+/// Reason why a namespace could not be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// This process may not make namespaces, or lacks a tool for it. A retry does not help.
-    #[error("network namespaces cannot be made here: {0}")]
+    /// This process lacks the rights or a tool for namespaces. A retry does not help.
+    #[error("cannot create network namespaces: {0}")]
     Unable(String),
     /// A command failed.
     #[error("`{command}` failed: {said}")]
     Command {
-        /// What was run.
+        /// The command.
         command: String,
-        /// What it wrote to stderr, or how it ended.
+        /// Its stderr, or its exit status.
         said: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A program could not be loaded or attached.
     #[error("{doing}: {source}")]
     Bpf {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// What the library said.
+        /// The library's error.
         source: libbpf_rs::Error,
     },
-    /// More hosts were asked for than there are addresses.
+    /// A number of hosts is out of range.
     #[error("a topology has {what} {min} to {max}, not {asked}")]
     Size {
-        /// Of what.
+        /// The kind of host.
         what: &'static str,
-        /// At least.
+        /// Smallest number.
         min: usize,
-        /// At most.
+        /// Largest number.
         max: usize,
-        /// Asked for.
+        /// The number that was asked for.
         asked: usize,
     },
 }
@@ -87,10 +86,11 @@ impl NetnsError {
     }
 }
 
-/// Whether this process can make namespaces.
+/// Checks whether this process can create namespaces.
 ///
 /// # Errors
-/// [`NetnsError::Unable`] says what is missing.
+///
+/// [`NetnsError::Unable`] states what is missing.
 pub fn available() -> Result<(), NetnsError> {
     let sets =
         capabilities(None).map_err(|e| NetnsError::io("reading this thread's capabilities", e.into()))?;
@@ -104,10 +104,11 @@ pub fn available() -> Result<(), NetnsError> {
     installed("ip", "-V", "iproute2")
 }
 
-/// Whether a program can be run; `version` is an argument with which it does nothing much.
+/// Checks whether a program is installed. `version` is an argument with which it has no effect.
 ///
 /// # Errors
-/// [`NetnsError::Unable`] names it and its package.
+///
+/// [`NetnsError::Unable`] names the program and its package.
 pub fn installed(program: &str, version: &str, package: &str) -> Result<(), NetnsError> {
     match Command::new(program).arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status() {
         Ok(_) => Ok(()),
@@ -115,31 +116,32 @@ pub fn installed(program: &str, version: &str, package: &str) -> Result<(), Netn
     }
 }
 
-/// A network namespace of our own, removed on drop.
+/// A network namespace, removed when dropped.
 ///
-/// Processes that still run in it keep its interfaces alive; whoever starts some ends them first.
+/// Processes that still run in it keep its interfaces alive; the code that starts them must end them first.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
-    /// Open for as long as we may enter: `/run/netns/<name>`.
+    /// `/run/netns/<name>`, kept open for entering.
     file: File,
 }
 
 impl Namespace {
-    /// Makes a namespace called `ld<pid>-<count>-<label>` with its loopback interface up.
+    /// Creates a namespace called `ld<pid>-<count>-<label>` with its loopback interface up.
     ///
     /// # Errors
-    /// [`NetnsError::Unable`] without the rights; else what `ip` said.
+    ///
+    /// [`NetnsError::Unable`] without the rights; else the error of `ip`.
     pub fn new(label: &str) -> Result<Self, NetnsError> {
         available()?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ld{}-{count}-{label}", std::process::id());
         ip(&["netns", "add", &name])?;
-        let path = Path::new(NAMES).join(&name);
+        let path = Path::new(NETNS_DIRECTORY).join(&name);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(e) => {
-                // Nobody owns it yet who would remove it.
+                // Nothing owns the namespace yet that would remove it.
                 let _ = ip(&["netns", "del", &name]);
                 return Err(NetnsError::io(format!("opening {}", path.display()), e));
             }
@@ -149,28 +151,30 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, as `ip -n` takes it.
+    /// Returns its name, as `ip -n` takes it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its file, for tools that take a path.
+    /// Returns its file, for tools that take a path.
     pub fn path(&self) -> PathBuf {
-        Path::new(NAMES).join(&self.name)
+        Path::new(NETNS_DIRECTORY).join(&self.name)
     }
 
-    /// Moves the calling thread into the namespace, for good. For threads of a runtime; else use [`Self::run`].
+    /// Moves the calling thread into the namespace permanently. For threads of a runtime; otherwise use [`Self::run`].
     ///
     /// # Errors
-    /// If the system refuses.
+    ///
+    /// If the system rejects the call.
     pub fn enter(&self) -> io::Result<()> {
         enter(&self.file)
     }
 
-    /// Runs `f` in the namespace, on a thread of its own, and waits for it. Sockets and processes that `f` makes
-    /// belong to the namespace and may leave the closure. A panic of `f` goes on in the caller.
+    /// Runs `f` in the namespace, on a thread of its own, and waits for it. Sockets and processes that `f` creates
+    /// belong to the namespace and may leave the closure. A panic of `f` continues in the caller.
     ///
     /// # Errors
+    ///
     /// If the namespace cannot be entered.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         let ran = thread::scope(|scope| {
@@ -182,7 +186,8 @@ impl Namespace {
     /// Starts `f` on a thread in the namespace.
     ///
     /// # Errors
-    /// If the namespace cannot be entered or no thread made.
+    ///
+    /// If the namespace cannot be entered or the thread cannot be started.
     pub fn thread<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> T + Send + 'static,
@@ -192,7 +197,7 @@ impl Namespace {
         let body = move || {
             let inside = enter(&file);
             let went_in = inside.is_ok();
-            // The caller waits for this word.
+            // The caller waits for this.
             let _ = tell.send(inside);
             went_in.then(f)
         };
@@ -208,6 +213,7 @@ impl Namespace {
     /// Starts a program in the namespace.
     ///
     /// # Errors
+    ///
     /// If it cannot be started.
     pub fn spawn(&self, command: &mut Command) -> Result<Child, NetnsError> {
         let started = self.run(|| command.spawn())?;
@@ -217,16 +223,18 @@ impl Namespace {
     /// Runs a program in the namespace to its end.
     ///
     /// # Errors
-    /// If it cannot be started; how it ends is the caller's to judge.
+    ///
+    /// If it cannot be started. The caller checks its exit status.
     pub fn output(&self, command: &mut Command) -> Result<Output, NetnsError> {
         let ended = self.run(|| command.output())?;
         ended.map_err(|e| NetnsError::io(format!("running {command:?} in {}", self.name), e))
     }
 
-    /// Gives the lines to `ip -batch` in the namespace: one command a line, without the leading `ip`.
+    /// Runs `ip -batch` in the namespace: one command per line, without the leading `ip`.
     ///
     /// # Errors
-    /// What `ip` said about the first line that failed.
+    ///
+    /// The error of `ip` about the first line that failed.
     pub fn ip(&self, lines: &str) -> Result<(), NetnsError> {
         batch(&["-n", &self.name], lines)
     }
@@ -234,7 +242,8 @@ impl Namespace {
     /// Sets offloads of an interface: words as for `ethtool -K <interface>`.
     ///
     /// # Errors
-    /// If `ethtool` is missing or refuses.
+    ///
+    /// If `ethtool` is missing or fails.
     pub fn offloads(&self, interface: &str, words: &[&str]) -> Result<(), NetnsError> {
         let mut command = Command::new("ethtool");
         command.arg("-K").arg(interface).args(words);
@@ -242,10 +251,11 @@ impl Namespace {
         succeeded(&format!("{command:?} in {}", self.name), &output)
     }
 
-    /// Writes a sysctl, by its name with dots.
+    /// Sets a sysctl, given its dotted name.
     ///
     /// # Errors
-    /// If there is none of that name, or the kernel refuses the value.
+    ///
+    /// If it does not exist, or the kernel rejects the value.
     pub fn sysctl(&self, name: &str, value: &str) -> Result<(), NetnsError> {
         let path = sysctl_path(name);
         // `/proc/sys/net` shows the namespace of the thread that opens it.
@@ -253,10 +263,11 @@ impl Namespace {
             .map_err(|e| NetnsError::io(format!("setting {name}={value} in {}", self.name), e))
     }
 
-    /// Reads a sysctl, by its name with dots.
+    /// Reads a sysctl, given its dotted name.
     ///
     /// # Errors
-    /// If there is none of that name.
+    ///
+    /// If it does not exist.
     pub fn read_sysctl(&self, name: &str) -> Result<String, NetnsError> {
         let path = sysctl_path(name);
         let value = self.run(|| fs::read_to_string(path))?;
@@ -265,10 +276,11 @@ impl Namespace {
             .map_err(|e| NetnsError::io(format!("reading {name} in {}", self.name), e))
     }
 
-    /// The number of an interface.
+    /// Returns the number of an interface.
     ///
     /// # Errors
-    /// If there is none of that name.
+    ///
+    /// If it does not exist.
     pub fn ifindex(&self, interface: &str) -> Result<u32, NetnsError> {
         let found = self.run(|| {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
@@ -295,7 +307,7 @@ impl Drop for Namespace {
 pub struct NamespaceThread<T>(JoinHandle<Option<T>>);
 
 impl<T> NamespaceThread<T> {
-    /// Waits for its end. A panic of the thread goes on in the caller.
+    /// Waits for its end. A panic of the thread continues in the caller.
     pub fn join(self) -> T {
         match self.0.join() {
             Ok(value) => value.expect("the thread is handed out only if it has entered"),
@@ -303,16 +315,17 @@ impl<T> NamespaceThread<T> {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the thread has ended.
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()
     }
 }
 
-/// Joins two namespaces by a veth pair: `(namespace, interface)` twice. Both ends are down.
+/// Connects two namespaces by a veth pair: `(namespace, interface)` twice. Both ends are down.
 ///
 /// # Errors
-/// What `ip` said.
+///
+/// The error of `ip`.
 pub fn veth(one: (&Namespace, &str), other: (&Namespace, &str)) -> Result<(), NetnsError> {
     let line = format!(
         "link add name {} netns {} type veth peer name {} netns {}",
@@ -324,9 +337,9 @@ pub fn veth(one: (&Namespace, &str), other: (&Namespace, &str)) -> Result<(), Ne
     batch(&[], &line)
 }
 
-/// Namespaces that processes of this library left behind: those whose process is gone.
+/// Returns the namespaces of processes that are gone.
 pub fn leftovers() -> Vec<String> {
-    let Ok(entries) = fs::read_dir(NAMES) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(NETNS_DIRECTORY) else { return Vec::new() };
     let mut names: Vec<_> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| owner(name).is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()))
@@ -335,11 +348,12 @@ pub fn leftovers() -> Vec<String> {
     names
 }
 
-/// Removes [`leftovers`], and ends the processes in them; gives how many. Only where nobody else's processes are hidden
-/// from this one: a process in another PID namespace looks dead from here.
+/// Removes [`leftovers`] and ends the processes in them. Returns their number. Use it only if no processes of others
+/// are hidden from this one: a process in another PID namespace looks dead from here.
 ///
 /// # Errors
-/// What `ip` said about the first that could not be removed.
+///
+/// The error of `ip` about the first that could not be removed.
 pub fn remove_leftovers() -> Result<usize, NetnsError> {
     let names = leftovers();
     for name in &names {
@@ -349,7 +363,7 @@ pub fn remove_leftovers() -> Result<usize, NetnsError> {
     Ok(names.len())
 }
 
-/// Kills what runs in a namespace: while something does, its interfaces stay.
+/// Kills the processes in a namespace, which keep its interfaces alive.
 fn end_processes(name: &str) -> Result<(), NetnsError> {
     let mut command = Command::new("ip");
     command.args(["netns", "pids", name]);
@@ -364,7 +378,7 @@ fn end_processes(name: &str) -> Result<(), NetnsError> {
     Ok(())
 }
 
-/// Whose a namespace is, if its name is one of ours.
+/// Returns the process id in a namespace's name, if it is one of ours.
 fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix("ld")?.split_once('-')?;
     let (count, _label) = rest.split_once('-')?;
@@ -399,7 +413,7 @@ fn batch(options: &[&str], lines: &str) -> Result<(), NetnsError> {
         .spawn()
         .map_err(io_error)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A pipe that closes early means that `ip` has failed, and it says why.
+        // If `ip` fails, it closes the pipe early and reports the error.
         let _ = stdin.write_all(lines.as_bytes()).and_then(|()| stdin.write_all(b"\n"));
     }
     let output = child.wait_with_output().map_err(io_error)?;
@@ -421,7 +435,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn names_tell_their_owner() {
+    fn owner_is_parsed_from_the_name() {
         assert_eq!(owner("ld4711-3-node0"), Some(4711));
         for foreign in ["lc", "ld", "ldx-1-a", "ld12", "ld12-a", "ld12-x-a", "cluster"] {
             assert_eq!(owner(foreign), None, "{foreign}");
@@ -429,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_apart_and_removed() {
+    fn namespace_is_isolated_and_removed() {
         let Some(namespace) = or_skip(Namespace::new("apart")) else { return };
         let listener = namespace.run(|| TcpListener::bind("127.0.0.1:0")).expect("entered").expect("bound");
         let address = listener.local_addr().expect("an address");
@@ -443,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_inside_is_the_callers_and_removes() {
+    fn panic_inside_propagates_and_removes_the_namespace() {
         let Some(namespace) = or_skip(Namespace::new("panic")) else { return };
         let path = namespace.path();
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -455,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_command_says_what_failed() {
+    fn failed_command_is_described() {
         let Some(namespace) = or_skip(Namespace::new("fails")) else { return };
         let e = namespace.ip("link set nothing up").expect_err("there is no such interface");
         assert!(e.to_string().contains("nothing"), "{e}");
@@ -464,7 +478,7 @@ mod tests {
         assert!(namespace.ifindex("nothing").is_err());
     }
 
-    /// A namespace named for a process that has ended is a leftover.
+    /// A namespace of a process that has ended is a leftover.
     #[test]
     fn leftovers_are_found_by_their_process() {
         if or_skip(available()).is_none() {
@@ -478,13 +492,13 @@ mod tests {
         let own = Namespace::new("kept").expect("made");
         let mut inside = Command::new("ip");
         let mut sleeper = inside.args(["netns", "exec", &name, "sleep", "60"]).spawn().expect("started");
-        // It is inside once it is what it was to become.
+        // The process is inside once it has executed its program.
         let comm = format!("/proc/{}/comm", sleeper.id());
         larder_testkit::eventually("the process is inside", || {
             std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep").then_some(())
         });
         let found = leftovers();
-        // Other processes' tests may leave some meanwhile, so not all that there are.
+        // Tests of other processes may leave namespaces meanwhile, so only this one is removed.
         end_processes(&name).expect("ended");
         let ended = sleeper.wait().expect("waited");
         ip(&["netns", "del", &name]).expect("removed");

@@ -1,8 +1,8 @@
-//! What this machine can do, and what of it a role needs.
+//! Examines the capabilities of this machine for handoff.
 //!
-//! [`Facts`] are what was found: plain data, gathered by [`Facts::of_this_host`] without changing anything (but for a
-//! socket and a tiny program that live for a moment), or made up by a test. [`judge()`] turns facts into [`Finding`]s and
-//! so into the best [`Mechanism`] that is left: cookie, else repair, else relay.
+//! [`Facts`] are plain data. [`Facts::of_this_host`] gathers them without changing anything, except for a socket and a
+//! tiny program that live for a moment; tests make them up. [`evaluate()`] turns facts into [`Finding`]s, and these
+//! into the best available [`Mechanism`]: cookie, else repair, else relay.
 
 mod facts;
 mod idle;
@@ -12,17 +12,17 @@ pub(crate) mod netlink;
 
 pub use facts::{Capabilities, Facts, InterfaceFacts, Route, Xdp};
 pub use idle::Idle;
-pub use judge::judge;
+pub use judge::evaluate;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Which side of a handoff this machine is.
+/// Role of this machine in a handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The front-end.
+    /// The switch.
     Switch,
-    /// A host behind it.
+    /// A node.
     Node,
 }
 
@@ -35,22 +35,22 @@ impl fmt::Display for Role {
     }
 }
 
-/// How a request reaches its node, best first.
+/// Mechanism by which a request reaches its node, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mechanism {
     /// Handoff by cookie.
     Cookie,
     /// Handoff by `TCP_REPAIR`.
     Repair,
-    /// Two connections and a copy between them; needs nothing.
+    /// Two connections with a copy between them. Has no requirements.
     Relay,
 }
 
 impl Mechanism {
-    /// All, in the order in which they are tried.
+    /// All mechanisms, in the order in which they are tried.
     pub const ALL: [Self; 3] = [Self::Cookie, Self::Repair, Self::Relay];
 
-    /// As in the config.
+    /// Returns the mechanism's name in the config.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cookie => "cookie",
@@ -66,36 +66,36 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// What is asked about.
+/// The role and addresses to examine a machine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The side.
+    /// The machine's role.
     pub role: Role,
-    /// The interface by which clients' packets come in; without it nothing is said of interfaces.
+    /// The interface that receives clients' packets. Without it, no interface is examined.
     pub interface: Option<String>,
-    /// Listen addresses. An unspecified address asks for none in particular.
+    /// Listen addresses. An unspecified address is not examined.
     pub services: Vec<SocketAddr>,
-    /// The nodes (of a switch).
+    /// Addresses of the nodes (for a switch).
     pub nodes: Vec<IpAddr>,
-    /// Packets to the nodes are encapsulated.
+    /// Whether packets to the nodes are encapsulated.
     pub tunnels: bool,
 }
 
-/// How it stands with something.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum State {
-    /// As it should be.
+pub enum FindingState {
+    /// It works.
     Works,
-    /// Works, but slower or less safely.
+    /// It works, but more slowly or less safely.
     Degraded,
-    /// Could not be found out.
+    /// It could not be determined.
     Unknown,
-    /// Is not there; what needs it is out.
+    /// It is missing. The mechanisms that need it are not available.
     Missing,
 }
 
-impl State {
-    /// In lower case.
+impl FindingState {
+    /// Returns the name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Works => "works",
@@ -106,44 +106,46 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What: a short name that stays.
+    /// Short, stable name of the check.
     pub what: String,
-    /// How it stands.
-    pub state: State,
-    /// What was found.
+    /// Result.
+    pub state: FindingState,
+    /// Description of the result.
     pub found: String,
     /// Why it matters.
     pub why: &'static str,
-    /// How to get it, if it does not work.
+    /// How to fix it, if it does not work.
     pub remedy: Option<String>,
-    /// What is out while it is [`State::Missing`].
+    /// Mechanisms that are not available while it is [`FindingState::Missing`].
     pub needed_for: &'static [Mechanism],
 }
 
 /// All findings for one [`Subject`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// For which side.
+    /// The machine's role.
     pub role: Role,
-    /// In the order in which they were looked at.
+    /// In the order of the checks.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// What is missing for a mechanism.
+    /// Returns the findings that make a mechanism unavailable.
     pub fn missing_for(&self, mechanism: Mechanism) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(move |f| f.state == State::Missing && f.needed_for.contains(&mechanism))
+        self.findings
+            .iter()
+            .filter(move |f| f.state == FindingState::Missing && f.needed_for.contains(&mechanism))
     }
 
-    /// Whether nothing is missing for a mechanism.
+    /// Whether a mechanism is available.
     pub fn can(&self, mechanism: Mechanism) -> bool {
         self.missing_for(mechanism).next().is_none()
     }
 
-    /// The best mechanism that this machine can do: cookie, else repair, else relay.
+    /// Returns the best available mechanism: cookie, else repair, else relay.
     pub fn best(&self) -> Mechanism {
         Mechanism::ALL.into_iter().find(|m| self.can(*m)).unwrap_or(Mechanism::Relay)
     }

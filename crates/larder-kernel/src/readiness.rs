@@ -1,4 +1,4 @@
-//! Waiting in a tokio task until the kernel's programs have something to tell.
+//! Waits in a tokio task for events of the kernel programs.
 
 #![expect(unsafe_code, reason = "tokio asks for a promise about the descriptor that its type keeps")]
 
@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Says when a descriptor, such as that of a ring of events, becomes readable.
+/// Readiness of a descriptor, such as that of an event ring.
 #[derive(Debug)]
 pub struct Readiness(AsyncFd<OwnedFd>);
 
@@ -15,23 +15,27 @@ impl Readiness {
     /// Watches a duplicate of `fd`.
     ///
     /// # Errors
-    /// If there is no descriptor left, or it is none that can be waited for.
+    ///
+    /// If no file descriptor is free, or this one cannot be waited for.
     ///
     /// # Panics
+    ///
     /// Outside a tokio runtime with I/O.
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let fd = fd.try_clone_to_owned()?;
-        // SAFETY: an `OwnedFd` is open until it is dropped, always the same, and here nobody else has it.
+        // SAFETY: an `OwnedFd` stays open and unchanged until it is dropped, and nothing else owns it.
         let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self(watched?))
     }
 
-    /// Returns when something may have come since the last return; then all of it is to be read. May be dropped half-way.
+    /// Waits until the descriptor may have become readable since the last return. The caller must then read everything.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// If the runtime ends.
+    ///
+    /// If the runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
-        // Forgotten before it is read: what comes in between counts as new.
+        // Cleared before the read, so that events that arrive in between count as new.
         self.0.readable().await.map(|mut ready| ready.clear_ready())
     }
 }

@@ -1,21 +1,23 @@
-//! Which connections this host's stack has, from its own list (`/proc/net/tcp` and `tcp6`, proc_net_tcp of the kernel's
+//! Lists the connections of this host's stack (`/proc/net/tcp` and `tcp6`; see proc_net_tcp in the kernel's
 //! documentation).
 //!
-//! What the programs in the kernel have written down is less: they forget the connection that was longest without a
-//! packet, and know nothing of those that began before they were there.
+//! The table of the kernel programs holds less: when it is full it evicts the connection without a packet for longest,
+//! and it does not include connections that are older than the programs.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Of include/net/tcp_states.h: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
+/// States of include/net/tcp_states.h: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 const LIVE: [u8; 6] = [1, 4, 5, 8, 9, 11];
 
-/// Calls `see` with every live connection of the calling thread's network namespace: local address, client.
+/// Passes the local address and the client of every live connection in the calling thread's network namespace to
+/// `visit`.
 ///
 /// # Errors
-/// If the list cannot be read to the end.
-pub fn each(see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
+///
+/// If the list cannot be read to its end.
+pub fn each(visit: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
     for file in ["tcp", "tcp6"] {
         let lines = match File::open(format!("/proc/thread-self/net/{file}")) {
             Ok(file) => BufReader::new(file).lines(),
@@ -25,14 +27,14 @@ pub fn each(see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
         };
         for line in lines {
             if let Some((local, client)) = live(&line?) {
-                see(local, client);
+                visit(local, client);
             }
         }
     }
     Ok(())
 }
 
-/// `sl local_address rem_address st ...`; `None` for the heading and what is not live.
+/// Parses `sl local_address rem_address st ...`. Returns `None` for the heading and for connections that are not live.
 fn live(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (local, client) = (address(words.next()?)?, address(words.next()?)?);
@@ -40,7 +42,7 @@ fn live(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     LIVE.contains(&state).then_some((local, client))
 }
 
-/// Words of 32 bits in this machine's order, then the port.
+/// Parses an address: 32-bit words in this machine's byte order, then the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -67,7 +69,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn a_connection_is_listed_while_it_lives() {
+    fn connection_is_listed_while_open() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(any) else { continue };
             let at = listener.local_addr().expect("bound");
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_connection_is_passed_over() {
+    fn other_sockets_are_skipped() {
         for line in [
             "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
             "   0: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1",
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_words_of_the_machine() {
+    fn addresses_are_in_host_byte_order() {
         let word = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
         let v4 = format!("{}:0050", word([10, 9, 0, 100]));
         assert_eq!(address(&v4), Some(([10, 9, 0, 100], 80).into()));

@@ -1,10 +1,11 @@
-//! The forwarding plane on real interfaces: a client, a front-end and a node in namespaces of their own, with a bridge
-//! between them. Here is no node program yet, so the node is a packet socket that sees what arrives.
+//! Tests of the forwarding plane on real interfaces: a client, a switch and a node in separate namespaces, connected by
+//! a bridge. The node runs no program: a packet socket captures what arrives.
 
 mod plane_lab;
 
 use larder_kernel::plane::{
-    Attach, FlowTo, Leave, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, Tunnel, TunnelKind,
+    AttachMode, FlowDestination, NodeRoute, OutboundTunnel, OutboundTunnelKind, Plane, PlaneConfig,
+    PlaneEvent, PlaneStop, ServiceSpec,
 };
 use larder_kernel::{CookieKey, FlowKey};
 use libbpf_rs::libbpf_sys::bpf_map_create_opts as MapCreateOpts;
@@ -20,7 +21,7 @@ const VIP: &str = "10.9.0.100:80";
 const VIP6: &str = "[fd09::100]:80";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-fn config(lab: &Lab, attach: Attach) -> PlaneConfig {
+fn config(lab: &Lab, attach: AttachMode) -> PlaneConfig {
     PlaneConfig {
         name: lab.name("p"),
         interface: "wf".to_owned(),
@@ -37,8 +38,8 @@ fn prepare(plane: &Plane, lab: &Lab) {
     prepare_by(plane, lab, None);
 }
 
-/// The node is reached by `tunnel`, or on the same layer 2.
-fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<Tunnel>) {
+/// Sets up the node behind `tunnel`, or on the same layer 2.
+fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<OutboundTunnel>) {
     let on = ServiceSpec { cookie: true, fast: true, tags: true, grace: true, ..ServiceSpec::default() };
     let spec = ServiceSpec { mss: 1300, ..on };
     plane.set_keys(&[CookieKey([1, 2]), CookieKey([3, 4])], 0).expect("keys");
@@ -46,7 +47,7 @@ fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<Tunnel>) {
         plane.set_service(id, vip.parse().expect("an address"), spec).expect("a service");
     }
     let (ifindex, source_mac) = plane.interface();
-    let link = Link { tag: 1, ifindex, source_mac, next_hop: lab.mac("wn"), tunnel };
+    let link = NodeRoute { tag: 1, ifindex, source_mac, next_hop: lab.mac("wn"), tunnel };
     plane.set_link(0, Some(&link)).expect("a link");
 }
 
@@ -58,7 +59,7 @@ fn connected(lab: &Lab, vip: SocketAddr) -> TcpStream {
     client
 }
 
-/// Whether the plane answers SYNs: the stack has no listener, so it refuses.
+/// Whether the plane answers SYNs. The stack has no listener, so it would refuse.
 fn answers(lab: &Lab) -> bool {
     let vip = VIP.parse().expect("an address");
     match lab.inside("c", || TcpStream::connect_timeout(&vip, Duration::from_secs(5))) {
@@ -70,7 +71,7 @@ fn answers(lab: &Lab) -> bool {
     }
 }
 
-/// The next punted packet.
+/// Returns the next punted packet.
 fn punted(plane: &Plane) -> (FlowKey, bool, Vec<u8>) {
     wait_for("a punted packet", || {
         let mut found = None;
@@ -83,15 +84,15 @@ fn punted(plane: &Plane) -> (FlowKey, bool, Vec<u8>) {
     })
 }
 
-/// `/`, then what is more than one segment, so that the receiver's kernel may join them.
+/// `/` and more than a segment, so that the receiver's kernel may merge segments.
 fn stream() -> Vec<u8> {
     (0..9000_u32).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
 /// The nodes' network is behind another interface.
-fn forwards_by_another_interface(attach: Attach) {
+fn forwards_by_another_interface(attach: AttachMode) {
     let Some(lab) = Lab::new() else { return };
-    // GRO has the node's end of the veth take what XDP redirects.
+    // With GRO, the node's end of the veth accepts packets that XDP redirects.
     assert!(lab.can(
         "ip link add wg netns FRONT type veth peer name wm netns NODE && ip -n FRONT link set wg up && \
          ip -n NODE link set wm address 02:00:00:00:00:45 up && \
@@ -101,7 +102,7 @@ fn forwards_by_another_interface(attach: Attach) {
     prepare(&plane, &lab);
     let (ifindex, source_mac) = plane.interface_named("wg").expect("the interface");
     assert!(plane.interface_named("nope").is_err());
-    let link = Link { tag: 1, ifindex, source_mac, next_hop: [2, 0, 0, 0, 0, 0x45], tunnel: None };
+    let link = NodeRoute { tag: 1, ifindex, source_mac, next_hop: [2, 0, 0, 0, 0, 0x45], tunnel: None };
     plane.set_link(0, Some(&link)).expect("a link");
     let node = lab.sniffer("n");
     let mut client = connected(&lab, VIP.parse().expect("an address"));
@@ -109,29 +110,29 @@ fn forwards_by_another_interface(attach: Attach) {
     let (key, _, packet) = punted(&plane);
     plane.forward(0, &packet).expect("forwarded");
     assert!(node.sees(GET));
-    plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
+    plane.put_flow(key, FlowDestination::Node(0)).expect("a flow");
     client.write_all(&stream()).expect("sent");
     assert!(node.collects(&stream()), "redirected");
-    plane.stop(Leave::Nothing).expect("stopped");
+    plane.stop(PlaneStop::RemoveAll).expect("stopped");
 }
 
 #[test]
 fn native_xdp_redirects() {
-    forwards_by_another_interface(Attach::Native);
+    forwards_by_another_interface(AttachMode::Native);
 }
 
 #[test]
 fn generic_xdp_redirects() {
-    forwards_by_another_interface(Attach::Generic);
+    forwards_by_another_interface(AttachMode::Generic);
 }
 
 #[test]
 fn tc_redirects() {
-    forwards_by_another_interface(Attach::Tc);
+    forwards_by_another_interface(AttachMode::Tc);
 }
 
-/// A node's kernel unpacks what the programs and user space wrap.
-fn tunnels_to_a_vxlan_device(attach: Attach) {
+/// A node's kernel unwraps packets of the programs and of user space.
+fn tunnels_to_a_vxlan_device(attach: AttachMode) {
     let Some(lab) = Lab::new() else { return };
     let vxlan = "ip -n NODE link add vx0 type vxlan id 42 dstport 4789 local 10.9.0.4 dev wn udp6zerocsumrx && \
                  ip -n NODE link set vx0 address 02:00:00:00:00:44 up";
@@ -139,9 +140,9 @@ fn tunnels_to_a_vxlan_device(attach: Attach) {
         return larder_kernel::netns::skip("needs a kernel with VXLAN");
     }
     let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
-    let kind = TunnelKind::Vxlan { port: 4789, vni: 42, mac: [2, 0, 0, 0, 0, 0x44] };
+    let kind = OutboundTunnelKind::Vxlan { port: 4789, vni: 42, mac: [2, 0, 0, 0, 0, 0x44] };
     let (local, remote) = ([10, 9, 0, 3].into(), [10, 9, 0, 4].into());
-    prepare_by(&plane, &lab, Some(Tunnel { kind, local, remote }));
+    prepare_by(&plane, &lab, Some(OutboundTunnel { kind, local, remote }));
     for vip in [VIP, VIP6] {
         let node = lab.sniffer("n");
         let mut client = connected(&lab, vip.parse().expect("an address"));
@@ -149,34 +150,34 @@ fn tunnels_to_a_vxlan_device(attach: Attach) {
         let (key, _, packet) = punted(&plane);
         plane.forward(0, &packet).expect("forwarded");
         assert!(node.sees(GET), "user space wraps");
-        plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
+        plane.put_flow(key, FlowDestination::Node(0)).expect("a flow");
         client.write_all(&stream()).expect("sent");
         assert!(node.collects(&stream()), "the program wraps");
     }
-    plane.stop(Leave::Nothing).expect("stopped");
+    plane.stop(PlaneStop::RemoveAll).expect("stopped");
 }
 
 #[test]
 fn native_xdp_tunnels() {
-    tunnels_to_a_vxlan_device(Attach::Native);
+    tunnels_to_a_vxlan_device(AttachMode::Native);
 }
 
 #[test]
 fn generic_xdp_tunnels() {
-    tunnels_to_a_vxlan_device(Attach::Generic);
+    tunnels_to_a_vxlan_device(AttachMode::Generic);
 }
 
 #[test]
 fn tc_tunnels() {
-    tunnels_to_a_vxlan_device(Attach::Tc);
+    tunnels_to_a_vxlan_device(AttachMode::Tc);
 }
 
-/// A client's kernel takes our SYN-ACK, its request is held, user space passes it on, and what follows goes to the node
-/// by the program; then the node dies, and the client is told.
-fn connects_and_is_forwarded(attach: Attach) {
+/// A client's kernel accepts the SYN-ACK, its request is held, user space forwards it, and the program forwards what
+/// follows. Then the node dies, and the client is reset.
+fn connects_and_is_forwarded(attach: AttachMode) {
     let Some(lab) = Lab::new() else { return };
-    if attach != Attach::Native {
-        // Packets come with checksums that the kernel has still to make: answers and held packets must cope.
+    if attach != AttachMode::Native {
+        // Packets arrive with partial checksums; replies and held packets must cope.
         assert!(lab.can("ip netns exec CLIENT ethtool -K wc tx on tso off gso off >/dev/null"));
     }
     let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
@@ -193,7 +194,7 @@ fn connects_and_is_forwarded(attach: Attach) {
         assert!(first && packet.ends_with(GET));
         plane.forward(0, &packet).expect("forwarded");
         assert!(node.sees(GET), "the held packet reaches the node");
-        plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
+        plane.put_flow(key, FlowDestination::Node(0)).expect("a flow");
         client.write_all(b"the second segment").expect("sent");
         assert!(node.sees(b"the second segment"), "the program forwards");
         client.write_all(&stream()).expect("sent");
@@ -202,48 +203,48 @@ fn connects_and_is_forwarded(attach: Attach) {
         let error = client.read(&mut [0; 16]).expect_err("a reset");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
-    plane.stop(Leave::Nothing).expect("stopped");
+    plane.stop(PlaneStop::RemoveAll).expect("stopped");
     assert!(!answers(&lab), "no program answers any more");
     assert!(!lab.has_xdp("f", "wf"));
 }
 
 #[test]
 fn native_xdp_forwards() {
-    connects_and_is_forwarded(Attach::Native);
+    connects_and_is_forwarded(AttachMode::Native);
 }
 
 #[test]
 fn generic_xdp_forwards() {
-    connects_and_is_forwarded(Attach::Generic);
+    connects_and_is_forwarded(AttachMode::Generic);
 }
 
 #[test]
 fn tc_forwards() {
-    connects_and_is_forwarded(Attach::Tc);
+    connects_and_is_forwarded(AttachMode::Tc);
 }
 
 /// A successor finds the connections of the one before and replaces its programs, in a table of another size too; what
 /// a crash leaves can be cleaned.
 #[test]
-fn a_successor_takes_over() {
+fn new_process_takes_over() {
     let Some(lab) = Lab::new() else { return };
     let start = |config: &PlaneConfig| lab.inside("f", || Plane::start(config)).expect("a plane");
-    let config = config(&lab, Attach::Auto);
+    let config = config(&lab, AttachMode::Auto);
     let first = start(&config);
     assert!(!first.adopted());
-    assert_eq!(first.attached(), Attach::Native);
+    assert_eq!(first.attached(), AttachMode::Native);
     prepare(&first, &lab);
     let vip: SocketAddr = VIP.parse().expect("an address");
     let mut client = connected(&lab, vip);
-    // Nobody acknowledges anything here, which small pieces would wait for.
+    // Nothing is acknowledged here, and small writes would wait for that.
     client.set_nodelay(true).expect("set");
     client.write_all(GET).expect("sent");
     let (key, ..) = punted(&first);
-    first.put_flow(key, FlowTo::Node(0)).expect("a flow");
+    first.put_flow(key, FlowDestination::Node(0)).expect("a flow");
     let node = lab.sniffer("n");
-    first.stop(Leave::Forwarding).expect("stopped");
+    first.stop(PlaneStop::KeepPrograms).expect("stopped");
 
-    // Nobody is there, and the connection goes on.
+    // No process is running, and the connection continues.
     client.write_all(b"while nobody looks").expect("sent");
     assert!(node.sees(b"while nobody looks"));
 
@@ -259,19 +260,19 @@ fn a_successor_takes_over() {
     // If the start took long, the client sends what came before again, and no more until that is acknowledged.
     assert!(node.sees_one_of(&[b"and after", b"while nobody looks", GET]));
 
-    // A crash: no farewell. The next one wants another size.
+    // A crash without a shutdown. The next plane has another size.
     drop(second);
     let third = start(&PlaneConfig { flows_max: 8192, ..config.clone() });
     assert!(third.adopted());
     assert_eq!(third.flow(key).map(|flow| (flow.node, flow.state)), Some((0, 2)));
     assert_eq!(third.services().len(), 2);
-    // Nobody has acknowledged anything, so the client sends all again, ever more rarely.
+    // Nothing was acknowledged, so the client retransmits everything, at growing intervals.
     let forwarded = || third.flow(key).map_or(0, |flow| flow.packets);
     let before = forwarded();
     larder_testkit::eventually("a retransmission is forwarded", || (forwarded() > before).then_some(()));
-    // By another hook: the old one's program is gone.
+    // At another hook: the old one's program is detached.
     drop(third);
-    let fourth = start(&PlaneConfig { flows_max: 8192, attach: Attach::Tc, ..config.clone() });
+    let fourth = start(&PlaneConfig { flows_max: 8192, attach: AttachMode::Tc, ..config.clone() });
     assert!(fourth.adopted());
     assert!(!lab.has_xdp("f", "wf"));
     prepare(&fourth, &lab);
@@ -282,16 +283,16 @@ fn a_successor_takes_over() {
     Plane::clean(&config.name).expect("nothing left to clean");
 }
 
-/// A version that knew less of each connection: what it has written down is good.
+/// A version with a shorter entry: its entries remain valid.
 #[test]
-fn what_a_predecessor_knew_of_connections_is_kept() {
+fn connections_of_the_previous_process_are_kept() {
     let Some(lab) = Lab::new() else { return };
-    let config = config(&lab, Attach::Auto);
+    let config = config(&lab, AttachMode::Auto);
     let start = || lab.inside("f", || Plane::start(&config)).expect("a plane");
     let first = start();
     prepare(&first, &lab);
     let key = FlowKey::new("10.9.0.2:40000".parse().expect("an address"), 0);
-    first.put_flow_seen(key, FlowTo::Node(0), 11, 22).expect("a flow");
+    first.put_flow_seen(key, FlowDestination::Node(0), 11, 22).expect("a flow");
     drop(first);
     let instances =
         ["/sys/fs/bpf/larder", "/run/larder/bpf/larder"].map(|at| Path::new(at).join(&config.name));
@@ -319,15 +320,15 @@ fn what_a_predecessor_knew_of_connections_is_kept() {
 }
 
 #[test]
-fn every_thread_may_use_a_plane() {
+fn plane_is_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Plane>();
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn start_errors_are_described() {
     let Some(lab) = Lab::new() else { return };
-    let good = config(&lab, Attach::Auto);
+    let good = config(&lab, AttachMode::Auto);
     let refused =
         |config: PlaneConfig| lab.inside("f", || Plane::start(&config)).expect_err("no plane").to_string();
     assert!(refused(PlaneConfig { interface: "nope".to_owned(), ..good.clone() }).contains("nope"));

@@ -6,7 +6,7 @@ use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelEvent, ChannelState, NodeAddress, NodeChannel, SendError};
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::channel::message::{CookieKeys, Hello, ToNode};
-use larder_kernel::guard::Tunnel;
+use larder_kernel::guard::InboundTunnel;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -186,7 +186,13 @@ impl NodeChannels {
 
     /// Connects to a node's control address and reconnects until the channel is closed. `tunnel` is the encapsulation
     /// of packets to the node.
-    pub(crate) fn connect(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
+    pub(crate) fn connect(
+        &self,
+        node: NodeId,
+        address: SocketAddr,
+        key: PublicKey,
+        tunnel: Option<InboundTunnel>,
+    ) {
         let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
         let peer = NodeAddress { node: node.0, address, key };
         let mut hello = lock(&self.hello).clone();

@@ -3,7 +3,7 @@
 use super::mechanism::MechanismSetting;
 use crate::config_error::ConfigError;
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_kernel::repair::Mends;
+use larder_kernel::repair::RaceFixes;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub struct HandoffConfig {
     /// Whether TLS is passed through by server name. Default true.
     pub tls: bool,
     /// Workarounds for races of moved sockets. Default all; only tests turn one off.
-    pub mends: Mends,
+    pub fixes: RaceFixes,
 }
 
 impl Default for HandoffConfig {
@@ -129,7 +129,7 @@ impl Default for HandoffConfig {
             repair_bytes_min: 16_384,
             locality_lost_max: 0.2,
             tls: true,
-            mends: Mends::default(),
+            fixes: RaceFixes::default(),
         }
     }
 }

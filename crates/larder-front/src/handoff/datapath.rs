@@ -5,7 +5,7 @@
 
 use super::config::Encapsulation;
 use larder_core::{NodeId, TargetId};
-use larder_kernel::plane::{Account, Owner};
+use larder_kernel::plane::{FlowTotals, SlotOwner};
 use larder_kernel::{CookieKey, FlowKey, abi};
 use std::fmt::Debug;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) enum DatapathEvent<'p> {
     /// A copy of a later packet with payload, of a handed-off connection.
     Later { key: FlowKey, packet: &'p [u8] },
     /// The client has sent FIN or RST. `flags` are those of [`abi::flow_flag`].
-    Ended { key: FlowKey, flags: u8, account: Account, age: Duration },
+    Ended { key: FlowKey, flags: u8, account: FlowTotals, age: Duration },
 }
 
 /// Link to a node.
@@ -86,7 +86,7 @@ pub(crate) trait Datapath: Send + Sync + Debug {
     fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32);
     fn set_link(&self, node: NodeId, link: &NodeLink, forward: Encapsulation) -> io::Result<()>;
     /// Returns the owner of a node's slot; `None` if owners are not kept.
-    fn owner(&self, node: NodeId) -> Option<Owner>;
+    fn owner(&self, node: NodeId) -> Option<SlotOwner>;
     /// Sets the owner of a slot. `after_another` tells that connections of another node may still use its number.
     fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool);
     /// Drops the node's packets from now on.
@@ -166,7 +166,7 @@ impl Datapath for NoDatapath {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn owner(&self, _node: NodeId) -> Option<Owner> {
+    fn owner(&self, _node: NodeId) -> Option<SlotOwner> {
         None
     }
 

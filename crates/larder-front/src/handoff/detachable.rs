@@ -5,7 +5,7 @@ use super::datapath::{Datapath, DatapathEvent, Destination, NoDatapath, NodeLink
 use super::lock::lock;
 use arc_swap::ArcSwap;
 use larder_core::NodeId;
-use larder_kernel::plane::Owner;
+use larder_kernel::plane::SlotOwner;
 use larder_kernel::{CookieKey, FlowKey, abi};
 use std::io;
 use std::ops::Deref;
@@ -133,7 +133,7 @@ impl Datapath for DetachableDatapath {
         self.now().set_link(node, link, forward)
     }
 
-    fn owner(&self, node: NodeId) -> Option<Owner> {
+    fn owner(&self, node: NodeId) -> Option<SlotOwner> {
         self.now().owner(node)
     }
 

@@ -33,7 +33,7 @@ use larder_core::rules::Headers;
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_kernel::FlowKey;
 use larder_kernel::abi::flow_flag;
-use larder_kernel::plane::Account;
+use larder_kernel::plane::FlowTotals;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -214,7 +214,7 @@ impl Edge {
             DatapathEvent::Later { key, packet } => EdgeEvent::Later(key, packet.into()),
             DatapathEvent::Woke { key, node } => EdgeEvent::Input(Input::Woke { key, node }),
             DatapathEvent::Ended { key, flags, account, age } => {
-                if !self.config.mends.entry_outlives && flags & flow_flag::CLIENT_FIN != 0 {
+                if !self.config.fixes.keep_entry && flags & flow_flag::CLIENT_FIN != 0 {
                     self.datapath.remove_flow(key);
                 }
                 EdgeEvent::Input(client_ended(key, flags, account, self.time_before(age)))
@@ -491,7 +491,7 @@ impl Edge {
     }
 }
 
-fn client_ended(key: FlowKey, flags: u8, account: Account, at: Time) -> Input<parts::LiveParts> {
+fn client_ended(key: FlowKey, flags: u8, account: FlowTotals, at: Time) -> Input<parts::LiveParts> {
     let end = if flags & flow_flag::CLIENT_RST != 0 {
         ClientEnd::Reset
     } else if flags & flow_flag::CLIENT_FIN == 0 {
@@ -499,6 +499,6 @@ fn client_ended(key: FlowKey, flags: u8, account: Account, at: Time) -> Input<pa
     } else {
         ClientEnd::Fin { answered: flags & flow_flag::ACKED != 0 }
     };
-    let Account { acknowledged, requests } = account;
+    let FlowTotals { acknowledged, requests } = account;
     Input::ClientEnded { key, end, account: larder_core::handoff::Account { acknowledged, requests }, at }
 }

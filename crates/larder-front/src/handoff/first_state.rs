@@ -1,5 +1,5 @@
 //! `repair` without a socket: the forwarding plane has completed the handshake and holds the request, and the node
-//! gets the state that a socket of this host would have ([`Checkpoint::begun`]).
+//! gets the state that a socket of this host would have ([`Checkpoint::from_cookie`]).
 
 use super::edge::Edge;
 use super::frame::{self, Frame};
@@ -62,7 +62,7 @@ impl Edge {
         let complete = frame::is_complete(frames, received.len());
         // The facts about the client come from the packet that proved the cookie.
         let first = frames.first()?;
-        let state = Checkpoint::begun(&first.bytes, (server, key.client), received, tag)?;
+        let state = Checkpoint::from_cookie(&first.bytes, (server, key.client), received, tag)?;
         let first_seq = state.unread_seq();
         state.encode().ok().map(|checkpoint| FirstCheckpoint { checkpoint, first_seq, complete })
     }

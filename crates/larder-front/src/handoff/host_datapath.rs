@@ -8,8 +8,8 @@ use larder_kernel::guard::{self, Guard, GuardConfig, GuardService};
 use larder_kernel::inject::Tap;
 use larder_kernel::neighbour::next_hop;
 use larder_kernel::plane::{
-    self, Attach, FlowTo, Link, Owner, Plane, PlaneConfig, PlaneEvent, Remains, ServiceSpec, TargetEntry,
-    Tunnel, TunnelKind,
+    self, AttachMode, FlowDestination, Leftovers, NodeRoute, OutboundTunnel, OutboundTunnelKind, Plane,
+    PlaneConfig, PlaneEvent, ServiceSpec, SlotOwner, TargetEntry,
 };
 use larder_kernel::{CookieKey, FlowKey};
 use std::io;
@@ -68,7 +68,7 @@ impl HostDatapath {
         let plane = Plane::start(&PlaneConfig {
             name: config.name.clone(),
             interface: interface.clone(),
-            attach: Attach::Auto,
+            attach: AttachMode::Auto,
             flows_max: config.flows_max,
             targets_max: config.targets_max,
             ring_bytes: RING_BYTES,
@@ -90,7 +90,7 @@ impl HostDatapath {
             grace: cookie,
             resets: false,
             closed: false,
-            no_reuse: !config.mends.syn_begins_anew,
+            no_reuse: !config.fixes.syn_replaces_flow,
             mss: segment(mtu, config.forward),
         };
         let machine = Self { plane, local, services: listen.to_vec(), spec: Mutex::new(spec) };
@@ -153,7 +153,7 @@ impl LocalStack {
             name: local_name(config),
             interface: interface.to_owned(),
             ring_bytes: 1 << 18,
-            conns_max: config.flows_max,
+            connections_max: config.flows_max,
         })?;
         for (id, address) in (0..).zip(listen) {
             let service = GuardService { cookie: true, stash: false, grace: true, syns: true };
@@ -170,14 +170,14 @@ fn local_name(config: &HandoffConfig) -> String {
 /// Removes programs that an earlier process has left in the kernel. They would answer SYNs, and no process would
 /// accept the connections.
 pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
-    match Plane::take_off_remains(&config.name)? {
-        Remains::None => {}
-        Remains::Unseen => tracing::info!(
+    match Plane::remove_leftovers(&config.name)? {
+        Leftovers::None => {}
+        Leftovers::NoPermission => tracing::info!(
             name = config.name,
             "forwarding plane: not looked for, because this process may not see it; if a switch of this name handed \
              connections off and was killed, start this one once with the same capabilities"
         ),
-        Remains::TakenOff => {
+        Leftovers::Removed => {
             tracing::warn!(
                 name = config.name,
                 "forwarding plane: removed that of a killed switch, its connections are reset"
@@ -217,19 +217,19 @@ fn datapath_event(event: PlaneEvent<'_>) -> DatapathEvent<'_> {
             };
             DatapathEvent::Opened { key, reused, age: age(at_ns) }
         }
-        PlaneEvent::Later { key, packet, .. } => DatapathEvent::Later { key, packet },
+        PlaneEvent::Sample { key, packet, .. } => DatapathEvent::Later { key, packet },
         PlaneEvent::Ended { key, flags, account, at_ns, .. } => {
             DatapathEvent::Ended { key, flags, account, age: age(at_ns) }
         }
-        PlaneEvent::Woke { key, node, .. } => DatapathEvent::Woke { key, node: NodeId(node) },
+        PlaneEvent::Resumed { key, node, .. } => DatapathEvent::Woke { key, node: NodeId(node) },
     }
 }
 
 impl Datapath for HostDatapath {
     fn put_flow(&self, key: FlowKey, to: Destination) -> io::Result<()> {
         let to = match to {
-            Destination::Node(node) => FlowTo::Node(node.0),
-            Destination::Here => FlowTo::Local,
+            Destination::Node(node) => FlowDestination::Node(node.0),
+            Destination::Here => FlowDestination::Local,
         };
         self.plane.put_flow(key, to).map_err(io::Error::other)
     }
@@ -267,13 +267,13 @@ impl Datapath for HostDatapath {
     }
 
     fn set_ended(&self, key: FlowKey) {
-        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
+        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::END_REPORTED) {
             tracing::debug!(%error, %key, "flow table: connection not marked as ended");
         }
     }
 
     fn set_resumed(&self, key: FlowKey) {
-        let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::TOLD | flow_flag::IDLE;
+        let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::END_REPORTED | flow_flag::IDLE;
         if let Err(error) = self.plane.clear_flags(key, ends) {
             tracing::debug!(%error, %key, "flow table: end mark not cleared");
         }
@@ -315,7 +315,7 @@ impl Datapath for HostDatapath {
         let (ifindex, source_mac) = self.plane.interface();
         let link = match (forward, node_link.mac) {
             (Encapsulation::L2, Some(mac)) => {
-                Link { tag: node_link.tag, ifindex, source_mac, next_hop: mac, tunnel: None }
+                NodeRoute { tag: node_link.tag, ifindex, source_mac, next_hop: mac, tunnel: None }
             }
             (Encapsulation::L2, None) => {
                 return Err(io::Error::other("the node has not reported its MAC address"));
@@ -323,14 +323,14 @@ impl Datapath for HostDatapath {
             (forward, mac) => {
                 let hop = next_hop(node_link.address)?;
                 let kind = match forward {
-                    Encapsulation::Gue(port) => TunnelKind::Gue { port },
+                    Encapsulation::Gue(port) => OutboundTunnelKind::Gue { port },
                     Encapsulation::Vxlan { port, vni } => {
-                        TunnelKind::Vxlan { port, vni, mac: mac.unwrap_or_default() }
+                        OutboundTunnelKind::Vxlan { port, vni, mac: mac.unwrap_or_default() }
                     }
-                    Encapsulation::Ipip | Encapsulation::L2 => TunnelKind::Ipip,
+                    Encapsulation::Ipip | Encapsulation::L2 => OutboundTunnelKind::Ipip,
                 };
-                let tunnel = Tunnel { kind, local: hop.source, remote: node_link.address };
-                Link {
+                let tunnel = OutboundTunnel { kind, local: hop.source, remote: node_link.address };
+                NodeRoute {
                     tag: node_link.tag,
                     ifindex: hop.ifindex,
                     source_mac: hop.source_mac,
@@ -342,7 +342,7 @@ impl Datapath for HostDatapath {
         self.plane.set_link(node.0, Some(&link)).map_err(io::Error::other)
     }
 
-    fn owner(&self, node: NodeId) -> Option<Owner> {
+    fn owner(&self, node: NodeId) -> Option<SlotOwner> {
         self.plane.owner(node.0)
     }
 
@@ -412,7 +412,7 @@ impl Datapath for HostDatapath {
     }
 
     fn uninstall(&self) {
-        if let Err(error) = self.plane.take_off() {
+        if let Err(error) = self.plane.detach() {
             tracing::warn!(
                 %error,
                 "forwarding plane: not removed from the kernel, the next start removes it"

@@ -248,7 +248,7 @@ impl Edge {
         }
         load.lease.release(now);
         self.set_bases(node);
-        if !self.config.mends.entry_outlives {
+        if !self.config.fixes.keep_entry {
             self.datapath.remove_flow(key);
         }
         self.counts.ended(end);

@@ -157,7 +157,7 @@ pub(super) fn flow(flow: &abi::Flow) -> Flow {
         first_seq: flow.first_seq,
         first_ack: flow.first_ack,
         last_ack: flow.last_ack,
-        asked_ack: flow.asked_ack,
+        asked_ack: flow.request_ack,
         packets: flow.packets,
         requests: flow.requests,
     }
@@ -170,7 +170,7 @@ fn settings(config: &HandoffConfig) -> EdgeSettings {
         held_max: config.hold_max,
         held_bytes_max: HELD_BYTES_MAX,
         idle_after: config.idle_after,
-        forward_first: config.mends.forward_first,
+        forward_first: config.fixes.forward_first,
         ..EdgeSettings::default()
     }
 }

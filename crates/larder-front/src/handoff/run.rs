@@ -13,7 +13,7 @@ use larder_core::NodeId;
 use larder_core::handoff::Input;
 use larder_handoff::channel::client::ChannelEvent;
 use larder_handoff::channel::message::{CookieKeys, Hello, Service};
-use larder_kernel::guard::{Tunnel, TunnelKind};
+use larder_kernel::guard::{InboundTunnel, InboundTunnelKind};
 use larder_kernel::{FlowKey, Readiness};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -107,8 +107,8 @@ impl Edge {
             id,
             address: *address,
             cookie: node_cookie,
-            stash: config.setting.allows_repair() && config.mends.stash_early,
-            grace: node_cookie || config.mends.stash_early,
+            stash: config.setting.allows_repair() && config.fixes.stash_early,
+            grace: node_cookie || config.fixes.stash_early,
         });
         let hello = Hello {
             name: config.name.clone(),
@@ -362,18 +362,18 @@ pub(super) fn unread(datapath: &dyn Datapath, age_max: Duration) -> Vec<UnreadPa
 }
 
 /// Returns the tunnel that a node is told about; `None` without encapsulation.
-fn tunnel(forward: Encapsulation, node: IpAddr) -> io::Result<Option<Tunnel>> {
+fn tunnel(forward: Encapsulation, node: IpAddr) -> io::Result<Option<InboundTunnel>> {
     let kind = match forward {
         Encapsulation::L2 => return Ok(None),
-        Encapsulation::Ipip => TunnelKind::Ipip,
-        Encapsulation::Gue(port) => TunnelKind::Gue { port },
-        Encapsulation::Vxlan { port, vni } => TunnelKind::Vxlan { port, vni },
+        Encapsulation::Ipip => InboundTunnelKind::Ipip,
+        Encapsulation::Gue(port) => InboundTunnelKind::Gue { port },
+        Encapsulation::Vxlan { port, vni } => InboundTunnelKind::Vxlan { port, vni },
     };
     // The address that the kernel would send from, as for the outer packets.
     let any = if node.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = UdpSocket::bind((any, 0))?;
     probe.connect((node, 9))?;
-    Ok(Some(Tunnel { kind, local: node, remote: Some(probe.local_addr()?.ip()) }))
+    Ok(Some(InboundTunnel { kind, local: node, remote: Some(probe.local_addr()?.ip()) }))
 }
 
 /// Opens the best datapath that this machine supports. Also returns whether cookies are used.

@@ -13,7 +13,7 @@ use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
 use larder_core::handoff::{Answer, Input};
 use larder_kernel::FlowKey;
-use larder_kernel::repair::{self, Frozen, Unfrozen, freeze};
+use larder_kernel::repair::{self, FreezeError, FrozenState, freeze};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -61,14 +61,14 @@ impl Edge {
             Some(MoveStart::Kept(load)) => return keep_socket(key, socket, load),
             None => return MoveOutcome::Lost,
         };
-        let frozen = match freeze(socket.as_fd(), &self.config.mends) {
-            Ok(Frozen { frame: checkpoint, first_ack, first_seq, next_seq }) => {
+        let frozen = match freeze(socket.as_fd(), &self.config.fixes) {
+            Ok(FrozenState { frame: checkpoint, first_ack, first_seq, next_seq }) => {
                 self.datapath.note_frozen(key, next_seq, first_ack);
                 let state = ConnectionState { checkpoint, unread: Vec::new() };
                 self.handle_input(Input::Frozen { key, id, first_seq, first_ack, state });
                 true
             }
-            Err(Unfrozen { usable, why: reason }) => {
+            Err(FreezeError { usable, reason }) => {
                 tracing::debug!(reason, %key, "socket not frozen: connection stays here");
                 match self.handle_input(Input::NotFrozen { key, id }) {
                     Some(MoveStart::Kept(load)) if usable || load.is_none() => {

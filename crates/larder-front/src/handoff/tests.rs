@@ -26,7 +26,7 @@ use larder_handoff::channel::client::ChannelEvent;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{ConnectionId, CookieKeys, FromNode, Hello};
 use larder_kernel::abi::{self, flow_flag, flow_state};
-use larder_kernel::plane::{Account, Owner};
+use larder_kernel::plane::{FlowTotals, SlotOwner};
 use larder_kernel::{CookieKey, FlowKey};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
@@ -66,7 +66,7 @@ struct Recording {
     opened: u32,
     /// Nodes whose links are closed.
     closed: Vec<NodeId>,
-    owners: BTreeMap<NodeId, Owner>,
+    owners: BTreeMap<NodeId, SlotOwner>,
     taken_off: bool,
     /// Connections that the hosts of their clients have reset.
     denied: Vec<FlowKey>,
@@ -158,7 +158,7 @@ impl Datapath for RecordingDatapath {
     }
 
     fn set_ended(&self, key: FlowKey) {
-        *lock(&self.0).flags.entry(key).or_default() |= flow_flag::CLIENT_FIN | flow_flag::TOLD;
+        *lock(&self.0).flags.entry(key).or_default() |= flow_flag::CLIENT_FIN | flow_flag::END_REPORTED;
     }
 
     fn set_resumed(&self, key: FlowKey) {
@@ -201,13 +201,13 @@ impl Datapath for RecordingDatapath {
         Ok(())
     }
 
-    fn owner(&self, node: NodeId) -> Option<Owner> {
+    fn owner(&self, node: NodeId) -> Option<SlotOwner> {
         Some(lock(&self.0).owners.get(&node).copied().unwrap_or_default())
     }
 
     fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
         let since = after_another.then_some(Duration::ZERO);
-        lock(&self.0).owners.insert(node, Owner { key, since });
+        lock(&self.0).owners.insert(node, SlotOwner { key, since });
     }
 
     fn close_link(&self, node: NodeId) -> io::Result<()> {
@@ -398,7 +398,7 @@ fn ended(key: FlowKey, flags: u8) -> DatapathEvent<'static> {
     DatapathEvent::Ended {
         key,
         flags,
-        account: Account { acknowledged: 1_001, requests: 1 },
+        account: FlowTotals { acknowledged: 1_001, requests: 1 },
         age: Duration::ZERO,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::first_seqs::FirstSeqs;
 use super::link::{InputSender, Link, LinkInput};
-use super::listing::{ConnectionListing, ListingJobs, Requester};
+use super::listing::ListingJobs;
 use super::outgoing::{OfferQueue, OutgoingHandoff};
 use super::resolver::{HolderRequest, PendingRequests};
 use super::shutdown::{ShutdownAck, ShutdownProgress};
@@ -13,15 +13,15 @@ use crate::channel::Timing;
 use crate::channel::holders::HolderQuery;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{
-    CLOSED_MAX, Connection, ConnectionId, ConnectionPage, FromNode, Handoff, LoadReport, Message as _,
-    PAGE_CONNECTIONS_MAX, RESTORED_MAX, Refusal, SettingsStatus, ToNode, Welcome, truncate_text,
+    CLOSED_MAX, Connection, ConnectionId, FromNode, Handoff, Message as _, RESTORED_MAX, Refusal,
+    SettingsStatus, ToNode, Welcome, truncate_text,
 };
 use crate::channel::server::{Server, SwitchConnection};
+use larder_kernel::cpu::CpuMeter;
 use larder_kernel::interface::Interface;
-use larder_kernel::load::CpuMeter;
 use larder_kernel::plane::now_ns;
 use larder_kernel::{FlowKey, Readiness};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ pub(super) struct Core {
     pub(super) switches: SwitchTable,
     /// Value of [`AccessState::revocations`] at the last check.
     pub(super) revocations: u64,
-    applied: KernelSettings,
+    pub(super) applied: KernelSettings,
     pub(super) connected: BTreeMap<PublicKey, ConnectedSwitch>,
     link_count: u64,
     pub(super) stash: Stash,
@@ -73,7 +73,7 @@ pub(super) struct Core {
     holder_requests: PendingRequests,
     listings: ListingJobs,
     pub(super) shutdown: Option<ShutdownProgress>,
-    cpu: CpuMeter,
+    pub(super) cpu: CpuMeter,
     /// Time of the next read of kernel events: a closed connection does not make the descriptor readable.
     drain_at: Instant,
     /// Set if the last read left events behind.
@@ -383,7 +383,7 @@ impl Core {
         }
     }
 
-    fn report_restored(&mut self, key: PublicKey) {
+    pub(super) fn report_restored(&mut self, key: PublicKey) {
         let ids = self.connected.get_mut(&key).map(|switch| std::mem::take(&mut switch.restored));
         if let Some(ids) = ids.filter(|ids| !ids.is_empty()) {
             self.send(key, &FromNode::Restored { ids });
@@ -442,7 +442,7 @@ impl Core {
         let mut full = false;
         for (&key, switch) in &mut self.connected {
             if let Some(service) = self.switches.switch_service(key, flow.service) {
-                let connection = Connection { client: flow.client, service: service };
+                let connection = Connection { client: flow.client, service };
                 switch.closed.push(ConnectionId { connection, first_seq });
                 full |= switch.closed.len() >= CLOSED_MAX;
             }
@@ -519,67 +519,6 @@ impl Core {
         let Some(switch) = self.connected.get_mut(&key) else { return };
         switch.settings.clone_from(&status);
         self.send(key, &FromNode::Settings(status));
-    }
-
-    fn send_listing(&mut self, (key, number): Requester, listing: &ConnectionListing) {
-        if self.connected.get(&key).is_none_or(|switch| switch.link.number != number) {
-            return;
-        }
-        // Restored connections must be reported first: the switch takes one that is missing in the listing as closed.
-        self.report_restored(key);
-        let ConnectionListing { connections: known, sockets, .. } = listing;
-        let mut connections = Vec::with_capacity(known.len());
-        for &(flow, first_seq) in known {
-            if let Some(service) = self.switches.switch_service(key, flow.service) {
-                let connection = Connection { client: flow.client, service };
-                // The kernel does not know the first sequence number of restored connections.
-                let first_seq = if first_seq == 0 { self.first_seqs.get(flow) } else { first_seq };
-                connections.push(ConnectionId { connection, first_seq });
-            }
-        }
-        let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
-        for &(local, client) in sockets {
-            let service = self
-                .switches
-                .service_of(local)
-                .and_then(|service| self.switches.switch_service(key, service));
-            let Some(service) = service else { continue };
-            let connection = Connection { client, service };
-            if named.insert(connection) {
-                connections.push(ConnectionId { connection, first_seq: 0 });
-            }
-        }
-        let mut rest = &connections[..];
-        loop {
-            let (piece, later) = rest.split_at(rest.len().min(PAGE_CONNECTIONS_MAX));
-            rest = later;
-            let last = rest.is_empty();
-            self.send(key, &FromNode::Connections(ConnectionPage { connections: piece.to_vec(), last }));
-            if last {
-                return;
-            }
-        }
-    }
-
-    fn report_load(&mut self) {
-        let mut counts = vec![0_u32; self.applied.rules.len()];
-        if let Some(kernel) = self.kernel.as_ref().filter(|_| !self.connected.is_empty()) {
-            kernel.each_connection(&mut |flow, _| {
-                if let Some(count) = counts.get_mut(usize::from(flow.service)) {
-                    *count = count.saturating_add(1);
-                }
-            });
-        }
-        let cpu_permille = self.cpu.permille();
-        let stashed = u32::try_from(self.stash.len()).unwrap_or(u32::MAX);
-        let keys: Vec<PublicKey> = self.connected.keys().copied().collect();
-        for key in keys {
-            let of_its = |(service, &count): (u16, &u32)| {
-                self.switches.switch_service(key, service).map_or(0, |_| count)
-            };
-            let connections = (0..).zip(&counts).map(of_its).fold(0, u32::saturating_add);
-            self.send(key, &FromNode::Load(LoadReport { connections, cpu_permille, stashed }));
-        }
     }
 
     pub(super) fn send(&mut self, key: PublicKey, message: &FromNode) {

@@ -1,11 +1,11 @@
-//! First sequence numbers of restored connections. Switches identify a connection by the sequence number of its client's
-//! first byte. The kernel knows this number only of connections that it accepted from a cookie.
+//! First sequence numbers of restored connections. Switches identify a connection by the sequence number of its
+//! client's first byte. The kernel knows this number only of connections that it accepted from a cookie.
 
 use larder_kernel::FlowKey;
 use std::collections::HashMap;
 
-/// Maximum number of entries. When the table is full, all entries are dropped: these connections are then reported as closed
-/// without a first sequence number.
+/// Maximum number of entries. When the table is full, all entries are dropped: these connections are then reported as
+/// closed without a first sequence number.
 const FIRST_SEQS_MAX: usize = 262_144;
 
 /// First sequence numbers of the restored connections that are open.
@@ -36,8 +36,8 @@ impl FirstSeqs {
         self.by_flow.remove(&flow);
     }
 
-    /// Returns the first sequence number of the connection that closed at `at_ns`, and removes its entry. `reported` is the
-    /// number that the kernel reports, or 0 if the kernel does not know it.
+    /// Returns the first sequence number of the connection that closed at `at_ns`, and removes its entry. `reported` is
+    /// the number that the kernel reports, or 0 if the kernel does not know it.
     pub(super) fn take_closed(&mut self, flow: FlowKey, reported: u32, at_ns: u64) -> u32 {
         match self.by_flow.get(&flow) {
             // A close before the restore belongs to the previous connection with these addresses.

@@ -2,7 +2,7 @@
 
 use super::RestoredConnection;
 use crate::channel::message::Refusal;
-use larder_kernel::guard::Tunnel;
+use larder_kernel::guard::InboundTunnel;
 use larder_kernel::{CookieKey, FlowKey};
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,8 @@ pub struct ServiceRules {
 /// An event from the kernel programs. Connections are identified by the node's service numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelEvent<'a> {
-    /// A packet that must not reach the stack yet, because its connection has no socket, or a socket that is being restored.
+    /// A packet that must not reach the stack yet, because its connection has no socket, or a socket that is being
+    /// restored.
     EarlyPacket {
         /// The connection.
         key: FlowKey,
@@ -89,13 +90,13 @@ pub trait NodeKernel: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the kernel rejects the change.
-    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()>;
+    fn add_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()>;
 
     /// Stops unwrapping packets that arrive through `tunnel`.
     ///
     /// # Errors
     /// If the kernel rejects the change.
-    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()>;
+    fn remove_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()>;
 
     /// Returns a descriptor that is readable when [`Self::read_events`] has events. It never changes.
     fn events_fd(&self) -> BorrowedFd<'_>;
@@ -106,8 +107,8 @@ pub trait NodeKernel: Send + Sync + 'static {
     /// Passes every live connection to `visit`, with the sequence number of the client's first byte, or 0.
     fn each_connection(&self, visit: &mut dyn FnMut(FlowKey, u32));
 
-    /// Passes the local address and the client of every live connection of the stack to `visit`. They may include connections
-    /// that [`Self::each_connection`] no longer has or never had. Slower than [`Self::each_connection`].
+    /// Passes the local address and the client of every live connection of the stack to `visit`. They may include
+    /// connections that [`Self::each_connection`] no longer has or never had. Slower than [`Self::each_connection`].
     ///
     /// # Errors
     /// If the list cannot be read to its end.

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Maximum number of messages that wait for one switch. A switch that reads more slowly is disconnected, and gets the full state
-/// when it reconnects.
+/// Maximum number of messages that wait for one switch. A switch that reads more slowly is disconnected, and gets the
+/// full state when it reconnects.
 const QUEUE_MAX: usize = 1_024;
 
 /// A message from a link to the core.

@@ -2,7 +2,9 @@
 
 use super::{KernelEvent, NodeKernel, RestoreRequest, RestoredConnection, ServiceRules, restore};
 use crate::channel::message::Refusal;
-use larder_kernel::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave, Tunnel};
+use larder_kernel::guard::{
+    self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, GuardStop, InboundTunnel,
+};
 use larder_kernel::inject::Tap;
 use larder_kernel::plane::now_ns;
 use larder_kernel::{CookieKey, FlowKey, repair, sockets};
@@ -35,16 +37,18 @@ impl LinuxKernel {
     /// programs of a previous process with the same name. With `repair` connections can be restored, which needs a TAP
     /// device.
     ///
-    /// # Errors If the kernel rejects the programs, or, with `repair`, if it cannot restore connections.
+    /// # Errors
+    ///
+    /// If the kernel rejects the programs, or, with `repair`, if it cannot restore connections.
     pub fn start(name: &str, interface: &str, repair: bool) -> Result<Self, GuardError> {
         let config = GuardConfig {
             name: name.to_owned(),
             interface: interface.to_owned(),
             ring_bytes: RING_BYTES,
-            conns_max: CONNECTIONS_MAX,
+            connections_max: CONNECTIONS_MAX,
         };
         let tap = repair.then(|| {
-            let unavailable = |why: repair::Why| GuardError::Io {
+            let unavailable = |why: repair::RepairUnavailable| GuardError::Io {
                 doing: "restore connections",
                 source: io::Error::new(io::ErrorKind::PermissionDenied, why),
             };
@@ -78,7 +82,7 @@ impl Drop for LinuxKernel {
         // If the table cannot be read, assume that connections are open.
         if self.keep_programs && self.guard.is_busy(LATE_PACKETS).unwrap_or(true) {
             tracing::info!(pins = %self.guard.pins().display(), "kernel programs kept for the next start: connections continue");
-            self.guard.leave_at_drop(Leave::Guarding);
+            self.guard.leave_at_drop(GuardStop::KeepPrograms);
         }
     }
 }
@@ -108,11 +112,11 @@ impl NodeKernel for LinuxKernel {
         self.guard.set_tag(tag).map_err(io::Error::other)
     }
 
-    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+    fn add_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()> {
         self.guard.add_tunnel(tunnel).map_err(io::Error::other)
     }
 
-    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+    fn remove_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()> {
         self.guard.remove_tunnel(tunnel).map_err(io::Error::other)
     }
 
@@ -123,7 +127,7 @@ impl NodeKernel for LinuxKernel {
     fn read_events(&self, handle: &mut dyn FnMut(KernelEvent<'_>)) -> usize {
         self.guard.read_events(|event| match event {
             GuardEvent::Stash { key, packet, at_ns, .. } => {
-                handle(KernelEvent::EarlyPacket { key, at_ns, packet })
+                handle(KernelEvent::EarlyPacket { key, at_ns, packet });
             }
             GuardEvent::Closed { key, first_seq, at_ns } => {
                 handle(KernelEvent::Closed { key, first_seq: first_seq.unwrap_or(0), at_ns });
@@ -132,7 +136,7 @@ impl NodeKernel for LinuxKernel {
     }
 
     fn each_connection(&self, visit: &mut dyn FnMut(FlowKey, u32)) {
-        let read = self.guard.each_conn(|conn| visit(conn.key, conn.first_seq.unwrap_or(0)));
+        let read = self.guard.each_connection(|conn| visit(conn.key, conn.first_seq.unwrap_or(0)));
         if let Err(error) = read {
             tracing::warn!(%error, "connection table read incompletely");
         }
@@ -144,7 +148,7 @@ impl NodeKernel for LinuxKernel {
 
     fn each_silent(&self, span: Duration, visit: &mut dyn FnMut(FlowKey, u32)) {
         let since = now_ns().saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
-        let read = self.guard.each_conn(|conn| {
+        let read = self.guard.each_connection(|conn| {
             if conn.opened_ns.max(conn.seen_ns) < since {
                 visit(conn.key, conn.first_seq.unwrap_or(0));
             }
@@ -160,13 +164,13 @@ impl NodeKernel for LinuxKernel {
     }
 
     fn add_connection(&self, key: FlowKey) {
-        if let Err(error) = self.guard.note(key) {
+        if let Err(error) = self.guard.add_connection(key) {
             tracing::warn!(%error, %key, "connection not added to the table");
         }
     }
 
     fn remove_connection(&self, key: FlowKey) {
-        if let Err(error) = self.guard.forget(key) {
+        if let Err(error) = self.guard.remove_connection(key) {
             tracing::warn!(%error, %key, "connection not removed from the table");
         }
     }

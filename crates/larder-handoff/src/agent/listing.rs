@@ -1,5 +1,5 @@
-//! Listings of the node's connections. They are made outside the agent's task: with many connections the kernel's socket list
-//! takes long to read, and handoffs, closed connections and pings must not wait for it.
+//! Listings of the node's connections. They are made outside the agent's task: with many connections the kernel's
+//! socket list takes long to read, and handoffs, closed connections and pings must not wait for it.
 
 use super::{NodeKernel, stale};
 use crate::channel::identity::PublicKey;
@@ -19,7 +19,8 @@ pub(super) struct ConnectionListing {
     pub(super) connections: Vec<(FlowKey, u32)>,
     /// From the stack: local address and client of each socket on one of the agent's listen addresses.
     pub(super) sockets: Vec<(SocketAddr, SocketAddr)>,
-    /// Those `connections` without a packet for [`stale::SILENT_FOR`]. Empty if the stack's sockets could not all be read.
+    /// The `connections` without a packet for [`stale::SILENT_FOR`]. Empty if the stack's sockets could not all be
+    /// read.
     pub(super) silent: Vec<(FlowKey, u32)>,
 }
 

@@ -19,6 +19,7 @@ mod link;
 mod linux;
 mod listing;
 mod outgoing;
+mod reports;
 mod resolver;
 mod restore;
 mod revocation;
@@ -128,8 +129,9 @@ impl Agent {
     /// `restored` it accepts connections by cookie only, because no server in this process could take restored ones.
     /// While `restored` is full or has no free slot, handoffs are refused.
     ///
-    /// # Errors If the config is invalid, the control address or the interface is not available, or the system reports
-    /// an error.
+    /// # Errors
+    ///
+    /// If the config is invalid, the control address or the interface is not available, or the system reports an error.
     pub async fn start(
         config: AgentConfig,
         kernel: Option<Arc<dyn NodeKernel>>,
@@ -222,7 +224,9 @@ impl Drop for Agent {
 impl AgentConfig {
     /// Checks that every list is within its limits.
     ///
-    /// # Errors The first setting that is out of range.
+    /// # Errors
+    ///
+    /// The first setting that is out of range.
     pub fn check(&self) -> Result<(), AgentError> {
         let ensure = |holds: bool, field, expected| match holds {
             true => Ok(()),

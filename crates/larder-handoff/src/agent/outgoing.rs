@@ -19,7 +19,7 @@ use crate::channel::identity::PublicKey;
 use crate::channel::message::{Blob, Connection, FromNode, Handoff, ToNode};
 use larder_kernel::FlowKey;
 use larder_kernel::plane::now_ns;
-use larder_kernel::repair::{self, Mends};
+use larder_kernel::repair::{self, RaceFixes};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -188,7 +188,7 @@ impl Core {
         let Some(handoff) = self.outgoing.get_mut(&flow) else { return };
         let socket = handoff.offer.connection.socket.as_fd();
         let first_seq = self.first_seqs.get(flow);
-        let read = repair::checkpoint(socket, &Mends::default()).map_err(|error| error.to_string());
+        let read = repair::checkpoint(socket, &RaceFixes::default()).map_err(|error| error.to_string());
         let message = read.and_then(|checkpoint| {
             let frame = checkpoint.encode().map_err(|error| error.to_string())?;
             let request = Blob(handoff.offer.connection.unread.clone());

@@ -1,7 +1,7 @@
 //! Lookups of the nodes that hold a target: a server in this process asks, and a switch answers.
 //!
-//! Up to [`HOLDER_QUEUE_MAX`] requests wait for the agent, and up to [`HOLDER_PENDING_MAX`] wait for their replies. Beyond
-//! these limits, or if no switch is connected, the lookup returns nothing.
+//! Up to [`HOLDER_QUEUE_MAX`] requests wait for the agent, and up to [`HOLDER_PENDING_MAX`] wait for their replies.
+//! Beyond these limits, or if no switch is connected, the lookup returns nothing.
 
 use crate::channel::holders::{HolderReply, RequestSummary};
 use crate::channel::identity::PublicKey;
@@ -41,8 +41,8 @@ impl HolderResolver {
 
     /// Asks a switch which nodes hold the target of `request`, and waits at most `wait` for the reply.
     ///
-    /// Returns `None` if too many requests wait, a part of the request is too long, no switch is connected, or no switch
-    /// replies in time.
+    /// Returns `None` if too many requests wait, a part of the request is too long, no switch is connected, or no
+    /// switch replies in time.
     pub async fn resolve(
         &self,
         service: SocketAddr,

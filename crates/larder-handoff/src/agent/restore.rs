@@ -42,8 +42,8 @@ impl RestoredSink {
         Self { sink, slots: None }
     }
 
-    /// Makes each connection occupy one of the server's connection slots. If no slot is free, the handoff is refused and the
-    /// connection stays where it is. After the handoff the server could only reject the client.
+    /// Makes each connection occupy one of the server's connection slots. If no slot is free, the handoff is refused
+    /// and the connection stays where it is. After the handoff the server could only reject the client.
     pub fn with_connection_slots(self, slots: Arc<Semaphore>) -> Self {
         Self { slots: Some(slots), ..self }
     }

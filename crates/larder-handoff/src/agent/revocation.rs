@@ -1,8 +1,9 @@
 //! Revocation of a switch's key.
 //!
-//! The switch's channel ends at once, and its settings leave the kernel: its listen addresses unless another switch has them,
-//! its cookie keys, its tag and its tunnel. The switch can therefore open no further connection here. Connections that it has
-//! opened are sockets of this host. They continue while their packets arrive, but not if these came through its tunnel.
+//! The switch's channel ends at once, and its settings leave the kernel: its listen addresses unless another switch has
+//! them, its cookie keys, its tag and its tunnel. The switch can therefore open no further connection here. Connections
+//! that it has opened are sockets of this host. They continue while their packets arrive, but not if these came through
+//! its tunnel.
 
 use super::core::Core;
 use super::link::LinkInput;

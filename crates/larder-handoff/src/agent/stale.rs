@@ -1,5 +1,5 @@
-//! Removal of stale connections. If a client disappears, the stack gives its connection up after many minutes without sending
-//! a packet. The kernel programs do not see that, so the agent compares their table with the stack's sockets.
+//! Removal of stale connections. If a client disappears, the stack gives its connection up after many minutes without
+//! sending a packet. The kernel programs do not see that, so the agent compares their table with the stack's sockets.
 
 use super::core::Core;
 use super::listing::ConnectionListing;

@@ -1,11 +1,11 @@
 //! The settings that each switch wants on the node, and their combination if the switches differ.
 //!
-//! - The node serves a listen address if any switch asks for it and the node's config names it. Its rules are the union of
-//!   all switches' rules.
-//! - The kernel has room for the two live cookie keys of one secret. The node takes the keys of the switch that has been
-//!   connected longest, and of all switches that share a key with it, as they do while keys rotate. Current keys come first,
-//!   then the other ones. A switch with another secret is told that its keys do not apply, and hands nothing off. A switch
-//!   that uses no cookies needs no keys.
+//! - The node serves a listen address if any switch asks for it and the node's config names it. Its rules are the union
+//!   of all switches' rules.
+//! - The kernel has room for the two live cookie keys of one secret. The node takes the keys of the switch that has
+//!   been connected longest, and of all switches that share a key with it, as they do while keys rotate. Current keys
+//!   come first, then the other ones. A switch with another secret is told that its keys do not apply, and hands
+//!   nothing off. A switch that uses no cookies needs no keys.
 //! - The node uses a tag if all connected switches give the same one.
 //! - The node accepts the tunnels of all switches.
 
@@ -13,7 +13,7 @@ use super::ServiceRules;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{CookieKeys, Hello, Service, SettingsStatus};
 use larder_kernel::CookieKey;
-use larder_kernel::guard::Tunnel;
+use larder_kernel::guard::InboundTunnel;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ pub(super) struct KernelSettings {
     /// 0 for none.
     pub(super) tag: u8,
     /// Without duplicates.
-    pub(super) tunnels: Vec<Tunnel>,
+    pub(super) tunnels: Vec<InboundTunnel>,
 }
 
 /// The settings of one switch.
@@ -37,7 +37,7 @@ struct SwitchSettings {
     services: Vec<Service>,
     keys: CookieKeys,
     tag: u8,
-    tunnel: Option<Tunnel>,
+    tunnel: Option<InboundTunnel>,
     /// Position of its latest hello among the hellos of all switches.
     hello_number: u64,
 }
@@ -149,7 +149,7 @@ impl SwitchTable {
                 union.grace |= service.grace;
             }
         }
-        let mut tunnels: Vec<Tunnel> = Vec::new();
+        let mut tunnels: Vec<InboundTunnel> = Vec::new();
         for tunnel in self.by_key.values().filter_map(|switch| switch.tunnel) {
             if !tunnels.contains(&tunnel) {
                 tunnels.push(tunnel);
@@ -220,7 +220,7 @@ impl SwitchTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_kernel::guard::TunnelKind;
+    use larder_kernel::guard::InboundTunnelKind;
 
     const A: PublicKey = PublicKey([1; 32]);
     const B: PublicKey = PublicKey([2; 32]);
@@ -338,8 +338,8 @@ mod tests {
 
     #[test]
     fn tunnels_of_all_switches_are_accepted_until_their_next_hello() {
-        let tunnel = |last: u8, port| Tunnel {
-            kind: TunnelKind::Gue { port },
+        let tunnel = |last: u8, port| InboundTunnel {
+            kind: InboundTunnelKind::Gue { port },
             local: [10, 9, 1, 11].into(),
             remote: Some([10, 9, 0, last].into()),
         };

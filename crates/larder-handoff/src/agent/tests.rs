@@ -12,15 +12,14 @@ use crate::channel::message::{
     Blob, CLOSED_MAX, Connection, CookieKeys, FromNode, Handoff, Hello, Refusal, Service, SettingsStatus,
     ToNode, Welcome,
 };
-use larder_kernel::guard::{Tunnel, TunnelKind};
+use larder_kernel::guard::{InboundTunnel, InboundTunnelKind};
 use larder_kernel::{CookieKey, FlowKey};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{io, time::Duration};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -41,7 +40,7 @@ struct State {
     services: BTreeMap<SocketAddr, (u16, ServiceRules)>,
     keys: Option<[CookieKey; 2]>,
     tag: u8,
-    tunnels: Vec<Tunnel>,
+    tunnels: Vec<InboundTunnel>,
     events: VecDeque<PlayedEvent>,
     live: Vec<FlowKey>,
     sockets: Vec<(SocketAddr, SocketAddr)>,
@@ -110,12 +109,12 @@ impl NodeKernel for FakeKernel {
         Ok(())
     }
 
-    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+    fn add_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()> {
         self.with_state(|state| state.tunnels.push(*tunnel));
         Ok(())
     }
 
-    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+    fn remove_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()> {
         self.with_state(|state| state.tunnels.retain(|one| one != tunnel));
         Ok(())
     }
@@ -131,7 +130,7 @@ impl NodeKernel for FakeKernel {
         for event in &events {
             match event {
                 PlayedEvent::Early(key, packet) => {
-                    seen(KernelEvent::EarlyPacket { key: *key, at_ns: 0, packet })
+                    seen(KernelEvent::EarlyPacket { key: *key, at_ns: 0, packet });
                 }
                 PlayedEvent::Closed(key) => {
                     let at_ns = larder_kernel::plane::now_ns();
@@ -411,8 +410,8 @@ async fn holder_queries_go_to_a_switch_with_the_listen_address() {
 #[tokio::test]
 async fn tunnels_follow_the_settings_of_their_switch() {
     let fixture = Fixture::new().await;
-    let tunnel = |port| Tunnel {
-        kind: TunnelKind::Gue { port },
+    let tunnel = |port| InboundTunnel {
+        kind: InboundTunnelKind::Gue { port },
         local: [10, 9, 1, 11].into(),
         remote: Some([10, 9, 0, 1].into()),
     };

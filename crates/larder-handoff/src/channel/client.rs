@@ -158,7 +158,9 @@ impl NodeChannel {
     /// Settings have their own methods ([`Self::set_keys`], [`Self::set_services`], [`Self::set_tag`]) and are repeated
     /// in each session.
     ///
-    /// # Errors If the channel is down, the queue is full, or the message breaks a limit.
+    /// # Errors
+    ///
+    /// If the channel is down, the queue is full, or the message breaks a limit.
     pub fn send(&self, message: &ToNode) -> Result<(), SendError> {
         self.send_to_session(None, message)
     }
@@ -166,7 +168,9 @@ impl NodeChannel {
     /// Queues a message if `session` is still current. Use it to answer a message of the node: a newer session may have
     /// started whose [`EventKind::Up`] the caller has not seen yet.
     ///
-    /// # Errors The errors of [`Self::send`], and [`SendError::Down`] if another session is current.
+    /// # Errors
+    ///
+    /// The errors of [`Self::send`], and [`SendError::Down`] if another session is current.
     pub fn send_in_session(&self, session: u64, message: &ToNode) -> Result<(), SendError> {
         self.send_to_session(Some(session), message)
     }

@@ -62,7 +62,9 @@ pub struct Holder {
 impl RequestSummary {
     /// Checks that every part is within its limit.
     ///
-    /// # Errors The first limit that is exceeded.
+    /// # Errors
+    ///
+    /// The first limit that is exceeded.
     pub fn check(&self) -> Result<(), MessageError> {
         check_limit("the length of the method", self.method.len(), HOST_BYTES_MAX)?;
         check_limit("the length of the host", self.host.len(), HOST_BYTES_MAX)?;

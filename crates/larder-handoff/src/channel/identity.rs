@@ -111,7 +111,9 @@ impl fmt::Debug for Identity {
 impl Identity {
     /// Generates a new key pair.
     ///
-    /// # Errors If the system has no random numbers.
+    /// # Errors
+    ///
+    /// If the system has no random numbers.
     pub fn generate() -> Result<Self, IdentityError> {
         let resolver = DefaultResolver;
         let mut random = resolver.resolve_rng().ok_or(IdentityError::Random)?;
@@ -123,7 +125,9 @@ impl Identity {
 
     /// Creates the identity of a secret key, which may be any 32 secret bytes.
     ///
-    /// # Errors If X25519 is not available.
+    /// # Errors
+    ///
+    /// If X25519 is not available.
     pub fn new(secret: [u8; KEY_BYTES]) -> Result<Self, IdentityError> {
         let mut dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519).ok_or(IdentityError::Random)?;
         dh.set(&secret);
@@ -133,14 +137,18 @@ impl Identity {
 
     /// Reads a secret key from a file that only its owner may read.
     ///
-    /// # Errors The errors of [`load_secret`].
+    /// # Errors
+    ///
+    /// The errors of [`load_secret`].
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
         Self::new(load_secret(path)?)
     }
 
     /// Writes the secret key to a new file of mode 0600.
     ///
-    /// # Errors If the file cannot be written, or exists already: an existing key is never overwritten.
+    /// # Errors
+    ///
+    /// If the file cannot be written, or exists already: an existing key is never overwritten.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
         let unwritable = |source| IdentityError::File { path: path.to_owned(), source };
         let mut options = OpenOptions::new();
@@ -180,7 +188,9 @@ fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
 /// Reads a secret of 32 bytes, in base64, from a file that only its owner may read. It is a key, or a secret that
 /// several hosts share.
 ///
-/// # Errors If the file cannot be read, other users may read or write it, or it does not hold 32 bytes.
+/// # Errors
+///
+/// If the file cannot be read, other users may read or write it, or it does not hold 32 bytes.
 pub fn load_secret(path: &Path) -> Result<[u8; KEY_BYTES], IdentityError> {
     let fault = |source| IdentityError::Key { path: path.to_owned(), source };
     load_secrets(path, 1)?.pop().ok_or_else(|| fault(KeyError::Length(0)))
@@ -189,7 +199,9 @@ pub fn load_secret(path: &Path) -> Result<[u8; KEY_BYTES], IdentityError> {
 /// Reads up to `max` secrets of 32 bytes, in base64, one per line, from a file that only its owner may read. Skips
 /// empty lines and returns at least one secret.
 ///
-/// # Errors If the file cannot be read, other users may read or write it, or it does not hold 1 to `max` secrets.
+/// # Errors
+///
+/// If the file cannot be read, other users may read or write it, or it does not hold 1 to `max` secrets.
 pub fn load_secrets(path: &Path, max: usize) -> Result<Vec<[u8; KEY_BYTES]>, IdentityError> {
     let fault = |source| IdentityError::Key { path: path.to_owned(), source };
     let text = read_private(path)?;

@@ -3,7 +3,7 @@
 
 use super::holders::{HolderQuery, HolderReply};
 use larder_kernel::abi::SERVICES_MAX;
-use larder_kernel::guard::{Tunnel, TunnelKind};
+use larder_kernel::guard::{InboundTunnel, InboundTunnelKind};
 use larder_kernel::{CookieKey, FlowKey};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -119,7 +119,7 @@ pub struct Hello {
     pub services: Vec<Service>,
     /// The tunnel through which the clients' packets arrive. `None` if switch and node are on the same network. The
     /// remote address must be set.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<InboundTunnel>,
 }
 
 /// The two live cookie keys. Nodes accept cookies of both.
@@ -345,12 +345,16 @@ pub enum MessageError {
 pub trait Message: Serialize + for<'de> Deserialize<'de> {
     /// Checks that every list, text and number is within its limit.
     ///
-    /// # Errors The first limit that is exceeded.
+    /// # Errors
+    ///
+    /// The first limit that is exceeded.
     fn check(&self) -> Result<(), MessageError>;
 
     /// Encodes the message.
     ///
-    /// # Errors If it exceeds a limit. The sender's fault.
+    /// # Errors
+    ///
+    /// If it exceeds a limit. The sender's fault.
     fn encode(&self) -> Result<Vec<u8>, MessageError> {
         self.check()?;
         let bytes = postcard::to_allocvec(self).map_err(|_| MessageError::Malformed)?;
@@ -362,7 +366,9 @@ pub trait Message: Serialize + for<'de> Deserialize<'de> {
 
     /// Decodes a message.
     ///
-    /// # Errors If the bytes are not a valid message, or it exceeds a limit. The other side's fault.
+    /// # Errors
+    ///
+    /// If the bytes are not a valid message, or it exceeds a limit. The other side's fault.
     fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(MessageError::TooLong(bytes.len()));
@@ -444,9 +450,9 @@ fn check_service(id: u16) -> Result<(), MessageError> {
 
 /// A host that may send through a tunnel can forge clients. Therefore a switch must not accept tunnels from any
 /// address.
-fn check_tunnel(tunnel: &Tunnel) -> Result<(), MessageError> {
+fn check_tunnel(tunnel: &InboundTunnel) -> Result<(), MessageError> {
     check_limit("the number of tunnels without a remote address", usize::from(tunnel.remote.is_none()), 0)?;
-    let vni = if let TunnelKind::Vxlan { vni, .. } = tunnel.kind { vni } else { 0 };
+    let vni = if let InboundTunnelKind::Vxlan { vni, .. } = tunnel.kind { vni } else { 0 };
     check_limit("the VXLAN network identifier", vni as usize, (1 << 24) - 1)
 }
 

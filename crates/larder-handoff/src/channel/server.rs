@@ -224,7 +224,9 @@ struct Shared {
 impl Server {
     /// Listens on `address` for switches with the keys `switches`. At most [`SWITCHES_MAX`] are expected.
     ///
-    /// # Errors If the address cannot be bound.
+    /// # Errors
+    ///
+    /// If the address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         identity: Identity,
@@ -239,7 +241,9 @@ impl Server {
 
     /// Returns the address that the server listens on.
     ///
-    /// # Errors If the system does not return it.
+    /// # Errors
+    ///
+    /// If the system does not return it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

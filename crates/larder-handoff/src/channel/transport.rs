@@ -93,7 +93,9 @@ pub struct Receiver {
 
 /// Runs the switch's side of the handshake: proves this side's identity and verifies that the peer is `node`.
 ///
-/// # Errors If the node rejects this side's key, has another key, does not answer in time, or speaks another protocol.
+/// # Errors
+///
+/// If the node rejects this side's key, has another key, does not answer in time, or speaks another protocol.
 pub async fn initiate(
     stream: TcpStream,
     identity: &Identity,
@@ -130,7 +132,9 @@ pub async fn initiate(
 ///
 /// A replayed first message passes this function. Only the peer's first application message proves that it is live.
 ///
-/// # Errors If the peer's key is not allowed, the peer is too slow, or it speaks another protocol.
+/// # Errors
+///
+/// If the peer's key is not allowed, the peer is too slow, or it speaks another protocol.
 pub async fn respond(
     stream: TcpStream,
     identities: &[Identity],
@@ -180,7 +184,9 @@ fn read_first_message(
 impl Sender {
     /// Sends one message. Not cancel-safe: if this is dropped before its end, nothing further can be sent.
     ///
-    /// # Errors If the message is too long, the network fails, or the other side does not read in time.
+    /// # Errors
+    ///
+    /// If the message is too long, the network fails, or the other side does not read in time.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
         let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MESSAGE_BYTES_MAX);
         let length = length.ok_or(TransportError::Length(message.len()))?;
@@ -224,7 +230,9 @@ impl Receiver {
     /// a slow link does not count as silence. Not cancel-safe: if this is dropped before its end, nothing further can
     /// be received.
     ///
-    /// # Errors If the other side is silent, too slow or closed, or sends an invalid message.
+    /// # Errors
+    ///
+    /// If the other side is silent, too slow or closed, or sends an invalid message.
     pub async fn receive(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
         let at_end = async { Ok(self.stream.fill_buf().await?.is_empty()) };
         if with_timeout(silence, "no bytes received", at_end).await? {

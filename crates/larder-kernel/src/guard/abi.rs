@@ -1,4 +1,4 @@
-//! What the node's program and this module agree on: the mirror of `bpf/node_abi.h`.
+//! ABI between the node program and this module: the mirror of `bpf/node_abi.h`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -6,7 +6,7 @@ pub(super) const TUNNELS_MAX: usize = 256;
 pub(super) const FROZEN_MAX: u32 = 16_384;
 
 pub(super) const CONN_COOKIE: u32 = 1;
-/// Either side's.
+/// FIN of either side.
 pub(super) const CONN_FINS: u32 = 2 | 4;
 pub(super) const CONN_ENDED: u32 = 8;
 pub(super) const CONN_KILLING: u32 = 16;
@@ -37,7 +37,7 @@ pub(super) struct RawConn {
     pub(super) kills: u32,
     pub(super) waits: u32,
     pub(super) echo: u32,
-    pub(super) former_seq: u32,
+    pub(super) previous_seq: u32,
     pub(super) opened_ns: u64,
     pub(super) seen_ns: u64,
 }
@@ -47,9 +47,9 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// The numbers stand in `bpf/node_abi.h` as assertions on the C structs.
+    /// `bpf/node_abi.h` asserts the same numbers of the C structs.
     #[test]
-    fn structs_are_laid_out_as_in_the_kernel() {
+    fn structs_match_the_c_layout() {
         assert_eq!(size_of::<RawTunnelKey>(), 36);
         assert_eq!(size_of::<RawTunnel>(), 8);
         assert_eq!((size_of::<RawConn>(), offset_of!(RawConn, opened_ns)), (40, 24));

@@ -1,8 +1,8 @@
-//! A program on an interface's way in or out.
+//! Attaches programs to an interface's ingress or egress.
 //!
-//! Linux 6.6 and later: a tcx link, which stands beside other programs, is pinned, and changes its program in one step.
-//! Before: a filter of the `clsact` queueing discipline with a number of our own, replaced in one step too. There the
-//! discipline itself stays when the filter goes, as others may use it.
+//! Linux 6.6 and later: a tcx link, which coexists with other programs, is pinned, and replaces its program atomically.
+//! Before: a filter of the `clsact` queueing discipline with a handle of our own, also replaced atomically. The
+//! queueing discipline stays when the filter is removed, because others may use it.
 
 use super::GuardError;
 use crate::plane::syscalls::{Hook, link_create, link_detach, link_ifindex, link_update, open_pin, pin};
@@ -12,29 +12,29 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Number and priority of our filter, unlikely to be anyone else's.
+/// Handle and priority of our filter, chosen to avoid those of other software.
 const FILTER_HANDLE: u32 = 0x1a;
 const FILTER_PRIORITY: u32 = 49_001;
 
-/// How a program is attached.
+/// An attached program.
 #[derive(Debug)]
-pub(crate) enum Attached {
-    /// By a link; it goes when the descriptor is closed, if it is not pinned.
+pub(crate) enum Attachment {
+    /// By a link, which ends when the descriptor is closed, unless it is pinned.
     Link {
-        /// Keeps the link.
+        /// The link.
         fd: OwnedFd,
     },
-    /// By a filter; it stays until it is removed.
+    /// By a filter, which stays until it is removed.
     Filter {
-        /// Of the interface.
+        /// The interface's number.
         ifindex: u32,
-        /// Which way.
+        /// Ingress or egress.
         hook: Hook,
     },
 }
 
-impl Attached {
-    /// Attaches `program`, or puts it in the place of a predecessor that is pinned at `path`. `true`: it was replaced.
+impl Attachment {
+    /// Attaches `program`, or replaces that of the link pinned at `path`. Returns true if it was replaced.
     pub(crate) fn place(
         program: BorrowedFd<'_>,
         ifindex: u32,
@@ -46,7 +46,7 @@ impl Attached {
                 link_update(link.as_fd(), program).map_err(GuardError::io("replace a program"))?;
                 return Ok((Self::Link { fd: link }, true));
             }
-            // Its interface is gone, or is another now.
+            // Its interface is gone, or is a different one now.
             fs::remove_file(path).map_err(GuardError::io("remove an old link"))?;
         }
         match link_create(program, ifindex, hook) {
@@ -59,7 +59,7 @@ impl Attached {
         }
     }
 
-    /// Attaches `program` for as long as this lives.
+    /// Attaches `program` for the lifetime of the result.
     pub(crate) fn hold(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Self, GuardError> {
         match link_create(program, ifindex, hook) {
             Ok(link) => Ok(Self::Link { fd: link }),
@@ -75,26 +75,26 @@ impl Attached {
         Ok(Self::Filter { ifindex, hook })
     }
 
-    /// Takes the program off at once. `any` is any open descriptor: the call for filters wants one and does not use it.
+    /// Detaches the program at once. `any` is any open descriptor: the call for filters needs one but ignores it.
     pub(crate) fn remove(&self, any: BorrowedFd<'_>) {
         match self {
-            // An interface that is gone has taken its link along.
+            // If the interface is gone, its link is gone too.
             Self::Link { fd } => drop(link_detach(fd.as_fd())),
             Self::Filter { ifindex, hook } => remove_filter(any, *ifindex, *hook),
         }
     }
 }
 
-/// Takes the program off whose link is pinned at `path`, at once rather than when the kernel notices that nobody has it.
+/// Detaches the program whose link is pinned at `path` at once, rather than when the kernel releases the link.
 pub(crate) fn remove_pinned(path: &Path) {
     if let Ok(link) = open_pin(path) {
         let _ = link_detach(link.as_fd());
     }
 }
 
-/// Takes our filter off an interface, if it has one. `any` is any open descriptor: the call does not use it.
+/// Removes our filter from an interface, if there is one. `any` is any open descriptor, which the call ignores.
 pub(crate) fn remove_filter(any: BorrowedFd<'_>, ifindex: u32, hook: Hook) {
-    // An interface that is gone has no filter either.
+    // If the interface is gone, its filter is gone too.
     let _ = filter_hook(any, ifindex, hook).detach();
 }
 
@@ -108,7 +108,7 @@ fn filter_hook(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> TcHook {
         .hook(point)
 }
 
-/// Kernels before 6.6 do not know the kind of link.
+/// Whether the kernel has no tcx links (before 6.6).
 fn tcx_is_missing(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
@@ -123,10 +123,10 @@ mod tests {
 
     static INJECT: &[u8] = include_bytes!("../../bpf/prebuilt/inject.bpf.o");
 
-    /// What kernels before 6.6 have. A program that sends packets to no interface stands in the way of them until it
-    /// is taken off; another guard's start replaces it.
+    /// The filters of kernels before 6.6. A program that redirects packets to no interface blocks them until it is
+    /// detached; the start of another guard replaces it.
     #[test]
-    fn a_filter_works_is_replaced_and_removed() {
+    fn filter_is_attached_replaced_and_removed() {
         let Some(host) = or_skip(Namespace::new("filter")) else { return };
         host.run(|| {
             let object = ObjectBuilder::default().open_memory(INJECT).expect("read").load().expect("loaded");
@@ -136,14 +136,14 @@ mod tests {
                 let (one, other) = (UdpSocket::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
                 let (one, other) = (one.expect("bound"), other.expect("bound"));
                 other.set_nonblocking(true).expect("set");
-                // Over the loopback interface a datagram has arrived when the call returns.
+                // On the loopback interface a datagram has arrived when the send returns.
                 one.send_to(b"x", other.local_addr().expect("an address")).expect("sent");
                 other.recv(&mut [0; 1]).is_ok()
             };
             assert!(heard());
-            let first = Attached::filter(program.as_fd(), lo, Hook::TcIngress).expect("attached");
+            let first = Attachment::filter(program.as_fd(), lo, Hook::TcIngress).expect("attached");
             assert!(!heard());
-            let second = Attached::filter(program.as_fd(), lo, Hook::TcIngress).expect("replaced");
+            let second = Attachment::filter(program.as_fd(), lo, Hook::TcIngress).expect("replaced");
             assert!(!heard());
             second.remove(program.as_fd());
             assert!(heard(), "there was one");

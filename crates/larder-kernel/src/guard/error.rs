@@ -1,39 +1,40 @@
-//! What can go wrong with a guard.
+//! Errors of the guard.
 
 use std::io;
 
-/// A failure of a guard. All are of this host or its config; none is a client's.
+/// An error of a guard. Its cause is always this host or its config, never a client.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// The config asks for what cannot be. Retrying does not help.
+    /// The config is invalid. A retry does not help.
     #[error("guard: {0}")]
     Config(&'static str),
-    /// The kernel has no `bpf_sk_assign_tcp_reqsk` (Linux 6.9): listeners cannot accept from cookies here. All else
-    /// works. Retrying does not help.
+    /// The kernel has no `bpf_sk_assign_tcp_reqsk` (Linux 6.9), so listeners cannot accept connections from cookies.
+    /// Everything else works. A retry does not help.
     #[error("guard: this kernel cannot have a listener accept a connection from a cookie (needs Linux 6.9)")]
     NoKfunc,
-    /// The interface is not there in this network namespace. Helps: another name, or starting when it is up.
+    /// The interface does not exist in this network namespace. Use another name, or start when it is up.
     #[error("guard: interface {interface}: {source}")]
     Interface {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// From the kernel.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A program or table was refused, mostly for lack of rights (`CAP_BPF`, `CAP_NET_ADMIN`) or an old kernel.
+    /// The kernel rejected a program or map, usually because rights are missing (`CAP_BPF`, `CAP_NET_ADMIN`) or it is
+    /// too old.
     #[error("guard: cannot {doing}: {source}")]
     Bpf {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// From the kernel, by way of libbpf.
+        /// The kernel's error as reported by libbpf.
         source: libbpf_rs::Error,
     },
-    /// A call to the kernel failed.
+    /// A system call failed.
     #[error("guard: cannot {doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// From the kernel.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -47,7 +48,7 @@ impl GuardError {
         move |source| Self::Io { doing, source: source.into() }
     }
 
-    /// Whether rights are what is missing.
+    /// Whether missing rights are the cause.
     pub fn is_permission(&self) -> bool {
         match self {
             Self::Bpf { source, .. } => source.kind() == libbpf_rs::ErrorKind::PermissionDenied,

@@ -1,4 +1,4 @@
-//! What a guard is told about listen addresses and tunnels.
+//! Settings of a guard: listen addresses and tunnels.
 
 use super::abi::{RawTunnel, RawTunnelKey};
 use crate::abi::{Service, ServiceKey, link_kind, service_flag};
@@ -6,21 +6,21 @@ use crate::flow::mapped;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// Protocol numbers of the outer header (IANA).
+/// Protocol numbers of outer headers (IANA).
 const IPPROTO_IPIP: u8 = 4;
 const IPPROTO_UDP: u8 = 17;
 const IPPROTO_IPV6: u8 = 41;
 
-/// What a guard does on a listen address.
+/// Rules for the packets of a listen address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardService {
-    /// Listeners accept connections whose first segment proves a cookie.
+    /// Listeners accept connections whose first segment carries a valid cookie.
     pub cookie: bool,
-    /// Packets without a socket are handed to user space, for the socket that is to come.
+    /// Packets without a socket are handed to user space until a connection is restored.
     pub stash: bool,
-    /// Packets that belong to nothing are dropped; else the stack answers with a RST. For the time after a restart.
+    /// Packets of no connection are dropped; otherwise the stack answers them with a RST. For the time after a restart.
     pub grace: bool,
-    /// SYNs go to the stack. For the front-end itself: a node drops them, as it must not answer for the address.
+    /// SYNs go to the stack. For a switch; a node drops them, because it must not answer for the address.
     pub syns: bool,
 }
 
@@ -41,43 +41,45 @@ pub(super) fn service_key(address: SocketAddr) -> ServiceKey {
     ServiceKey { address: mapped(address.ip()), port_be: address.port().to_be_bytes(), zero: 0 }
 }
 
-/// How packets are wrapped.
+/// Encapsulation of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TunnelKind {
+pub enum InboundTunnelKind {
     /// IP in IP, any version in any (RFC 2003, RFC 2473, RFC 4213).
     Ipip,
     /// Generic UDP encapsulation (draft-ietf-intarea-gue-09), variants 0 and 1. Port 6080 by custom.
     Gue {
-        /// UDP's destination port.
+        /// UDP destination port.
         port: u16,
     },
     /// VXLAN (RFC 7348). Port 4789 by IANA.
     Vxlan {
-        /// UDP's destination port.
+        /// UDP destination port.
         port: u16,
-        /// The network, below 2^24.
+        /// Network identifier, below 2^24.
         vni: u32,
     },
 }
 
-/// Where wrapped packets come from. What is in them must be for a listen address of the guard; all else is dropped.
+/// A tunnel through which packets arrive. Inner packets must be for a listen address of the guard; all others are
+/// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tunnel {
-    /// How they are wrapped.
-    pub kind: TunnelKind,
+pub struct InboundTunnel {
+    /// The encapsulation.
+    pub kind: InboundTunnelKind,
     /// The outer destination: an address of this host.
     pub local: IpAddr,
-    /// The outer source: a front-end. `None`: anybody, which lets anybody who can reach `local` forge clients.
+    /// The outer source: a switch. `None` accepts any source, which lets every host that can reach `local` forge
+    /// clients.
     pub remote: Option<IpAddr>,
 }
 
-impl Tunnel {
-    /// The entries of the table that stand for this tunnel.
+impl InboundTunnel {
+    /// Returns the table entries of this tunnel.
     pub(super) fn raw(&self) -> impl Iterator<Item = (RawTunnelKey, RawTunnel)> + use<> {
         let (kind, port, vni, protocols): (_, _, _, &[u8]) = match self.kind {
-            TunnelKind::Ipip => (link_kind::IPIP, 0, 0, &[IPPROTO_IPIP, IPPROTO_IPV6]),
-            TunnelKind::Gue { port } => (link_kind::GUE, port, 0, &[IPPROTO_UDP]),
-            TunnelKind::Vxlan { port, vni } => (link_kind::VXLAN, port, vni, &[IPPROTO_UDP]),
+            InboundTunnelKind::Ipip => (link_kind::IPIP, 0, 0, &[IPPROTO_IPIP, IPPROTO_IPV6]),
+            InboundTunnelKind::Gue { port } => (link_kind::GUE, port, 0, &[IPPROTO_UDP]),
+            InboundTunnelKind::Vxlan { port, vni } => (link_kind::VXLAN, port, vni, &[IPPROTO_UDP]),
         };
         let (local, remote) = (mapped(self.local), self.remote.map_or([0; 16], mapped));
         protocols.iter().map(move |&protocol| {

@@ -1,9 +1,10 @@
-//! The guard without the rest.
+//! The guard alone.
 
 use super::*;
 use crate::netns::{Namespace, or_skip};
 
-/// The node's program for a kernel without the function: the name it asks for is one that no kernel has.
+/// Returns the node program for a kernel without the function, by changing the function's name to one that no kernel
+/// has.
 fn without_kfunc() -> Vec<u8> {
     let name = b"bpf_sk_assign_tcp_reqsk\0";
     let mut image = object::NODE.to_vec();
@@ -17,13 +18,13 @@ fn without_kfunc() -> Vec<u8> {
 }
 
 #[test]
-fn without_the_kernel_function_all_but_cookies_works() {
+fn everything_but_cookies_works_without_the_kernel_function() {
     let Some(host) = or_skip(Namespace::new("old")) else { return };
     let config = GuardConfig {
         name: format!("guard-old-{}", std::process::id()),
         interface: "lo".to_owned(),
         ring_bytes: 1 << 18,
-        conns_max: 1024,
+        connections_max: 1024,
     };
     let image = without_kfunc();
     let started = host.run(|| Guard::start_image(&config, &image, false)).expect("entered");
@@ -33,7 +34,7 @@ fn without_the_kernel_function_all_but_cookies_works() {
     assert!(matches!(guard.set_service(0, at, cookie), Err(GuardError::NoKfunc)));
     let stash = GuardService { stash: true, ..GuardService::default() };
     guard.set_service(0, at, stash).expect("set");
-    // A packet for the address, by the loopback interface, finds no socket and is kept.
+    // A packet for the address, injected at the loopback interface, finds no socket and is kept.
     host.ip("addr add 10.9.0.100/32 dev lo").expect("an address");
     let (key, packet) = (FlowKey::new("10.9.0.100:9".parse().expect("an address"), 0), ack());
     let tap = host.run(|| crate::inject::Tap::open("lo")).expect("entered").expect("a device");
@@ -51,13 +52,13 @@ fn without_the_kernel_function_all_but_cookies_works() {
 }
 
 #[test]
-fn guards_and_taps_may_be_shared_by_threads() {
+fn guards_and_taps_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Guard>();
     shared::<crate::inject::Tap>();
 }
 
-/// An acknowledgement from 10.9.0.100:9 to 10.9.0.100:80; checksums are not looked at before it is kept.
+/// Returns an acknowledgement from 10.9.0.100:9 to 10.9.0.100:80. Checksums are not verified before it is kept.
 fn ack() -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 100, 10, 9, 0, 100];
     packet.extend([0, 9, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);

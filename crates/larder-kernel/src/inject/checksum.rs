@@ -1,27 +1,27 @@
-//! Completes TCP checksums that were left to an interface.
+//! Completes partial TCP checksums.
 //!
-//! A packet sent by a host on the same machine, or one the kernel has merged from several (GRO), holds in its checksum
-//! field only the sum of the pseudo header (`CHECKSUM_PARTIAL`, include/linux/skbuff.h). Its bytes were checked before or
-//! never left memory. Only such a field is completed: a wrong checksum must stay wrong.
+//! A packet that was sent by a host on the same machine, or that the kernel has merged from several (GRO), holds only
+//! the sum of the pseudo header in its checksum field (`CHECKSUM_PARTIAL`, include/linux/skbuff.h). Its bytes were
+//! verified before or never left memory. Only such a checksum is completed: a wrong checksum must stay wrong.
 
 const ETHERNET_BYTES: usize = 14;
 const TCP: u8 = 6;
-/// Of the checksum in the TCP header.
+/// Offset of the checksum in the TCP header.
 const CHECKSUM_AT: usize = 16;
 const TCP_BYTES_MIN: usize = 20;
 
-/// Completes the checksum of an Ethernet frame with TCP over IPv4, or over IPv6 without extension headers, if it was left
-/// to be completed. All else stays as it is.
+/// Completes the partial checksum of an Ethernet frame with TCP over IPv4, or over IPv6 without extension headers. All
+/// other frames stay as they are.
 pub(super) fn complete(frame: &mut [u8]) {
     let Some((at, end, pseudo)) = segment(frame) else { return };
     let field = at + CHECKSUM_AT;
     let found = u16::from_be_bytes([frame[field], frame[field + 1]]);
-    // The field begins as the pseudo header's sum, so a correct whole sums up to all ones.
+    // The field contains the pseudo header's sum, so a correct checksum makes the total all ones.
     let whole = add(pseudo, &frame[at..end]);
     if whole == 0xffff || found != pseudo {
         return;
     }
-    // The sum of the segment with the pseudo header's sum in the field.
+    // Sum of the segment with the pseudo header's sum in the field.
     let checksum = match !add(0, &frame[at..end]) {
         0 => 0xffff,
         sum => sum,
@@ -29,7 +29,7 @@ pub(super) fn complete(frame: &mut [u8]) {
     frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Where the TCP segment begins and ends, and the sum of its pseudo header.
+/// Returns start and end of the TCP segment, and the sum of its pseudo header.
 fn segment(frame: &[u8]) -> Option<(usize, usize, u16)> {
     let ip = frame.get(ETHERNET_BYTES..)?;
     let be16 = |at: usize| Some(usize::from(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?])));
@@ -63,7 +63,7 @@ fn add(start: u16, bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// An IPv4 and an IPv6 frame with a segment of 20 + 5 bytes and 0 in the checksum field.
+    /// Returns an IPv4 and an IPv6 frame with a segment of 20 + 5 bytes and 0 in the checksum field.
     fn frames() -> [Vec<u8>; 2] {
         let mut tcp = vec![0x9c, 0x40, 0, 80, 1, 2, 3, 4, 5, 6, 7, 8, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
         tcp.extend(b"hello");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn one_left_to_be_completed_is_completed() {
+    fn incomplete_checksum_is_completed() {
         for mut frame in frames() {
             let (at, _, pseudo) = segment(&frame).expect("a segment");
             frame[at + CHECKSUM_AT..at + CHECKSUM_AT + 2].copy_from_slice(&pseudo.to_be_bytes());
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_one_stays_wrong() {
+    fn wrong_checksum_stays_wrong() {
         for mut frame in frames() {
             let before = frame.clone();
             complete(&mut frame);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_left_alone() {
+    fn truncated_packets_are_left_alone() {
         for frame in frames() {
             for length in 0..frame.len() {
                 let mut cut = frame[..length].to_vec();

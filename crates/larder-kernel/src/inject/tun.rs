@@ -1,4 +1,4 @@
-//! Makes a TAP device.
+//! Creation of TAP devices.
 #![expect(unsafe_code, reason = "ioctl(2) has no safe interface")]
 
 use std::fs::{File, OpenOptions};
@@ -7,14 +7,14 @@ use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// The kernel puts the first free number in.
-const PATTERN: &str = "larder%d";
+/// The kernel inserts the first free number.
+const NAME_PATTERN: &str = "larder%d";
 
-/// A device that goes when the file is closed, and its name.
+/// Creates a device that exists until the file is closed. Returns the file and the device's name.
 pub(super) fn make() -> io::Result<(File, String)> {
     let file =
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-    let mut request = request(PATTERN)?;
+    let mut request = request(NAME_PATTERN)?;
     request.ifr_ifru.ifru_flags = flags(libc::IFF_TAP | libc::IFF_NO_PI);
     // SAFETY: the request is an ifreq, as TUNSETIFF wants.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
@@ -25,8 +25,8 @@ pub(super) fn make() -> io::Result<(File, String)> {
     Ok((file, name.collect()))
 }
 
-/// Brings a device up. `socket` says in which network namespace.
-pub(super) fn up(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+/// Brings a device up. `socket` determines the network namespace.
+pub(super) fn set_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = flags(libc::IFF_UP);
     // SAFETY: the request is an ifreq, as SIOCSIFFLAGS wants.
@@ -46,7 +46,7 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Flags of interfaces are 16 bits there.
+/// Interface flags have 16 bits in this request.
 fn flags(bits: libc::c_int) -> libc::c_short {
     bits as libc::c_short
 }

@@ -1,4 +1,4 @@
-//! Looking at the frames that pass a namespace, each once: on its way in.
+//! Capture of the frames in a namespace, each once: on ingress.
 
 #![expect(unsafe_code, reason = "the option that leaves out sent frames has no safe wrapper")]
 
@@ -8,22 +8,22 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Longest frame that is kept whole; of longer ones the beginning. Bytes.
+/// Maximum length of a captured frame; longer ones are truncated. Bytes.
 pub const FRAME_BYTES_MAX: usize = 2_048;
-/// Frames that may wait to be read: bytes of the socket's buffer. Beyond, the kernel drops.
+/// Size of the socket's buffer. If it is full, the kernel drops frames. Bytes.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// A frame as it came in, Ethernet header first.
+/// A received frame, starting with its Ethernet header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
-    /// When it was read, from the opening of the capture on.
+pub struct CapturedFrame {
+    /// Time of the read, since the capture was opened.
     pub at: Duration,
     /// At most [`FRAME_BYTES_MAX`] of its bytes.
     pub frame: Vec<u8>,
 }
 
-/// A raw socket that gets a copy of every frame that comes in by any interface of one network namespace. On a hub
-/// that is each frame between hosts once, at the port of the host that sent it.
+/// A raw socket that receives a copy of every frame that enters by any interface of one network namespace. On a hub,
+/// this is each frame between hosts once, at the port of the sending host.
 #[derive(Debug)]
 pub struct Capture {
     socket: Socket,
@@ -31,9 +31,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens it in a namespace.
+    /// Opens a capture in a namespace.
     ///
     /// # Errors
+    ///
     /// Without `CAP_NET_RAW`.
     pub fn open(namespace: &Namespace) -> Result<Self, NetnsError> {
         let socket = namespace.run(Self::socket)?;
@@ -63,18 +64,19 @@ impl Capture {
         Ok(socket)
     }
 
-    /// Reads frames until none has come for `quiet`, or `max` have.
+    /// Reads frames until none arrives for `quiet`, or `max` have arrived.
     ///
     /// # Errors
+    ///
     /// If the socket fails.
-    pub fn read(&mut self, max: usize, quiet: Duration) -> io::Result<Vec<Captured>> {
+    pub fn read(&mut self, max: usize, quiet: Duration) -> io::Result<Vec<CapturedFrame>> {
         self.socket.set_read_timeout(Some(quiet.max(Duration::from_millis(1))))?;
         let mut frames = Vec::new();
         let mut bytes = [0; FRAME_BYTES_MAX];
         while frames.len() < max {
             match self.socket.read(&mut bytes) {
                 Ok(length) => {
-                    frames.push(Captured { at: self.opened.elapsed(), frame: bytes[..length].to_vec() });
+                    frames.push(CapturedFrame { at: self.opened.elapsed(), frame: bytes[..length].to_vec() });
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -90,9 +92,9 @@ mod tests {
     use super::*;
     use crate::netns::{INTERFACE, TcpFrame, Topology, TopologySpec, Wire, or_skip};
 
-    /// What one host sends to another is seen once at the hub, though it passes two ports of it.
+    /// A frame from one host to another is captured once at the hub, although it passes two ports.
     #[test]
-    fn each_frame_is_seen_once() {
+    fn each_frame_is_captured_once() {
         let spec = TopologySpec { nodes: 1, ..TopologySpec::default() };
         let Some(topology) = or_skip(Topology::new(&spec)) else { return };
         let (from, to) = (topology.client(), &topology.nodes[0]);
@@ -107,7 +109,7 @@ mod tests {
                     to: (to.v4, 998).into(),
                     seq,
                     ack: 0,
-                    // Without any flag nobody answers.
+                    // Without any flag no host answers.
                     flags: 0,
                     window: 0,
                     options: &[],

@@ -1,12 +1,13 @@
-//! Tests that cannot run on this machine: each says so, is counted, and fails in CI. The same as `larder-testkit` does, on which
-//! only tests may depend; network namespaces are made for demonstrations too.
+//! Skipping of tests that cannot run on this machine: each is reported, counted, and fails in CI. The same as in
+//! `larder-testkit`, on which only tests may depend; namespaces are also used by the demo.
 
 use super::NetnsError;
 
-/// For tests: `None`, and the test is skipped ([`skip`]), where namespaces cannot be made.
+/// For tests: returns `None` and skips the test ([`skip`]) if namespaces cannot be created.
 ///
 /// # Panics
-/// On every other error, and as [`skip`].
+///
+/// On every other error, and when [`skip`] does.
 #[expect(clippy::panic, reason = "a helper of tests: an error there is a failure")]
 pub fn or_skip<T>(made: Result<T, NetnsError>) -> Option<T> {
     match made {
@@ -19,10 +20,11 @@ pub fn or_skip<T>(made: Result<T, NetnsError>) -> Option<T> {
     }
 }
 
-/// For tests: whether the process is root; else the test is skipped ([`skip`]). `of` says what root is needed for.
+/// For tests: whether the process is root; if not, the test is skipped ([`skip`]). `of` states what root is needed for.
 ///
 /// # Panics
-/// As [`skip`].
+///
+/// When [`skip`] does.
 pub fn root_or_skip(of: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -31,14 +33,15 @@ pub fn root_or_skip(of: &str) -> bool {
     root
 }
 
-/// The variable that names a file: each skipped test appends a line to it, so that `cargo xtask test` can count and show them.
-/// The test harness shows nothing that a passing test prints.
+/// Variable that names a file to which each skipped test appends a line, so that `cargo xtask test` can count them. The
+/// test harness hides the output of passing tests.
 const SKIPS: &str = "LARDER_SKIPS";
 
-/// For tests: says that the calling test is skipped, and why, on stderr and in the file that `LARDER_SKIPS` names.
+/// For tests: reports on stderr, and in the file that `LARDER_SKIPS` names, that the calling test is skipped, and why.
 ///
 /// # Panics
-/// With `CI=true`: CI has all that tests need, so that a skip is a failure. Also if the file cannot be written.
+///
+/// With `CI=true`: CI must provide what tests need, so a skip is a failure. Also if the file cannot be written.
 #[expect(clippy::expect_used, reason = "a helper of tests: an error there is a failure")]
 pub fn skip(why: &str) {
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
@@ -48,7 +51,7 @@ pub fn skip(why: &str) {
     if let Some(file) = std::env::var_os(SKIPS) {
         let line = format!("{test}\t{why}\n");
         let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
-        // One write, as tests of several processes append.
+        // A single write, because tests of several processes append.
         opened
             .and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
             .expect("a file for skips");
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Run by itself in processes with the variables that matter.
+    /// Run separately, in processes with the relevant variables.
     #[test]
     #[ignore = "run by skips_are_counted_and_fail_in_ci"]
     fn skips() {

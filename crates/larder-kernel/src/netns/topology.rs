@@ -1,20 +1,20 @@
-//! A cluster in namespaces.
+//! A cluster in network namespaces.
 //!
 //! ```text
 //!   client0 .. client<m>    front0 ..        node0 .. node<n>
 //!        eth0                eth0                 eth0          10.9.0.0/24, fd09::/64
 //!          \______________ hub: bridge ____________/
 //!
-//!   routed: the nodes stand on a bridge of their own (10.9.1.0/24, fd09:0:0:1::/64) behind `router`
+//!   routed: the nodes are on a bridge of their own (10.9.1.0/24, fd09:0:0:1::/64) behind `router`
 //! ```
 //!
-//! The service address is 10.9.0.100 and fd09::64. A front-end has it on its interface and answers for it; a node has it
-//! on its loopback interface and keeps quiet (`arp_ignore=1`, `arp_announce=2`; IPv6 answers only for the interface
-//! asked). All neighbours are static, so no packet waits for a question.
+//! The service address is 10.9.0.100 and fd09::64. A switch (`front`) has it on its interface and answers for it. A
+//! node has it on its loopback interface and does not answer (`arp_ignore=1`, `arp_announce=2`; IPv6 answers only for
+//! the interface asked). All neighbour entries are static, so that no packet waits for resolution.
 //!
-//! A veth is not a network card, which the defaults make up for: XDP sees frames without a checksum that the sender left
-//! to the card, so hosts compute it (`tx off`); frames sent back by XDP arrive only if the far end has a program, so the
-//! hub has one there; the hub does not put segments together again, so what travels is no longer than the MTU.
+//! The defaults compensate for the differences between a veth and a network card. XDP sees frames whose checksum the
+//! sender has left to the card, so hosts compute it (`tx off`). Frames sent back by XDP arrive only if the far end has
+//! a program, so the hub has one there. The hub does not merge segments, so that frames are no longer than the MTU.
 
 use super::{Namespace, NetnsError, installed, succeeded, veth};
 use libbpf_rs::{Link, ObjectBuilder};
@@ -22,14 +22,14 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
-/// What a host calls its only interface (the router's second is `eth1`).
+/// Name of a host's only interface (the router's second one is `eth1`).
 pub const INTERFACE: &str = "eth0";
-/// Interfaces' length of a network prefix. Bits.
+/// Prefix lengths of the interfaces, IPv4 and IPv6. Bits.
 const PREFIX: (u8, u8) = (24, 64);
 const FRONTS_MAX: usize = 4;
 const NODES_MAX: usize = 64;
 const CLIENTS_MAX: usize = 64;
-/// Last part of the addresses.
+/// Last byte of the addresses.
 const ROUTER: u8 = 1;
 const FRONT: u8 = 3;
 const NODE: u8 = 11;
@@ -38,39 +38,39 @@ const CLIENT: u8 = 120;
 
 static PASS: &[u8] = include_bytes!("../../bpf/prebuilt/pass.bpf.o");
 
-/// What hosts leave to their interface.
+/// Work that hosts leave to their interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
-    /// The interface computes checksums. XDP does not do with it.
+    /// The interface computes checksums. Not compatible with XDP.
     pub tx_checksum: bool,
-    /// Segments longer than the MTU travel on the wire, up to 64 KB. Needs `tx_checksum`.
+    /// Segments longer than the MTU, up to 64 KB, are sent on the link. Needs `tx_checksum`.
     pub segmentation: bool,
-    /// Hosts put received segments together (and receive by NAPI).
+    /// Hosts merge received segments (and receive by NAPI).
     pub gro: bool,
 }
 
-/// What a [`Topology`] consists of.
+/// Parameters of a [`Topology`].
 #[derive(Clone, Debug)]
 pub struct TopologySpec {
-    /// 1 to 4. All have the service address; clients send to the first until told otherwise.
+    /// Number of switches, 1 to 4. All have the service address; clients send to the first one until told otherwise.
     pub fronts: usize,
-    /// 0 to 64.
+    /// Number of nodes, 0 to 64.
     pub nodes: usize,
-    /// 1 to 64.
+    /// Number of clients, 1 to 64.
     pub clients: usize,
-    /// The nodes stand behind a router.
+    /// Whether the nodes are behind a router.
     pub routed: bool,
-    /// Of the clients' interfaces. Bytes, 1280 to 9000.
+    /// MTU of the clients' interfaces. Bytes, 1280 to 9000.
     pub mtu: u32,
-    /// Of all other interfaces: more than `mtu` where packets are encapsulated. Bytes, `mtu` to 9000.
+    /// MTU of all other interfaces: more than `mtu` if packets are encapsulated. Bytes, `mtu` to 9000.
     pub backbone_mtu: u32,
     /// See [`Offloads`].
     pub offloads: Offloads,
-    /// Attach a program at the far end of the front-ends' wires, without which XDP_TX there goes nowhere.
+    /// Attaches a program to the far end of the switches' links, without which XDP_TX does not work there.
     pub xdp_peer: bool,
-    /// Congestion control. What a namespace may use is `net.ipv4.tcp_allowed_congestion_control` of the machine.
+    /// Congestion control. A namespace may use those of the machine's `net.ipv4.tcp_allowed_congestion_control`.
     pub congestion: String,
-    /// The clients' local ports, first and last.
+    /// First and last local port of the clients.
     pub port_range: (u16, u16),
 }
 
@@ -94,41 +94,41 @@ impl Default for TopologySpec {
 /// A host.
 #[derive(Debug)]
 pub struct Host {
-    /// Where it lives.
+    /// Its namespace.
     pub namespace: Namespace,
     /// Its IPv4 address.
     pub v4: Ipv4Addr,
     /// Its IPv6 address.
     pub v6: Ipv6Addr,
-    /// Of its interface, [`INTERFACE`].
+    /// MAC address of [`INTERFACE`].
     pub mac: [u8; 6],
-    /// What the hub calls the far end of its wire.
+    /// Name of its port on the hub.
     pub port: String,
-    /// Which bridge it is on: 0, or 1 behind the router.
+    /// Bridge: 0, or 1 behind the router.
     net: u8,
 }
 
 impl Host {
-    /// Its hardware address as `ip` writes it.
+    /// Returns its MAC address as `ip` writes it.
     pub fn mac_text(&self) -> String {
         mac_text(self.mac)
     }
 }
 
-/// Hosts and the wires between them; all removed on drop.
+/// Hosts and the links between them; all are removed when dropped.
 #[derive(Debug)]
 pub struct Topology {
-    // Programs go before the interfaces they are attached to.
+    // Programs are dropped before the interfaces to which they are attached.
     programs: Vec<Link>,
-    /// The front-ends.
+    /// The switches.
     pub fronts: Vec<Host>,
     /// The nodes.
     pub nodes: Vec<Host>,
     /// The clients.
     pub clients: Vec<Host>,
-    /// Between the two bridges, in a routed topology; its addresses are those towards the clients.
+    /// The router between the bridges of a routed topology; its addresses are those on the clients' side.
     pub router: Option<Host>,
-    /// The bridges, `br0` and (routed) `br1`, and the far ends of all wires.
+    /// The bridges, `br0` and (routed) `br1`, and the ports of all hosts.
     pub hub: Namespace,
     /// The service address.
     pub vip4: Ipv4Addr,
@@ -137,13 +137,15 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Makes all of it.
+    /// Creates all hosts and links.
     ///
     /// # Errors
-    /// [`NetnsError::Unable`] without the rights; [`NetnsError::Size`]; else what failed. Nothing is left behind.
+    ///
+    /// [`NetnsError::Unable`] without the rights; [`NetnsError::Size`]; else the failed operation. Nothing is left
+    /// behind.
     pub fn new(spec: &TopologySpec) -> Result<Self, NetnsError> {
         for (what, min, asked, max) in [
-            ("front-ends", 1, spec.fronts, FRONTS_MAX),
+            ("switches", 1, spec.fronts, FRONTS_MAX),
             ("nodes", 0, spec.nodes, NODES_MAX),
             ("clients", 1, spec.clients, CLIENTS_MAX),
         ] {
@@ -182,7 +184,7 @@ impl Topology {
         if spec.routed {
             topology.router = Some(topology.route(spec)?);
         }
-        topology.raise_hub(spec)?;
+        topology.add_bridge(spec)?;
         topology.set_services()?;
         topology.set_neighbours()?;
         if spec.xdp_peer {
@@ -191,25 +193,26 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The first front-end.
+    /// Returns the first switch.
     pub fn front(&self) -> &Host {
         &self.fronts[0]
     }
 
-    /// The first client.
+    /// Returns the first client.
     pub fn client(&self) -> &Host {
         &self.clients[0]
     }
 
-    /// All hosts but the router.
+    /// Returns all hosts except the router.
     pub fn hosts(&self) -> impl Iterator<Item = &Host> {
         self.fronts.iter().chain(&self.nodes).chain(&self.clients)
     }
 
-    /// Clients (and the router) send packets for the service address to this host from now on.
+    /// Makes clients (and the router) send packets for the service address to this host from now on.
     ///
     /// # Errors
-    /// What `ip` said.
+    ///
+    /// The error of `ip`.
     pub fn point_clients_at(&self, host: &Host) -> Result<(), NetnsError> {
         let mut lines = String::new();
         for vip in [IpAddr::V4(self.vip4), IpAddr::V6(self.vip6)] {
@@ -221,7 +224,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Makes a host and its wire to the hub.
+    /// Creates a host and its link to the hub.
     fn host(
         &self,
         spec: &TopologySpec,
@@ -231,7 +234,7 @@ impl Topology {
     ) -> Result<Host, NetnsError> {
         let label = format!("{role}{index}");
         let namespace = Namespace::new(&label)?;
-        // Bounded by the limits of the sizes, so below 256.
+        // Below 256, because the sizes are limited.
         let number = first + u8::try_from(index).unwrap_or(u8::MAX - first);
         let host = Host {
             namespace,
@@ -266,7 +269,7 @@ impl Topology {
         Ok(host)
     }
 
-    /// Makes the router and the routes through it.
+    /// Creates the router and the routes through it.
     fn route(&self, spec: &TopologySpec) -> Result<Host, NetnsError> {
         let router = self.host(spec, "router", 0, (0, ROUTER))?;
         let second = "eth1";
@@ -285,11 +288,11 @@ impl Topology {
         for (name, value) in [
             ("net.ipv4.ip_forward", "1"),
             ("net.ipv6.conf.all.forwarding", "1"),
-            // Replies come from the service address, by another interface than requests to it.
+            // Replies come from the service address, through another interface than requests to it.
             ("net.ipv4.conf.all.rp_filter", "0"),
             ("net.ipv4.conf.eth0.rp_filter", "0"),
             ("net.ipv4.conf.eth1.rp_filter", "0"),
-            // Nobody is told of a shorter way: neighbours and routes are fixed.
+            // No redirects: neighbours and routes are fixed.
             ("net.ipv4.conf.all.send_redirects", "0"),
             ("net.ipv4.conf.eth0.send_redirects", "0"),
         ] {
@@ -314,8 +317,8 @@ impl Topology {
         Ok(router)
     }
 
-    /// Puts the far ends on their bridges.
-    fn raise_hub(&self, spec: &TopologySpec) -> Result<(), NetnsError> {
+    /// Adds the ports to their bridges.
+    fn add_bridge(&self, spec: &TopologySpec) -> Result<(), NetnsError> {
         let mut ports: Vec<(&str, u8)> = self.hosts().map(|h| (h.port.as_str(), h.net)).collect();
         if let Some(router) = &self.router {
             ports.extend([(router.port.as_str(), 0), ("router0b", 1)]);
@@ -332,15 +335,15 @@ impl Topology {
         for (port, _) in &ports {
             self.hub.offloads(port, &["gro", "off"])?;
         }
-        self.keep_order()
+        self.preserve_packet_order()
     }
 
-    /// Lets the hub handle all packets of a connection on one processor. Otherwise those that a host sends from two
-    /// processors wait in two queues and overtake each other, which senders take for loss.
-    fn keep_order(&self) -> Result<(), NetnsError> {
+    /// Makes the hub handle all packets of a connection on one processor. Otherwise the packets of a host that sends
+    /// from two processors wait in two queues and get reordered, which senders take for loss.
+    fn preserve_packet_order(&self) -> Result<(), NetnsError> {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(32));
         let mask = u32::MAX >> (32 - processors);
-        // Only a process of its own sees the interfaces of the namespace in `/sys`.
+        // Only a separate process sees the interfaces of the namespace in `/sys`.
         let script = format!(
             "for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {mask:x} >$queue || exit 1; done"
         );
@@ -350,7 +353,7 @@ impl Topology {
         succeeded(&format!("{command:?}"), &output)
     }
 
-    /// Gives front-ends and nodes the service address.
+    /// Gives switches and nodes the service address.
     fn set_services(&self) -> Result<(), NetnsError> {
         for front in &self.fronts {
             front.namespace.ip(&self.vip_lines(INTERFACE))?;
@@ -361,7 +364,7 @@ impl Topology {
             node.namespace.sysctl("net.ipv4.conf.all.rp_filter", "0")?;
             node.namespace.sysctl(&format!("net.ipv4.conf.{INTERFACE}.rp_filter"), "0")?;
             node.namespace.sysctl("net.ipv4.tcp_tw_reuse", "1")?;
-            // Not before 6.14; there an address in TIME_WAIT is free after a second.
+            // Exists since 6.14; it frees an address in TIME_WAIT after a second.
             let _ = node.namespace.sysctl("net.ipv4.tcp_tw_reuse_delay", "1");
             node.namespace.ip(&self.vip_lines("lo"))?;
         }
@@ -402,7 +405,7 @@ impl Topology {
         self.point_clients_at(self.front())
     }
 
-    /// Attaches the passing program at the far end of the front-ends' wires.
+    /// Attaches the pass program to the hub's ports of the switches.
     fn attach_peers(&mut self) -> Result<(), NetnsError> {
         let ports: Vec<String> = self.fronts.iter().map(|f| f.port.clone()).collect();
         for port in ports {
@@ -462,7 +465,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::time::Duration;
 
-    /// A server on `at`, a client on `from`: a greeting goes over.
+    /// Transfers data from a server on `at` to a client on `from`.
     fn talk(from: &Host, at: &Host, address: SocketAddr) {
         let listener = at.namespace.run(|| TcpListener::bind(address)).expect("entered").expect("bound");
         let server = std::thread::spawn(move || {
@@ -493,9 +496,9 @@ mod tests {
         assert_eq!(used, "1");
     }
 
-    /// A node has the service address too, and takes what is sent to its hardware address.
+    /// A node has the service address too, and accepts packets to its MAC address.
     #[test]
-    fn clients_can_be_pointed_at_a_node() {
+    fn client_traffic_can_be_sent_to_a_node() {
         let Some(topology) = or_skip(Topology::new(&TopologySpec::default())) else { return };
         topology.point_clients_at(&topology.nodes[1]).expect("pointed");
         for vip in [IpAddr::V4(topology.vip4), IpAddr::V6(topology.vip6)] {
@@ -504,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_behind_a_router_are_reached() {
+    fn nodes_behind_a_router_are_reachable() {
         let spec = TopologySpec { routed: true, backbone_mtu: 1600, nodes: 1, ..TopologySpec::default() };
         let Some(topology) = or_skip(Topology::new(&spec)) else { return };
         let node = &topology.nodes[0];
@@ -517,7 +520,7 @@ mod tests {
     #[test]
     fn sizes_are_limited() {
         for (spec, what) in [
-            (TopologySpec { fronts: 0, ..TopologySpec::default() }, "front-ends"),
+            (TopologySpec { fronts: 0, ..TopologySpec::default() }, "switches"),
             (TopologySpec { nodes: 65, ..TopologySpec::default() }, "nodes"),
             (TopologySpec { clients: 0, ..TopologySpec::default() }, "clients"),
         ] {

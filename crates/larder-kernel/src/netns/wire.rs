@@ -1,4 +1,4 @@
-//! Frames of one's own making on a wire: for packets that no socket sends.
+//! Raw frames on a link, for packets that no socket sends.
 
 #![expect(unsafe_code, reason = "a link-layer address is a struct that only the C library names")]
 
@@ -9,26 +9,28 @@ use std::net::{IpAddr, SocketAddr};
 
 const ETHERNET: usize = 14;
 const TCP: u8 = 6;
-/// Of an IPv4 packet: as Linux sends it.
-const HOPS: u8 = 64;
+/// Hop limit of IPv4 packets, as Linux sends them.
+const HOP_LIMIT: u8 = 64;
 
-/// A raw socket that sends by any interface of one network namespace. It receives nothing.
+/// A raw socket that sends through any interface of one network namespace. It receives nothing.
 #[derive(Debug)]
 pub struct Wire(Socket);
 
 impl Wire {
-    /// Opens it in a namespace.
+    /// Opens a socket in a namespace.
     ///
     /// # Errors
+    ///
     /// Without `CAP_NET_RAW`.
     pub fn open(namespace: &Namespace) -> Result<Self, NetnsError> {
         let opened = namespace.run(Self::open_here)?;
         opened.map_err(|e| NetnsError::io(format!("opening a raw socket in {}", namespace.name()), e))
     }
 
-    /// Opens it in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
+    ///
     /// Without `CAP_NET_RAW`.
     pub fn open_here() -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
@@ -36,48 +38,50 @@ impl Wire {
         Ok(Self(socket))
     }
 
-    /// Gives its packets a mark, by which programs at tc know them. Needs `CAP_NET_ADMIN`.
+    /// Sets a mark on its packets, by which tc programs recognise them. Needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    ///
+    /// If the kernel rejects it.
     pub fn mark(&self, mark: u32) -> io::Result<()> {
         self.0.set_mark(mark)
     }
 
-    /// Sends a frame, Ethernet header first, as it is.
+    /// Sends a frame unchanged, starting with its Ethernet header.
     ///
     /// # Errors
-    /// If the interface is down, gone or full, or the frame longer than its MTU.
+    ///
+    /// If the interface is down, gone or full, or the frame exceeds its MTU.
     pub fn send(&self, ifindex: u32, frame: &[u8]) -> io::Result<()> {
         self.0.send_to(frame, &link_address(ifindex)?).map(|_| ())
     }
 }
 
-/// A TCP packet to be made.
+/// Contents of a TCP packet.
 #[derive(Clone, Debug)]
 pub struct TcpFrame<'a> {
-    /// Hardware addresses: from, to.
+    /// MAC addresses of source and destination.
     pub macs: [[u8; 6]; 2],
-    /// From; of the same family as `to`.
+    /// Source; of the same family as `to`.
     pub from: SocketAddr,
-    /// To.
+    /// Destination.
     pub to: SocketAddr,
     /// Sequence number.
     pub seq: u32,
-    /// Acknowledgement.
+    /// Acknowledgement number.
     pub ack: u32,
-    /// The byte of FIN (1), SYN (2), RST (4), PSH (8), ACK (16).
+    /// Flags: FIN (1), SYN (2), RST (4), PSH (8), ACK (16).
     pub flags: u8,
-    /// As it stands in the header.
+    /// Window, unscaled.
     pub window: u16,
-    /// 0 to 40 bytes; filled up with 0 to a multiple of 4.
+    /// TCP options, 0 to 40 bytes; padded with 0 to a multiple of 4.
     pub options: &'a [u8],
-    /// What it carries.
+    /// Payload.
     pub payload: &'a [u8],
 }
 
 impl TcpFrame<'_> {
-    /// The frame, checksums included. `None` if the families differ, or options or payload are too long.
+    /// Returns the frame with its checksums. `None` if the families differ, or options or payload are too long.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let header = 20 + self.options.len().next_multiple_of(4);
         let length = u16::try_from(header + self.payload.len()).ok()?;
@@ -89,8 +93,8 @@ impl TcpFrame<'_> {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 frame.extend_from_slice(&[0x08, 0x00, 0x45, 0]);
                 frame.extend_from_slice(&length.checked_add(20)?.to_be_bytes());
-                // No identification, not to be fragmented; the checksum comes when all the rest is there.
-                frame.extend_from_slice(&[0, 0, 0x40, 0, HOPS, TCP, 0, 0]);
+                // No identification, don't fragment; the checksum is computed below.
+                frame.extend_from_slice(&[0, 0, 0x40, 0, HOP_LIMIT, TCP, 0, 0]);
                 frame.extend_from_slice(&from.octets());
                 frame.extend_from_slice(&to.octets());
                 let checksum = fold(words(&frame[ETHERNET..]));
@@ -99,7 +103,7 @@ impl TcpFrame<'_> {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
                 frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
                 frame.extend_from_slice(&length.to_be_bytes());
-                frame.extend_from_slice(&[TCP, HOPS]);
+                frame.extend_from_slice(&[TCP, HOP_LIMIT]);
                 frame.extend_from_slice(&from.octets());
                 frame.extend_from_slice(&to.octets());
             }
@@ -143,8 +147,8 @@ fn link_address(ifindex: u32) -> io::Result<SockAddr> {
     Ok(address)
 }
 
-/// Sets the TCP checksum (RFC 9293 §3.1) of an Ethernet frame with IPv4 or IPv6 without extension headers; leaves every
-/// other frame, and fragments, as they are.
+/// Sets the TCP checksum (RFC 9293 §3.1) of an Ethernet frame with IPv4, or with IPv6 without extension headers. Leaves
+/// other frames and fragments unchanged.
 pub fn set_tcp_checksum(frame: &mut [u8]) {
     let Some((at, sum)) = tcp_at(frame) else { return };
     let Some(segment) = frame.get_mut(at.clone()) else { return };
@@ -156,7 +160,7 @@ pub fn set_tcp_checksum(frame: &mut [u8]) {
     segment[16..18].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Where the TCP segment lies, and the sum of its pseudo header.
+/// Returns the range of the TCP segment, and the sum of its pseudo header.
 fn tcp_at(frame: &[u8]) -> Option<(std::ops::Range<usize>, u64)> {
     let ip = frame.get(ETHERNET..)?;
     let (header, length, addresses) = match frame.get(12..ETHERNET)? {
@@ -181,7 +185,7 @@ fn tcp_at(frame: &[u8]) -> Option<(std::ops::Range<usize>, u64)> {
     Some((at..at + length, words(addresses) + u64::from(TCP) + length as u64))
 }
 
-/// The sum of 16-bit words in network order.
+/// Sum of 16-bit words in network order.
 fn words(bytes: &[u8]) -> u64 {
     let pairs = bytes.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
     pairs.map(u64::from).sum()
@@ -201,10 +205,10 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     /// Addresses of the topology's network that no host has.
-    const NOBODY: (Ipv4Addr, Ipv6Addr) =
+    const UNUSED_ADDRESSES: (Ipv4Addr, Ipv6Addr) =
         (Ipv4Addr::new(10, 9, 0, 250), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 250));
 
-    /// A segment with a right checksum sums up to nothing.
+    /// The sum over a segment with a correct checksum is 0.
     fn is_right(frame: &[u8]) -> bool {
         let (at, sum) = tcp_at(frame).expect("a TCP segment");
         fold(sum + words(&frame[at])) == 0
@@ -224,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_right_whatever_stood_there() {
+    fn checksums_are_correct_whatever_was_there() {
         for payload in [&b""[..], b"a", b"an even text", b"an odd text"] {
             let mut frame = v4(payload);
             frame[ETHERNET + 20 + 16] = 0xab;
             set_tcp_checksum(&mut frame);
             assert!(is_right(&frame), "{payload:?}");
-            // Bytes behind the packet, which Ethernet fills up with, do not count.
+            // Ethernet padding after the packet does not count.
             let mut padded = frame.clone();
             padded.extend_from_slice(&[0xff; 6]);
             set_tcp_checksum(&mut padded);
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_segment_stays() {
+    fn incomplete_segments_are_unchanged() {
         let mut fragment = v4(b"text");
         fragment[ETHERNET + 6] = 0x20;
         let mut cut = v4(b"text");
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_none() {
+    fn invalid_frames_are_none() {
         let v4: SocketAddr = "192.0.2.1:1".parse().expect("an address");
         let v6: SocketAddr = "[2001:db8::1]:1".parse().expect("an address");
         let frame = |from, to, options: &[u8], payload: &[u8]| {
@@ -276,9 +280,9 @@ mod tests {
         assert!(is_right(&longest));
     }
 
-    /// A kernel believes the frames: each SYN leaves a half-open connection.
+    /// A kernel accepts the frames: each SYN leaves a half-open connection.
     #[test]
-    fn a_kernel_takes_them_for_packets() {
+    fn kernel_accepts_the_packets() {
         let Some(topology) = or_skip(Topology::new(&TopologySpec { nodes: 1, ..TopologySpec::default() }))
         else {
             return;
@@ -286,12 +290,14 @@ mod tests {
         let (client, node) = (topology.client(), &topology.nodes[0]);
         let wire = Wire::open(&client.namespace).expect("opened");
         let ifindex = client.namespace.ifindex(INTERFACE).expect("there");
-        let pairs: [(IpAddr, IpAddr, &str); 2] =
-            [(NOBODY.0.into(), node.v4.into(), "tcp"), (NOBODY.1.into(), node.v6.into(), "tcp6")];
+        let pairs: [(IpAddr, IpAddr, &str); 2] = [
+            (UNUSED_ADDRESSES.0.into(), node.v4.into(), "tcp"),
+            (UNUSED_ADDRESSES.1.into(), node.v6.into(), "tcp6"),
+        ];
         for (silent, node_at, table) in pairs {
             let bind = || std::net::TcpListener::bind((node_at, 0));
             let listener = node.namespace.run(bind).expect("entered").expect("bound");
-            // Nobody has this address, so nobody ends the connections.
+            // No host has this address, so nothing resets the connections.
             for port in 1_000..1_020 {
                 let frame = TcpFrame {
                     macs: [client.mac, node.mac],
@@ -310,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Connections in SYN_RECV (3), once there are 20 or a second has gone by.
+    /// Returns the connections in SYN_RECV (3), once there are 20 or a second has passed.
     fn half_open(namespace: &Namespace, table: &str) -> usize {
         let path = format!("/proc/thread-self/net/{table}");
         let count = || {

@@ -1,6 +1,6 @@
-//! What user space sets in the forwarding plane, and what it reads.
+//! Settings of the forwarding plane, and its state.
 
-use super::link::Link;
+use super::link::NodeRoute;
 use super::{Plane, PlaneError, PlaneEvent, events};
 use crate::abi::{
     COUNTERS_MAX, ExpiredKeys, Flow, Keys, NO_NODE, NODES_MAX, NodeLink, RawFlowKey, SERVICES_MAX, Service,
@@ -17,64 +17,65 @@ use std::sync::PoisonError;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Events read in one call at most, so that other work gets its turn.
+/// Maximum number of events in one call, so that other work gets its turn.
 const EVENTS_READ_MAX: usize = 4096;
 
-/// The largest segment size to offer: a packet of that size fits into the ring with every header there can be.
+/// Largest segment size that may be offered: such a packet fits into the ring with any headers. Bytes.
 pub const MSS_MAX: u16 = 1900;
 
-/// What is done on a listen address.
+/// Rules for the packets of a listen address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceSpec {
     /// SYNs are answered with a cookie; otherwise they go to this host's stack.
     pub cookie: bool,
-    /// Known targets are forwarded without asking.
+    /// Known targets are forwarded without asking user space.
     pub fast: bool,
-    /// Packets of unknown connections go where their timestamp's tag says, unless this host's stack has a socket for them or
-    /// they bring back a cookie of its own.
+    /// Packets of unknown connections go to the node whose tag their timestamp echoes, unless this host's stack has a
+    /// socket for them or they carry one of its SYN cookies.
     pub tags: bool,
-    /// Packets that belong to nothing are dropped rather than passed to the stack, which would reset the connection.
-    /// Under `cookie` a segment that overtakes the first one belongs to nothing: without `grace` it costs the client
-    /// its connection. Data whose cookie is too old are answered with a reset all the same.
+    /// Packets of no connection are dropped rather than passed to the stack, which would reset the connection. With
+    /// `cookie`, a segment that overtakes the first one belongs to no connection: without `grace` this costs the client
+    /// its connection. Data with an expired cookie are still answered with a reset.
     pub grace: bool,
-    /// With `grace` and `cookie`: data that belong to nothing and come again after 3 s are answered with a reset too. Not
-    /// before nodes have told which connections they have: those without timestamps are known by the table alone.
+    /// With `grace` and `cookie`: data of no connection that are repeated after 3 s are answered with a reset too. Set
+    /// it only after the nodes have listed their connections: those without timestamps can only be found in the table.
     pub resets: bool,
-    /// No new connections: SYNs go to the stack. It gets what follows them too: it has a socket then, or a cookie of its own.
+    /// No new connections: SYNs and the packets that follow them go to the stack, which then has a socket or has sent a
+    /// SYN cookie.
     pub closed: bool,
-    /// A SYN on the addresses of a known connection begins no other. For tests of what comes of that
-    /// ([`crate::repair::Mends::syn_begins_anew`]).
+    /// A SYN on the addresses of a known connection does not replace it. For tests of that race
+    /// ([`crate::repair::RaceFixes::syn_replaces_flow`]).
     pub no_reuse: bool,
-    /// Segment size offered to clients, which bounds what they send. Bytes, without headers; 536 to [`MSS_MAX`]. Take
-    /// off what tunnels add.
+    /// Segment size offered to clients, which limits their segments. Bytes without headers; 536 to [`MSS_MAX`].
+    /// Subtract what tunnels add.
     pub mss: u16,
 }
 
 /// A decision that the fast path may use again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetEntry {
-    /// The dispatcher's number of the target.
+    /// The dispatcher's target id.
     pub id: u64,
-    /// The node.
+    /// The node's slot.
     pub node: u16,
-    /// The route.
+    /// The route's number.
     pub route: u16,
-    /// The listen address.
+    /// Number of the listen address.
     pub service: u16,
     /// The service class.
     pub class: u8,
 }
 
-/// Where a connection's packets go.
+/// Destination of a connection's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowTo {
-    /// To user space.
+pub enum FlowDestination {
+    /// User space.
     Hold,
-    /// To a node.
+    /// The node with this slot.
     Node(u16),
-    /// To this host's stack.
+    /// This host's stack.
     Local,
-    /// Nowhere: every packet is answered with a reset.
+    /// None: every packet is answered with a reset.
     Reset,
 }
 
@@ -99,18 +100,18 @@ impl FlowChange {
         Self { key, node, state: 0, flags: 0, seq: 0, ack: 0, expect: 0, frozen: 0, clear: 0 }
     }
 
-    fn to(key: FlowKey, to: FlowTo) -> Self {
+    fn to(key: FlowKey, to: FlowDestination) -> Self {
         let (state, node) = match to {
-            FlowTo::Hold => (flow_state::HOLD, NO_NODE),
-            FlowTo::Node(node) => (flow_state::NODE, node),
-            FlowTo::Local => (flow_state::LOCAL, NO_NODE),
-            FlowTo::Reset => (flow_state::RESET, NO_NODE),
+            FlowDestination::Hold => (flow_state::HOLD, NO_NODE),
+            FlowDestination::Node(node) => (flow_state::NODE, node),
+            FlowDestination::Local => (flow_state::LOCAL, NO_NODE),
+            FlowDestination::Reset => (flow_state::RESET, NO_NODE),
         };
         Self { node, state, ..Self::none(key) }
     }
 }
 
-/// Now, on the clock of the plane's times: `CLOCK_MONOTONIC`, ns.
+/// Returns the current time of the plane's clock. Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
@@ -124,7 +125,7 @@ fn put(map: &MapHandle, key: &[u8], value: &[u8], doing: &'static str) -> Result
     map.update(key, value, MapFlags::ANY).map_err(PlaneError::bpf(doing))
 }
 
-/// Removing what is not there is no error.
+/// Removes an entry. It is not an error if it does not exist.
 fn remove(map: &MapHandle, key: &[u8], doing: &'static str) -> Result<(), PlaneError> {
     match map.delete(key) {
         Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(PlaneError::bpf(doing)(error)),
@@ -138,7 +139,7 @@ fn value<T: FromBytes>(map: &MapHandle, key: &[u8]) -> Option<T> {
 }
 
 impl Plane {
-    /// What new maps must hold before the first packet: tags that name nobody, and keys that nobody knows.
+    /// Initialises new maps before the first packet: tags of no node, and random keys.
     pub(super) fn prepare(&self) -> Result<(), PlaneError> {
         for tag in 0..256_u32 {
             put(&self.tags, tag.as_bytes(), u32::from(NO_NODE).as_bytes(), "set a tag")?;
@@ -156,17 +157,18 @@ impl Plane {
         put(&self.keys, 0_u32.as_bytes(), keys.as_bytes(), "set the keys")
     }
 
-    /// Sets what is done on `address`, listen address number `id`.
+    /// Sets the rules of `address`, whose number is `id`.
     ///
     /// # Errors
     ///
-    /// `id` is not below [`SERVICES_MAX`], a segment size out of range, or the kernel refuses (more addresses than that).
+    /// If `id` is not below [`SERVICES_MAX`], the segment size is out of range, or the kernel rejects the change (too
+    /// many addresses).
     pub fn set_service(&self, id: u16, address: SocketAddr, service: ServiceSpec) -> Result<(), PlaneError> {
         if id >= SERVICES_MAX {
-            return Err(PlaneError::Config("more listen addresses than the plane has room for"));
+            return Err(PlaneError::Config("too many listen addresses"));
         }
         if !(536..=MSS_MAX).contains(&service.mss) {
-            return Err(PlaneError::Config("a segment size out of range"));
+            return Err(PlaneError::Config("segment size out of range"));
         }
         let flag = |on: bool, flag: u16| if on { flag } else { 0 };
         let flags = flag(service.cookie, service_flag::COOKIE)
@@ -180,16 +182,16 @@ impl Plane {
         put(&self.services, service_key(address).as_bytes(), raw.as_bytes(), "set a service")
     }
 
-    /// Packets to `address` go to the stack from now on.
+    /// Stops handling `address`: its packets go to the stack.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn remove_service(&self, address: SocketAddr) -> Result<(), PlaneError> {
         remove(&self.services, service_key(address).as_bytes(), "remove a service")
     }
 
-    /// The listen addresses with their numbers: after a take-over, those of the predecessor too.
+    /// Returns the listen addresses with their numbers, including those of a previous process.
     pub fn services(&self) -> Vec<(SocketAddr, u16)> {
         let one = |key: Vec<u8>| {
             let service: Service = value(&self.services, &key)?;
@@ -200,49 +202,49 @@ impl Plane {
         self.services.keys().filter_map(one).collect()
     }
 
-    /// Sets the keys of cookies: `keys[current]` makes them, both are believed. Change one key at a time, never the
-    /// current one: a SYN on its way needs it still.
+    /// Sets the cookie keys. `keys[current]` makes new cookies, and cookies of both are valid. Change one key at a
+    /// time, and never the current one, which SYNs in flight still need.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn set_keys(&self, keys: &[CookieKey; 2], current: usize) -> Result<(), PlaneError> {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let at = 0_u32;
         let old: Keys = value(&self.keys, at.as_bytes()).unwrap_or_default();
         let next = Keys { k: [keys[0].0, keys[1].0], current: u32::from(current % 2 == 1), ..old };
-        // An array's element is not replaced at once: the key that is in use stays as it is while the other is written.
+        // An array entry is not replaced atomically: the key in use stays unchanged while the other one is written.
         put(&self.keys, at.as_bytes(), Keys { current: old.current, ..next }.as_bytes(), "set the keys")?;
         put(&self.keys, at.as_bytes(), next.as_bytes(), "set the keys")
     }
 
-    /// Sets former keys of cookies, [8](crate::abi::EXPIRED_KEYS) at most, those beyond are left out: first data whose cookie was made
-    /// with one of them are answered with a reset.
+    /// Sets the expired cookie keys, at most [8](crate::abi::EXPIRED_KEYS); further ones are ignored. First data with a
+    /// cookie of one of these keys are answered with a reset.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn set_expired(&self, keys: &[CookieKey]) -> Result<(), PlaneError> {
         let mut raw = ExpiredKeys::default();
         raw.k.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key.0);
-        put(&self.expired, 0_u32.as_bytes(), raw.as_bytes(), "set the former keys")
+        put(&self.expired, 0_u32.as_bytes(), raw.as_bytes(), "set the expired keys")
     }
 
-    /// Sets the way to a node; `None` closes it: packets for the node are dropped.
+    /// Sets the route to a node. `None` removes it: packets for the node are dropped.
     ///
     /// # Errors
     ///
-    /// A slot or link that cannot be, or the kernel refuses.
-    pub fn set_link(&self, node: u16, link: Option<&Link>) -> Result<(), PlaneError> {
+    /// If the slot or the route is invalid, or the kernel rejects the change.
+    pub fn set_link(&self, node: u16, link: Option<&NodeRoute>) -> Result<(), PlaneError> {
         if node >= NODES_MAX {
-            return Err(PlaneError::Config("more nodes than the plane has room for"));
+            return Err(PlaneError::Config("too many nodes"));
         }
         let raw = match link {
-            Some(link) => link.raw().map_err(|_| PlaneError::Config("a link that cannot be"))?,
+            Some(link) => link.raw().map_err(|_| PlaneError::Config("invalid route"))?,
             None => NodeLink::read_from_bytes(&[0; size_of::<NodeLink>()])
-                .map_err(|_| PlaneError::Config("a link that cannot be"))?,
+                .map_err(|_| PlaneError::Config("invalid route"))?,
         };
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = u32::from(node);
         let old: Option<NodeLink> = value(&self.links, slot.as_bytes());
         if let Some(old) = old.filter(|old| old.tag != 0 && old.tag != raw.tag) {
@@ -252,7 +254,7 @@ impl Plane {
             }
         }
         if old != Some(raw) {
-            // Closed while it is written: no packet sees half of the old way and half of the new one.
+            // Disabled while it is written, so that no packet sees parts of both routes.
             let closed = NodeLink { kind: link_kind::NONE, ..raw };
             if let Some(old) = old {
                 let closing = NodeLink { kind: link_kind::NONE, ..old };
@@ -261,43 +263,44 @@ impl Plane {
             put(&self.links, slot.as_bytes(), closed.as_bytes(), "set a link")?;
             put(&self.links, slot.as_bytes(), raw.as_bytes(), "set a link")?;
         }
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner).insert(node, raw);
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).insert(node, raw);
         if raw.tag != 0 {
             put(&self.tags, u32::from(raw.tag).as_bytes(), slot.as_bytes(), "set a tag")?;
         }
         Ok(())
     }
 
-    /// The way to a node; the kernel is asked only for those that a predecessor has set.
+    /// Returns the route to a node. Asks the kernel only for routes that a previous process has set.
     pub(super) fn link(&self, node: u16) -> Option<NodeLink> {
-        let link = match self.ways.lock().unwrap_or_else(PoisonError::into_inner).entry(node) {
+        let link = match self.routes.lock().unwrap_or_else(PoisonError::into_inner).entry(node) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(unknown) => *unknown.insert(value(&self.links, u32::from(node).as_bytes())?),
         };
         (link.kind != link_kind::NONE).then_some(link)
     }
 
-    /// Lets the fast path open connections to `node` (`None`: to all together) while fewer than `limit` are open.
+    /// Lets the fast path open connections to `node` (`None`: to all nodes together) while fewer than `limit` are open.
     pub fn set_gate(&self, node: Option<u16>, limit: u32, usable: bool) {
         self.gates.set(node, limit, usable);
     }
 
-    /// Says that `base` connections are open, with the first `seen` (modulo 2^32) of [`Plane::opened`] among them or
-    /// ended.
+    /// Sets the number of open connections to `base`, which includes the first `seen` (modulo 2^32) of
+    /// [`Plane::opened`].
     pub fn set_base(&self, node: Option<u16>, base: u32, seen: u32) {
         self.gates.set_base(node, base, seen);
     }
 
-    /// Connections the fast path has opened, ever. While it tries one that the gate refuses, one more for an instant.
+    /// Returns the number of connections that the fast path has ever opened. It is one too high for an instant while
+    /// the gate rejects one.
     pub fn opened(&self, node: Option<u16>) -> u64 {
         self.gates.opened(node)
     }
 
-    /// Lets the fast path use a decision for heads of this hash.
+    /// Lets the fast path use a decision for heads with this hash.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn put_target(&self, hash: u64, target: &TargetEntry, lasts: Duration) -> Result<(), PlaneError> {
         let lasts = u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
         let raw = Target {
@@ -312,61 +315,69 @@ impl Plane {
         put(&self.targets, hash.as_bytes(), raw.as_bytes(), "remember a target")
     }
 
-    /// The fast path asks again for heads of this hash.
+    /// Removes the decision for heads with this hash.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn forget_target(&self, hash: u64) -> Result<(), PlaneError> {
-        remove(&self.targets, hash.as_bytes(), "forget a target")
+        remove(&self.targets, hash.as_bytes(), "remove a target")
     }
 
-    /// Sets where a connection's packets go, and makes it known if it is not. Packets that were held before are in the
-    /// ring still, and those of this instant may follow: whoever reads them passes them on.
+    /// Sets the destination of a connection's packets, and adds the connection if it is unknown. Packets that were held
+    /// before are still in the ring, and further ones may follow briefly; the reader of the ring forwards them.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
-    pub fn put_flow(&self, key: FlowKey, to: FlowTo) -> Result<(), PlaneError> {
+    /// If the kernel rejects the change.
+    pub fn put_flow(&self, key: FlowKey, to: FlowDestination) -> Result<(), PlaneError> {
         self.put_flow_seen(key, to, 0, 0)
     }
 
-    /// As [`Plane::put_flow`], for a connection of this host's stack: `seq` is the client's next sequence number, `ack`
-    /// what it has acknowledged. So it can be reset even if it never says anything again.
+    /// Does the same as [`Plane::put_flow`] for a connection of this host's stack. `seq` is the client's next sequence
+    /// number, and `ack` its acknowledgement. With them the client can be reset even if it never sends another packet.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
-    pub fn put_flow_seen(&self, key: FlowKey, to: FlowTo, seq: u32, ack: u32) -> Result<(), PlaneError> {
+    /// If the kernel rejects the change.
+    pub fn put_flow_seen(
+        &self,
+        key: FlowKey,
+        to: FlowDestination,
+        seq: u32,
+        ack: u32,
+    ) -> Result<(), PlaneError> {
         self.change_flow(FlowChange { seq, ack, ..FlowChange::to(key, to) })
     }
 
-    /// As [`Plane::put_flow`], for a connection that is in this [state](crate::abi::flow_state) still: its addresses may be another
-    /// one's, which the plane does not know.
+    /// Does the same as [`Plane::put_flow`] if the connection is still in this [state](crate::abi::flow_state). Its
+    /// addresses may belong to another connection by now.
     ///
     /// # Errors
     ///
-    /// It is not, or the kernel refuses.
-    pub fn put_flow_from(&self, key: FlowKey, from: u8, to: FlowTo) -> Result<(), PlaneError> {
+    /// If it is not in that state, or the kernel rejects the change.
+    pub fn put_flow_from(&self, key: FlowKey, from: u8, to: FlowDestination) -> Result<(), PlaneError> {
         self.change_flow(FlowChange { expect: from.into(), ..FlowChange::to(key, to) })
     }
 
-    /// This host's socket of a connection is frozen. `seq` and `ack` are the numbers behind what its client has sent and acknowledged:
-    /// a SYN on its addresses has the socket ask with them, and the client's host denies just them ([`Flow::denied`]).
+    /// Notes that this host's socket of a connection is frozen. `seq` and `ack` are the client's next sequence number
+    /// and its acknowledgement. A SYN on these addresses makes the socket send a challenge ACK with them, and a reset
+    /// of exactly these numbers shows that the client's host no longer has the connection ([`Flow::denied`]).
     ///
     /// # Errors
     ///
-    /// It is not known, or the kernel refuses.
+    /// If the connection is unknown, or the kernel rejects the change.
     pub fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) -> Result<(), PlaneError> {
         self.change_flow(FlowChange { seq, ack, frozen: 1, ..FlowChange::none(key) })
     }
 
-    /// Sends a connection's packets to a node that has listed it, unless it is known already, in whatever state, or this host's
-    /// stack has it: the list may be older than a new connection on the same addresses. Says whether it was not known.
+    /// Adds a connection from a node's listing, so that its packets go to the node. Does nothing if the connection is
+    /// known. A connection of this host's stack takes precedence, because the listing may be older. Returns whether the
+    /// connection was added.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn add_flow(&self, key: FlowKey, node: u16) -> Result<bool, PlaneError> {
         let now = now_ns();
         let flow = Flow {
@@ -384,20 +395,20 @@ impl Plane {
         }
     }
 
-    /// Adds [flags](crate::abi::flow_flag) to a connection.
+    /// Sets [flags](crate::abi::flow_flag) of a connection.
     ///
     /// # Errors
     ///
-    /// It is not known, or the kernel refuses.
+    /// If the connection is unknown, or the kernel rejects the change.
     pub fn add_flags(&self, key: FlowKey, flags: u8) -> Result<(), PlaneError> {
         self.change_flow(FlowChange { flags, ..FlowChange::none(key) })
     }
 
-    /// Removes [flags](crate::abi::flow_flag) from a connection.
+    /// Clears [flags](crate::abi::flow_flag) of a connection.
     ///
     /// # Errors
     ///
-    /// It is not known, or the kernel refuses.
+    /// If the connection is unknown, or the kernel rejects the change.
     pub fn clear_flags(&self, key: FlowKey, flags: u8) -> Result<(), PlaneError> {
         self.change_flow(FlowChange { clear: flags.into(), ..FlowChange::none(key) })
     }
@@ -407,50 +418,51 @@ impl Plane {
         let done = self.programs.program("front_set_flow")?.test_run(input);
         match done.map_err(PlaneError::bpf("set a connection"))?.return_value {
             0 => Ok(()),
-            1 => Err(PlaneError::Config("no room for a connection")),
+            1 => Err(PlaneError::Config("the connection table is full")),
             _ => Err(PlaneError::Config("no such connection")),
         }
     }
 
-    /// A connection, if it is known.
+    /// Returns a connection, if it is known.
     pub fn flow(&self, key: FlowKey) -> Option<Flow> {
         value(&self.flows, RawFlowKey::from(key).as_bytes())
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
+    /// If the kernel rejects the change.
     pub fn remove_flow(&self, key: FlowKey) -> Result<(), PlaneError> {
-        remove(&self.flows, RawFlowKey::from(key).as_bytes(), "forget a connection")
+        remove(&self.flows, RawFlowKey::from(key).as_bytes(), "remove a connection")
     }
 
-    /// Every connection, in no order. One that comes or goes meanwhile may be in or out.
+    /// Passes every connection to `visit`, in no particular order. A connection that is added or removed during the
+    /// call may or may not be included.
     ///
     /// # Errors
     ///
-    /// The kernel refuses.
-    pub fn each_flow(&self, mut take: impl FnMut(FlowKey, Flow)) -> Result<(), PlaneError> {
-        let shown = each_entry(self.flows.as_fd(), |key: RawFlowKey, flow: Flow| take(key.into(), flow));
+    /// If the kernel rejects the call.
+    pub fn each_flow(&self, mut visit: impl FnMut(FlowKey, Flow)) -> Result<(), PlaneError> {
+        let shown = each_entry(self.flows.as_fd(), |key: RawFlowKey, flow: Flow| visit(key.into(), flow));
         shown.map_err(PlaneError::io("list connections"))
     }
 
-    /// Hands the events that are there to `take`, in order, some thousands at most. Returns how many. While one thread
-    /// reads, another waits. After a take-over, what the predecessor has not read comes first.
-    pub fn read_events(&self, mut take: impl FnMut(PlaneEvent<'_>)) -> usize {
+    /// Passes pending events to `visit` in order, at most some thousands. Returns their number. Calls of several
+    /// threads wait for each other. After a takeover, the unread events of the previous process come first.
+    pub fn read_events(&self, mut visit: impl FnMut(PlaneEvent<'_>)) -> usize {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = former.as_mut() {
-            match events::read(before, EVENTS_READ_MAX, &mut take) {
-                0 => *former = None,
+        let mut previous_ring = self.previous_ring.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = previous_ring.as_mut() {
+            match events::read(before, EVENTS_READ_MAX, &mut visit) {
+                0 => *previous_ring = None,
                 read => return read,
             }
         }
-        events::read(&mut ring, EVENTS_READ_MAX, take)
+        events::read(&mut ring, EVENTS_READ_MAX, visit)
     }
 
-    /// The counters, summed over the processors; [`crate::abi::COUNTERS`] names them.
+    /// Returns the counters, summed over the processors. [`crate::abi::COUNTERS`] names them.
     pub fn counters(&self) -> [u64; COUNTERS_MAX] {
         let sum = |counter: usize| -> u64 {
             let key = u32::try_from(counter).unwrap_or(0);

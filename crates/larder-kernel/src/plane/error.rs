@@ -1,35 +1,36 @@
-//! What can go wrong in the forwarding plane.
+//! Errors of the forwarding plane.
 
 use std::io;
 
-/// A failure of the forwarding plane. All are of this host or its config; none is a client's or a node's.
+/// An error of the forwarding plane. Its cause is always this host or its config, never a client or a node.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaneError {
-    /// The config asks for what cannot be. Retrying does not help.
-    #[error("handoff plane: {0}")]
+    /// The config is invalid. A retry does not help.
+    #[error("forwarding plane: {0}")]
     Config(&'static str),
-    /// The interface is not there in this network namespace. Helps: another name, or starting when it is up.
-    #[error("handoff plane: interface {interface}: {source}")]
+    /// The interface does not exist in this network namespace. Use another name, or start when it is up.
+    #[error("forwarding plane: interface {interface}: {source}")]
     Interface {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// From the kernel.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The programs were refused, mostly for lack of rights (`CAP_BPF`, `CAP_NET_ADMIN`) or an old kernel.
-    #[error("handoff plane: cannot {doing}: {source}")]
+    /// The kernel rejected the programs, usually because rights are missing (`CAP_BPF`, `CAP_NET_ADMIN`) or it is too
+    /// old.
+    #[error("forwarding plane: cannot {doing}: {source}")]
     Bpf {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// From the kernel, by way of libbpf.
+        /// The kernel's error as reported by libbpf.
         source: libbpf_rs::Error,
     },
-    /// A call to the kernel failed.
-    #[error("handoff plane: cannot {doing}: {source}")]
+    /// A system call failed.
+    #[error("forwarding plane: cannot {doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// From the kernel.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,93 +1,94 @@
-//! What the programs tell.
+//! Events of the programs.
 
 use super::ring::Ring;
 use crate::FlowKey;
 use crate::abi::{Event, Flow, event_kind};
 use zerocopy::FromBytes;
 
-/// What the forwarding plane tells, in the order in which it happened.
+/// An event of the forwarding plane. Events arrive in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneEvent<'a> {
-    /// A packet of a held connection. It went nowhere: who reads this passes it on, or the client sends it again.
+    /// A packet of a held connection. It was not sent anywhere: if the reader does not forward it, the client
+    /// retransmits it.
     Punt {
         /// The connection.
         key: FlowKey,
-        /// The packet that opened the connection here.
+        /// Whether the packet opened the connection here.
         first: bool,
-        /// Under which the fast path looks for the target; only with the first packet, and only if it is a GET whose
-        /// first two lines are whole and say the host.
+        /// Hash under which the fast path looks up the target. Only with the first packet, and only if it is a GET with
+        /// two complete lines that name the host.
         head_hash: Option<u64>,
-        /// When it came. `CLOCK_MONOTONIC`, ns, as all times here.
+        /// Time of arrival. This and all times here: nanoseconds of `CLOCK_MONOTONIC`.
         at_ns: u64,
         /// The Ethernet frame, for [`super::Plane::forward`].
         packet: &'a [u8],
     },
-    /// The fast path has opened a connection and passes it on.
+    /// The fast path has opened a connection and forwards it.
     Opened {
         /// The connection.
         key: FlowKey,
-        /// Its node.
+        /// The node's slot.
         node: u16,
-        /// The route of the decision it used.
+        /// Route of the decision that was used.
         route: u16,
-        /// The service class of that decision.
+        /// Service class of that decision.
         class: u8,
-        /// The target of that decision.
+        /// Target of that decision.
         target: u64,
-        /// When.
+        /// Time of the event.
         at_ns: u64,
     },
-    /// A copy of a later packet with payload of a handed-off connection; one of sixteen is shown.
-    Later {
+    /// A copy of a later packet with payload of a handed-off connection, one in sixteen.
+    Sample {
         /// The connection.
         key: FlowKey,
-        /// When.
+        /// Time of the event.
         at_ns: u64,
         /// The Ethernet frame.
         packet: &'a [u8],
     },
-    /// A connection that was marked as idle has a packet with payload again.
-    Woke {
+    /// A connection that was marked as idle has sent payload again, or shows activity after its end.
+    Resumed {
         /// The connection.
         key: FlowKey,
-        /// Its node.
+        /// The node's slot.
         node: u16,
-        /// When.
+        /// Time of the event.
         at_ns: u64,
     },
-    /// The client has ended its side, or all, or begun anew on the same addresses. Once per connection.
+    /// The client has sent a FIN or a RST, or has opened a new connection on the same addresses. Once per connection.
     Ended {
         /// The connection.
         key: FlowKey,
-        /// Its node; [`crate::abi::NO_NODE`] while it is held.
+        /// The node's slot; [`crate::abi::NO_NODE`] while the connection is held.
         node: u16,
         /// See [`crate::abi::flow_flag`].
         flags: u8,
-        /// What it was.
-        account: Account,
-        /// When.
+        /// Totals of the connection.
+        account: FlowTotals,
+        /// Time of the event.
         at_ns: u64,
     },
 }
 
-/// What the plane has seen of a connection.
+/// Totals of a connection that the plane has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Bytes that the client has acknowledged, modulo 2^32, the node's FIN included.
+pub struct FlowTotals {
+    /// Bytes that the client has acknowledged, modulo 2^32, including the node's FIN.
     pub acknowledged: u32,
     /// The client's packets with payload.
     pub requests: u32,
 }
 
-impl Account {
-    /// Of a connection as it stands; `None` while nothing of it was forwarded.
+impl FlowTotals {
+    /// Returns the current totals of a connection. `None` if no packet was forwarded.
     pub fn of(flow: &Flow) -> Option<Self> {
         let acknowledged = flow.last_ack.wrapping_sub(flow.first_ack);
         (flow.packets > 0).then_some(Self { acknowledged, requests: flow.requests })
     }
 }
 
-/// A record of the ring; `None` if it is none of ours.
+/// Decodes a record of the ring. Returns `None` for an unknown one.
 fn decode(record: &[u8]) -> Option<PlaneEvent<'_>> {
     let (event, rest) = Event::read_from_prefix(record).ok()?;
     let (key, at_ns) = (FlowKey::from(event.flow), event.at_ns);
@@ -107,25 +108,25 @@ fn decode(record: &[u8]) -> Option<PlaneEvent<'_>> {
             target: event.target,
             at_ns,
         }),
-        event_kind::LATER => {
+        event_kind::SAMPLE => {
             let packet = rest.get(..usize::try_from(event.packet_bytes).ok()?)?;
-            Some(PlaneEvent::Later { key, at_ns, packet })
+            Some(PlaneEvent::Sample { key, at_ns, packet })
         }
-        event_kind::WOKE => Some(PlaneEvent::Woke { key, node: event.node, at_ns }),
+        event_kind::RESUMED => Some(PlaneEvent::Resumed { key, node: event.node, at_ns }),
         event_kind::ENDED => {
             let [low, high] = [event.target, event.target >> 32].map(|half| half as u32);
-            let account = Account { acknowledged: low, requests: high };
+            let account = FlowTotals { acknowledged: low, requests: high };
             Some(PlaneEvent::Ended { key, node: event.node, flags: event.flags, account, at_ns })
         }
         _ => None,
     }
 }
 
-/// Hands up to `limit` events to `take`. Returns how many.
-pub(super) fn read(ring: &mut Ring, limit: usize, mut take: impl FnMut(PlaneEvent<'_>)) -> usize {
+/// Passes up to `limit` events to `visit`. Returns their number.
+pub(super) fn read(ring: &mut Ring, limit: usize, mut visit: impl FnMut(PlaneEvent<'_>)) -> usize {
     ring.read(limit, |record| {
         if let Some(event) = decode(record) {
-            take(event);
+            visit(event);
         }
     })
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 const ETHERNET_BYTES: usize = 14;
 const TCP: u8 = 6;
 
-/// A frame with a whole TCP packet over IPv4 (no options) or IPv6 (no extension headers), as the programs hand it up.
+/// A frame with a complete TCP packet over IPv4 (no options) or IPv6 (no extension headers), as punted by the programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     bytes: &'a [u8],
@@ -19,7 +19,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]))
 }
 
-/// The Internet checksum (RFC 1071) of the parts in a row; all but the last are of even length.
+/// Internet checksum (RFC 1071) of consecutive parts. All but the last have an even length.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u64;
     for part in parts {
@@ -33,8 +33,8 @@ pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// One hop less, in an Ethernet frame with an IP packet.
-pub(super) fn hop_down(frame: &mut [u8]) {
+/// Decrements the hop limit in an Ethernet frame with an IP packet.
+pub(super) fn decrement_hop_limit(frame: &mut [u8]) {
     if frame[12..14] == [0x86, 0xdd] {
         frame[21] = frame[21].saturating_sub(1);
     } else {
@@ -46,7 +46,7 @@ pub(super) fn hop_down(frame: &mut [u8]) {
 }
 
 impl<'a> Frame<'a> {
-    /// `None` for anything else than such a frame. Padding behind the packet is cut off.
+    /// Parses a frame. Returns `None` for any other frame. Cuts off padding after the packet.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (ipv6, tcp_at, end) = match be16(bytes, 12)? {
             0x0800 if *bytes.get(14)? == 0x45 && *bytes.get(23)? == TCP => {
@@ -65,17 +65,17 @@ impl<'a> Frame<'a> {
         self.ipv6
     }
 
-    /// The IP packet.
+    /// Returns the IP packet.
     pub(crate) fn packet(&self) -> &'a [u8] {
         &self.bytes[ETHERNET_BYTES..]
     }
 
-    /// What the client sends.
+    /// Returns the TCP payload.
     pub(crate) fn payload(&self) -> &'a [u8] {
         &self.bytes[self.tcp_at + self.header_bytes..]
     }
 
-    /// The TCP header, options included; 20 bytes at least.
+    /// Returns the TCP header with its options; at least 20 bytes.
     pub(crate) fn header(&self) -> &'a [u8] {
         &self.bytes[self.tcp_at..self.tcp_at + self.header_bytes]
     }
@@ -84,12 +84,12 @@ impl<'a> Frame<'a> {
         if self.ipv6 { &self.bytes[22..54] } else { &self.bytes[26..34] }
     }
 
-    /// Hops that are left.
-    pub(crate) fn hops(&self) -> u8 {
+    /// Returns the hop limit.
+    pub(crate) fn hop_limit(&self) -> u8 {
         self.bytes[if self.ipv6 { 21 } else { 22 }]
     }
 
-    /// Source port of an outer UDP header, as `outer_port_be` of `bpf/front_forward.h`.
+    /// Returns the source port of an outer UDP header, as `outer_port_be` of `bpf/front_forward.h` does.
     pub(super) fn outer_port(&self) -> u16 {
         let client = if self.ipv6 {
             self.bytes[22..38].try_into().unwrap_or([0; 16])
@@ -104,15 +104,15 @@ impl<'a> Frame<'a> {
         0xc000 | (mixed >> 50) as u16
     }
 
-    /// The pseudo header (RFC 9293 section 3.1) behind the addresses.
+    /// Returns the pseudo header (RFC 9293 section 3.1) after the addresses.
     fn pseudo_tail(&self) -> [u8; 4] {
         let [high, low] = ((self.bytes.len() - self.tcp_at) as u16).to_be_bytes();
         [0, TCP, high, low]
     }
 
-    /// The frame with a checksum that is whole. A packet that never left this machine may still wait for it: the field
-    /// then holds the sum of the pseudo header. Returns `None` if the packet was damaged on its way.
-    pub(crate) fn completed(&self) -> Option<Vec<u8>> {
+    /// Returns the frame with a complete checksum. The checksum of a packet that never left this machine may be
+    /// partial: the field then holds the sum of the pseudo header. Returns `None` if the packet is damaged.
+    pub(crate) fn with_checksum(&self) -> Option<Vec<u8>> {
         let tcp = &self.bytes[self.tcp_at..];
         if checksum(&[self.addresses(), &self.pseudo_tail(), tcp]) == 0 {
             return Some(self.bytes.to_vec());
@@ -120,14 +120,14 @@ impl<'a> Frame<'a> {
         let waits = !checksum(&[self.addresses(), &self.pseudo_tail()]);
         (be16(tcp, 16)? == waits).then(|| {
             let mut bytes = self.bytes.to_vec();
-            seal(&mut bytes);
+            set_checksums(&mut bytes);
             bytes
         })
     }
 
-    /// Two frames with half of the payload each, for a path that cannot carry the whole. `None` if there is none to
-    /// halve.
-    pub(crate) fn halves(&self) -> Option<[Vec<u8>; 2]> {
+    /// Splits the payload into two frames, for a path with a smaller MTU. Returns `None` if there is no payload to
+    /// split.
+    pub(crate) fn split_segment(&self) -> Option<[Vec<u8>; 2]> {
         let payload = self.payload();
         let (head, tail) = payload.split_at(payload.len() / 2);
         if head.is_empty() {
@@ -136,19 +136,18 @@ impl<'a> Frame<'a> {
         let headers = &self.bytes[..self.tcp_at + self.header_bytes];
         let mut first = [headers, head].concat();
         let mut second = [headers, tail].concat();
-        // FIN and PSH belong to the end.
+        // FIN and PSH belong to the second half.
         first[self.tcp_at + 13] &= !0x09;
         let seq_at = self.tcp_at + 4..self.tcp_at + 8;
         let seq = u32::from_be_bytes(self.bytes[seq_at.clone()].try_into().ok()?);
         second[seq_at].copy_from_slice(&seq.wrapping_add(head.len() as u32).to_be_bytes());
-        seal(&mut first);
-        seal(&mut second);
+        set_checksums(&mut first);
+        set_checksums(&mut second);
         Some([first, second])
     }
 }
 
-/// Whether an Ethernet frame, as the programs hand it up, is a whole TCP packet whose checksum is right, or waits to be made by
-/// the interface it never reached.
+/// Whether an Ethernet frame from the programs is a complete TCP packet with a correct or partial checksum.
 pub fn is_undamaged(frame: &[u8]) -> bool {
     Frame::parse(frame).is_some_and(|frame| {
         let tcp = &frame.bytes[frame.tcp_at..];
@@ -157,8 +156,8 @@ pub fn is_undamaged(frame: &[u8]) -> bool {
     })
 }
 
-/// Sets lengths and checksums of a frame that `Frame::parse` knows, up to its end.
-fn seal(frame: &mut [u8]) {
+/// Sets lengths and checksums of a frame that `Frame::parse` accepts.
+fn set_checksums(frame: &mut [u8]) {
     let ipv6 = frame[12..14] == [0x86, 0xdd];
     let tcp_at = if ipv6 { 54 } else { 34 };
     let behind = |at: usize| ((frame.len() - at) as u16).to_be_bytes();
@@ -179,7 +178,7 @@ fn seal(frame: &mut [u8]) {
     frame[tcp_at + 16..tcp_at + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// An IP packet with a RST from `from` to `to` with the sequence number `seq` (RFC 9293 section 3.10.7.1).
+/// Returns an IP packet with a RST from `from` to `to` and the sequence number `seq` (RFC 9293 section 3.10.7.1).
 pub(crate) fn reset(from: SocketAddr, to: SocketAddr, seq: u32) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 12];
     match (from.ip(), to.ip()) {
@@ -200,6 +199,6 @@ pub(crate) fn reset(from: SocketAddr, to: SocketAddr, seq: u32) -> io::Result<Ve
     frame.extend(seq.to_be_bytes());
     // No acknowledgement; header length, RST; window, checksum, urgent pointer.
     frame.extend([0, 0, 0, 0, 0x50, 0x04, 0, 0, 0, 0, 0, 0]);
-    seal(&mut frame);
+    set_checksums(&mut frame);
     Ok(frame.split_off(ETHERNET_BYTES))
 }

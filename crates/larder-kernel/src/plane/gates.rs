@@ -1,5 +1,5 @@
-//! How many connections each node may be given by the fast path, shared with the program: `active = base + opened -
-//! seen`. The program writes `opened`; `seen` and `base` are one word, so that both change at once, and so are `limit`
+//! Limits of each node's connections for the fast path, in memory shared with the program: `active = base + opened -
+//! seen`. The program writes `opened`. `seen` and `base` are one word, so that both change atomically; so are `limit`
 //! and `usable`.
 
 use super::mapping::Mapping;
@@ -18,7 +18,7 @@ impl Gates {
         Mapping::new(fd, 0, bytes.next_multiple_of(rustix::param::page_size()), true).map(Self)
     }
 
-    /// `None`: the sum. A slot that does not exist changes nothing.
+    /// `None` is the sum over all nodes. A slot that does not exist changes nothing.
     fn store(&self, node: Option<u16>, field: usize, low: u32, high: u32) {
         let word = u64::from_ne_bytes(zerocopy::transmute!([low.to_ne_bytes(), high.to_ne_bytes()]));
         if let Some(word_at) = self.0.u64_at(slot(node) + field) {

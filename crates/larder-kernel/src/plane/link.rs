@@ -1,7 +1,7 @@
-//! How a node is reached, and the outer header that takes a packet there.
+//! Routes to nodes, and the outer headers of tunnels.
 //!
-//! IP in IP: RFC 2003, RFC 2473. GUE: draft-ietf-intarea-gue, version 0 without options, as Linux' fou. VXLAN: RFC 7348.
-//! UDP checksums are 0, which RFC 6935 allows for tunnels over IPv6 as well: the inner packet has its own.
+//! IP in IP: RFC 2003, RFC 2473. GUE: draft-ietf-intarea-gue, version 0 without options, as in Linux' fou. VXLAN: RFC
+//! 7348. UDP checksums are 0, which RFC 6935 allows for tunnels over IPv6 as well: the inner packet has its own.
 
 use crate::abi::{ENCAP_BYTES_MAX, NodeLink, link_kind};
 use std::net::IpAddr;
@@ -11,71 +11,71 @@ const ETHERTYPE_V6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_IPV6: u8 = 41;
 const PROTOCOL_UDP: u8 = 17;
-/// Hop count of outer headers: enough for any path (RFC 1700).
-const HOPS: u8 = 64;
+/// Hop limit of outer headers, enough for any path (RFC 1700).
+const HOP_LIMIT: u8 = 64;
 
-/// The way to a node.
+/// The route to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The node's tag in TCP timestamps, unique among the nodes; 0 if it has none.
+pub struct NodeRoute {
+    /// The node's tag in TCP timestamps, unique among the nodes; 0 for none.
     pub tag: u8,
-    /// The interface by which packets leave.
+    /// The outgoing interface.
     pub ifindex: u32,
-    /// That interface's Ethernet address.
+    /// MAC address of the outgoing interface.
     pub source_mac: [u8; 6],
-    /// Ethernet address of the next hop: the node itself, or the router in between.
+    /// MAC address of the next hop: the node itself, or a router.
     pub next_hop: [u8; 6],
-    /// The tunnel, for a node on another network. `None`: the node is the next hop, and has the service's address.
-    pub tunnel: Option<Tunnel>,
+    /// The tunnel, for a node on another network. `None` if the node is the next hop and has the service's address.
+    pub tunnel: Option<OutboundTunnel>,
 }
 
 /// A tunnel to a node. The path must carry packets that are longer by the outer header (20 to 70 bytes), or the service
 /// must offer clients a smaller segment size: outer packets are not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tunnel {
-    /// How packets are wrapped.
-    pub kind: TunnelKind,
-    /// Source of outer packets, of the same family as `remote`.
+pub struct OutboundTunnel {
+    /// The encapsulation.
+    pub kind: OutboundTunnelKind,
+    /// Source address of outer packets, of the same family as `remote`.
     pub local: IpAddr,
-    /// The node.
+    /// The node's address.
     pub remote: IpAddr,
 }
 
-/// How packets are wrapped.
+/// Encapsulation of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TunnelKind {
+pub enum OutboundTunnelKind {
     /// IP in IP.
     Ipip,
     /// Generic UDP encapsulation.
     Gue {
-        /// UDP port of the node.
+        /// The node's UDP port.
         port: u16,
     },
     /// VXLAN.
     Vxlan {
-        /// UDP port of the node, mostly 4789.
+        /// The node's UDP port, usually 4789.
         port: u16,
         /// Network identifier, below 2^24.
         vni: u32,
-        /// Ethernet address of the node's end.
+        /// MAC address of the node's end.
         mac: [u8; 6],
     },
 }
 
-/// A link that cannot be.
+/// Reason why a route is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LinkError {
-    /// Both ends of a tunnel must be of one family.
+pub enum NodeRouteError {
+    /// The ends of a tunnel are of different address families.
     #[error("tunnel from IPv4 to IPv6 or back")]
     Families,
-    /// VXLAN identifiers have 24 bits.
+    /// The VXLAN identifier has more than 24 bits.
     #[error("VXLAN network identifier above 16777215")]
     Vni,
 }
 
-impl Link {
-    /// The template as the programs read it.
-    pub(super) fn raw(&self) -> Result<NodeLink, LinkError> {
+impl NodeRoute {
+    /// Returns the route as the programs read it.
+    pub(super) fn raw(&self) -> Result<NodeLink, NodeRouteError> {
         let mut raw = NodeLink {
             kind: link_kind::L2,
             tag: self.tag,
@@ -93,7 +93,7 @@ impl Link {
             header.extend(self.source_mac);
             raw.outer_ipv6 = u8::from(tunnel.outer_ip(&mut header)?);
             raw.kind = tunnel.kind.inner_header(&mut header)?;
-            if let TunnelKind::Vxlan { mac, .. } = tunnel.kind {
+            if let OutboundTunnelKind::Vxlan { mac, .. } = tunnel.kind {
                 raw.mac = mac;
             }
             raw.header_bytes = header.len() as u16;
@@ -103,34 +103,34 @@ impl Link {
     }
 }
 
-impl Tunnel {
-    /// Appends Ethernet type and outer IP header; lengths and checksum are 0. Returns whether it is IPv6.
-    fn outer_ip(&self, header: &mut Vec<u8>) -> Result<bool, LinkError> {
-        let protocol = if self.kind == TunnelKind::Ipip { PROTOCOL_IPV4 } else { PROTOCOL_UDP };
+impl OutboundTunnel {
+    /// Appends the Ethernet type and the outer IP header, with lengths and checksum 0. Returns whether it is IPv6.
+    fn outer_ip(&self, header: &mut Vec<u8>) -> Result<bool, NodeRouteError> {
+        let protocol = if self.kind == OutboundTunnelKind::Ipip { PROTOCOL_IPV4 } else { PROTOCOL_UDP };
         match (self.local, self.remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 header.extend(ETHERTYPE_V4);
-                // Version, length, TOS; total length, id; don't fragment; hops, protocol; checksum.
-                header.extend([0x45, 0, 0, 0, 0, 0, 0x40, 0, HOPS, protocol, 0, 0]);
+                // Version, length, TOS; total length, id; don't fragment; hop limit, protocol; checksum.
+                header.extend([0x45, 0, 0, 0, 0, 0, 0x40, 0, HOP_LIMIT, protocol, 0, 0]);
                 header.extend(local.octets());
                 header.extend(remote.octets());
                 Ok(false)
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 header.extend(ETHERTYPE_V6);
-                header.extend([0x60, 0, 0, 0, 0, 0, protocol, HOPS]);
+                header.extend([0x60, 0, 0, 0, 0, 0, protocol, HOP_LIMIT]);
                 header.extend(local.octets());
                 header.extend(remote.octets());
                 Ok(true)
             }
-            _ => Err(LinkError::Families),
+            _ => Err(NodeRouteError::Families),
         }
     }
 }
 
-impl TunnelKind {
-    /// Appends what stands between the outer IP header and the inner packet.
-    fn inner_header(self, header: &mut Vec<u8>) -> Result<u8, LinkError> {
+impl OutboundTunnelKind {
+    /// Appends the headers between the outer IP header and the inner packet.
+    fn inner_header(self, header: &mut Vec<u8>) -> Result<u8, NodeRouteError> {
         let mut udp = |port: u16| {
             header.extend([0, 0]);
             header.extend(port.to_be_bytes());
@@ -145,7 +145,7 @@ impl TunnelKind {
             }
             Self::Vxlan { port, vni, .. } => {
                 if vni >> 24 != 0 {
-                    return Err(LinkError::Vni);
+                    return Err(NodeRouteError::Vni);
                 }
                 udp(port);
                 header.extend([0x08, 0, 0, 0]);
@@ -156,14 +156,14 @@ impl TunnelKind {
     }
 }
 
-/// Wraps an Ethernet frame for the node, as the programs do.
-pub(super) fn wrap(link: &NodeLink, frame: &super::frame::Frame<'_>) -> Vec<u8> {
+/// Encapsulates an Ethernet frame for the node, as the programs do.
+pub(super) fn encapsulate(link: &NodeLink, frame: &super::frame::Frame<'_>) -> Vec<u8> {
     let packet = frame.packet();
     let (ethertype, protocol) =
         if frame.ipv6() { (ETHERTYPE_V6, PROTOCOL_IPV6) } else { (ETHERTYPE_V4, PROTOCOL_IPV4) };
     if link.kind == link_kind::L2 {
         let mut out = [&link.mac, &link.source_mac, ethertype.as_slice(), packet].concat();
-        super::frame::hop_down(&mut out);
+        super::frame::decrement_hop_limit(&mut out);
         return out;
     }
     let header = &link.header[..usize::from(link.header_bytes).min(ENCAP_BYTES_MAX)];

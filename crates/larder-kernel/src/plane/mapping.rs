@@ -1,4 +1,4 @@
-//! Memory shared with the kernel: the gates, and the ring buffer's pages.
+//! Memory shared with the kernel: the gates, and the pages of the ring buffer.
 #![expect(unsafe_code, reason = "mapped memory has no safe interface")]
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -7,15 +7,15 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A mapping of a map's memory. Offsets out of its range give `None`.
+/// A mapping of a BPF map's memory. Offsets out of range give `None`.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the memory lives as long as the mapping and is reached through atomics, or through `published`, whose caller
-// answers for it.
+// SAFETY: the memory lives as long as the mapping and is accessed through atomics, or through `published`, whose caller
+// guarantees that it is not written.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -39,31 +39,31 @@ impl Mapping {
         Some(unsafe { self.start.add(offset) })
     }
 
-    /// The number at `offset`, a multiple of 8.
+    /// Returns the number at `offset`, a multiple of 8.
     pub(crate) fn u64_at(&self, offset: usize) -> Option<&AtomicU64> {
         let at = self.at(offset, 8).filter(|_| offset.is_multiple_of(8))?;
         // SAFETY: within the mapping, aligned (mappings begin at a page), and alive as long as `self`.
         Some(unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) })
     }
 
-    /// The number at `offset`, a multiple of 4.
+    /// Returns the number at `offset`, a multiple of 4.
     pub(crate) fn u32_at(&self, offset: usize) -> Option<&AtomicU32> {
         let at = self.at(offset, 4).filter(|_| offset.is_multiple_of(4))?;
         // SAFETY: as in `u64_at`.
         Some(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
     }
 
-    /// Bytes that the kernel has published and does not write again before the caller gives them back.
+    /// Returns bytes that the kernel has published and does not write again before the caller releases them.
     pub(crate) fn published(&self, offset: usize, bytes: usize) -> Option<&[u8]> {
         let at = self.at(offset, bytes)?;
-        // SAFETY: within the mapping and alive as long as `self`; the kernel is done with a published record.
+        // SAFETY: within the mapping and alive as long as `self`; the kernel does not write a published record.
         Some(unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is our mapping, and every reference into it has ended.
+        // SAFETY: the mapping is ours, and all references into it have ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

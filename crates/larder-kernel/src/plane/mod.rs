@@ -1,27 +1,28 @@
-//! The forwarding plane of a front-end: programs on its interface that answer SYNs with cookies, pass known connections
-//! on to their nodes, and hand the rest to user space.
+//! The forwarding plane of a switch: programs on its interface that answer SYNs with cookies, forward known connections
+//! to their nodes, and punt everything else to user space.
 //!
 //! ```text
-//!            client's packets                                  node's replies go to the client directly
+//!            client's packets                                  the node replies to the client directly
 //!                  |
-//!            XDP or tc ingress ----- known connection ----------> node (Ethernet rewrite or tunnel)
+//!            XDP or tc ingress ----- known connection ----------> node (MAC rewrite or tunnel)
 //!              |         |  \------- GET of a known target ------> node, and an event
 //!              |         |
 //!          SYN-ACK     hold: packet into the ring -> user space decides -> `put_flow`, `forward`
 //! ```
 //!
-//! The parts: [`Plane`] (this file and `control`), the programs in `bpf/front*.h`, the ring of events, the gates that
-//! bound what the fast path may do on its own, the links to nodes, and pins that let a restart take over without a gap.
+//! Parts: [`Plane`] (this file and `control`), the programs in `bpf/front*.h`, the event ring, the gates that limit the
+//! fast path, the routes to nodes, and the pins that let a restarted process take over without a gap.
 //!
 //! # Kernel
 //!
-//! 5.18. Before 6.6 tc has filters instead of links; a restart replaces those at once too. Rights: `CAP_BPF`, `CAP_NET_ADMIN`,
-//! `CAP_NET_RAW`, and `CAP_SYS_ADMIN` where no bpffs is mounted.
+//! 5.18. Before 6.6, tc has filters instead of links; a restart replaces those atomically too. Rights: `CAP_BPF`,
+//! `CAP_NET_ADMIN`, `CAP_NET_RAW`, and `CAP_SYS_ADMIN` if no bpffs is mounted.
 //!
-//! # What it does not do
+//! # Limitations
 //!
-//! VLAN-tagged frames, IPv4 options, fragments and IPv6 extension headers go to this host's stack, and so does ICMP,
-//! but for "packet too big", which goes to the node whose packet it was.
+//! VLAN-tagged frames go to this host's stack, and so does ICMP, except "packet too big", which goes to the node that
+//! sent the packet. Packets with IPv4 options, fragments and IPv6 extension headers are only forwarded on the same
+//! layer 2.
 
 mod control;
 mod error;
@@ -41,12 +42,12 @@ pub(crate) mod syscalls;
 #[cfg(test)]
 mod tests;
 
-pub use control::{FlowTo, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
+pub use control::{FlowDestination, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
-pub use events::{Account, PlaneEvent};
+pub use events::{FlowTotals, PlaneEvent};
 pub use frame::is_undamaged;
-pub use link::{Link, LinkError, Tunnel, TunnelKind};
-pub use owners::Owner;
+pub use link::{NodeRoute, NodeRouteError, OutboundTunnel, OutboundTunnelKind};
+pub use owners::SlotOwner;
 
 use crate::abi::NodeLink;
 use gates::Gates;
@@ -62,10 +63,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 use succession::Predecessor;
 
-/// Where the programs sit.
+/// Hook to which the programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attach {
-    /// The best of the others that the interface takes: native, tc, generic.
+pub enum AttachMode {
+    /// The first hook that the interface supports: native XDP, tc, generic XDP.
     Auto,
     /// XDP in the driver.
     Native,
@@ -75,30 +76,32 @@ pub enum Attach {
     Tc,
 }
 
-/// How a forwarding plane is set up.
+/// Configuration of a forwarding plane.
 #[derive(Clone, Debug)]
 pub struct PlaneConfig {
-    /// Of this instance, for its pins. 1 to 64 of `a-z`, `A-Z`, `0-9`, `-`, `_`.
+    /// Name of this instance, for its pins. 1 to 64 of `a-z`, `A-Z`, `0-9`, `-`, `_`.
     pub name: String,
-    /// The interface that clients' packets come by.
+    /// The interface that receives the clients' packets.
     pub interface: String,
-    /// Where the programs sit.
-    pub attach: Attach,
-    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 132 bytes each.
+    /// The hook for the programs.
+    pub attach: AttachMode,
+    /// Size of the connection table, 1 to 2^24; 132 bytes each. If it is full, the least recently used connection is
+    /// evicted.
     pub flows_max: u32,
-    /// Remembered decisions at most, 1 to 2^24; beyond, the least recently used is forgotten.
+    /// Size of the table of decisions, 1 to 2^24. If it is full, the least recently used one is evicted.
     pub targets_max: u32,
-    /// The ring of events: a power of two, 4096 to 2^28, and a multiple of the page size. When it is full, first
-    /// packets are dropped: the client sends them again.
+    /// Size of the event ring. Bytes: a power of two, 4096 to 2^28, and a multiple of the page size. If it is full,
+    /// first packets are dropped, and the client retransmits them.
     pub ring_bytes: u32,
-    /// Packets of one held connection that go to user space; those beyond are dropped. At least 1.
+    /// Maximum number of packets of one held connection that are punted to user space; further ones are dropped. At
+    /// least 1.
     pub hold_packets: u32,
-    /// How long a key makes cookies, an hour at most. The clock in SYN-ACKs has a unit by it, which front-ends that share
-    /// a secret must have in common.
+    /// Time during which a key makes cookies, at most an hour. It determines the unit of the clock in SYN-ACKs, so
+    /// switches that share a secret must use the same value.
     pub key_life: Duration,
 }
 
-/// A usual life of keys.
+/// Default life of keys.
 pub const KEY_LIFE: Duration = Duration::from_secs(300);
 
 impl PlaneConfig {
@@ -118,29 +121,31 @@ impl PlaneConfig {
     }
 }
 
-/// What stays behind when a plane stops.
+/// Treatment of the programs when a plane stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
-    /// Programs and maps: connections go on; new ones are held until the ring is full. The next start takes over.
-    Forwarding,
-    /// Nothing.
-    Nothing,
+pub enum PlaneStop {
+    /// Programs and maps stay. Connections continue; new ones are held until the ring is full. The next start takes
+    /// over.
+    KeepPrograms,
+    /// Everything is removed.
+    RemoveAll,
 }
 
-/// What was found of an instance that is no more.
+/// Leftovers of an instance that no longer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remains {
-    /// Nothing, or what a running process has.
+pub enum Leftovers {
+    /// None, or they belong to a running process.
     None,
-    /// Its programs; they are off now.
-    TakenOff,
-    /// This process may not look: root's bpffs lets no others in.
-    Unseen,
+    /// The programs were found and removed.
+    Removed,
+    /// This process may not look: only root can read the bpffs.
+    NoPermission,
 }
 
 /// A running forwarding plane. Every method may be called from every thread.
 ///
-/// Dropped without [`Plane::stop`] it leaves what [`Leave::Forwarding`] leaves, as a crash does.
+/// If it is dropped without [`Plane::stop`], the programs stay as with [`PlaneStop::KeepPrograms`], and as after a
+/// crash.
 #[derive(Debug)]
 pub struct Plane {
     programs: Programs,
@@ -148,8 +153,8 @@ pub struct Plane {
     targets: MapHandle,
     services: MapHandle,
     links: MapHandle,
-    /// What is in `links`, as far as it is known here.
-    ways: Mutex<HashMap<u16, NodeLink>>,
+    /// Cached entries of `links`.
+    routes: Mutex<HashMap<u16, NodeLink>>,
     tags: MapHandle,
     keys: MapHandle,
     expired: MapHandle,
@@ -158,61 +163,62 @@ pub struct Plane {
     owners: MapHandle,
     gates: Gates,
     ring: Mutex<Ring>,
-    /// A predecessor's, until it is read to its end.
-    former: Mutex<Option<Ring>>,
-    /// Writers that read first: keys, links and tags.
-    writing: Mutex<()>,
+    /// The ring of a previous process, until it has been read to its end.
+    previous_ring: Mutex<Option<Ring>>,
+    /// Serialises read-modify-write changes of keys, links and tags.
+    write_lock: Mutex<()>,
     sender: Socket,
     raw_v4: Socket,
-    /// `None` where the kernel has no IPv6.
+    /// `None` if the kernel has no IPv6.
     raw_v6: Option<Socket>,
     mac: [u8; 6],
     ifindex: u32,
-    attached: Attach,
+    attached: AttachMode,
     attachments: Vec<OwnedFd>,
     pins: Option<Pins>,
 }
 
 impl Plane {
-    /// Loads and attaches the programs in this thread's network namespace. What a predecessor of the same name left is
-    /// taken over if its layout is ours, and replaced otherwise; where only sizes differ the connections are copied.
+    /// Loads and attaches the programs in this thread's network namespace. If a previous instance of the same name
+    /// exists, its maps are taken over if their layout is the same, and replaced otherwise. If only sizes differ, its
+    /// connections are copied.
     ///
     /// # Errors
     ///
-    /// A config that cannot be, an interface that is not there, missing rights, a kernel that refuses, another process
-    /// that runs an instance of this name.
+    /// If the config is invalid, the interface does not exist, rights are missing, the kernel rejects the programs, or
+    /// another process runs an instance of this name.
     pub fn start(config: &PlaneConfig) -> Result<Self, PlaneError> {
         config.check()?;
         let ifindex = ifindex(&sender()?, &config.interface)?;
         let pins = Pins::open(&config.name).map_err(PlaneError::io("open the pins' directory"))?;
-        let taken_over = !pins.is_empty();
+        let had_predecessor = !pins.is_empty();
         let started = Self::attach(config, ifindex, &pins);
-        // What failed at its first start leaves nothing; a predecessor's programs may be forwarding still.
-        if started.is_err() && !taken_over {
+        // A failed first start leaves nothing. The programs of a previous process may still be forwarding.
+        if started.is_err() && !had_predecessor {
             let _ = pins.remove_all();
         }
         started
     }
 
-    /// Tries the modes in turn.
+    /// Tries the hooks in turn.
     fn attach(config: &PlaneConfig, ifindex: u32, pins: &Pins) -> Result<Self, PlaneError> {
-        let mut refused = PlaneError::Config("no way to attach");
+        let mut refused = PlaneError::Config("no attach mode works");
         let mut predecessor = None;
         for (at, mode) in programs::modes(config.attach, pins).into_iter().enumerate() {
             let mut plane = Self::load(config, mode, Some(pins))?;
             predecessor = plane.programs.predecessor.take().or(predecessor);
             match plane.programs.attach(ifindex, mode, pins) {
                 Ok(attachments) => {
-                    // Its programs are at work: what cannot be made up for costs less than giving up.
+                    // The programs are running: an incomplete copy costs less than stopping.
                     if let Some(before) = predecessor {
-                        plane.succeed(&before);
+                        plane.catch_up_with(&before);
                     }
                     let mac = syscalls::interface_mac(plane.sender.as_fd(), &config.interface)
                         .map_err(PlaneError::io("read the interface's address"))?;
                     return Ok(Self { attachments, ifindex, mac, ..plane });
                 }
                 Err(error) => {
-                    tracing::debug!(?mode, %error, "handoff plane: not attached");
+                    tracing::debug!(?mode, %error, "forwarding plane: attach failed");
                     if at == 0 {
                         refused = error;
                     }
@@ -222,17 +228,17 @@ impl Plane {
         Err(refused)
     }
 
-    /// Makes up for what a predecessor's programs have done since their tables were copied.
-    fn succeed(&mut self, before: &Predecessor) {
+    /// Copies what the programs of the previous process have changed since their tables were copied.
+    fn catch_up_with(&mut self, before: &Predecessor) {
         let caught_up = before.catch_up(&self.flows);
-        let read = before.unread().map(|ring| self.former = Mutex::new(ring));
-        if let Err(error) = caught_up.and(read.map_err(PlaneError::io("map a predecessor's ring"))) {
-            tracing::warn!(%error, "forwarding plane: the last writes of the previous process are not all known");
+        let read = before.unread_ring().map(|ring| self.previous_ring = Mutex::new(ring));
+        if let Err(error) = caught_up.and(read.map_err(PlaneError::io("map the previous process's ring"))) {
+            tracing::warn!(%error, "forwarding plane: some last changes of the previous process are lost");
         }
     }
 
-    /// Everything but attaching.
-    fn load(config: &PlaneConfig, attach: Attach, pins: Option<&Pins>) -> Result<Self, PlaneError> {
+    /// Does everything except attaching.
+    fn load(config: &PlaneConfig, attach: AttachMode, pins: Option<&Pins>) -> Result<Self, PlaneError> {
         let owners = owners::pinned(pins);
         let programs = Programs::load(config, attach, pins)?;
         let owners = owners::open(owners, programs.adopted, pins)?;
@@ -243,15 +249,15 @@ impl Plane {
             targets: programs.map("targets")?,
             services: programs.map("services")?,
             links: programs.map("links")?,
-            ways: Mutex::default(),
+            routes: Mutex::default(),
             tags: programs.map("tags")?,
             keys: programs.map("keys")?,
             expired: programs.map("expired")?,
             counters: programs.map("counters")?,
             gates: Gates::new(gates.as_fd()).map_err(PlaneError::io("map the gates"))?,
             ring: Mutex::new(ring),
-            former: Mutex::default(),
-            writing: Mutex::new(()),
+            previous_ring: Mutex::default(),
+            write_lock: Mutex::new(()),
             sender: sender()?,
             raw_v4: send::raw_socket(Domain::IPV4).map_err(PlaneError::io("open a raw socket"))?,
             raw_v6: send::raw_socket(Domain::IPV6).ok(),
@@ -270,90 +276,90 @@ impl Plane {
         Ok(plane)
     }
 
-    /// Whether the maps of a predecessor are in use: its connections and decisions go on.
+    /// Whether the maps of a previous process were taken over, with its connections and decisions.
     pub fn adopted(&self) -> bool {
         self.programs.adopted
     }
 
-    /// Where the programs sit.
-    pub fn attached(&self) -> Attach {
+    /// Returns the hook to which the programs are attached.
+    pub fn attached(&self) -> AttachMode {
         self.attached
     }
 
-    /// Number and Ethernet address of the interface, for [`Link`].
+    /// Returns number and MAC address of the interface, for a [`NodeRoute`].
     pub fn interface(&self) -> (u32, [u8; 6]) {
         (self.ifindex, self.mac)
     }
 
-    /// Number and Ethernet address of another interface of the same network namespace, for a [`Link`] that leaves by it.
-    /// From native XDP that takes a driver that can send what XDP redirects (most that have XDP at all).
+    /// Returns number and MAC address of another interface of the same network namespace, for a [`NodeRoute`] through
+    /// it. With native XDP this needs a driver that can send redirected packets, as most XDP drivers can.
     ///
     /// # Errors
     ///
-    /// The interface is not there.
+    /// If the interface does not exist.
     pub fn interface_named(&self, interface: &str) -> Result<(u32, [u8; 6]), PlaneError> {
         let failed = |source| PlaneError::Interface { interface: interface.to_owned(), source };
         let mac = syscalls::interface_mac(self.sender.as_fd(), interface).map_err(failed)?;
         Ok((ifindex(&self.sender, interface)?, mac))
     }
 
-    /// Readable when there are events. It is woken for the first event behind those that have been read: read until
-    /// [`Plane::read_events`] finds none before waiting.
+    /// Returns a descriptor that is readable when there are events. It becomes readable only for the first event after
+    /// those that have been read: call [`Plane::read_events`] until it finds none before waiting.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Ends the plane.
+    /// Stops the plane.
     ///
     /// # Errors
     ///
-    /// If pins cannot be removed; then programs may go on running, and the next start or [`Plane::clean`] removes them.
-    pub fn stop(self, leave: Leave) -> Result<(), PlaneError> {
+    /// If pins cannot be removed. The programs may then keep running; the next start or [`Plane::clean`] removes them.
+    pub fn stop(self, leave: PlaneStop) -> Result<(), PlaneError> {
         let Self { attachments, pins, .. } = self;
         let removed = match (leave, pins) {
-            (Leave::Nothing, Some(pins)) => pins.remove_all(),
+            (PlaneStop::RemoveAll, Some(pins)) => pins.remove_all(),
             _ => Ok(()),
         };
         drop(attachments);
         removed.map_err(PlaneError::io("remove what is pinned"))
     }
 
-    /// Takes its programs off and removes what is pinned: nothing of it outlives this process.
+    /// Detaches the programs and removes the pins, so that nothing outlives this process.
     ///
     /// # Errors
     ///
-    /// As [`Plane::stop`].
-    pub fn take_off(&self) -> Result<(), PlaneError> {
+    /// See [`Plane::stop`].
+    pub fn detach(&self) -> Result<(), PlaneError> {
         let removed = self.pins.as_ref().map_or(Ok(()), Pins::remove_all);
         removed.map_err(PlaneError::io("remove what is pinned"))
     }
 
-    /// Takes off what an instance that is no more has left, if there is anything; nothing is made or mounted to look for it.
-    /// What a running process has stays.
+    /// Removes the leftovers of an instance that no longer runs, if there are any. Creates and mounts nothing to look
+    /// for them. Those of a running process stay.
     ///
     /// # Errors
     ///
-    /// Something is there, and rights to remove it are missing.
-    pub fn take_off_remains(name: &str) -> Result<Remains, PlaneError> {
-        match pins::remain(name) {
-            None => return Ok(Remains::Unseen),
-            Some(false) => return Ok(Remains::None),
+    /// If there are leftovers, and rights to remove them are missing.
+    pub fn remove_leftovers(name: &str) -> Result<Leftovers, PlaneError> {
+        match pins::has_pins(name) {
+            None => return Ok(Leftovers::NoPermission),
+            Some(false) => return Ok(Leftovers::None),
             Some(true) => {}
         }
         match Pins::open(name) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Remains::None),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Leftovers::None),
             pins => {
                 let removed = pins.and_then(|pins| pins.remove_all());
-                removed.map(|()| Remains::TakenOff).map_err(PlaneError::io("remove what is pinned"))
+                removed.map(|()| Leftovers::Removed).map_err(PlaneError::io("remove what is pinned"))
             }
         }
     }
 
-    /// Removes what a crashed instance left. Nothing left is fine.
+    /// Removes what a crashed instance has left. It is not an error if there is nothing.
     ///
     /// # Errors
     ///
-    /// As [`Plane::stop`].
+    /// See [`Plane::stop`].
     pub fn clean(name: &str) -> Result<(), PlaneError> {
         let pins = Pins::open(name).map_err(PlaneError::io("open the pins' directory"))?;
         pins.remove_all().map_err(PlaneError::io("remove what is pinned"))
@@ -361,7 +367,7 @@ impl Plane {
 }
 
 fn sender() -> Result<Socket, PlaneError> {
-    // Protocol 0: it sends only.
+    // Protocol 0: it only sends.
     Socket::new(Domain::PACKET, Type::RAW, None).map_err(PlaneError::io("open a packet socket"))
 }
 

@@ -1,8 +1,8 @@
-//! Where maps and links outlive the process: a directory per instance in a bpffs.
+//! Pin directories of planes in the BPF file system, where maps and links outlive the process.
 //!
-//! `/sys/fs/bpf/larder/<name>` on most hosts ([`bpffs`]). What is pinned lies in a directory named for its layout; another
-//! layout's is removed, since nothing can read it. One process at a time has an instance: it holds a lock on the
-//! directory, which ends with it.
+//! They are `/sys/fs/bpf/larder/<name>` on most hosts ([`bpffs`]). The pins are in a subdirectory that is named for
+//! their layout. Other layouts are removed, because nothing can read them. One process at a time runs an instance: it
+//! holds a lock on the directory, which ends with the process.
 
 use super::filter::{self, FILTER};
 use super::syscalls;
@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Raised when the meaning of what is pinned changes; sizes are compared besides.
+/// Version of the pinned data; must change with their meaning. Sizes are compared separately.
 const LAYOUT: &str = "layout-2";
-/// How names of links begin.
+/// Prefix of the names of links.
 const LINK: &str = "link-";
-/// Of the directories of planes.
+/// Directory of the planes.
 pub(crate) const FAMILY: &str = "larder";
 const NAME_BYTES_MAX: usize = 64;
 
@@ -25,16 +25,16 @@ const NAME_BYTES_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct Pins {
     directory: PathBuf,
-    /// Held while any copy of this lives.
+    /// Held while any clone lives.
     _lock: Arc<OwnedFd>,
 }
 
-/// Whether an instance of this name has left something; `None` if this process may not see it.
-pub(crate) fn remain(name: &str) -> Option<bool> {
+/// Whether an instance of this name has left pins. `None` if this process may not look.
+pub(crate) fn has_pins(name: &str) -> Option<bool> {
     if !bpffs::is_name(name, NAME_BYTES_MAX) {
         return Some(false);
     }
-    is_there(fs::metadata(bpffs::instance_if_any(FAMILY, name)))
+    is_there(fs::metadata(bpffs::existing_instance(FAMILY, name)))
 }
 
 fn is_there(looked: io::Result<fs::Metadata>) -> Option<bool> {
@@ -46,7 +46,7 @@ fn is_there(looked: io::Result<fs::Metadata>) -> Option<bool> {
 }
 
 impl Pins {
-    /// The pins of the instance `name`; other layouts of it are removed. `WouldBlock` if another process has them.
+    /// Opens the pins of the instance `name` and removes other layouts. `WouldBlock` if another process has them.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         if !bpffs::is_name(name, NAME_BYTES_MAX) {
             return Err(io::Error::new(
@@ -57,7 +57,7 @@ impl Pins {
         let instance = bpffs::instance(FAMILY, name)?;
         let directory = instance.join(LAYOUT);
         fs::create_dir_all(&directory)?;
-        let lock = bpffs::lock_soon(&instance)?;
+        let lock = bpffs::lock_with_retry(&instance)?;
         for entry in fs::read_dir(&instance)? {
             let path = entry?.path();
             if path != directory {
@@ -71,7 +71,7 @@ impl Pins {
         self.directory.join(of)
     }
 
-    /// Whether nothing is pinned.
+    /// Whether there are no pins.
     pub(crate) fn is_empty(&self) -> bool {
         fs::read_dir(&self.directory).is_ok_and(|mut entries| entries.next().is_none())
     }
@@ -80,15 +80,15 @@ impl Pins {
         self.path(of).exists()
     }
 
-    /// Removes a pin, if it is there. What a link or filter attached is off its interface then.
+    /// Removes a pin, if it exists, and detaches its link or filter.
     pub(crate) fn remove(&self, of: &str) -> io::Result<()> {
         match syscalls::open_pin(&self.path(of)) {
             Ok(pinned) if of.starts_with(LINK) => {
-                // Fails if the interface is gone, and with it what was attached.
+                // Fails if the interface is gone, and with it the attachment.
                 let _ = syscalls::link_detach(pinned.as_fd());
             }
             Ok(pinned) if of.starts_with(FILTER) => filter::detach(of, pinned.as_fd()),
-            // Without its pin a filter would be found no more, and go on.
+            // Without its pin the filter could not be found again, and would stay attached.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
@@ -98,8 +98,8 @@ impl Pins {
         }
     }
 
-    /// Removes the pins of maps: programs that use them go on.
-    pub(crate) fn forget_maps(&self) -> io::Result<()> {
+    /// Removes the pins of maps. Programs that use the maps keep running.
+    pub(crate) fn remove_maps(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if !name.starts_with(LINK) && !name.starts_with(FILTER) {
@@ -109,9 +109,9 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes every pin: programs are off; maps are freed once no process has them open.
+    /// Removes all pins. Programs are detached; maps are freed once no process has them open.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        // Links first: no program may run without what user space keeps up.
+        // Links first: no program may run without the data that user space maintains.
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             names.push(entry?.file_name().to_string_lossy().into_owned());
@@ -120,7 +120,7 @@ impl Pins {
         names.iter().try_for_each(|name| self.remove(name))
     }
 
-    /// Removes the directories too.
+    /// Removes all pins and the directories.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
         self.clear()?;
         fs::remove_dir(&self.directory)?;
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_not_be_seen_is_not_taken_for_nothing() {
+    fn unreadable_pins_are_not_reported_as_absent() {
         assert_eq!(is_there(fs::metadata("/")), Some(true));
         assert_eq!(is_there(Err(io::ErrorKind::NotFound.into())), Some(false));
         assert_eq!(is_there(Err(io::ErrorKind::PermissionDenied.into())), None);

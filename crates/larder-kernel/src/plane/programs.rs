@@ -1,10 +1,10 @@
-//! The front-end's programs: loaded with the maps that a predecessor left, if they fit, and attached.
+//! Loads and attaches the switch's programs, with the maps of a previous process if they are compatible.
 
 use super::filter;
 use super::pins::Pins;
 use super::succession::Predecessor;
 use super::syscalls::{self, Hook};
-use super::{Attach, PlaneConfig, PlaneError};
+use super::{AttachMode, PlaneConfig, PlaneError};
 use crate::cookie::clock_shift;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
 use std::io;
@@ -12,29 +12,29 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const OBJECT: &[u8] = include_bytes!("../../bpf/prebuilt/front.bpf.o");
 
-/// The maps that outlive a process. The others hold nothing.
+/// Maps that outlive a process. The others hold no lasting data.
 const KEPT: [&str; 9] =
     ["flows", "targets", "services", "links", "tags", "gates", "keys", "events", "counters"];
 
-/// Those of them whose entries are good in a map of another size. Gates hold what a process counts, targets live for
-/// milliseconds, and what stands in the ring is read from there.
+/// Maps among them whose entries can be copied into a map of another size. Gates hold the process's own counts, targets
+/// live for milliseconds, and the old ring is read where it is.
 const COPIED: [&str; 5] = [FLOWS, "services", "links", "tags", "keys"];
-/// The one that programs write to.
+/// The map that programs write to.
 const FLOWS: &str = "flows";
-/// The ring.
+/// The event ring.
 const EVENTS: &str = "events";
 
-/// Programs that are loaded, and their maps.
+/// Loaded programs and their maps.
 #[derive(Debug)]
 pub(super) struct Programs {
     object: Object,
-    /// Maps of a predecessor are in use.
+    /// Whether the maps of a previous process are in use.
     pub(super) adopted: bool,
-    /// Its connections were copied while its programs went on.
+    /// The previous process's connections, if they were copied while its programs kept running.
     pub(super) predecessor: Option<Predecessor>,
 }
 
-fn sized(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()> {
+fn set_sizes(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()> {
     match map.name().to_str() {
         Some("flows") => map.set_max_entries(config.flows_max),
         Some("targets") => map.set_max_entries(config.targets_max),
@@ -43,7 +43,7 @@ fn sized(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()
     }
 }
 
-/// By how much `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`. ms, modulo 2^32.
+/// Difference between `CLOCK_REALTIME` and `CLOCK_MONOTONIC`. Milliseconds, modulo 2^32.
 fn clock_ms() -> u32 {
     let ms = |id| {
         let now = rustix::time::clock_gettime(id);
@@ -53,21 +53,21 @@ fn clock_ms() -> u32 {
     (ahead & i64::from(u32::MAX)) as u32
 }
 
-/// Bits of a cookie's hash that are compared: all 36.
+/// Mask of a cookie's hash bits that are compared: all 36.
 #[cfg(not(test))]
 const fn proof_mask() -> u64 {
     u64::MAX
 }
 
-/// Fewer, where a test measures how many forged cookies are believed.
+/// A smaller mask, for tests that measure how many forged cookies are accepted.
 #[cfg(test)]
 fn proof_mask() -> u64 {
     super::tests::PROOF_MASK.get()
 }
 
 /// Writes `struct front_config`.
-fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: Attach) {
-    let partial = u32::from(attach != Attach::Native);
+fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: AttachMode) {
+    let partial = u32::from(attach != AttachMode::Native);
     if let Some(value) = map.initial_value_mut()
         && value.len() >= 24
     {
@@ -79,18 +79,18 @@ fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: Attach) {
     }
 }
 
-fn opened(config: &PlaneConfig, attach: Attach) -> libbpf_rs::Result<OpenObject> {
+fn open_object(config: &PlaneConfig, attach: AttachMode) -> libbpf_rs::Result<OpenObject> {
     let mut object = ObjectBuilder::default().name("larder_front")?.open_memory(OBJECT)?;
     for mut map in object.maps_mut() {
         if map.name().to_string_lossy().ends_with(".rodata") {
             configure(&mut map, config, attach);
         } else {
-            sized(&mut map, config)?;
+            set_sizes(&mut map, config)?;
         }
     }
-    // Only what will be attached is shown to the verifier.
+    // The verifier checks only programs that will be attached.
     for mut program in object.progs_mut() {
-        let unused = if attach == Attach::Tc { "front_xdp" } else { "front_tc" };
+        let unused = if attach == AttachMode::Tc { "front_xdp" } else { "front_tc" };
         if program.name() == unused {
             program.set_autoload(false);
         }
@@ -98,8 +98,8 @@ fn opened(config: &PlaneConfig, attach: Attach) -> libbpf_rs::Result<OpenObject>
     Ok(object)
 }
 
-/// Whether every pinned map is as this version would make it.
-fn fits(object: &mut OpenObject, pins: &Pins) -> bool {
+/// Whether every pinned map is the same as a new one would be.
+fn matches_pinned(object: &mut OpenObject, pins: &Pins) -> bool {
     object.maps_mut().all(|map| {
         let name = map.name().to_string_lossy();
         if !KEPT.contains(&&*name) {
@@ -114,9 +114,9 @@ fn fits(object: &mut OpenObject, pins: &Pins) -> bool {
     })
 }
 
-/// A predecessor's maps where they differ from ours in their sizes alone, or their values end earlier: what is in them is good. All
-/// of them or none.
-fn outgrown(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandle)> {
+/// Opens the maps of a previous process if they differ only in their sizes, or if their values are an earlier, shorter
+/// version: their contents are valid. Returns all of them or none.
+fn resized(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandle)> {
     let mut old = Vec::new();
     for map in object.maps_mut() {
         let Some(name) = COPIED.into_iter().find(|name| map.name() == *name) else { continue };
@@ -135,9 +135,11 @@ fn outgrown(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandl
 
 fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
     for key in from.keys() {
-        let value = from.lookup(&key, MapFlags::ANY).map_err(PlaneError::bpf("read a predecessor's map"))?;
+        let value = from
+            .lookup(&key, MapFlags::ANY)
+            .map_err(PlaneError::bpf("read a map of the previous process"))?;
         let Some(mut value) = value else { continue };
-        // What has been added since says nothing while it is 0.
+        // Fields that were added since mean nothing if they are 0.
         value.resize(to.value_size() as usize, 0);
         to.update(&key, &value, MapFlags::ANY).map_err(PlaneError::bpf("fill a map"))?;
     }
@@ -145,22 +147,23 @@ fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
 }
 
 impl Programs {
-    /// Loads the programs for `attach`, which is not `Auto`. With `pins`, maps are shared with a predecessor where all
-    /// fit; where only sizes differ they are new and filled from the old ones, else new and empty. A predecessor's programs
-    /// go on with its own maps until they are replaced: then [`Predecessor::catch_up`].
+    /// Loads the programs for `attach`, which must not be `Auto`. With `pins`, maps are shared with a previous process
+    /// if all are compatible. If only their sizes differ, they are new and filled from the old ones; else they are new
+    /// and empty. Programs of the previous process use its own maps until they are replaced; after that, call
+    /// [`Predecessor::catch_up`].
     pub(super) fn load(
         config: &PlaneConfig,
-        attach: Attach,
+        attach: AttachMode,
         pins: Option<&Pins>,
     ) -> Result<Self, PlaneError> {
-        let mut object = opened(config, attach).map_err(PlaneError::bpf("read the programs"))?;
+        let mut object = open_object(config, attach).map_err(PlaneError::bpf("read the programs"))?;
         let (mut adopted, mut old, mut events) = (false, Vec::new(), None);
         if let Some(pins) = pins {
-            adopted = fits(&mut object, pins);
+            adopted = matches_pinned(&mut object, pins);
             if !adopted {
-                old = outgrown(&mut object, pins);
+                old = resized(&mut object, pins);
                 events = MapHandle::from_pinned_path(pins.path(EVENTS)).ok();
-                pins.forget_maps().map_err(PlaneError::io("remove what a predecessor left"))?;
+                pins.remove_maps().map_err(PlaneError::io("remove leftovers of the previous process"))?;
             }
             for mut map in object.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
@@ -182,47 +185,49 @@ impl Programs {
         Ok(loaded)
     }
 
-    /// A map by its name in `bpf/front_maps.h`.
+    /// Returns a map by its name in `bpf/front_maps.h`.
     pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, PlaneError> {
         let map = self.object.maps().find(|map| map.name() == name);
         let map = map.ok_or(PlaneError::Config("the object lacks a map"))?;
         MapHandle::try_from(&map).map_err(PlaneError::bpf("open a map"))
     }
 
-    /// A program by its name in `bpf/front.bpf.c`.
+    /// Returns a program by its name in `bpf/front.bpf.c`.
     pub(super) fn program(&self, name: &'static str) -> Result<ProgramMut<'_>, PlaneError> {
         let program = self.object.progs_mut().find(|program| program.name() == name);
         program.ok_or(PlaneError::Config("the object lacks a program"))
     }
 
-    /// Attaches everything that `attach` means. The links detach when dropped, unless they are pinned.
+    /// Attaches the programs of `attach`. The links are detached when dropped, unless they are pinned.
     pub(super) fn attach(
         &self,
         ifindex: u32,
-        attach: Attach,
+        attach: AttachMode,
         pins: &Pins,
     ) -> Result<Vec<OwnedFd>, PlaneError> {
         let (hook, name) = match attach {
-            Attach::Tc => (Hook::TcIngress, "front_tc"),
-            Attach::Generic => (Hook::XdpGeneric, "front_xdp"),
-            Attach::Native | Attach::Auto => (Hook::XdpNative, "front_xdp"),
+            AttachMode::Tc => (Hook::TcIngress, "front_tc"),
+            AttachMode::Generic => (Hook::XdpGeneric, "front_xdp"),
+            AttachMode::Native | AttachMode::Auto => (Hook::XdpNative, "front_xdp"),
         };
-        // A predecessor's link by another hook would count every packet twice, or be in the way.
+        // A link of a previous process at another hook would count packets twice, or be in the way.
         for other in [Hook::TcIngress, Hook::XdpGeneric, Hook::XdpNative] {
             if other != hook {
-                pins.remove(pin_name(other)).map_err(PlaneError::io("remove a predecessor's link"))?;
+                pins.remove(pin_name(other))
+                    .map_err(PlaneError::io("remove a link of the previous process"))?;
             }
         }
         if hook != Hook::TcIngress {
             let filter = filter::pin_name(ifindex, Hook::TcIngress);
-            pins.remove(&filter).map_err(PlaneError::io("remove a predecessor's filter"))?;
+            pins.remove(&filter).map_err(PlaneError::io("remove a filter of the previous process"))?;
         }
         let egress = self.hook(ifindex, Hook::TcEgress, "front_egress", pins)?;
         let ingress = self.hook(ifindex, hook, name, pins)?;
         Ok(ingress.into_iter().chain(egress).collect())
     }
 
-    /// Replaces the program of a pinned link at once, or makes the link and pins it. `None`: a filter does it.
+    /// Replaces the program of a pinned link atomically, or creates and pins the link. Returns `None` if a filter is
+    /// used instead.
     fn hook(
         &self,
         ifindex: u32,
@@ -232,10 +237,11 @@ impl Programs {
     ) -> Result<Option<OwnedFd>, PlaneError> {
         let program = self.program(name)?;
         if pins.is_pinned(pin_name(hook)) {
-            match taken_over(ifindex, hook, &program, pins) {
+            match update_pinned_link(ifindex, hook, &program, pins) {
                 Ok(Some(link)) => return Ok(Some(link)),
                 Ok(None) | Err(_) => {
-                    pins.remove(pin_name(hook)).map_err(PlaneError::io("remove a predecessor's link"))?;
+                    pins.remove(pin_name(hook))
+                        .map_err(PlaneError::io("remove a link of the previous process"))?;
                 }
             }
         }
@@ -249,7 +255,7 @@ impl Programs {
         Ok(Some(link))
     }
 
-    /// Adds or replaces a filter of tc, and notes it.
+    /// Adds or replaces a tc filter, and notes it.
     pub(super) fn filter(
         &self,
         ifindex: u32,
@@ -260,14 +266,14 @@ impl Programs {
         let program = self.program(name)?;
         let note = pins.path(&filter::pin_name(ifindex, hook));
         filter::attach(program.as_fd(), ifindex, hook).map_err(PlaneError::bpf("add a filter"))?;
-        // The note of the program before goes, the filter stays.
+        // The note of the previous program is removed; the filter stays.
         let _ = std::fs::remove_file(&note);
-        syscalls::pin(program.as_fd(), &note).map_err(PlaneError::io("note a filter"))
+        syscalls::pin(program.as_fd(), &note).map_err(PlaneError::io("pin a filter"))
     }
 }
 
-/// A predecessor's link with our program; `None` if it is on another interface.
-fn taken_over(
+/// Replaces the program of a previous process's link. Returns `None` if the link is on another interface.
+fn update_pinned_link(
     ifindex: u32,
     hook: Hook,
     program: &ProgramMut<'_>,
@@ -294,12 +300,13 @@ fn pin_name(hook: Hook) -> &'static str {
     }
 }
 
-/// The modes to try, best first: a predecessor's, then native XDP; tc before generic XDP, which copies every packet.
-pub(super) fn modes(wanted: Attach, pins: &Pins) -> Vec<Attach> {
-    if wanted != Attach::Auto {
+/// Returns the modes to try, best first: that of a previous process, then native XDP. tc comes before generic XDP,
+/// which copies every packet.
+pub(super) fn modes(wanted: AttachMode, pins: &Pins) -> Vec<AttachMode> {
+    if wanted != AttachMode::Auto {
         return vec![wanted];
     }
-    let mut modes = vec![Attach::Native, Attach::Tc, Attach::Generic];
+    let mut modes = vec![AttachMode::Native, AttachMode::Tc, AttachMode::Generic];
     let hooks = [Hook::XdpNative, Hook::TcIngress, Hook::XdpGeneric];
     if let Some(at) = hooks.iter().position(|&hook| pins.is_pinned(pin_name(hook))) {
         modes[..=at].rotate_right(1);

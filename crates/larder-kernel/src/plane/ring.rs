@@ -1,8 +1,8 @@
-//! The reading end of a BPF ring buffer (kernel: kernel/bpf/ringbuf.c, Documentation/bpf/ringbuf.rst).
+//! Reader of a BPF ring buffer (kernel: kernel/bpf/ringbuf.c, Documentation/bpf/ringbuf.rst).
 //!
-//! First page: how far we have read, ours to write. Second page: how far the kernel has written. Then the data, mapped
-//! twice in a row, so that a record that wraps is in one piece. A record: its length with two flags, a page offset,
-//! the bytes, padding to 8.
+//! First page: the consumer position, which this side writes. Second page: the producer position, which the kernel
+//! writes. Then the data, mapped twice in a row, so that a record that wraps is contiguous. A record is its length with
+//! two flags, a page offset, the bytes, and padding to 8.
 
 use super::mapping::Mapping;
 use std::io;
@@ -13,7 +13,7 @@ const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER_BYTES: usize = 8;
 
-/// A reader; one at a time per ring.
+/// A reader. At most one at a time per ring.
 #[derive(Debug)]
 pub(crate) struct Ring {
     ours: Mapping,
@@ -23,7 +23,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The ring `fd`, with `bytes` of data, a power of two.
+    /// Maps the ring `fd` with `bytes` of data, a power of two.
     pub(crate) fn new(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let ours = Mapping::new(fd, 0, page, true)?;
@@ -31,8 +31,8 @@ impl Ring {
         Ok(Self { ours, kernels, page, mask: u64::from(bytes) - 1 })
     }
 
-    /// Hands every record that is there to `take`, in order, at most `limit`. Returns how many.
-    pub(crate) fn read(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
+    /// Passes pending records to `visit` in order, at most `limit`. Returns their number.
+    pub(crate) fn read(&mut self, limit: usize, mut visit: impl FnMut(&[u8])) -> usize {
         let (Some(ours), Some(kernels)) = (self.ours.u64_at(0), self.kernels.u64_at(0)) else { return 0 };
         let mut read = ours.load(Ordering::Relaxed);
         let mut records = 0;
@@ -47,13 +47,13 @@ impl Ring {
             if header & DISCARDED == 0
                 && let Some(record) = self.kernels.published(at + HEADER_BYTES, bytes)
             {
-                take(record);
+                visit(record);
                 records += 1;
             }
             read += (bytes + HEADER_BYTES).next_multiple_of(8) as u64;
             ours.store(read, Ordering::Release);
-            // The kernel wakes us only if it sees that we had read all before its record. So what we have read must be
-            // visible before we look whether there is more.
+            // The kernel wakes the reader only if everything before its record has been read. So the consumer position
+            // must be visible before the check for more.
             fence(Ordering::SeqCst);
         }
         records

@@ -1,4 +1,4 @@
-//! Calls that neither libbpf-rs nor rustix wraps: links with a mode, their pins, raw frames, an interface's address.
+//! System calls that neither libbpf-rs nor rustix wraps: links with a mode, pins, raw frames, and MAC addresses.
 #![expect(unsafe_code, reason = "calls into libbpf and the kernel")]
 
 use libbpf_rs::libbpf_sys as sys;
@@ -9,16 +9,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What a program is attached to.
+/// Hook of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     /// XDP in the driver.
     XdpNative,
     /// XDP in the kernel's generic code.
     XdpGeneric,
-    /// tc, packets coming in.
+    /// tc ingress.
     TcIngress,
-    /// tc, packets going out.
+    /// tc egress.
     TcEgress,
 }
 
@@ -28,7 +28,7 @@ fn checked(returned: i32) -> io::Result<i32> {
 
 fn owned(returned: i32) -> io::Result<OwnedFd> {
     let fd = checked(returned)?;
-    // SAFETY: the call has just made this descriptor for us.
+    // SAFETY: the call has just created this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -36,8 +36,8 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// Attaches a program to an interface; it stays while the link is open or pinned. Links of tc (tcx)
-/// need Linux 6.6; before, `InvalidInput`.
+/// Attaches a program to an interface while the link is open or pinned. tc links (tcx) need Linux 6.6; before, the
+/// result is `InvalidInput`.
 pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
     let (kind, flags) = match hook {
         Hook::XdpNative => (sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE),
@@ -54,20 +54,20 @@ pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> 
     owned(unsafe { sys::bpf_link_create(program.as_raw_fd(), target, kind, &raw const opts) })
 }
 
-/// Replaces the program of a link at once: no packet goes unseen.
+/// Replaces the program of a link atomically.
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both descriptors are open; no options.
     checked(unsafe { sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
         .map(drop)
 }
 
-/// Takes the program off at once; the kernel would do so some time after the last pin and descriptor are gone.
+/// Detaches the program at once. The kernel would do so only some time after the last pin and descriptor are gone.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open.
     checked(unsafe { sys::bpf_link_detach(link.as_raw_fd()) }).map(drop)
 }
 
-/// The interface that a link of XDP or tc is on; 0 if the interface is gone.
+/// Returns the interface of an XDP or tc link; 0 if the interface is gone.
 pub(crate) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: the struct is plain numbers.
     let mut info: sys::bpf_link_info = unsafe { zeroed() };
@@ -78,21 +78,21 @@ pub(crate) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
 }
 
-/// Keeps an object under `path` in a bpffs.
+/// Pins an object at `path` in a bpffs.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: the path ends with a zero and lives through the call.
     checked(unsafe { sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(drop)
 }
 
-/// Opens what is pinned under `path`.
+/// Opens the object pinned at `path`.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: as in `pin`.
     owned(unsafe { sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Sends a whole Ethernet frame by an interface.
+/// Sends an Ethernet frame through an interface.
 pub(crate) fn send_frame(socket: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> io::Result<()> {
     // SAFETY: the struct is plain numbers.
     let mut to: libc::sockaddr_ll = unsafe { zeroed() };
@@ -104,7 +104,7 @@ pub(crate) fn send_frame(socket: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> 
     to.sll_protocol = u16::from_ne_bytes([ethernet[12], ethernet[13]]);
     let address = (&raw const to).cast::<libc::sockaddr>();
     let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: frame and address are as long as said and live through the call.
+    // SAFETY: frame and address have the given lengths and live through the call.
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
@@ -118,7 +118,7 @@ pub(crate) fn send_frame(socket: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> 
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The Ethernet address of an interface, asked of the network namespace of `socket`.
+/// Returns the MAC address of an interface in the network namespace of `socket`.
 pub(crate) fn interface_mac(socket: BorrowedFd<'_>, interface: &str) -> io::Result<[u8; 6]> {
     // SAFETY: the struct is plain bytes and numbers.
     let mut request: libc::ifreq = unsafe { zeroed() };

@@ -1,4 +1,4 @@
-//! What was found on a machine.
+//! Facts about a machine.
 
 use super::netlink::{self, Address};
 use super::{Idle, Subject, kernel};
@@ -24,78 +24,78 @@ pub struct Capabilities {
     pub sys_admin: bool,
 }
 
-/// What an interface can do with XDP.
+/// Support of an interface for XDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Xdp {
     /// In the driver.
     Native,
-    /// Only after the driver, on a packet that the kernel has already unpacked.
+    /// Only after the driver, on packets that the kernel has already parsed.
     Generic,
 }
 
-/// An interface.
+/// Facts about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceFacts {
-    /// Bytes.
+    /// MTU. Bytes.
     pub mtu: u32,
-    /// It is up.
+    /// Whether it is up.
     pub up: bool,
-    /// `None` if the kernel does not say (before 6.3).
+    /// `None` if the kernel does not tell (before 6.3).
     pub xdp: Option<Xdp>,
-    /// Number of the XDP program on it, 0 for none.
+    /// Id of the XDP program attached to it; 0 for none.
     pub xdp_program: u32,
-    /// The card puts segments together, which XDP in the driver refuses. `None` if `ethtool` is not there to say.
+    /// Whether the card merges segments (LRO), which native XDP does not allow. `None` if `ethtool` is not installed.
     pub lro: Option<bool>,
 }
 
-/// The way to an address.
+/// The route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Through which interface.
+    /// The outgoing interface.
     pub interface: String,
-    /// No router in between.
+    /// Whether there is no router on the path.
     pub on_link: bool,
 }
 
-/// All that is known of a machine. `Err` holds what the system said.
+/// Facts about a machine. `Err` holds the system's error.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// As `uname -r` says.
+    /// Kernel release as in `uname -r`.
     pub kernel: String,
     /// See [`Capabilities`].
     pub capabilities: Capabilities,
-    /// Type information of the kernel can be read.
+    /// Whether the kernel's type information can be read.
     pub btf: Result<(), String>,
-    /// Functions of the kernel by name, looked up in its type information; none if that cannot be read.
+    /// Whether the kernel has certain functions, according to its type information. Empty if that cannot be read.
     pub functions: BTreeMap<String, bool>,
-    /// A program can be loaded.
+    /// Whether a program can be loaded.
     pub load: Result<(), String>,
-    /// `/sys/fs/bpf` is a BPF file system.
+    /// Whether `/sys/fs/bpf` is a BPF file system.
     pub bpffs: bool,
-    /// `/dev/net/tun` can be opened.
+    /// Whether `/dev/net/tun` can be opened.
     pub tun: Result<(), String>,
-    /// A socket can be put into repair.
+    /// Whether a socket can be put into repair mode.
     pub tcp_repair: Result<(), String>,
-    /// A socket can be destroyed from outside.
+    /// Whether a socket can be destroyed from outside.
     pub sock_destroy: Result<(), String>,
-    /// Sockets of MPTCP in this network namespace; `None` if the kernel has none or does not say.
+    /// Number of MPTCP sockets in this network namespace. `None` if the kernel has no MPTCP or does not tell.
     pub mptcp_sockets: Option<u64>,
-    /// Values by name, as read.
+    /// Values of sysctls by name.
     pub sysctls: BTreeMap<String, String>,
-    /// The interface asked about; `None` if none was.
+    /// The interface that was asked for; `None` if none was.
     pub interface: Option<Result<InterfaceFacts, String>>,
-    /// Addresses of this machine, with their interface.
+    /// Addresses of this machine, with their interfaces.
     pub addresses: Result<Vec<(IpAddr, String)>, String>,
-    /// The ways to the nodes asked about.
+    /// Routes to the nodes.
     pub routes: Vec<(IpAddr, Result<Route, String>)>,
-    /// The ways to clients: from a service to an address of nobody's, for each family asked about.
+    /// Routes to clients: from a service to an address that nobody has, for each address family of the services.
     pub clients: Vec<(IpAddr, Result<Route, String>)>,
-    /// How processors without work wait for it.
+    /// Idle behaviour of the processors.
     pub idle: Idle,
 }
 
 impl Facts {
-    /// Looks at this machine, in the network namespace of the calling thread.
+    /// Examines this machine, in the network namespace of the calling thread.
     pub fn of_this_host(subject: &Subject) -> Self {
         let (btf, functions) = kernel::functions();
         let links = netlink::links();
@@ -115,11 +115,11 @@ impl Facts {
         };
         Self {
             kernel,
-            capabilities: effective(),
+            capabilities: effective_capabilities(),
             btf,
             functions,
             load: kernel::load(),
-            bpffs: bpffs::is_at_its_place(),
+            bpffs: bpffs::is_at_the_standard_path(),
             tun: open_tun(),
             tcp_repair: kernel::tcp_repair().map_err(|e| e.to_string()),
             sock_destroy: netlink::sock_destroy().map_err(|e| e.to_string()),
@@ -128,20 +128,20 @@ impl Facts {
             interface,
             addresses,
             routes: subject.nodes.iter().map(|node| route(*node, None)).collect(),
-            clients: nobodies(subject).into_iter().map(|(to, from)| route(to, Some(from))).collect(),
+            clients: unused_addresses(subject).into_iter().map(|(to, from)| route(to, Some(from))).collect(),
             idle: Idle::of_this_host(),
         }
     }
 
-    /// A sysctl as a number.
+    /// Returns a sysctl as a number.
     pub(super) fn number(&self, name: &str) -> Option<i64> {
         self.sysctls.get(name)?.parse().ok()
     }
 }
 
-/// An address for documentation (RFC 5737, RFC 3849) of each family that the services have, and the service's own, from which
-/// packets go there.
-fn nobodies(subject: &Subject) -> Vec<(IpAddr, IpAddr)> {
+/// For each address family of the services, returns a documentation address (RFC 5737, RFC 3849) and the service's
+/// address, which packets to it have as source.
+fn unused_addresses(subject: &Subject) -> Vec<(IpAddr, IpAddr)> {
     let all: [IpAddr; 2] =
         [Ipv4Addr::new(198, 51, 100, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     let served = |nobody: IpAddr| {
@@ -156,7 +156,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-fn effective() -> Capabilities {
+fn effective_capabilities() -> Capabilities {
     let Ok(sets) = capabilities(None) else { return Capabilities::default() };
     let has = |capability| sets.effective.contains(capability);
     Capabilities {
@@ -173,7 +173,7 @@ fn open_tun() -> Result<(), String> {
     opened.map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// Of the table of protocols: name, size of a socket, sockets.
+/// Parses the table of protocols: name, size of a socket, number of sockets.
 fn mptcp_sockets(protocols: &str) -> Option<u64> {
     let line = protocols.lines().find_map(|line| line.strip_prefix("MPTCP "))?;
     line.split_whitespace().nth(1)?.parse().ok()
@@ -199,7 +199,7 @@ fn sysctls(interface: Option<&str>) -> BTreeMap<String, String> {
         }
     }
     let value = |name: String| {
-        // The name of an interface may hold dots; those of the rest are separators.
+        // The name of an interface may contain dots; the others are separators.
         let path = match name.strip_prefix("net.ipv4.conf.").and_then(|rest| rest.rsplit_once('.')) {
             Some((scope, leaf)) => format!("/proc/sys/net/ipv4/conf/{scope}/{leaf}"),
             None => format!("/proc/sys/{}", name.replace('.', "/")),
@@ -209,18 +209,18 @@ fn sysctls(interface: Option<&str>) -> BTreeMap<String, String> {
     names.into_iter().filter_map(value).collect()
 }
 
-/// The name of a setting of an interface, or of `all`.
+/// Returns the sysctl name of a setting of an interface, or of `all`.
 pub(super) fn conf(scope: &str, name: &str) -> String {
     format!("net.ipv4.conf.{scope}.{name}")
 }
 
-/// Major and minor number of a kernel's release.
+/// Parses major and minor version of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// `says_xdp`: since 6.3 a kernel tells what its drivers can do with XDP; silence then means nothing.
+/// `says_xdp`: kernels since 6.3 report the XDP support of their drivers, so no report means no support.
 fn interface(
     name: &str,
     links: Result<&[netlink::Link], &std::io::Error>,
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_read() {
+    fn kernel_releases_are_parsed() {
         for (release, read) in [
             ("6.18.44-fc-v669", Some((6, 18))),
             ("5.10", Some((5, 10))),
@@ -261,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_clients_is_asked_for_each_family_that_is_served() {
+    fn client_routes_are_looked_up_for_each_served_family() {
         let of = |services: &[&str]| {
             let services = services.iter().map(|service| service.parse().expect("an address")).collect();
             let subject =
                 Subject { role: Role::Switch, interface: None, services, nodes: Vec::new(), tunnels: false };
-            nobodies(&subject).into_iter().map(|(_, from)| from.to_string()).collect::<Vec<_>>()
+            unused_addresses(&subject).into_iter().map(|(_, from)| from.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(of(&["10.9.0.100:80", "10.9.0.101:80", "[fd09::64]:80"]), ["10.9.0.100", "fd09::64"]);
         assert_eq!(of(&["0.0.0.0:80", "[fd09::64]:80", "[::ffff:10.9.0.9]:80"]), ["10.9.0.9", "fd09::64"]);
@@ -281,9 +281,9 @@ mod tests {
         assert_eq!(mptcp_sockets("protocol  size sockets\nTCP 1 2\n"), None);
     }
 
-    /// No driver is behind the loopback interface.
+    /// The loopback interface has no driver.
     #[test]
-    fn an_interface_says_what_it_is() {
+    fn interface_facts_are_read() {
         let links = netlink::links();
         let lo = interface("lo", links.as_deref(), true).expect("there");
         assert_eq!(lo.xdp, Some(Xdp::Generic));

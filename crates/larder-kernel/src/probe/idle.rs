@@ -1,4 +1,4 @@
-//! How processors without work wait for it.
+//! Idle behaviour of processors.
 
 use std::fs;
 use std::time::Duration;
@@ -9,21 +9,21 @@ const POLLS: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const CPUS: &str = "/proc/cpuinfo";
 const BOOTED: &str = "/proc/cmdline";
 
-/// How processors without work wait for it. On a virtual machine one that halts is woken by way of the hypervisor, for each
-/// packet that comes alone; Linux can have it look for work for a while before (`Documentation/virt/guest-halt-polling.rst`).
+/// Idle behaviour of processors. On a virtual machine, a halted processor is woken through the hypervisor, for each
+/// single packet. Linux can poll for work for a while before it halts (`Documentation/virt/guest-halt-polling.rst`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// It is no virtual machine.
+    /// This is not a virtual machine.
     Machine,
-    /// They look for work for so long at most, then they halt; zero: they halt at once.
+    /// Processors poll for at most this time before they halt; zero: they halt at once.
     Polls(Duration),
-    /// They halt at once, for this kernel has been given no other way.
+    /// Processors halt at once, because this kernel has no other method.
     Halts,
-    /// It does not say, or another driver decides.
+    /// Unknown, or another driver decides.
     Unknown,
 }
 
-/// The files that say it, as far as they can be read.
+/// Contents of the relevant files, as far as they can be read.
 #[derive(Clone, Copy, Default)]
 struct Files<'a> {
     cpus: Option<&'a str>,
@@ -34,7 +34,7 @@ struct Files<'a> {
 }
 
 impl Idle {
-    /// Looks at this machine.
+    /// Examines this machine.
     pub(super) fn of_this_host() -> Self {
         let [cpus, driver, governor, polls_ns, booted] =
             [CPUS, DRIVER, GOVERNOR, POLLS, BOOTED].map(|path| fs::read_to_string(path).ok());
@@ -48,7 +48,7 @@ impl Idle {
     }
 
     fn of(files: &Files<'_>) -> Self {
-        // Processors of other architectures have no flags.
+        // Other architectures have no flags.
         let flags = files.cpus.and_then(|cpus| cpus.lines().find_map(|line| line.strip_prefix("flags")));
         let Some(flags) = flags else { return Self::Unknown };
         if !flags.split_whitespace().any(|flag| flag == "hypervisor") {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_virtual_machine_polls_only_if_all_is_there_for_it() {
+    fn guest_polls_only_if_everything_is_present() {
         let guest = Files {
             cpus: Some("processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\n"),
             driver: Some("haltpoll\n"),

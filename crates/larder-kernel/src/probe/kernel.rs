@@ -1,4 +1,4 @@
-//! Asks the kernel, by trying.
+//! Examines the kernel by trying.
 
 #![expect(unsafe_code, reason = "TCP_REPAIR is an option that no safe wrapper sets")]
 
@@ -15,10 +15,10 @@ const XDP_BASIC: u64 = 1;
 
 static PASS: &[u8] = include_bytes!("../../bpf/prebuilt/pass.bpf.o");
 
-/// Functions whose presence tells what the kernel was built with.
+/// Functions whose presence shows what the kernel was built with.
 pub(super) const FUNCTIONS: [&str; 3] = ["bpf_sk_assign_tcp_reqsk", "tcx_link_attach", "clsact_init"];
 
-/// Which of [`FUNCTIONS`] the running kernel has.
+/// Returns which of [`FUNCTIONS`] the running kernel has.
 pub(super) fn functions() -> (Result<(), String>, BTreeMap<String, bool>) {
     match Btf::from_vmlinux() {
         Ok(btf) => {
@@ -29,23 +29,23 @@ pub(super) fn functions() -> (Result<(), String>, BTreeMap<String, bool>) {
     }
 }
 
-/// Loads the smallest of our programs and forgets it.
+/// Tries to load the smallest of our programs.
 pub(super) fn load() -> Result<(), String> {
-    // A refusal is an answer here, not something to print.
+    // A rejection is a result here, and must not be printed.
     let printer = libbpf_rs::set_print(None);
     let loaded = ObjectBuilder::default().open_memory(PASS).and_then(libbpf_rs::OpenObject::load);
     libbpf_rs::set_print(printer);
     loaded.map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// What the driver of an interface says it can, and the program that is on it.
+/// Returns the XDP support that an interface's driver reports, and the id of the attached program.
 pub(super) fn xdp(index: u32) -> (Option<Xdp>, u32) {
     let Ok(index) = i32::try_from(index) else { return (None, 0) };
     let Ok(nothing) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())
     else {
         return (None, 0);
     };
-    // A question about an interface; the descriptor of a program is not looked at.
+    // A query about an interface; it ignores the descriptor of the program.
     match libbpf_rs::Xdp::new(nothing.as_fd()).query(index, XdpFlags::NONE) {
         Ok(said) => {
             let can = match said.feature_flags {
@@ -59,7 +59,7 @@ pub(super) fn xdp(index: u32) -> (Option<Xdp>, u32) {
     }
 }
 
-/// Puts a socket of its own into repair and takes it out again.
+/// Tries to put a socket into repair mode and back.
 pub(super) fn tcp_repair() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     for value in [1, 0] {
@@ -69,7 +69,7 @@ pub(super) fn tcp_repair() -> io::Result<()> {
 }
 
 fn set_repair(socket: &Socket, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and the value lives and is as long as is said.
+    // SAFETY: the descriptor is open, and the value lives through the call and has the given size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,5 +1,5 @@
-//! Questions to the kernel by netlink (`man 7 rtnetlink`, `man 7 sock_diag`): interfaces, addresses, routes, and whether
-//! sockets can be destroyed. Only questions: nothing here changes anything.
+//! Netlink queries (rtnetlink(7), sock_diag(7)): interfaces, addresses, routes, and whether sockets can be destroyed.
+//! Nothing here changes anything.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read, Write};
@@ -27,9 +27,9 @@ pub(crate) const RTA_OIF: u16 = 4;
 pub(crate) const RTA_GATEWAY: u16 = 5;
 const RTA_VIA: u16 = 18;
 const IFF_UP: u32 = 1;
-/// Bit of an attribute's type that says it holds others.
+/// Bit of an attribute's type that marks nested attributes.
 const NESTED: u16 = 0x8000;
-/// Messages of one answer at most: a host with more addresses than that is none of ours.
+/// Maximum number of messages in one answer.
 const MESSAGES_MAX: usize = 100_000;
 
 pub(crate) struct Link {
@@ -44,13 +44,13 @@ pub(crate) struct Address {
     pub(crate) index: u32,
 }
 
-pub(super) struct Way {
+pub(super) struct NetlinkRoute {
     pub(crate) index: u32,
     pub(super) on_link: bool,
 }
 
 pub(crate) fn links() -> io::Result<Vec<Link>> {
-    // struct ifinfomsg
+    // struct ifinfomsg.
     let answers = ask(NETLINK_ROUTE, RTM_GETLINK, NLM_F_DUMP, &[0; 16])?;
     let read = |body: &Vec<u8>| {
         let (mut name, mut mtu) = (None, None);
@@ -67,7 +67,7 @@ pub(crate) fn links() -> io::Result<Vec<Link>> {
 }
 
 pub(crate) fn addresses() -> io::Result<Vec<Address>> {
-    // struct ifaddrmsg
+    // struct ifaddrmsg.
     let answers = ask(NETLINK_ROUTE, RTM_GETADDR, NLM_F_DUMP, &[0; 8])?;
     let read = |body: &Vec<u8>| {
         let (mut local, mut any) = (None, None);
@@ -83,15 +83,15 @@ pub(crate) fn addresses() -> io::Result<Vec<Address>> {
     Ok(answers.iter().filter_map(read).collect())
 }
 
-/// The way to an address, for packets from another one of the same family, which must be this host's.
-pub(super) fn route(to: IpAddr, from: Option<IpAddr>) -> io::Result<Way> {
+/// Returns the route to an address. `from`, if given, is a local source address of the same family.
+pub(super) fn route(to: IpAddr, from: Option<IpAddr>) -> io::Result<NetlinkRoute> {
     let octets = |ip| match ip {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
     let bits = if to.is_ipv4() { 32 } else { 128 };
-    // struct rtmsg, then destination and source
+    // struct rtmsg, then destination and source.
     let mut body = vec![family, bits, from.map_or(0, |_| bits), 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for (kind, ip) in [(RTA_DST, Some(to)), (RTA_SRC, from)] {
         let Some(octets) = ip.map(octets) else { continue };
@@ -102,7 +102,7 @@ pub(super) fn route(to: IpAddr, from: Option<IpAddr>) -> io::Result<Way> {
     }
     let answers = ask(NETLINK_ROUTE, RTM_GETROUTE, 0, &body)?;
     let body = answers.first().ok_or_else(|| io::Error::other("no answer"))?;
-    let mut way = Way { index: 0, on_link: true };
+    let mut way = NetlinkRoute { index: 0, on_link: true };
     for (kind, value) in attributes(body.get(12..).unwrap_or_default()) {
         match kind {
             RTA_OIF => way.index = u32_at(value, 0).unwrap_or(0),
@@ -113,14 +113,14 @@ pub(super) fn route(to: IpAddr, from: Option<IpAddr>) -> io::Result<Way> {
     Ok(way)
 }
 
-/// Asks to destroy a connection that does not exist: a kernel that could says that there is none.
+/// Asks to destroy a connection that does not exist. A kernel with the function reports that there is none.
 pub(super) fn sock_destroy() -> io::Result<()> {
     // struct inet_diag_req_v2: family, protocol, ext, pad, states, id { sport, dport, src, dst, if, cookie }
     let mut body = vec![libc::AF_INET as u8, libc::IPPROTO_TCP as u8, 0, 0];
     body.extend_from_slice(&u32::MAX.to_ne_bytes());
     body.extend_from_slice(&1_u16.to_be_bytes());
     body.extend_from_slice(&1_u16.to_be_bytes());
-    // Addresses of the documentation (RFC 5737): no connection of this host is between them.
+    // Documentation addresses (RFC 5737): no connection of this host is between them.
     for address in [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)] {
         body.extend_from_slice(&address.octets());
         body.extend_from_slice(&[0; 12]);
@@ -135,7 +135,7 @@ pub(super) fn sock_destroy() -> io::Result<()> {
     }
 }
 
-/// The bodies of all answers to one question.
+/// Sends a request and returns the bodies of all answers.
 pub(crate) fn ask(family: i32, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let mut socket = Socket::new(Domain::from(NETLINK), Type::RAW, Some(Protocol::from(family)))?;
     socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
@@ -172,7 +172,7 @@ pub(crate) fn ask(family: i32, kind: u16, flags: u16, body: &[u8]) -> io::Result
     Err(io::Error::other("an answer without end"))
 }
 
-/// A message's type and body, and what follows it.
+/// Splits off one message: its type, its body, and the rest.
 fn message_of(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
     let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
@@ -180,7 +180,7 @@ fn message_of(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// Types and values of attributes, until something that is none.
+/// Returns the types and values of attributes, up to the first invalid one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_a_loopback_interface() {
+    fn host_has_a_loopback_interface() {
         let links = links().expect("interfaces");
         let lo = links.iter().find(|l| l.name == "lo").expect("lo");
         assert!(lo.mtu >= 1280, "{}", lo.mtu);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_ends() {
+    fn truncated_messages_end_the_iteration() {
         for cut in [&[][..], &[1, 0], &[200, 0, 1, 0, 9], &[0, 0, 1, 0], &[3, 0, 1, 0]] {
             assert_eq!(attributes(cut).count(), 0, "{cut:?}");
             assert!(message_of(cut).is_none(), "{cut:?}");

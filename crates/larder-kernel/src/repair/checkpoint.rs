@@ -1,73 +1,74 @@
-//! Reading the state of a connection out of its socket.
+//! Reads the state of a connection out of its socket.
 //!
-//! The socket goes on receiving while it is read: segments arrive between two calls. So the state is read until nothing
-//! has moved from the first call to the last. Two numbers tell: the next byte expected, which every segment in order and
-//! every FIN moves, and the length of the send queue, which every new acknowledgement makes shorter.
+//! The socket keeps receiving while it is read, and segments arrive between two calls. So the state is read until
+//! nothing has changed between the first and the last call. Two numbers show changes: the next expected byte, which
+//! every in-order segment and every FIN advances, and the length of the send queue, which every new acknowledgement
+//! shortens.
 //!
 //! Calls and their order: Linux `net/ipv4/tcp.c`; Corbet, "TCP connection repair", LWN 2012.
 
-use super::state::{Checkpoint, RECEIVED_BYTES_MAX, SEND_BYTES_MAX, Scales, Window};
+use super::state::{Checkpoint, RECEIVED_BYTES_MAX, SEND_BYTES_MAX, Window, WindowScales};
 use super::sys::{self, Mode, Queue};
-use super::{Connection, Mends, info, resume, window_words};
+use super::{ConnectionFate, RaceFixes, info, resume, window_words};
 use rustix::net::{RecvFlags, getpeername, getsockname, recv};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-/// Attempts at a snapshot in which nothing moves.
+/// Maximum number of attempts to read a consistent snapshot.
 const ATTEMPTS_MAX: u32 = 100;
 
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
-/// Also what a socket is in whose connection the client has reset.
+/// Also the state of a socket that the client has reset.
 const CLOSE: u8 = 7;
 
-/// No checkpoint, and what that means for the connection.
+/// A failed checkpoint, and its consequence for the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the connection's state: {cause}")]
 pub struct CheckpointError {
-    /// Whether the caller can go on with the socket.
-    pub connection: Connection,
-    /// Why.
+    /// Whether the caller can continue with the socket.
+    pub connection: ConnectionFate,
+    /// The cause.
     #[source]
     pub cause: CheckpointCause,
 }
 
-/// Why there is no checkpoint.
+/// Cause of a failed checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointCause {
-    /// The socket has no pair of IP addresses that another host could have: not connected, or an address that is valid
-    /// on one link only.
-    #[error("its addresses cannot move")]
+    /// The socket has no pair of IP addresses that another host could have: it is not connected, or has a link-local
+    /// address.
+    #[error("its addresses cannot be moved")]
     Addresses,
-    /// The connection is opening or closing: the number is the kernel's `TCP_*` state. A retry does not help.
+    /// The connection is opening or closing. The number is the kernel's `TCP_*` state. A retry does not help.
     #[error("its state is {0}, neither established nor half closed by the client")]
     State(u8),
-    /// It kept moving through [every attempt](checkpoint). A retry can help.
-    #[error("it did not stand still")]
+    /// The connection changed in [every attempt](checkpoint). A retry can help.
+    #[error("it kept changing")]
     Moving,
-    /// More bytes than a checkpoint carries. A retry can help once the client has read or we have.
+    /// There are more bytes than a checkpoint carries. A retry can help once the client or this host has read more.
     #[error("{bytes} bytes {what}, more than {bytes_max}")]
     TooLong {
-        /// Which bytes.
+        /// Kind of the bytes.
         what: &'static str,
-        /// How many.
+        /// Their number.
         bytes: usize,
-        /// How many can be carried.
+        /// Maximum number.
         bytes_max: usize,
     },
-    /// The kernel refused a call: `PermissionDenied` without `CAP_NET_ADMIN`.
+    /// The kernel rejected a call: `PermissionDenied` without `CAP_NET_ADMIN`.
     #[error("{step}")]
     Kernel {
-        /// Which call.
+        /// The call.
         step: &'static str,
-        /// What it said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Names the call that failed.
+/// Adds the name of the failed call to an error.
 pub(super) trait Step<T> {
     fn step(self, step: &'static str) -> Result<T, (&'static str, io::Error)>;
 }
@@ -86,26 +87,28 @@ impl From<(&'static str, io::Error)> for CheckpointCause {
 
 /// Freezes the connection of `fd` and returns its state.
 ///
-/// The socket stays in repair mode. The caller then gives it up with [`close_silently`](super::close_silently) or goes on
-/// with it by [`resume`]. Until then the kernel still acknowledges what arrives: who moves the connection must keep the
-/// client's packets away from this socket before the call (R4), and the packets of this socket from the client.
+/// The socket stays in repair mode. The caller then closes it with [`close_silently`](super::close_silently), or
+/// continues with it by [`resume`]. Until then the kernel still acknowledges what arrives. So before this call the
+/// caller must keep the client's packets from this socket (R4), and this socket's packets from the client.
 ///
 /// Bytes that the application has read already are not part of the checkpoint.
 ///
 /// # Errors
-/// See [`CheckpointError`]. The socket is then out of repair mode again, unless the error says that it is gone.
+///
+/// See [`CheckpointError`]. The socket has then left repair mode, unless the error says that it is gone.
 ///
 /// # Kernel
+///
 /// `CAP_NET_ADMIN` in the user namespace of the network namespace; `CONFIG_CHECKPOINT_RESTORE` is not needed.
-pub fn checkpoint(fd: BorrowedFd<'_>, mends: &Mends) -> Result<Checkpoint, CheckpointError> {
+pub fn checkpoint(fd: BorrowedFd<'_>, fixes: &RaceFixes) -> Result<Checkpoint, CheckpointError> {
     let failed = |left: bool, cause| {
         let closed = matches!(cause, CheckpointCause::State(CLOSE));
-        let connection = if left && !closed { Connection::Usable } else { Connection::Gone };
+        let connection = if left && !closed { ConnectionFate::Usable } else { ConnectionFate::Gone };
         CheckpointError { connection, cause }
     };
     let addresses = addresses(fd).map_err(|cause| failed(true, cause))?;
     sys::set_mode(fd, Mode::Repair).step("TCP_REPAIR").map_err(|e| failed(true, e.into()))?;
-    read(fd, addresses, mends).map_err(|cause| failed(resume(fd).is_ok(), cause))
+    read(fd, addresses, fixes).map_err(|cause| failed(resume(fd).is_ok(), cause))
 }
 
 fn addresses(fd: BorrowedFd<'_>) -> Result<(SocketAddr, SocketAddr), CheckpointCause> {
@@ -125,10 +128,10 @@ fn addresses(fd: BorrowedFd<'_>) -> Result<(SocketAddr, SocketAddr), CheckpointC
     Ok((known(local)?, known(remote)?))
 }
 
-/// The numbers of a connection, and the bytes they speak of.
+/// One reading of a connection's numbers and queues.
 struct Snapshot {
     state: u8,
-    negotiated: info::Negotiated,
+    negotiated: info::NegotiatedOptions,
     timestamp: Option<u32>,
     window: Window,
     write_seq: u32,
@@ -141,21 +144,21 @@ struct Snapshot {
 fn read(
     fd: BorrowedFd<'_>,
     (local, remote): (SocketAddr, SocketAddr),
-    mends: &Mends,
+    fixes: &RaceFixes,
 ) -> Result<Checkpoint, CheckpointCause> {
     let mss = sys::mss(fd).step("TCP_MAXSEG")?;
     let mss = u16::try_from(mss).unwrap_or(u16::MAX);
     let mut attempts = 0..ATTEMPTS_MAX;
     let mut snapshot = loop {
         attempts.next().ok_or(CheckpointCause::Moving)?;
-        if let Some(snapshot) = snapshot(fd, mends)? {
+        if let Some(snapshot) = snapshot(fd, fixes)? {
             break snapshot;
         }
     };
     sys::select_queue(fd, Queue::None).step("TCP_REPAIR_QUEUE")?;
-    let fin_received = snapshot.state == CLOSE_WAIT && mends.half_closed;
+    let fin_received = snapshot.state == CLOSE_WAIT && fixes.half_closed;
     if fin_received {
-        take_fin_back(&mut snapshot);
+        remove_fin(&mut snapshot);
     }
     let Snapshot { negotiated, timestamp, window, write_seq, rcv_nxt, received, send_queue, .. } = snapshot;
     let unsent = snapshot.unsent_bytes.min(send_queue.len());
@@ -166,7 +169,9 @@ fn read(
         rcv_nxt,
         mss,
         sack: negotiated.sack,
-        scales: negotiated.scales.map_or(Scales::default(), |(send, receive)| Scales { send, receive }),
+        scales: negotiated
+            .scales
+            .map_or(WindowScales::default(), |(send, receive)| WindowScales { send, receive }),
         timestamp,
         window,
         received,
@@ -176,8 +181,8 @@ fn read(
     })
 }
 
-/// Mend R5. A FIN takes a sequence number and a byte of the window; both are as before it came.
-fn take_fin_back(snapshot: &mut Snapshot) {
+/// Fix of R5. Undoes a received FIN, which takes one sequence number and one byte of the window.
+fn remove_fin(snapshot: &mut Snapshot) {
     snapshot.rcv_nxt = snapshot.rcv_nxt.wrapping_sub(1);
     let window = &mut snapshot.window;
     let ahead = window.receive_from.wrapping_sub(snapshot.rcv_nxt);
@@ -187,12 +192,12 @@ fn take_fin_back(snapshot: &mut Snapshot) {
     }
 }
 
-/// One reading of everything; `None` when something moved meanwhile.
+/// Reads everything once. Returns `None` if something changed meanwhile.
 ///
-/// The send queue is selected for as short as possible and after its unsent part was counted: while it is, the kernel
-/// marks as sent what an acknowledgement allows to be sent, and sends nothing. What was counted as unsent is sent again
-/// by the new host, which is harmless if it did go out.
-fn snapshot(fd: BorrowedFd<'_>, mends: &Mends) -> Result<Option<Snapshot>, CheckpointCause> {
+/// The send queue is selected as briefly as possible, and after its unsent part was counted: while it is selected, the
+/// kernel marks bytes as sent when an acknowledgement allows it, but does not send them. Bytes counted as unsent are
+/// sent again by the new host, which is harmless if they were sent.
+fn snapshot(fd: BorrowedFd<'_>, fixes: &RaceFixes) -> Result<Option<Snapshot>, CheckpointCause> {
     sys::select_queue(fd, Queue::Received).step("TCP_REPAIR_QUEUE")?;
     let expected = sys::sequence(fd).step("TCP_QUEUE_SEQ")?;
     let out_bytes = sys::out_bytes(fd).step("SIOCOUTQ")?;
@@ -214,10 +219,10 @@ fn snapshot(fd: BorrowedFd<'_>, mends: &Mends) -> Result<Option<Snapshot>, Check
     let rcv_nxt = sys::sequence(fd).step("TCP_QUEUE_SEQ")?;
     let still_out = sys::out_bytes(fd).step("SIOCOUTQ")?;
     let moved = rcv_nxt != expected || still_out != out_bytes || send_queue.len() != out_bytes;
-    if moved && mends.stable_snapshot {
+    if moved && fixes.stable_snapshot {
         return Ok(None);
     }
-    // The bytes are those before `rcv_nxt`, whatever has been queued behind them since.
+    // These are the bytes before `rcv_nxt`, even if more have been queued since.
     let received = peek(fd, received_bytes).step("reading the receive queue")?;
     Ok(Some(Snapshot {
         state: head.state,
@@ -244,7 +249,7 @@ fn window(fd: BorrowedFd<'_>) -> io::Result<Window> {
     Ok(Window { send_set_at, send, send_max, receive, receive_from, extension: extension.to_vec() })
 }
 
-/// At most `bytes` of the selected queue, which is left as it is.
+/// Returns at most `bytes` of the selected queue without removing them.
 fn peek(fd: BorrowedFd<'_>, bytes: usize) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; bytes];
     if bytes > 0 {

@@ -1,8 +1,8 @@
-//! Finding and ending a socket by its addresses (`NETLINK_SOCK_DIAG`): sockets in TIME_WAIT too, which no process has
+//! Finds and destroys a socket by its addresses (`NETLINK_SOCK_DIAG`), even one in TIME_WAIT, which no process has
 //! open.
 //!
-//! The kernel looks for the listening socket when there is none with both addresses, and `SOCK_DESTROY` would end that
-//! one. So a socket is asked for first, and then ended by its cookie if it is the right one.
+//! If no socket has both addresses, the kernel looks for a listening one, and `SOCK_DESTROY` would destroy that. So the
+//! socket is queried first, and then destroyed by its cookie if it is the right one.
 //!
 //! Source: Linux `net/ipv4/inet_diag.c` (`inet_diag_find_one_icsk`), `net/ipv4/tcp_diag.c` (`tcp_diag_destroy`),
 //! `include/uapi/linux/inet_diag.h`.
@@ -18,7 +18,7 @@ const HEADER_BYTES: usize = 16;
 const SOCKET_ID_BYTES: usize = 48;
 const REQUEST_BYTES: usize = HEADER_BYTES + 8 + SOCKET_ID_BYTES;
 const REPLY_BYTES_MAX: usize = 4096;
-/// Replies read for one request at most: the socket, then the acknowledgement.
+/// Maximum number of replies to one request: the socket, then the acknowledgement.
 const REPLIES_MAX: usize = 4;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -30,23 +30,24 @@ const ANY_COOKIE: [u8; 8] = [0xff; 8];
 const TCP: u8 = 6;
 const LISTEN: u8 = 10;
 
-/// What became of the sockets with two addresses.
+/// Result of [`kill_socket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Killed {
-    /// One was there and is ended.
-    Ended,
-    /// There was none.
-    Missing,
+pub enum KillResult {
+    /// A socket was destroyed.
+    Killed,
+    /// There was no socket.
+    NotFound,
 }
 
-/// Ends the socket between `local` and `remote` in this network namespace, in whatever state it is; a listening socket is
-/// left alone. A socket that is still open sends a RST: a client that uses these addresses for a newer connection
-/// ignores it, for it lies outside its window (RFC 5961 section 3), but a client of this very connection is cut off.
+/// Destroys the socket between `local` and `remote` in this network namespace, in whatever state it is. A listening
+/// socket is left alone. An open socket sends a RST. A client with a newer connection on these addresses ignores it,
+/// because it is outside its window (RFC 5961 section 3); a client of this very connection is reset.
 ///
 /// # Errors
-/// `PermissionDenied` without `CAP_NET_ADMIN`; `Unsupported` when the kernel was built without
+///
+/// `PermissionDenied` without `CAP_NET_ADMIN`; `Unsupported` if the kernel was built without
 /// `CONFIG_INET_DIAG_DESTROY`.
-pub fn kill_socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Killed> {
+pub fn kill_socket(local: SocketAddr, remote: SocketAddr) -> io::Result<KillResult> {
     let (local, remote) = (canonical(local), canonical(remote));
     if local.is_ipv4() != remote.is_ipv4() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -54,38 +55,38 @@ pub fn kill_socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Killed> 
     let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
     let diag = socket_with(family, kind, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
     let Some(found) = ask(&diag, SOCK_DIAG_BY_FAMILY, local, remote, ANY_COOKIE)? else {
-        return Ok(Killed::Missing);
+        return Ok(KillResult::NotFound);
     };
     if found.state == LISTEN || found.remote_port != remote.port() {
-        return Ok(Killed::Missing);
+        return Ok(KillResult::NotFound);
     }
     ask(&diag, SOCK_DESTROY, local, remote, found.cookie)
-        .map(|ended| if ended.is_some() { Killed::Ended } else { Killed::Missing })
+        .map(|ended| if ended.is_some() { KillResult::Killed } else { KillResult::NotFound })
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// A socket as the kernel describes it.
+/// A socket as described by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct SocketInfo {
     state: u8,
     remote_port: u16,
     cookie: [u8; 8],
 }
 
-/// Sends one request and reads its replies, which the kernel has queued when the sending returns. `None`: no such
-/// socket.
+/// Sends one request and reads its replies, which the kernel has queued before the send returns. Returns `None` if
+/// there is no such socket.
 fn ask(
     diag: &OwnedFd,
     kind: u16,
     local: SocketAddr,
     remote: SocketAddr,
     cookie: [u8; 8],
-) -> io::Result<Option<Found>> {
+) -> io::Result<Option<SocketInfo>> {
     send(diag, &request(kind, local, remote, cookie), SendFlags::empty())?;
-    let mut found = Found::default();
+    let mut found = SocketInfo::default();
     let mut buffer = [0; REPLY_BYTES_MAX];
     for _ in 0..REPLIES_MAX {
         let (length, _) = recv(diag, &mut buffer[..], RecvFlags::DONTWAIT)?;
@@ -100,8 +101,8 @@ fn ask(
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// An `NLMSG_ERROR`: 0 is the acknowledgement.
-fn outcome(body: &[u8], found: Found) -> io::Result<Option<Found>> {
+/// Parses an `NLMSG_ERROR`; 0 is the acknowledgement.
+fn outcome(body: &[u8], found: SocketInfo) -> io::Result<Option<SocketInfo>> {
     let code = body.first_chunk().map(|code| -i32::from_ne_bytes(*code));
     match code {
         Some(0) => Ok(Some(found)),
@@ -111,10 +112,14 @@ fn outcome(body: &[u8], found: Found) -> io::Result<Option<Found>> {
     }
 }
 
-/// `struct inet_diag_msg`: family, state, timer, retransmissions, then `struct inet_diag_sockid`.
-fn describe(body: &[u8]) -> Option<Found> {
+/// Parses `struct inet_diag_msg`: family, state, timer, retransmissions, then `struct inet_diag_sockid`.
+fn describe(body: &[u8]) -> Option<SocketInfo> {
     let id = body.get(4..4 + SOCKET_ID_BYTES)?;
-    Some(Found { state: body[1], remote_port: u16::from_be_bytes([id[2], id[3]]), cookie: *id.last_chunk()? })
+    Some(SocketInfo {
+        state: body[1],
+        remote_port: u16::from_be_bytes([id[2], id[3]]),
+        cookie: *id.last_chunk()?,
+    })
 }
 
 struct Message<'a> {
@@ -122,7 +127,7 @@ struct Message<'a> {
     body: &'a [u8],
 }
 
-/// The messages of one reply, up to the first that is cut.
+/// Returns the messages of one reply, up to the first truncated one.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
@@ -134,7 +139,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2`.
+/// Builds `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn request(kind: u16, local: SocketAddr, remote: SocketAddr, cookie: [u8; 8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(REQUEST_BYTES);
     out.extend((REQUEST_BYTES as u32).to_ne_bytes());
@@ -170,18 +175,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_request_has_the_length_of_its_structs() {
+    fn request_has_the_length_of_its_structs() {
         let (local, remote) = ("10.0.0.1:80".parse().expect("one"), "10.0.0.2:9".parse().expect("one"));
         assert_eq!(request(SOCK_DESTROY, local, remote, ANY_COOKIE).len(), REQUEST_BYTES);
     }
 
     proptest! {
         #[test]
-        fn any_reply_is_read_or_passed_over(bytes in prop::collection::vec(any::<u8>(), 0..200), length in 0..99_u32) {
+        fn arbitrary_replies_never_panic_the_parser(bytes in prop::collection::vec(any::<u8>(), 0..200), length in 0..99_u32) {
             let mut bytes = bytes;
             bytes.iter_mut().zip(length.to_ne_bytes()).for_each(|(byte, to)| *byte = to);
             for message in messages(&bytes).take(100) {
-                let _ = (describe(message.body), outcome(message.body, Found::default()).is_ok());
+                let _ = (describe(message.body), outcome(message.body, SocketInfo::default()).is_ok());
             }
         }
     }

@@ -1,8 +1,8 @@
-//! The packet that ends the client's side of a restored connection once more.
+//! The packet that repeats the client's FIN on a restored connection.
 //!
-//! A socket can be restored as established only. A client that has already ended its side does not say so again, so its
-//! FIN is taken out of the checkpoint and given to the new host's stack as a packet. RFC 9293 section 3.1 (header),
-//! RFC 791, RFC 8200 section 8.1 (checksum).
+//! A socket can only be restored as established. A client that has closed its side does not send its FIN again once it
+//! is acknowledged, so the checkpoint leaves the FIN out, and the new host's stack gets it as a packet. RFC 9293
+//! section 3.1 (header), RFC 791, RFC 8200 section 8.1 (checksum).
 
 use super::state::Checkpoint;
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ const HOP_LIMIT: u8 = 64;
 const FIN_ACK: u8 = 0x11;
 
 impl Checkpoint {
-    /// The client's FIN as an IP packet, to be handed to this host's stack after the restore; `None` when the client has
-    /// not ended its side. It acknowledges nothing new and carries no timestamp, which Linux takes for old enough to
-    /// accept (`tcp_validate_incoming` rejects only timestamps that are there).
+    /// Returns the client's FIN as an IP packet, to be injected into this host's stack after the restore. `None` if the
+    /// client has not closed its side. It acknowledges nothing new and has no timestamp, which Linux accepts
+    /// (`tcp_validate_incoming` checks only timestamps that are present).
     pub fn fin_packet(&self) -> Option<Vec<u8>> {
         self.fin_received.then(|| {
             let segment = self.fin_segment();
@@ -63,7 +63,7 @@ fn packet(mut ip: Vec<u8>, mut segment: [u8; TCP_HEADER_BYTES as usize], from: &
     ip
 }
 
-/// The Internet checksum (RFC 1071) of parts of even length.
+/// Internet checksum (RFC 1071) of parts of even length.
 fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks_exact(2));
     let mut sum: u32 = words.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
@@ -80,9 +80,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A receiver's sum over a packet with a right checksum is 0.
+        /// The receiver's sum over a packet with a correct checksum is 0.
         #[test]
-        fn checksums_hold(mut checkpoint in checkpoints()) {
+        fn checksums_are_correct(mut checkpoint in checkpoints()) {
             checkpoint.fin_received = false;
             prop_assert_eq!(checkpoint.fin_packet(), None);
             checkpoint.fin_received = true;

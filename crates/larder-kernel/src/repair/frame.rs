@@ -1,14 +1,16 @@
-//! A checkpoint as bytes: magic, version, then the fields in the order of [`Checkpoint`], integers big-endian, queues
-//! with their length first. Hand-written because it is read from the network: every length is held against its limit
+//! Encoding of checkpoints: magic, version, then the fields in the order of [`Checkpoint`], with big-endian integers,
+//! and queues preceded by their length. Written by hand because it is read from the network: every length is checked
 //! before anything is allocated.
 
-use super::state::{Checkpoint, RECEIVED_BYTES_MAX, SEND_BYTES_MAX, Scales, WINDOW_EXTENSION_MAX, Window};
+use super::state::{
+    Checkpoint, RECEIVED_BYTES_MAX, SEND_BYTES_MAX, WINDOW_EXTENSION_MAX, Window, WindowScales,
+};
 use std::net::{IpAddr, SocketAddr};
 
 const MAGIC: [u8; 3] = *b"ldc";
-/// The version written, and the only one read.
+/// The version that is written, and the only one that is read.
 pub const FRAME_VERSION: u8 = 1;
-/// The longest frame. Bytes.
+/// Maximum length of an encoded checkpoint. Bytes.
 pub const FRAME_BYTES_MAX: usize = HEAD_BYTES_MAX + RECEIVED_BYTES_MAX + SEND_BYTES_MAX;
 const HEAD_BYTES_MAX: usize = 256;
 
@@ -16,30 +18,31 @@ const SACK: u8 = 1;
 const TIMESTAMP: u8 = 2;
 const FIN: u8 = 4;
 
-/// Why bytes are no checkpoint. The sender's fault; a retry with the same bytes does not help.
+/// Reason why bytes are not a valid checkpoint. The sender's fault; a retry with the same bytes does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// They do not begin as a checkpoint does.
+    /// They do not begin with the magic number.
     #[error("not a checkpoint")]
     NotACheckpoint,
-    /// A version that this build does not read.
-    #[error("a checkpoint of version {0}; this build reads version {FRAME_VERSION}")]
+    /// The version is not supported.
+    #[error("checkpoint of version {0}; this build reads version {FRAME_VERSION}")]
     Version(u8),
     /// They end too early.
-    #[error("a checkpoint that ends after {0} bytes")]
+    #[error("checkpoint truncated after {0} bytes")]
     Truncated(usize),
-    /// They go on after the checkpoint.
+    /// Bytes follow the checkpoint.
     #[error("{0} bytes after a checkpoint")]
     Trailing(usize),
-    /// A field has a value that no connection has, or is above its limit.
-    #[error("a checkpoint whose {0} cannot be")]
+    /// A field has an impossible value or exceeds its limit.
+    #[error("checkpoint with an invalid {0}")]
     Field(&'static str),
 }
 
 impl Checkpoint {
-    /// The checkpoint as bytes.
+    /// Encodes the checkpoint.
     ///
     /// # Errors
+    ///
     /// [`FrameError::Field`] if [`Checkpoint::check`] fails.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         self.check().map_err(FrameError::Field)?;
@@ -64,10 +67,11 @@ impl Checkpoint {
         Ok(out)
     }
 
-    /// Reads a checkpoint that fills `bytes`.
+    /// Decodes a checkpoint that fills `bytes`.
     ///
     /// # Errors
-    /// See [`FrameError`]. Never panics, whatever the bytes; a checkpoint that is returned passes [`Checkpoint::check`].
+    ///
+    /// See [`FrameError`]. Never panics. A returned checkpoint passes [`Checkpoint::check`].
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         let mut from = Reader { bytes, at: 0 };
         let head: [u8; 4] = from.array()?;
@@ -84,7 +88,7 @@ impl Checkpoint {
         }
         let mss = u16::from_be_bytes(from.array()?);
         let [send, receive] = from.array()?;
-        let scales = Scales { send, receive };
+        let scales = WindowScales { send, receive };
         let (write_seq, rcv_nxt) = (from.word()?, from.word()?);
         let timestamp = (flags & TIMESTAMP != 0).then(|| from.word()).transpose()?;
         let window = from.window()?;
@@ -203,14 +207,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_checkpoint_survives_the_wire(checkpoint in checkpoints()) {
+        fn checkpoint_round_trips(checkpoint in checkpoints()) {
             let bytes = checkpoint.encode().expect("a checkpoint that can be");
             prop_assert!(bytes.len() <= HEAD_BYTES_MAX + checkpoint.received.len() + checkpoint.send_queue.len());
             prop_assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint));
         }
 
         #[test]
-        fn a_part_of_a_frame_is_refused(checkpoint in checkpoints(), cut in any::<prop::sample::Index>()) {
+        fn truncated_frame_is_refused(checkpoint in checkpoints(), cut in any::<prop::sample::Index>()) {
             let mut bytes = checkpoint.encode().expect("a checkpoint that can be");
             let length = cut.index(bytes.len());
             prop_assert_eq!(Checkpoint::decode(&bytes[..length]), Err(FrameError::Truncated(length)));
@@ -219,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             prop_assert!(Checkpoint::decode(&bytes).is_err());
             let headed = [&MAGIC[..], &[FRAME_VERSION], &bytes].concat();
             if let Ok(checkpoint) = Checkpoint::decode(&headed) {
@@ -227,9 +231,9 @@ mod tests {
             }
         }
 
-        /// One changed byte gives another checkpoint that can be, or an error.
+        /// One changed byte gives another valid checkpoint or an error.
         #[test]
-        fn a_changed_byte_is_read_or_refused(checkpoint in checkpoints(), at in any::<prop::sample::Index>(),
+        fn changed_byte_is_decoded_or_refused(checkpoint in checkpoints(), at in any::<prop::sample::Index>(),
                                              to in any::<u8>()) {
             let mut bytes = checkpoint.encode().expect("a checkpoint that can be");
             let at = at.index(bytes.len());
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_above_its_limit_is_refused_before_it_is_read() {
+    fn queue_above_its_limit_is_refused_before_reading() {
         let mut bytes = [&MAGIC[..], &[FRAME_VERSION], &[4; 1], &[10, 0, 0, 1, 0, 80]].concat();
         bytes.extend([4, 10, 0, 0, 2, 0, 81, 0, 5, 180]);
         bytes.extend([0; 2 + 7 * 4 + 1]);

@@ -1,4 +1,4 @@
-//! What the kernel says of a connection (`TCP_INFO`, `struct tcp_info` of `include/uapi/linux/tcp.h`).
+//! The kernel's description of a connection (`TCP_INFO`, `struct tcp_info` of `include/uapi/linux/tcp.h`).
 
 use super::sys;
 use std::io;
@@ -12,38 +12,39 @@ const HEAD_BYTES: usize = 8;
 const SND_MSS_AT: usize = 16;
 const ALL_BYTES: usize = 104;
 
-/// Options that both sides agreed on.
+/// Negotiated TCP options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Negotiated {
+pub struct NegotiatedOptions {
     /// Selective acknowledgements.
     pub sack: bool,
     /// Timestamps.
     pub timestamps: bool,
-    /// Window scales: the peer's, ours. 0 to 14.
+    /// Window scales of the peer and of this host, 0 to 14.
     pub scales: Option<(u8, u8)>,
 }
 
-/// A connection as the kernel describes it.
+/// A connection as described by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
+pub struct TcpInfo {
     /// The kernel's `TCP_*` state: 1 is established, 7 closed, 8 half closed by the client.
     pub state: u8,
-    /// Options agreed on.
-    pub negotiated: Negotiated,
-    /// Bytes of data in a full segment that we send, as last calculated from the path: with room for timestamps if this host
-    /// offers them, even on a connection that has none. Segments sent use that room (`tcp_current_mss`).
+    /// Negotiated TCP options.
+    pub negotiated: NegotiatedOptions,
+    /// Data bytes in a full segment that this host sends, as last calculated from the path. Leaves room for timestamps
+    /// if this host offers them, even if the connection has none; the segments use that room (`tcp_current_mss`).
     pub segment_bytes: u32,
-    /// Bytes of data in a full segment that we get, as far as seen. Below the truth until the first full one.
+    /// Data bytes in a full segment of the peer, as far as seen. Too low until the first full one.
     pub received_segment_bytes: u32,
-    /// Segments that were ever sent again.
+    /// Number of retransmitted segments.
     pub retransmitted: u32,
 }
 
-impl Info {
-    /// Asks the kernel.
+impl TcpInfo {
+    /// Reads the description of a socket.
     ///
     /// # Errors
-    /// Not a TCP socket.
+    ///
+    /// If it is not a TCP socket.
     pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let mut bytes = [0; ALL_BYTES];
         if sys::info(fd, &mut bytes)? < ALL_BYTES {
@@ -64,7 +65,7 @@ impl Info {
 /// The first bytes, which are all that a checkpoint needs.
 pub(super) struct Head {
     pub(super) state: u8,
-    pub(super) negotiated: Negotiated,
+    pub(super) negotiated: NegotiatedOptions,
 }
 
 impl Head {
@@ -76,13 +77,13 @@ impl Head {
         Ok(Self::of(&bytes))
     }
 
-    /// Of at least [`HEAD_BYTES`] bytes. The scales are bit fields of one byte, the first in the lower bits on a
-    /// little-endian machine.
+    /// Parses at least [`HEAD_BYTES`] bytes. The window scales are bit fields of one byte, the first in the lower bits
+    /// on a little-endian machine.
     fn of(bytes: &[u8]) -> Self {
         let (options, byte) = (bytes[5], bytes[6]);
         let (low, high) = (byte & 15, byte >> 4);
         let scales = if cfg!(target_endian = "little") { (low, high) } else { (high, low) };
-        let negotiated = Negotiated {
+        let negotiated = NegotiatedOptions {
             sack: options & SACK != 0,
             timestamps: options & TIMESTAMPS != 0,
             scales: (options & WINDOW_SCALE != 0).then_some(scales),

@@ -1,103 +1,104 @@
-//! The state of a connection, as it travels from one host to the other.
+//! The state of a connection that moves from one host to another.
 
 use std::net::SocketAddr;
 
-/// Bytes received and unread that a checkpoint carries at most.
+/// Maximum number of unread received bytes in a checkpoint.
 pub const RECEIVED_BYTES_MAX: usize = 4 << 20;
-/// Bytes written and not acknowledged that a checkpoint carries at most; the default limit of a send buffer is 4 MiB.
+/// Maximum number of unacknowledged written bytes in a checkpoint; the default limit of a send buffer is 4 MiB.
 pub const SEND_BYTES_MAX: usize = 8 << 20;
-/// Words of `TCP_REPAIR_WINDOW` after the first five that a checkpoint carries at most.
+/// Maximum number of words of `TCP_REPAIR_WINDOW` after the first five.
 pub const WINDOW_EXTENSION_MAX: usize = 8;
 
 const WSCALE_MAX: u8 = 14;
-/// The largest window there can be (RFC 7323 section 2.3). Bytes.
+/// The largest possible window (RFC 7323 section 2.3). Bytes.
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
 
-/// Window scales, 0 to 14 (RFC 7323 section 2.3). Both are 0 when scaling was not agreed on, which is the same.
+/// Window scales, 0 to 14 (RFC 7323 section 2.3). Both are 0 if scaling was not negotiated, which is equivalent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scales {
-    /// What the peer's windows are shifted by.
+pub struct WindowScales {
+    /// Scale of the peer's windows.
     pub send: u8,
-    /// What our windows are shifted by.
+    /// Scale of this side's windows.
     pub receive: u8,
 }
 
-/// Both sides' windows (`struct tcp_repair_window`). Bytes and sequence numbers, unscaled.
+/// Windows of both sides (`struct tcp_repair_window`). Bytes and sequence numbers, unscaled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Sequence number of the segment that last set `send`.
     pub send_set_at: u32,
-    /// What the peer takes beyond the last byte that it acknowledged.
+    /// The peer's window after the last byte that it acknowledged.
     pub send: u32,
-    /// The largest `send` ever; not below it.
+    /// The largest `send` so far; not below `send`.
     pub send_max: u32,
-    /// What we promised the peer to take beyond `receive_from`.
+    /// The window that this side has promised after `receive_from`.
     pub receive: u32,
-    /// The next byte expected when we promised; not after [`Checkpoint::rcv_nxt`].
+    /// The next expected byte at that promise; not after [`Checkpoint::rcv_nxt`].
     pub receive_from: u32,
-    /// What the kernel tells beyond these five words, uninterpreted. A kernel from 6.17 on drops what lies beyond the window
-    /// that it promised last, even within one that it promised before and took back; a proposed extension of
-    /// `TCP_REPAIR_WINDOW` by three words carries that older edge. Restored where the kernel has as many words.
+    /// Further words of the kernel, uninterpreted. A kernel from 6.17 on drops data beyond the window that it promised
+    /// last, even within one that it promised before and took back; a proposed extension of `TCP_REPAIR_WINDOW` by
+    /// three words carries that older edge. Restored if the kernel has as many words.
     pub extension: Vec<u32>,
 }
 
-/// What a peer needs not to notice that its connection moved.
+/// The state that keeps a peer from noticing that its connection has moved.
 ///
-/// Lost on the way: congestion window, round-trip time, segments received out of order (the peer sends them again), and
-/// the peer's last timestamp (echoed as 0 until its next segment, which Linux ignores), explicit congestion notification.
-/// Options that the application set on its socket are its own to set again.
+/// Not kept: congestion window, round-trip time, segments received out of order (the peer sends them again), the peer's
+/// last timestamp (echoed as 0 until its next segment, which Linux ignores), and explicit congestion notification. The
+/// application must set its socket options again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Our address, the one that moves.
+    /// The local address, which moves with the connection.
     pub local: SocketAddr,
-    /// The client.
+    /// The client's address.
     pub remote: SocketAddr,
     /// Sequence number of the next byte that the application writes.
     pub write_seq: u32,
-    /// Sequence number of the next byte expected; a FIN received is not counted, see `fin_received`.
+    /// Sequence number of the next expected byte. Does not count a received FIN; see `fin_received`.
     pub rcv_nxt: u32,
-    /// Negotiated maximum segment size, before options take their share. Bytes.
+    /// Negotiated maximum segment size, without deduction for options. Bytes.
     pub mss: u16,
-    /// Selective acknowledgements are agreed on.
+    /// Whether selective acknowledgements were negotiated.
     pub sack: bool,
-    /// Window scaling.
-    pub scales: Scales,
-    /// Our timestamp clock, if timestamps are agreed on. Its lowest bit says that it counts microseconds.
+    /// Window scales.
+    pub scales: WindowScales,
+    /// This side's timestamp clock, if timestamps were negotiated. Its lowest bit marks a clock of microseconds.
     pub timestamp: Option<u32>,
-    /// Both windows.
+    /// Windows of both sides.
     pub window: Window,
-    /// Bytes received before `rcv_nxt` and unread, at most [`RECEIVED_BYTES_MAX`].
+    /// Unread bytes received before `rcv_nxt`. At most [`RECEIVED_BYTES_MAX`].
     pub received: Vec<u8>,
-    /// Bytes before `write_seq` that are not acknowledged, at most [`SEND_BYTES_MAX`].
+    /// Unacknowledged bytes before `write_seq`. At most [`SEND_BYTES_MAX`].
     pub send_queue: Vec<u8>,
-    /// How many of them, the last ones, were not sent yet.
+    /// Number of bytes at the end of `send_queue` that were not sent yet.
     pub unsent: u32,
-    /// The client has ended its side. The host that restores must hand its stack the packet of
+    /// Whether the client has closed its side. The restoring host must then inject the packet of
     /// [`Checkpoint::fin_packet`], because a socket cannot be restored half closed.
     pub fin_received: bool,
 }
 
 impl Checkpoint {
-    /// Sequence number of the first byte that the client has not acknowledged.
+    /// Returns the sequence number of the first byte that the client has not acknowledged.
     pub fn unacknowledged_seq(&self) -> u32 {
         self.write_seq.wrapping_sub(u32::try_from(self.send_queue.len()).unwrap_or(0))
     }
 
-    /// Sequence number of the first byte of the client that is unread.
+    /// Returns the sequence number of the client's first unread byte.
     pub fn unread_seq(&self) -> u32 {
         self.rcv_nxt.wrapping_sub(u32::try_from(self.received.len()).unwrap_or(0))
     }
 
-    /// The sent and the unsent part of the send queue.
+    /// Returns the sent and the unsent part of the send queue.
     pub fn send_parts(&self) -> (&[u8], &[u8]) {
         let sent = self.send_queue.len().saturating_sub(self.unsent as usize);
         self.send_queue.split_at(sent)
     }
 
-    /// Holds the state against the limits and what a kernel accepts.
+    /// Checks the state against the limits and against what a kernel accepts.
     ///
     /// # Errors
-    /// The name of the first field that is wrong.
+    ///
+    /// The name of the first invalid field.
     pub fn check(&self) -> Result<(), &'static str> {
         let Self { window, scales, .. } = self;
         let after = |a: u32, b: u32| a != b && a.wrapping_sub(b) < 1 << 31;
@@ -152,9 +153,9 @@ pub(super) mod tests {
         )
     }
 
-    /// Checkpoints that pass [`Checkpoint::check`].
+    /// Generates checkpoints that pass [`Checkpoint::check`].
     pub(in crate::repair) fn checkpoints() -> impl Strategy<Value = Checkpoint> {
-        let scales = (0..=14_u8, 0..=14_u8).prop_map(|(send, receive)| Scales { send, receive });
+        let scales = (0..=14_u8, 0..=14_u8).prop_map(|(send, receive)| WindowScales { send, receive });
         let options = (1..=u16::MAX, any::<bool>(), scales, prop::option::of(any::<u32>()));
         let queues = (
             prop::collection::vec(any::<u8>(), 0..300),
@@ -192,7 +193,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn parts_make_the_whole(checkpoint in checkpoints()) {
+        fn send_parts_add_up(checkpoint in checkpoints()) {
             prop_assert_eq!(checkpoint.check(), Ok(()));
             let (sent, unsent) = checkpoint.send_parts();
             prop_assert_eq!([sent, unsent].concat(), checkpoint.send_queue.clone());

@@ -1,4 +1,4 @@
-//! The socket options and requests of `TCP_REPAIR` that no library wraps, as safe functions.
+//! Safe wrappers for the socket options and requests of `TCP_REPAIR`.
 //!
 //! Source: Linux `include/uapi/linux/tcp.h`, `net/ipv4/tcp.c` (`do_tcp_setsockopt`, `do_tcp_getsockopt`, `tcp_ioctl`).
 
@@ -7,18 +7,18 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `TCP_REPAIR`: what mode the socket goes to.
+/// Mode of a socket, a value of `TCP_REPAIR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Its state can be read and set; its end sends nothing.
+    /// Repair: its state can be read and set, and closing it sends nothing.
     Repair,
-    /// An ordinary socket, which first sends a window probe (an ACK that the peer answers).
+    /// Normal, after sending a window probe (an ACK that the peer answers).
     Probing,
-    /// An ordinary socket.
+    /// Normal.
     Ordinary,
 }
 
-/// `TCP_REPAIR_QUEUE`: whose sequence number and bytes are read and set.
+/// Queue whose sequence number and bytes are read and set, a value of `TCP_REPAIR_QUEUE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     None,
@@ -26,9 +26,9 @@ pub(super) enum Queue {
     Send,
 }
 
-/// A code of `TCP_REPAIR_OPTIONS`: the TCP option's kind.
+/// A code of `TCP_REPAIR_OPTIONS`, which is the TCP option's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Negotiated {
+pub(super) enum NegotiatedOption {
     Mss = 2,
     WindowScale = 3,
     Sack = 4,
@@ -45,8 +45,8 @@ pub(super) fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
     if mode == Mode::Repair {
         return Ok(());
     }
-    // Leaving repair makes the socket one that shares its port with nobody (`do_tcp_setsockopt`), and its TIME_WAIT too: no
-    // server could listen there again for a minute after the last connection.
+    // Leaving repair mode makes the socket, and its TIME_WAIT, refuse to share the port (`do_tcp_setsockopt`): no
+    // server could listen there for a minute after the last connection.
     set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
@@ -59,7 +59,7 @@ pub(super) fn select_queue(fd: BorrowedFd<'_>, queue: Queue) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, value)
 }
 
-/// The sequence number of the selected queue: the next byte expected, or the next byte written.
+/// Returns the sequence number of the selected queue: of the next expected byte, or of the next byte written.
 pub(super) fn sequence(fd: BorrowedFd<'_>) -> io::Result<u32> {
     word(fd, libc::TCP_QUEUE_SEQ)
 }
@@ -68,12 +68,12 @@ pub(super) fn set_sequence(fd: BorrowedFd<'_>, sequence: u32) -> io::Result<()> 
     set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &sequence.to_ne_bytes())
 }
 
-/// In repair mode: the segment size that was negotiated, before options take their share.
+/// Returns the negotiated segment size without deduction for options. In repair mode only.
 pub(super) fn mss(fd: BorrowedFd<'_>) -> io::Result<u32> {
     word(fd, libc::TCP_MAXSEG)
 }
 
-/// The clock that the socket's timestamps show. Its lowest bit says that they count microseconds.
+/// Returns the socket's timestamp clock. Its lowest bit marks a clock of microseconds.
 pub(super) fn timestamp(fd: BorrowedFd<'_>) -> io::Result<u32> {
     word(fd, libc::TCP_TIMESTAMP)
 }
@@ -82,13 +82,13 @@ pub(super) fn set_timestamp(fd: BorrowedFd<'_>, timestamp: u32) -> io::Result<()
     set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &timestamp.to_ne_bytes())
 }
 
-pub(super) fn set_negotiated(fd: BorrowedFd<'_>, options: &[(Negotiated, u32)]) -> io::Result<()> {
+pub(super) fn set_negotiated(fd: BorrowedFd<'_>, options: &[(NegotiatedOption, u32)]) -> io::Result<()> {
     let words = options.iter().flat_map(|&(kind, value)| [kind as u32, value]);
     let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
     set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &bytes)
 }
 
-/// Fills `words` with `TCP_REPAIR_WINDOW`; the kernel takes only the length that it knows.
+/// Fills `words` with `TCP_REPAIR_WINDOW`. The kernel accepts only the length that it knows.
 pub(super) fn window(fd: BorrowedFd<'_>, words: &mut [u32]) -> io::Result<()> {
     let mut bytes = vec![0; words.len() * 4];
     let got = get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &mut bytes)?;
@@ -106,34 +106,34 @@ pub(super) fn set_window(fd: BorrowedFd<'_>, words: &[u32]) -> io::Result<()> {
     set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &bytes)
 }
 
-/// Fills `bytes` with the beginning of `TCP_INFO`; returns how many the kernel gave.
+/// Fills `bytes` with the beginning of `TCP_INFO`. Returns the number of bytes.
 pub(super) fn info(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
     get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes)
 }
 
-/// Makes the socket calculate its segment size anew: what taking away its (absent) IP options does.
+/// Makes the socket recalculate its segment size, a side effect of removing its (absent) IP options.
 pub(super) fn refresh_segment_size(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_bytes(fd, libc::IPPROTO_IP, libc::IP_OPTIONS, &[])
 }
 
-/// The size of the send buffer, which is twice what was last asked for.
+/// Returns the size of the send buffer, which is twice the value that was last set.
 pub(super) fn send_buffer(fd: BorrowedFd<'_>) -> io::Result<i32> {
     let mut bytes = [0; 4];
     get_bytes(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut bytes)?;
     Ok(i32::from_ne_bytes(bytes))
 }
 
-/// Room for `bytes` in the send buffer, whatever the limits of the system; the kernel doubles it.
+/// Sets the size of the send buffer regardless of the system's limits. The kernel doubles it.
 pub(super) fn force_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
 }
 
-/// Room for `bytes` in the receive buffer, whatever the limits of the system; the kernel doubles it.
+/// Sets the size of the receive buffer regardless of the system's limits. The kernel doubles it.
 pub(super) fn force_receive_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
 }
 
-/// Lets the kernel tune both buffers again, which setting them had ended. Linux 5.14.
+/// Lets the kernel tune both buffers again, which setting their size has disabled. Linux 5.14.
 pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> io::Result<()> {
     match set_int(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0) {
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
@@ -141,17 +141,17 @@ pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// `SIOCINQ`: bytes received and not read.
+/// `SIOCINQ`: number of received unread bytes.
 pub(super) fn received_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     ioctl(fd, libc::FIONREAD)
 }
 
-/// `SIOCOUTQ`: bytes written and not acknowledged.
+/// `SIOCOUTQ`: number of written unacknowledged bytes.
 pub(super) fn out_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     ioctl(fd, libc::TIOCOUTQ)
 }
 
-/// `SIOCOUTQNSD`: bytes written and not sent.
+/// `SIOCOUTQNSD`: number of written unsent bytes.
 pub(super) fn unsent_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     ioctl(fd, libc::SIOCOUTQNSD)
 }

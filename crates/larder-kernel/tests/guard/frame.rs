@@ -1,4 +1,4 @@
-//! TCP segments as frames, and wrapped in tunnels: built and read independently of the programs under test.
+//! TCP segments as frames and in tunnels, built and read independently of the programs under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -59,14 +59,14 @@ impl Segment {
         })
     }
 
-    /// The frame, with right checksums.
+    /// Returns the frame with correct checksums.
     pub(crate) fn frame(&self, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
         let packet = self.packet();
         let protocol: [u8; 2] = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
         [&to[..], &from, &protocol, &packet].concat()
     }
 
-    /// The IP packet, with right checksums.
+    /// Returns the IP packet with correct checksums.
     pub(crate) fn packet(&self) -> Vec<u8> {
         let header = u8::try_from((20 + self.options.len()) / 4).expect("a header has 60 bytes at most");
         let mut tcp = Vec::new();
@@ -90,14 +90,14 @@ impl Segment {
         ip(self.from.ip(), self.to.ip(), 6, &tcp)
     }
 
-    /// The value and the echo of the timestamp option.
+    /// Returns value and echo of the timestamp option.
     pub(crate) fn timestamps(&self) -> Option<(u32, u32)> {
         let option = self.option(8)?;
         let word = |at: usize| Some(u32::from_be_bytes(option.get(at..at + 4)?.try_into().ok()?));
         Some((word(0)?, word(4)?))
     }
 
-    /// What an option holds.
+    /// Returns the value of an option.
     pub(crate) fn option(&self, kind: u8) -> Option<&[u8]> {
         let mut rest = &self.options[..];
         loop {
@@ -115,7 +115,8 @@ impl Segment {
     }
 }
 
-/// A router's word to the sender of `packet` that links on its way carry no more than `mtu` bytes: the IP packet.
+/// Returns a router's message to the sender of `packet` that a link on its path carries at most `mtu` bytes, as an IP
+/// packet.
 pub(crate) fn too_big(packet: &Segment, router: IpAddr, mtu: u32) -> Vec<u8> {
     let quoted = packet.packet();
     let mtu = mtu.to_be_bytes();
@@ -159,9 +160,9 @@ fn ip(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// How a packet is wrapped.
+/// Encapsulation of a packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wrapping {
+pub(crate) enum Encapsulation {
     Ipip,
     /// Variant 0, with a private option of 4 bytes.
     Gue(u16),
@@ -170,15 +171,15 @@ pub(crate) enum Wrapping {
     Vxlan(u16, u32),
 }
 
-/// Wraps the packet in a frame. The outer UDP checksum is left out, as RFC 6935 lets tunnels do.
-pub(crate) fn wrap(frame: &[u8], wrapping: Wrapping, from: IpAddr, to: IpAddr) -> Vec<u8> {
+/// Wraps the packet in a frame. The outer UDP checksum is 0, as RFC 6935 allows for tunnels.
+pub(crate) fn encapsulate(frame: &[u8], encapsulation: Encapsulation, from: IpAddr, to: IpAddr) -> Vec<u8> {
     let (ethernet, inner) = frame.split_at(14);
     let protocol = if inner[0] >> 4 == 4 { 4 } else { 41 };
-    let (outer_protocol, body) = match wrapping {
-        Wrapping::Ipip => (protocol, inner.to_vec()),
-        Wrapping::Gue(port) => (17, udp(port, &[&[1, protocol, 0, 0, 0, 0, 0, 0], inner].concat())),
-        Wrapping::GueDirect(port) => (17, udp(port, inner)),
-        Wrapping::Vxlan(port, vni) => {
+    let (outer_protocol, body) = match encapsulation {
+        Encapsulation::Ipip => (protocol, inner.to_vec()),
+        Encapsulation::Gue(port) => (17, udp(port, &[&[1, protocol, 0, 0, 0, 0, 0, 0], inner].concat())),
+        Encapsulation::GueDirect(port) => (17, udp(port, inner)),
+        Encapsulation::Vxlan(port, vni) => {
             (17, udp(port, &[&[8, 0, 0, 0], &(vni << 8).to_be_bytes()[..], frame].concat()))
         }
     };

@@ -1,10 +1,10 @@
-//! A client, a node, and between them a front-end that is a thread of the test: it answers SYNs with cookies and passes
-//! all else on, wrapped or held back as the test says.
+//! A client, a node, and between them a switch that is a thread of the test. It answers SYNs with cookies and forwards
+//! everything else, wrapped or held back as the test says.
 
-use crate::frame::{ACK, FIN, SYN, Segment, Wrapping, wrap};
+use crate::frame::{ACK, Encapsulation, FIN, SYN, Segment, encapsulate};
 use crate::wire::{Wire, wait};
 use larder_kernel::netns::{Namespace, NamespaceThread, or_skip, veth};
-use larder_kernel::{Answer, CookieKey, SynOptions};
+use larder_kernel::{CookieKey, SynAckCookie, SynOptions};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub(crate) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 /// The interface of client and node.
 pub(crate) const INTERFACE: &str = "eth0";
 
-/// Nothing in these tests takes as long.
+/// Timeout of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn vip(v6: bool) -> SocketAddr {
@@ -32,31 +32,31 @@ pub(crate) fn address(v6: bool, host: u8) -> IpAddr {
     if v6 { format!("fd09::{host:x}") } else { format!("10.9.0.{host}") }.parse().expect("an address")
 }
 
-/// What the front-end does; the test may change it at any time.
-pub(crate) struct Orders {
-    /// Makes the cookies.
+/// Behaviour of the switch; the test may change it at any time.
+pub(crate) struct LabSettings {
+    /// Key of the cookies.
     pub(crate) key: CookieKey,
-    /// How packets are wrapped on their way to the node; outer addresses.
-    pub(crate) wrapping: Option<(Wrapping, IpAddr, IpAddr)>,
-    /// No packet of the client gets to the node.
+    /// Encapsulation of packets to the node, and the outer addresses.
+    pub(crate) encapsulation: Option<(Encapsulation, IpAddr, IpAddr)>,
+    /// Packets of the client are not forwarded.
     pub(crate) deaf: bool,
-    /// Nothing from the node gets to the client.
+    /// Packets of the node are not forwarded.
     pub(crate) mute: bool,
-    /// Handshakes' last packets are passed on, too.
+    /// The last packets of handshakes are forwarded too.
     pub(crate) pass_handshakes: bool,
-    /// SYNs are passed on instead of being answered.
+    /// SYNs are forwarded instead of answered.
     pub(crate) pass_syns: bool,
-    /// What has gone to the node, unwrapped, and what has come from it.
+    /// Segments sent to the node, unwrapped, and segments received from it.
     pub(crate) to_node: Vec<Segment>,
     pub(crate) from_node: Vec<Segment>,
-    /// What was not passed on as it is deaf.
+    /// Segments that were not forwarded because of `deaf`.
     pub(crate) lost: Vec<Segment>,
     isns: HashMap<SocketAddr, (u32, u32)>,
     inject: Vec<Vec<u8>>,
 }
 
 pub(crate) struct Lab {
-    orders: Arc<Mutex<Orders>>,
+    settings: Arc<Mutex<LabSettings>>,
     stop: Arc<AtomicBool>,
     front: Option<NamespaceThread<()>>,
     pub(crate) client: Namespace,
@@ -65,7 +65,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// `None`: not possible here; said why.
+    /// Returns `None` if this is not possible here; the reason is printed.
     pub(crate) fn new() -> Option<Self> {
         let client = or_skip(Namespace::new("client"))?;
         let node = or_skip(Namespace::new("node"))?;
@@ -73,7 +73,7 @@ impl Lab {
         veth((&client, INTERFACE), (&middle, "wc")).expect("a wire");
         veth((&node, INTERFACE), (&middle, "wn")).expect("a wire");
         for (host, mac, number) in [(&client, "02:00:00:00:00:02", 2), (&node, "02:00:00:00:00:11", 17)] {
-            // Later frames are made from what is on the wire, so the hosts compute checksums themselves.
+            // Later frames are made from captured ones, so the hosts compute checksums themselves.
             host.offloads(INTERFACE, &["tx", "off", "tso", "off", "gso", "off", "gro", "on"])
                 .expect("ethtool");
             host.ip(&format!(
@@ -86,7 +86,7 @@ impl Lab {
         node.ip(&format!("link set {INTERFACE} mtu 2000")).expect("set");
         middle.ip("link set wn mtu 2000\nlink set wc up\nlink set wn up").expect("up");
         for wire in ["wc", "wn"] {
-            // The node receives by NAPI, which merges segments, only from a sender that cannot send long ones.
+            // The node receives by NAPI, which merges segments, only if the sender cannot send long ones.
             middle.offloads(wire, &["gro", "off", "tso", "off"]).expect("ethtool");
         }
         node.ip("addr add 10.9.0.100/32 dev lo\naddr add fd09::64/128 dev lo nodad")
@@ -101,9 +101,9 @@ impl Lab {
         for of in ["10.9.0.2", "fd09::2"] {
             neighbour(&node, of, "02:00:00:00:00:02");
         }
-        let orders = Arc::new(Mutex::new(Orders {
+        let settings = Arc::new(Mutex::new(LabSettings {
             key: KEY,
-            wrapping: None,
+            encapsulation: None,
             deaf: false,
             mute: false,
             pass_handshakes: false,
@@ -116,13 +116,13 @@ impl Lab {
         }));
         let stop = Arc::new(AtomicBool::new(false));
         let (c, n) = (middle.ifindex("wc").expect("there"), middle.ifindex("wn").expect("there"));
-        let (theirs, until) = (Arc::clone(&orders), Arc::clone(&stop));
-        let front = middle.thread(move || front_end(c, n, &theirs, &until)).expect("a front-end");
-        Some(Self { orders, stop, front: Some(front), client, node, _middle: middle })
+        let (theirs, until) = (Arc::clone(&settings), Arc::clone(&stop));
+        let front = middle.thread(move || run_switch(c, n, &theirs, &until)).expect("a switch");
+        Some(Self { settings, stop, front: Some(front), client, node, _middle: middle })
     }
 
-    pub(crate) fn orders(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().expect("the front-end is well")
+    pub(crate) fn settings(&self) -> MutexGuard<'_, LabSettings> {
+        self.settings.lock().expect("the switch is running")
     }
 
     /// Sends a segment to the node.
@@ -130,39 +130,39 @@ impl Lab {
         self.inject_all(std::slice::from_ref(segment));
     }
 
-    /// Sends a segment by the node's wire, but to another host.
+    /// Sends a segment on the node's link, but to another host's MAC address.
     pub(crate) fn inject_for_another(&self, segment: &Segment) {
         let frame = segment.frame([2, 0, 0, 0, 0, 0x12], FRONT_MAC);
-        self.orders().inject.push(frame);
+        self.settings().inject.push(frame);
     }
 
     /// Sends an IP packet to the node.
     pub(crate) fn inject_packet(&self, packet: &[u8]) {
         let protocol: [u8; 2] = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
-        let mut orders = self.orders();
-        let frame = wrapped(&orders, &[&NODE_MAC[..], &FRONT_MAC, &protocol, packet].concat());
-        orders.inject.push(frame);
+        let mut settings = self.settings();
+        let frame = wrapped(&settings, &[&NODE_MAC[..], &FRONT_MAC, &protocol, packet].concat());
+        settings.inject.push(frame);
     }
 
-    /// Sends segments to the node, without a pause between them.
+    /// Sends segments to the node without a pause.
     pub(crate) fn inject_all(&self, segments: &[Segment]) {
-        let mut orders = self.orders();
+        let mut settings = self.settings();
         let frames: Vec<_> =
-            segments.iter().map(|segment| wrapped(&orders, &segment.frame(NODE_MAC, FRONT_MAC))).collect();
-        orders.inject.extend(frames);
+            segments.iter().map(|segment| wrapped(&settings, &segment.frame(NODE_MAC, FRONT_MAC))).collect();
+        settings.inject.extend(frames);
     }
 
-    /// Has the node's interface wait a little for more segments to merge.
+    /// Makes the node's interface wait a little for more segments to merge.
     pub(crate) fn merge_segments(&self) {
         self.set_interface("gro_flush_timeout", "3000000");
     }
 
-    /// Has a thread of the kernel receive on the node, which takes several packets at a time through each layer.
+    /// Makes a kernel thread receive on the node, which passes several packets at a time through each layer.
     pub(crate) fn receive_in_batches(&self) {
         self.set_interface("threaded", "1");
     }
 
-    /// Under `ip netns exec`, as `/sys` must be that of the namespace.
+    /// Under `ip netns exec`, because `/sys` must be that of the namespace.
     fn set_interface(&self, name: &str, value: &str) {
         let mut command = std::process::Command::new("ip");
         command.args(["netns", "exec", self.node.name(), "sh", "-c"]);
@@ -170,16 +170,16 @@ impl Lab {
         assert!(command.arg(line).status().expect("ip runs").success());
     }
 
-    /// The first segment with something in it that a client has sent to the node.
-    pub(crate) fn first_of(&self, client: SocketAddr) -> Option<Segment> {
-        let orders = self.orders();
-        let begins = |segment: &&Segment| segment.from == client && !segment.payload.is_empty();
-        orders.to_node.iter().find(begins).cloned()
+    /// Returns the first segment with payload that a client has sent to the node.
+    pub(crate) fn first_segment_from(&self, client: SocketAddr) -> Option<Segment> {
+        let settings = self.settings();
+        let first_segment = |segment: &&Segment| segment.from == client && !segment.payload.is_empty();
+        settings.to_node.iter().find(first_segment).cloned()
     }
 
-    /// Waits until something that came from the node suits.
+    /// Waits for a matching segment from the node.
     pub(crate) fn expect_from_node(&self, what: &str, suits: impl Fn(&Segment) -> bool) -> Segment {
-        eventually(what, || self.orders().from_node.iter().find(|segment| suits(segment)).cloned())
+        eventually(what, || self.settings().from_node.iter().find(|segment| suits(segment)).cloned())
     }
 }
 
@@ -196,59 +196,59 @@ impl Drop for Lab {
 
 pub(crate) use larder_testkit::eventually;
 
-fn front_end(client: u32, node: u32, orders: &Mutex<Orders>, stop: &AtomicBool) {
+fn run_switch(client: u32, node: u32, settings: &Mutex<LabSettings>, stop: &AtomicBool) {
     let (client, node) = (Wire::open(client).expect("a wire"), Wire::open(node).expect("a wire"));
     while !stop.load(Ordering::Relaxed) {
         wait([client.raw(), node.raw()]);
-        let mut orders = orders.lock().expect("the test is well");
-        for frame in std::mem::take(&mut orders.inject) {
+        let mut settings = settings.lock().expect("the test is well");
+        for frame in std::mem::take(&mut settings.inject) {
             node.send(&frame).expect("sent");
         }
         while let Some(frame) = client.receive() {
-            from_client(&mut orders, frame, &client, &node);
+            from_client(&mut settings, frame, &client, &node);
         }
         while let Some(frame) = node.receive() {
             let Some(segment) = Segment::read(&frame) else { continue };
-            orders.from_node.push(segment);
-            if !orders.mute {
+            settings.from_node.push(segment);
+            if !settings.mute {
                 client.send(&frame).expect("sent");
             }
         }
     }
 }
 
-fn wrapped(orders: &Orders, frame: &[u8]) -> Vec<u8> {
-    match orders.wrapping {
-        Some((wrapping, from, to)) => wrap(frame, wrapping, from, to),
+fn wrapped(settings: &LabSettings, frame: &[u8]) -> Vec<u8> {
+    match settings.encapsulation {
+        Some((encapsulation, from, to)) => encapsulate(frame, encapsulation, from, to),
         None => frame.to_vec(),
     }
 }
 
-fn from_client(orders: &mut Orders, mut frame: Vec<u8>, client: &Wire, node: &Wire) {
+fn from_client(settings: &mut LabSettings, mut frame: Vec<u8>, client: &Wire, node: &Wire) {
     let Some(segment) = Segment::read(&frame) else { return };
-    if segment.flags & (SYN | ACK) == SYN && !orders.pass_syns {
-        let answer = answer(orders, &segment);
+    if segment.flags & (SYN | ACK) == SYN && !settings.pass_syns {
+        let answer = answer(settings, &segment);
         client.send(&answer.frame(CLIENT_MAC, FRONT_MAC)).expect("sent");
         return;
     }
-    let handshake = orders.isns.get(&segment.from).is_some_and(|&(isn, cookie)| {
+    let handshake = settings.isns.get(&segment.from).is_some_and(|&(isn, cookie)| {
         segment.seq == isn.wrapping_add(1) && segment.ack == cookie.wrapping_add(1)
     });
     let empty = segment.payload.is_empty() && segment.flags & FIN == 0;
-    if orders.deaf {
-        orders.lost.push(segment);
+    if settings.deaf {
+        settings.lost.push(segment);
         return;
     }
-    if handshake && empty && !orders.pass_handshakes {
+    if handshake && empty && !settings.pass_handshakes {
         return;
     }
     frame[..6].copy_from_slice(&NODE_MAC);
-    node.send(&wrapped(orders, &frame)).expect("sent");
-    orders.to_node.push(segment);
+    node.send(&wrapped(settings, &frame)).expect("sent");
+    settings.to_node.push(segment);
 }
 
-/// The SYN-ACK, with the options of the SYN.
-fn answer(orders: &mut Orders, syn: &Segment) -> Segment {
+/// Returns the SYN-ACK, with the options of the SYN.
+fn answer(settings: &mut LabSettings, syn: &Segment) -> Segment {
     let mss = syn.option(2).map_or(536, |mss| u16::from_be_bytes([mss[0], mss[1]]));
     let offered = SynOptions {
         mss,
@@ -256,8 +256,9 @@ fn answer(orders: &mut Orders, syn: &Segment) -> Segment {
         timestamps: syn.timestamps().is_some(),
         wscale: syn.option(3).map(|scale| scale[0]),
     };
-    let Answer { cookie, echo } = Answer::make(orders.key, (syn.from, syn.to), syn.seq, offered, 0x123);
-    orders.isns.insert(syn.from, (syn.seq, cookie.0));
+    let SynAckCookie { cookie, echo } =
+        SynAckCookie::make(settings.key, (syn.from, syn.to), syn.seq, offered, 0x123);
+    settings.isns.insert(syn.from, (syn.seq, cookie.0));
     let mut options = vec![2, 4, 0x05, 0xa0];
     if let Some(((value, _), echo)) = syn.timestamps().zip(echo) {
         options.extend([1, 1, 8, 10]);

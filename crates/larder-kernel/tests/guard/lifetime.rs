@@ -1,25 +1,25 @@
-//! Guards come, go, and take over from each other.
+//! Guards start, stop, and take over from each other.
 
 use crate::frame::{ACK, SYN, Segment};
 use crate::lab::{INTERFACE, address, vip};
 use crate::support::{
-    COOKIE, SERVICE, STASH, count, exchange, expect_bytes, guarded, listen, start, unique_name,
+    COOKIE, SERVICE, STASH, count, exchange, expect_bytes, listen, start, start_lab, unique_name,
 };
-use larder_kernel::guard::{Guard, GuardConfig, GuardError, Leave, Tunnel, TunnelKind};
+use larder_kernel::guard::{Guard, GuardConfig, GuardError, GuardStop, InboundTunnel, InboundTunnelKind};
 use larder_kernel::inject::Tap;
 use std::io::Write;
 use std::net::SocketAddr;
 
-/// Programs and tables outlive the guard if told to, and connections never notice.
+/// Programs and maps outlive the guard if told to, and connections are not disturbed.
 #[test]
-fn a_guard_is_replaced_without_a_gap() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn guard_is_replaced_without_a_gap() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     let listener = listen(&lab, vip(false));
     let (mut client, mut server) = exchange(&lab, &listener, false);
     let pins = guard.pins().to_owned();
     let name = pins.parent().and_then(|p| p.file_name()).and_then(|n| n.to_str()).expect("a name").to_owned();
-    guard.stop(Leave::Guarding).expect("stopped");
-    // Nobody is there, and still connections are accepted.
+    guard.stop(GuardStop::KeepPrograms).expect("stopped");
+    // No process is running, and connections are still accepted.
     let (_second_client, _second_server) = exchange(&lab, &listener, false);
     let guard = start(&lab, &name);
     assert!(guard.adopted());
@@ -28,38 +28,45 @@ fn a_guard_is_replaced_without_a_gap() {
     assert_eq!(count(&guard, "accepted"), 2);
     let (_third_client, _third_server) = exchange(&lab, &listener, false);
     let mut live = 0;
-    guard.each_conn(|_| live += 1).expect("read");
+    guard.each_connection(|_| live += 1).expect("read");
     assert_eq!(live, 3);
-    // Another size of a table is another make.
-    guard.stop(Leave::Guarding).expect("stopped");
-    let config =
-        GuardConfig { name: name.clone(), interface: INTERFACE.into(), ring_bytes: 1 << 20, conns_max: 8192 };
+    // A map of another size is not compatible.
+    guard.stop(GuardStop::KeepPrograms).expect("stopped");
+    let config = GuardConfig {
+        name: name.clone(),
+        interface: INTERFACE.into(),
+        ring_bytes: 1 << 20,
+        connections_max: 8192,
+    };
     let guard = lab.node.run(|| Guard::start(&config)).expect("entered").expect("a guard");
     assert!(!guard.adopted());
     assert_eq!(count(&guard, "accepted"), 0);
-    // As after a crash: nobody has stopped it.
+    // As after a crash, without a shutdown.
     std::mem::forget(guard);
     Guard::clean(&name).expect("cleaned");
     assert!(!pins.exists());
-    // At once, though the forgotten guard still has its links open: the stack answers SYNs again.
+    // At once, although the forgotten guard still has its links open: the stack answers SYNs again.
     let syn = Segment { seq: 7, ..Segment::new(SocketAddr::new(address(false, 2), 6001), vip(false), SYN) };
     lab.inject(&syn);
     lab.expect_from_node("an answer", |segment| segment.flags == SYN | ACK);
 }
 
 #[test]
-fn a_config_that_cannot_be_is_refused() {
-    let Some((lab, guard)) = guarded(STASH) else { return };
+fn invalid_config_is_refused() {
+    let Some((lab, guard)) = start_lab(STASH) else { return };
     assert!(matches!(guard.set_tag(128), Err(GuardError::Config(_))));
     assert!(matches!(guard.set_service(64, vip(false), STASH), Err(GuardError::Config(_))));
-    let tunnel =
-        |vni| Tunnel { kind: TunnelKind::Vxlan { port: 4789, vni }, local: address(false, 17), remote: None };
+    let tunnel = |vni| InboundTunnel {
+        kind: InboundTunnelKind::Vxlan { port: 4789, vni },
+        local: address(false, 17),
+        remote: None,
+    };
     assert!(matches!(guard.add_tunnel(&tunnel(1 << 24)), Err(GuardError::Config(_))));
-    let config = |interface: &str, ring_bytes, conns_max| GuardConfig {
+    let config = |interface: &str, ring_bytes, connections_max| GuardConfig {
         name: unique_name(),
         interface: interface.into(),
         ring_bytes,
-        conns_max,
+        connections_max,
     };
     let taken = guard.pins().parent().and_then(|p| p.file_name()).and_then(|n| n.to_str()).expect("a name");
     let start = |config| lab.node.run(|| Guard::start(&config)).expect("entered");

@@ -1,12 +1,12 @@
-//! The races of moved sockets that the guard mends: with its rules and without.
+//! Races of moved sockets that the guard fixes: with its rules and without.
 
 use crate::lab::{INTERFACE, Lab, eventually, vip};
-use crate::support::{COOKIE, SERVICE, cookies_or_skip, count, exchange, guarded, listen};
+use crate::support::{COOKIE, SERVICE, cookies_or_skip, count, exchange, listen, start_lab};
 use crate::wire::set_repair;
 use larder_kernel::FlowKey;
 use larder_kernel::guard::{Guard, GuardEvent};
 use larder_kernel::inject::Tap;
-use larder_kernel::repair::{Info, Mends, RestoreOptions, checkpoint, close_silently, restore};
+use larder_kernel::repair::{RaceFixes, RestoreOptions, TcpInfo, checkpoint, close_silently, restore};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ fn ready() -> Option<(Lab, Guard)> {
     if !cookies_or_skip() {
         return None;
     }
-    guarded(COOKIE)
+    start_lab(COOKIE)
 }
 
 fn kept(guard: &Guard, into: &mut Vec<Vec<u8>>) {
@@ -30,8 +30,8 @@ fn kept(guard: &Guard, into: &mut Vec<Vec<u8>>) {
     });
 }
 
-/// What the server reads after a move from a client that has written "late" once the state had been read; `held` says
-/// whether the guard of the old host kept it.
+/// Returns what the server reads after a move from a client that has written "late" after the state was read. `held`
+/// says whether the guard of the old host held it.
 fn written_late(held: bool) -> Option<Result<Vec<u8>, ErrorKind>> {
     let (lab, guard) = ready()?;
     let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
@@ -43,7 +43,7 @@ fn written_late(held: bool) -> Option<Result<Vec<u8>, ErrorKind>> {
     } else {
         guard.remove_service(vip(false)).expect("removed");
     }
-    let state = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+    let state = checkpoint(server.as_fd(), &RaceFixes::default()).expect("an open connection");
     client.write_all(b"late").expect("sent");
     let mut packets = Vec::new();
     if held {
@@ -69,26 +69,27 @@ fn written_late(held: bool) -> Option<Result<Vec<u8>, ErrorKind>> {
     Some(server.read_exact(&mut got).map(|()| got.to_vec()).map_err(|error| error.kind()))
 }
 
-/// R4: the socket that is given up must not acknowledge what is not in the state.
+/// R4: the old socket must not acknowledge data that is not in the state.
 #[test]
-fn the_owner_of_a_connection_is_held_before_its_state_is_read() {
+fn owner_is_held_before_the_state_is_read() {
     let Some(held) = written_late(true) else { return };
     assert_eq!(held, Ok(b"late".to_vec()));
     assert_eq!(written_late(false), Some(Err(ErrorKind::WouldBlock)), "read without the mend");
 }
 
-/// The state of a socket in repair whose client has ended its side meanwhile; `guarded` says whether its packets are kept.
-fn ended_meanwhile(guarded: bool) -> Option<u8> {
+/// Returns the state of a socket in repair mode whose client has closed meanwhile. `start_lab` says whether its packets
+/// are held.
+fn state_after_fin_during_restore(start_lab: bool) -> Option<u8> {
     let (lab, guard) = ready()?;
     let listener = listen(&lab, vip(false));
     let (client, server) = exchange(&lab, &listener, false);
-    if !guarded {
+    if !start_lab {
         guard.remove_service(vip(false)).expect("removed");
     }
     set_repair(&server, 1).expect("into repair");
     client.shutdown(Shutdown::Write).expect("ended");
-    let state = || Info::read(server.as_fd()).expect("a connection").state;
-    if guarded {
+    let state = || TcpInfo::read(server.as_fd()).expect("a connection").state;
+    if start_lab {
         let mut packets = Vec::new();
         eventually("a packet that is kept", || {
             kept(&guard, &mut packets);
@@ -100,9 +101,10 @@ fn ended_meanwhile(guarded: bool) -> Option<u8> {
     Some(state())
 }
 
-/// R6: a packet reaches a socket in the making. Closed by its client it takes no options any more, and is lost.
+/// R6: a packet reaches a socket that is being restored. If the client closes it, it accepts no more options, and is
+/// lost.
 #[test]
-fn a_socket_in_the_making_gets_no_packets() {
-    let Some(with) = ended_meanwhile(true) else { return };
-    assert_eq!((with, ended_meanwhile(false)), (ESTABLISHED, Some(CLOSE_WAIT)));
+fn incomplete_socket_gets_no_packets() {
+    let Some(with) = state_after_fin_during_restore(true) else { return };
+    assert_eq!((with, state_after_fin_during_restore(false)), (ESTABLISHED, Some(CLOSE_WAIT)));
 }

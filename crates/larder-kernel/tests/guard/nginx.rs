@@ -1,4 +1,4 @@
-//! An unmodified server behind the guard: nginx, which knows nothing of it.
+//! An unmodified server behind the guard: nginx.
 
 use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
 use crate::support::cookies_or_skip;
@@ -10,14 +10,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A server in the node's namespace, ended on drop; its files go too.
+/// A server in the node's namespace, stopped when dropped; its files are removed too.
 struct Nginx {
     child: Child,
     directory: PathBuf,
 }
 
 impl Nginx {
-    /// `None`: it is not installed.
+    /// Returns `None` if nginx is not installed.
     fn start(lab: &Lab) -> Option<Self> {
         let directory = std::env::temp_dir().join(format!("larder-guard-nginx-{}", std::process::id()));
         fs::create_dir_all(directory.join("files")).expect("made");
@@ -48,7 +48,7 @@ impl Drop for Nginx {
     }
 }
 
-/// One process, so that ending it ends all.
+/// A single process, so that killing it stops everything.
 fn config(directory: &Path) -> String {
     let at = directory.display();
     format!(
@@ -75,7 +75,7 @@ fn get(lab: &Lab, to: SocketAddr, path: &str) -> (Vec<u8>, SocketAddr) {
 }
 
 #[test]
-fn nginx_serves_and_sees_the_client() {
+fn nginx_serves_and_sees_the_client_address() {
     let Some(lab) = Lab::new() else { return };
     if !cookies_or_skip() {
         return;
@@ -84,7 +84,7 @@ fn nginx_serves_and_sees_the_client() {
         name: format!("guard-nginx-{}", std::process::id()),
         interface: INTERFACE.to_owned(),
         ring_bytes: 1 << 20,
-        conns_max: 4096,
+        connections_max: 4096,
     };
     let guard = lab.node.run(|| Guard::start(&config)).expect("entered").expect("a guard");
     for v6 in [false, true] {

@@ -1,19 +1,20 @@
-//! Connections on addresses that an old connection still holds, and old packets on new ones.
+//! Connections on addresses that an old connection still occupies, and old packets on new ones.
 
 use crate::frame::{ACK, FIN, RST, Segment};
 use crate::lab::{KEY, Lab, PATIENCE, address, eventually, vip};
 use crate::support::{
-    COOKIE, accept, claim_with, closed, count, exchange, expect_bytes, guarded, listen, patient,
+    COOKIE, accept, closed, count, exchange, expect_bytes, first_segment_with, listen, start_lab,
+    with_timeouts,
 };
 use crate::wire::tcp_info;
 use larder_kernel::guard::Guard;
-use larder_kernel::{Answer, SynOptions};
+use larder_kernel::{SynAckCookie, SynOptions};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A client socket with a port of its own.
+/// A client socket with a fixed port.
 fn connect_from(lab: &Lab, v6: bool, port: u16) -> TcpStream {
     let made = lab.client.run(|| {
         let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
@@ -21,17 +22,17 @@ fn connect_from(lab: &Lab, v6: bool, port: u16) -> TcpStream {
         socket.set_reuse_address(true)?;
         let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         socket.bind(&SocketAddr::new(any, port).into())?;
-        // Until the last connection from this port has had its last acknowledgement.
+        // Until the last connection from this port has been acknowledged completely.
         eventually("a connection", || socket.connect(&vip(v6).into()).ok());
         Ok::<_, std::io::Error>(TcpStream::from(socket))
     });
-    patient(made.expect("entered").expect("a connection"))
+    with_timeouts(made.expect("entered").expect("a connection"))
 }
 
 /// The server closes first, so that its TIME_WAIT is in the way of the next connection from the same port.
 #[test]
-fn addresses_are_reused_over_time_wait() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn addresses_are_reused_in_time_wait() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     for v6 in [false, true] {
         let listener = listen(&lab, vip(v6));
         for round in 0..5_u8 {
@@ -49,10 +50,10 @@ fn addresses_are_reused_over_time_wait() {
     assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (10, 8));
 }
 
-/// Clients whose options are none: their packets hold no timestamps to tell old from new.
+/// Clients without options: their packets have no timestamps to distinguish old from new.
 #[test]
 fn addresses_are_reused_without_timestamps() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     lab.client.sysctl("net.ipv4.tcp_timestamps", "0").expect("set");
     let listener = listen(&lab, vip(false));
     for round in 0..3_u8 {
@@ -66,22 +67,22 @@ fn addresses_are_reused_without_timestamps() {
     assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (3, 2));
 }
 
-/// A client that vanished without a word, and comes again from the same port.
+/// A client that has disappeared and returns from the same port.
 #[test]
-fn addresses_are_reused_over_a_live_socket() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn addresses_are_reused_with_a_live_socket() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     let listener = listen(&lab, vip(false));
     let mut client = connect_from(&lab, false, 7003);
     client.write_all(b"first").expect("sent");
     let mut forgotten = accept(&listener);
     expect_bytes(&mut forgotten, b"first");
-    lab.orders().deaf = true;
-    lab.orders().mute = true;
+    lab.settings().deaf = true;
+    lab.settings().mute = true;
     // Closed with a RST, which leaves nothing at the client.
     Socket::from(client).set_linger(Some(Duration::ZERO)).expect("set");
-    eventually("a lost reset", || lab.orders().lost.iter().any(|s| s.flags & RST != 0).then_some(()));
-    lab.orders().deaf = false;
-    lab.orders().mute = false;
+    eventually("a lost reset", || lab.settings().lost.iter().any(|s| s.flags & RST != 0).then_some(()));
+    lab.settings().deaf = false;
+    lab.settings().mute = false;
     let mut client = connect_from(&lab, false, 7003);
     client.write_all(b"second").expect("sent");
     let mut server = accept(&listener);
@@ -95,36 +96,36 @@ fn addresses_are_reused_over_a_live_socket() {
     assert_eq!(ended.len(), 1, "the first has ended, the second lives");
 }
 
-/// A copy of a first segment that was long on its way must not have the request answered again.
+/// A delayed copy of a first segment must not cause a second reply.
 #[test]
-fn a_late_copy_of_a_request_is_not_accepted() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn late_copy_of_a_request_is_not_accepted() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     let listener = listen(&lab, vip(false));
     let (client, mut server) = exchange(&lab, &listener, false);
-    let first = lab.first_of(client.local_addr().expect("an address")).expect("sent");
-    // The client closes first, so that nothing stays at the node.
+    let first = lab.first_segment_from(client.local_addr().expect("an address")).expect("sent");
+    // The client closes first, so that nothing is left at the node.
     drop(client);
     assert_eq!(server.read(&mut [0; 1]).expect("its end"), 0);
     drop(server);
     eventually("the end", || (count(&guard, "closed") == 1).then_some(()));
-    lab.orders().from_node.clear();
-    // The node's socket goes when the client has acknowledged its FIN. Until then it takes the copy for what it is.
+    lab.settings().from_node.clear();
+    // The node's socket closes when the client has acknowledged its FIN. Until then it recognises the copy.
     eventually("a reset", || {
         lab.inject(&first);
-        let seen = &lab.orders().from_node;
+        let seen = &lab.settings().from_node;
         seen.iter().any(|segment| segment.flags & RST != 0).then_some(())
     });
     assert!(listener.accept().is_err());
     assert_eq!(count(&guard, "accepted"), 1);
 }
 
-/// Many connections at once from few ports, so that nearly each one finds its predecessor in TIME_WAIT: none fails, and
-/// none waits for a retransmission.
+/// Many connections at once from few ports, so that nearly every one finds its predecessor in TIME_WAIT: none fails,
+/// and none waits for a retransmission.
 #[test]
-fn a_crowd_on_few_ports_never_waits() {
+fn many_connections_on_few_ports_never_wait() {
     const THREADS: u32 = 4;
     const EACH: u32 = 150;
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     lab.client.sysctl("net.ipv4.ip_local_port_range", "20000 20063").expect("set");
     let listener = listen(&lab, vip(false));
     let server = std::thread::spawn(move || {
@@ -138,7 +139,7 @@ fn a_crowd_on_few_ports_never_waits() {
     });
     let retransmitted: u32 = std::thread::scope(|scope| {
         let lab = &lab;
-        let start = |thread| scope.spawn(move || crowd(lab, thread, EACH));
+        let start = |thread| scope.spawn(move || connect_repeatedly(lab, thread, EACH));
         let clients: Vec<_> = (0..THREADS).map(start).collect();
         clients.into_iter().map(|client| client.join().expect("well")).sum()
     });
@@ -148,11 +149,11 @@ fn a_crowd_on_few_ports_never_waits() {
     assert!(count(&guard, "stale_killed") > u64::from(THREADS * EACH) / 2, "the ports were few");
     assert_eq!(retransmitted, 0);
     eventually("every end, once", || (count(&guard, "closed") == u64::from(THREADS * EACH)).then_some(()));
-    guard.each_conn(|conn| panic!("{conn:?} has ended")).expect("read");
+    guard.each_connection(|conn| panic!("{conn:?} has ended")).expect("read");
 }
 
-/// The segments that the clients had to send again.
-fn crowd(lab: &Lab, thread: u32, each: u32) -> u32 {
+/// Returns the number of segments that the clients retransmitted.
+fn connect_repeatedly(lab: &Lab, thread: u32, each: u32) -> u32 {
     let one = |i: u32| {
         let mut client = lab.client.run(|| {
             // All ports may be in use for a moment.
@@ -170,22 +171,22 @@ fn crowd(lab: &Lab, thread: u32, each: u32) -> u32 {
     (0..each).map(one).sum()
 }
 
-/// A new connection's first packets come together while the old one is in TIME_WAIT. Nobody sends anything twice.
+/// A new connection's first packets arrive in one batch while the old one is in TIME_WAIT. Nothing is retransmitted.
 #[test]
-fn what_follows_a_reused_address_at_once_is_not_lost() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
-    lab.orders().mute = true;
+fn packets_right_after_address_reuse_are_not_lost() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
+    lab.settings().mute = true;
     lab.receive_in_batches();
     let listener = listen(&lab, vip(false));
     for round in 0..50_u32 {
-        let first = claim_with(false, 5001, KEY, 1000 + round * 1_000_000);
+        let first = first_segment_with(false, 5001, KEY, 1000 + round * 1_000_000);
         let seq = first.seq.wrapping_add(5);
         let second = Segment { seq, payload: b"second".to_vec(), ..first.clone() };
         lab.inject_all(&[first.clone(), second]);
         let mut server = accept(&listener);
         expect_bytes(&mut server, b"GET /second");
-        lab.orders().from_node.clear();
-        // The server ends first, so that TIME_WAIT is the node's.
+        lab.settings().from_node.clear();
+        // The server closes first, so that TIME_WAIT is at the node.
         drop(server);
         let fin = lab.expect_from_node("a FIN", |segment| segment.flags & FIN != 0);
         let ack = fin.seq.wrapping_add(1);
@@ -196,19 +197,25 @@ fn what_follows_a_reused_address_at_once_is_not_lost() {
     assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (50, 49));
 }
 
-/// The first segment of a connection that begins on port 5002 with this number, `clock` being that of its SYN-ACK.
-fn begins(v6: bool, isn: u32, clock: u32, value: u32) -> Segment {
+/// The first segment of a connection from port 5002 with this number; `clock` is that of its SYN-ACK.
+fn first_segment(v6: bool, isn: u32, clock: u32, value: u32) -> Segment {
     let from = SocketAddr::new(address(v6, 2), 5002);
     let options = SynOptions { mss: 1440, sack: false, timestamps: true, wscale: None };
-    let Answer { cookie, echo } = Answer::make(KEY, (from, vip(v6)), isn, options, clock);
+    let SynAckCookie { cookie, echo } = SynAckCookie::make(KEY, (from, vip(v6)), isn, options, clock);
     let echo = echo.expect("timestamps were offered");
     let stamps = [&[1, 1, 8, 10], value.to_be_bytes().as_slice(), echo.to_be_bytes().as_slice()].concat();
-    Segment { ack: cookie.0.wrapping_add(1), options: stamps, ..claim_with(v6, 5002, KEY, isn) }
+    Segment { ack: cookie.0.wrapping_add(1), options: stamps, ..first_segment_with(v6, 5002, KEY, isn) }
 }
 
-/// Has `older` and then `newer` accepted on the same addresses, and gives the copies of older ones that come then to the
-/// node: the newer connection lives.
-fn outlives(lab: &Lab, guard: &Guard, listener: &TcpListener, v6: bool, connections: &[Segment]) {
+/// Opens connections on the same addresses, older ones first, then replays the older first segments: the newest
+/// connection survives.
+fn survives_late_segments(
+    lab: &Lab,
+    guard: &Guard,
+    listener: &TcpListener,
+    v6: bool,
+    connections: &[Segment],
+) {
     let key = vip(v6);
     let mut server = None;
     for (round, first) in connections.iter().enumerate() {
@@ -225,7 +232,7 @@ fn outlives(lab: &Lab, guard: &Guard, listener: &TcpListener, v6: bool, connecti
     let seq = newer.seq.wrapping_add(5);
     lab.inject(&Segment { seq, payload: b"more".to_vec(), ..newer.clone() });
     expect_bytes(&mut server, b"more");
-    // And when it has ended, they are not answered anew.
+    // And when it has closed, they are not answered.
     lab.inject(&Segment { seq: seq.wrapping_add(4), flags: RST, payload: Vec::new(), ..newer.clone() });
     assert!(server.read(&mut [0; 1]).is_err(), "it was reset");
     let refused = count(guard, "refused") + u64::try_from(older.len()).expect("few");
@@ -238,19 +245,23 @@ fn outlives(lab: &Lab, guard: &Guard, listener: &TcpListener, v6: bool, connecti
 
 /// A first segment that was so long on its way that another connection has its addresses now.
 #[test]
-fn a_late_first_segment_does_not_end_its_successor() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
-    lab.orders().mute = true;
+fn late_first_segment_does_not_close_the_next_connection() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
+    lab.settings().mute = true;
     for v6 in [false, true] {
         let listener = listen(&lab, vip(v6));
         let before = count(&guard, "stale_killed");
         // By the time of the SYN-ACK, whatever the client's own clock and numbers do.
-        let stamped = [begins(v6, 1000, 2_046, 9), begins(v6, 500, 2_047, 7), begins(v6, 7000, 3, 3)];
-        outlives(&lab, &guard, &listener, v6, &stamped);
+        let stamped = [
+            first_segment(v6, 1000, 2_046, 9),
+            first_segment(v6, 500, 2_047, 7),
+            first_segment(v6, 7000, 3, 3),
+        ];
+        survives_late_segments(&lab, &guard, &listener, v6, &stamped);
         assert_eq!(count(&guard, "stale_killed") - before, 2);
         // Without timestamps, the last one.
-        let plain = [claim_with(v6, 5003, KEY, 1000), claim_with(v6, 5003, KEY, 500)];
-        outlives(&lab, &guard, &listener, v6, &plain);
+        let plain = [first_segment_with(v6, 5003, KEY, 1000), first_segment_with(v6, 5003, KEY, 500)];
+        survives_late_segments(&lab, &guard, &listener, v6, &plain);
         assert_eq!(count(&guard, "stale_killed") - before, 3);
     }
     assert_eq!(count(&guard, "accepted"), 10);

@@ -1,9 +1,9 @@
-//! Packets that no socket can take now.
+//! Packets that no socket can take yet.
 
 use crate::frame::{FIN, Segment};
 use crate::lab::{INTERFACE, Lab, eventually, vip};
 use crate::support::{
-    COOKIE, SERVICE, STASH, accept, connect, count, exchange, expect_bytes, guarded, listen,
+    COOKIE, SERVICE, STASH, accept, connect, count, exchange, expect_bytes, listen, start_lab,
 };
 use crate::wire::set_repair;
 use larder_kernel::FlowKey;
@@ -20,8 +20,8 @@ fn stashed(guard: &Guard, into: &mut Vec<(FlowKey, bool, Vec<u8>)>) {
 }
 
 #[test]
-fn packets_without_a_socket_are_stashed_and_given_back() {
-    let Some((lab, guard)) = guarded(STASH) else { return };
+fn packets_without_a_socket_are_stashed_and_injected() {
+    let Some((lab, guard)) = start_lab(STASH) else { return };
     for v6 in [false, true] {
         let listener = listen(&lab, vip(v6));
         let mut client = connect(&lab, vip(v6));
@@ -35,12 +35,12 @@ fn packets_without_a_socket_are_stashed_and_given_back() {
         let from = client.local_addr().expect("an address");
         assert_eq!(key, FlowKey::new(from, SERVICE));
         assert!(!frozen);
-        assert_eq!(Segment::read(&packet), lab.first_of(from));
-        assert!(lab.orders().from_node.iter().all(|s| s.to != from), "no reset");
+        assert_eq!(Segment::read(&packet), lab.first_segment_from(from));
+        assert!(lab.settings().from_node.iter().all(|s| s.to != from), "no reset");
         if !accepts_cookies() {
             continue;
         }
-        // Once the node believes cookies, the same packet opens the connection.
+        // Once the node accepts cookies, the same packet opens the connection.
         guard.set_service(SERVICE, vip(v6), COOKIE).expect("set");
         let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
         tap.write_frame(&packet).expect("written");
@@ -49,17 +49,17 @@ fn packets_without_a_socket_are_stashed_and_given_back() {
         assert!(lab.node.ifindex(tap.name()).is_ok());
         let name = tap.name().to_owned();
         drop(tap);
-        // Another test's process may have been between fork and exec with a copy of the descriptor.
+        // A process of another test may have had a copy of the descriptor between fork and exec.
         let gone = || lab.node.ifindex(&name).is_err();
         eventually("the device is gone", || gone().then_some(()));
     }
 }
 
-/// Nothing that arrives while a connection is frozen reaches its socket, and nothing its socket sends gets out; what was
-/// kept, merged by the kernel or not, continues the stream.
+/// Nothing that arrives while a connection is frozen reaches its socket, and nothing its socket sends gets out; what
+/// was kept, merged by the kernel or not, continues the stream.
 #[test]
-fn a_frozen_connection_is_still_and_goes_on() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn frozen_connection_is_silent_and_resumes() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
     lab.merge_segments();
     let mut merged = false;
@@ -94,10 +94,10 @@ fn a_frozen_connection_is_still_and_goes_on() {
     assert!(merged, "the kernel merges segments here");
 }
 
-/// A packet for a socket in repair waits, whatever the service says.
+/// A packet for a socket in repair mode waits, whatever the service's rules.
 #[test]
-fn packets_for_a_socket_in_repair_are_stashed() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn packets_for_a_socket_in_repair_mode_are_stashed() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
     let listener = listen(&lab, vip(false));
     let (mut client, mut server) = exchange(&lab, &listener, false);
@@ -113,11 +113,11 @@ fn packets_for_a_socket_in_repair_are_stashed() {
     expect_bytes(&mut server, b"wait");
 }
 
-/// What acknowledged a client's last packets was lost, so it sends them again while the kernel keeps the node's end in
-/// TIME_WAIT: they are of that connection, not of the next one with its addresses, for which others are kept.
+/// The acknowledgement of a client's last packets was lost, so it sends them again while the kernel keeps the node's
+/// end in TIME_WAIT. They belong to that connection, not to the next one with its addresses, whose packets are stashed.
 #[test]
-fn an_end_that_is_told_again_is_acknowledged_again() {
-    let Some((lab, guard)) = guarded(COOKIE) else { return };
+fn repeated_fin_is_acknowledged_again() {
+    let Some((lab, guard)) = start_lab(COOKIE) else { return };
     for v6 in [false, true] {
         guard.set_service(SERVICE, vip(v6), COOKIE).expect("set");
         let listener = listen(&lab, vip(v6));
@@ -126,22 +126,23 @@ fn an_end_that_is_told_again_is_acknowledged_again() {
         guard.set_service(SERVICE, vip(v6), STASH).expect("set");
         drop(server);
         assert_eq!(client.read(&mut [0; 1]).expect("its end"), 0);
-        lab.orders().mute = true;
+        lab.settings().mute = true;
         drop(client);
-        let end =
-            |lab: &Lab| lab.orders().to_node.iter().rfind(|s| s.from == from && s.flags & FIN != 0).cloned();
+        let end = |lab: &Lab| {
+            lab.settings().to_node.iter().rfind(|s| s.from == from && s.flags & FIN != 0).cloned()
+        };
         let fin = eventually("the client's end", || end(&lab));
         let acknowledged = |s: &Segment| s.to == from && s.ack == fin.seq.wrapping_add(1);
         lab.expect_from_node("what will be lost", acknowledged);
-        let mut orders = lab.orders();
-        orders.from_node.retain(|segment| !acknowledged(segment));
-        orders.mute = false;
-        drop(orders);
+        let mut settings = lab.settings();
+        settings.from_node.retain(|segment| !acknowledged(segment));
+        settings.mute = false;
+        drop(settings);
         lab.expect_from_node("the same again", acknowledged);
         let mut kept = Vec::new();
         stashed(&guard, &mut kept);
         assert_eq!(kept, [], "nothing is kept of it");
-        // Another connection's, whose number is a little below: the client's clock has gone on.
+        // Of another connection, whose number is slightly lower: the client's clock has advanced.
         let mut options = end(&lab).expect("sent").options;
         let value = options.len() - 8..options.len() - 4;
         let later = u32::from_be_bytes(options[value.clone()].try_into().expect("four")).wrapping_add(9);

@@ -1,10 +1,10 @@
-//! What the tests have in common.
+//! Helpers of these tests.
 
 use crate::frame::{ACK, PSH, Segment};
 use crate::lab::{INTERFACE, KEY, Lab, OLD_KEY, PATIENCE, address, eventually, vip};
 use larder_kernel::guard::{Guard, GuardConfig, GuardEvent, GuardService, accepts_cookies};
 use larder_kernel::netns::skip;
-use larder_kernel::{Answer, CookieKey, FlowKey, SynOptions, abi};
+use larder_kernel::{CookieKey, FlowKey, SynAckCookie, SynOptions, abi};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ pub(crate) const COOKIE: GuardService =
 
 pub(crate) const STASH: GuardService = GuardService { cookie: false, stash: true, grace: false, syns: false };
 
-/// Whether the kernel makes connections from cookies; else the test is skipped.
+/// Whether the kernel makes connections from cookies; if not, the test is skipped.
 pub(crate) fn cookies_or_skip() -> bool {
     let accepts = accepts_cookies();
     if !accepts {
@@ -25,8 +25,9 @@ pub(crate) fn cookies_or_skip() -> bool {
     accepts
 }
 
-/// The lab with a guard on the node for both service addresses. `None`: not possible here; said why.
-pub(crate) fn guarded(service: GuardService) -> Option<(Lab, Guard)> {
+/// Returns the lab with a guard on the node for both service addresses. `None` if this is not possible here; the reason
+/// is printed.
+pub(crate) fn start_lab(service: GuardService) -> Option<(Lab, Guard)> {
     let lab = Lab::new()?;
     if service.cookie && !cookies_or_skip() {
         return None;
@@ -49,7 +50,7 @@ pub(crate) fn start(lab: &Lab, name: &str) -> Guard {
         name: name.to_owned(),
         interface: INTERFACE.to_owned(),
         ring_bytes: 1 << 20,
-        conns_max: 4096,
+        connections_max: 4096,
     };
     lab.node.run(|| Guard::start(&config)).expect("entered").expect("a guard")
 }
@@ -60,17 +61,17 @@ pub(crate) fn listen(lab: &Lab, at: SocketAddr) -> TcpListener {
 
 pub(crate) fn connect(lab: &Lab, to: SocketAddr) -> TcpStream {
     let made = lab.client.run(|| TcpStream::connect_timeout(&to, PATIENCE)).expect("entered");
-    patient(made.expect("a connection"))
+    with_timeouts(made.expect("a connection"))
 }
 
 pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).expect("set");
     let (stream, _) = eventually("a connection to accept", || listener.accept().ok());
     stream.set_nonblocking(false).expect("set");
-    patient(stream)
+    with_timeouts(stream)
 }
 
-pub(crate) fn patient(stream: TcpStream) -> TcpStream {
+pub(crate) fn with_timeouts(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     stream
 }
@@ -86,7 +87,7 @@ pub(crate) fn expect_bytes(stream: &mut TcpStream, expected: &[u8]) {
     assert!(got == expected, "other bytes");
 }
 
-/// A connection whose request has arrived: both ends.
+/// Returns both ends of a connection whose request has arrived.
 pub(crate) fn exchange(lab: &Lab, listener: &TcpListener, v6: bool) -> (TcpStream, TcpStream) {
     let mut client = connect(lab, vip(v6));
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
@@ -95,7 +96,7 @@ pub(crate) fn exchange(lab: &Lab, listener: &TcpListener, v6: bool) -> (TcpStrea
     (client, server)
 }
 
-/// Events read so far, each as text of ours.
+/// Events read so far, each as a text.
 pub(crate) fn closed(guard: &Guard, into: &mut Vec<(FlowKey, Option<u32>)>) {
     guard.read_events(|event| {
         if let GuardEvent::Closed { key, first_seq, .. } = event {
@@ -105,15 +106,15 @@ pub(crate) fn closed(guard: &Guard, into: &mut Vec<(FlowKey, Option<u32>)>) {
 }
 
 /// A segment that claims to be the first of a connection.
-pub(crate) fn claim(v6: bool, port: u16, key: CookieKey) -> Segment {
-    claim_with(v6, port, key, 1000)
+pub(crate) fn first_segment_of(v6: bool, port: u16, key: CookieKey) -> Segment {
+    first_segment_with(v6, port, key, 1000)
 }
 
-/// The same with an initial sequence number.
-pub(crate) fn claim_with(v6: bool, port: u16, key: CookieKey, isn: u32) -> Segment {
+/// Does the same with an initial sequence number.
+pub(crate) fn first_segment_with(v6: bool, port: u16, key: CookieKey, isn: u32) -> Segment {
     let from = SocketAddr::new(address(v6, 2), port);
     let options = SynOptions { mss: 1440, sack: false, timestamps: false, wscale: None };
-    let cookie = Answer::make(key, (from, vip(v6)), isn, options, 0).cookie;
+    let cookie = SynAckCookie::make(key, (from, vip(v6)), isn, options, 0).cookie;
     let ack = cookie.0.wrapping_add(1);
     Segment {
         seq: isn.wrapping_add(1),

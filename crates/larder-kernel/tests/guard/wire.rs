@@ -47,7 +47,7 @@ impl Wire {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// `None`: nothing is there.
+    /// Returns `None` if no frame is waiting.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         let mut frame = vec![0; 70_000];
         // SAFETY: the buffer is as long as said.
@@ -61,7 +61,7 @@ impl Wire {
     }
 }
 
-/// Waits until one of the descriptors is readable, 5 ms at most.
+/// Waits until one of the descriptors is readable, at most 5 ms.
 pub(crate) fn wait(fds: [i32; 2]) {
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: two of them.
@@ -75,7 +75,7 @@ fn set_option(fd: i32, level: i32, name: i32, value: i32) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes a socket into repair (1) or out of it (-1).
+/// Puts a socket into repair mode (1) or back (-1).
 pub(crate) fn set_repair(socket: &TcpStream, value: i32) -> io::Result<()> {
     set_option(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, value)
 }

@@ -1,4 +1,4 @@
-//! A client `c`, a front-end `f` and a node `n` on a bridge, each in a namespace that is removed on drop.
+//! A client `c`, a switch `f` and a node `n` on a bridge, each in a namespace that is removed when dropped.
 
 use larder_kernel::netns::root_or_skip;
 use larder_kernel::plane::Plane;
@@ -29,7 +29,7 @@ fn output(command: &str) -> String {
 }
 
 impl Lab {
-    /// `None` where the rights are missing: the test is skipped.
+    /// Returns `None`, and skips the test, if the rights are missing.
     pub(crate) fn new() -> Option<Self> {
         if !root_or_skip("namespaces, CAP_BPF, CAP_NET_ADMIN") {
             return None;
@@ -66,8 +66,8 @@ impl Lab {
         Some(lab)
     }
 
-    /// What XDP_TX sends into a veth is delivered only if the other end has an XDP program: the bridge's end gets one
-    /// that passes everything.
+    /// Packets that XDP_TX sends into a veth are delivered only if the other end has an XDP program, so the bridge's
+    /// end gets one that passes everything.
     fn veth_wants_xdp_on_both_ends(&self) {
         self.inside("h", || {
             let object = libbpf_rs::ObjectBuilder::default()
@@ -81,17 +81,17 @@ impl Lab {
                 .next()
                 .and_then(|number| number.parse().ok())
                 .expect("a number");
-            // It knows no services, so it passes everything. The link lives until the namespace goes.
+            // It has no services, so it passes everything. The link lives until the namespace is removed.
             std::mem::forget(program.attach_xdp(ifindex).expect("attached"));
         });
     }
 
-    /// A name that no other process or test has.
+    /// Returns a name that no other process or test has.
     pub(crate) fn name(&self, of: &str) -> String {
         format!("{}-{of}", self.prefix)
     }
 
-    /// Runs `work` in a thread in the namespace of `host`; sockets and programs made there stay there.
+    /// Runs `work` in a thread in the namespace of `host`; sockets and programs created there stay there.
     pub(crate) fn inside<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.name(host))).expect("the namespace");
         std::thread::scope(|scope| {
@@ -124,7 +124,7 @@ impl Lab {
         output(&format!("ip -n {} -d link show {device}", self.name(host))).contains("prog/xdp")
     }
 
-    /// Runs a command in which CLIENT, FRONT and NODE are names of namespaces; whether it works.
+    /// Runs a command in which CLIENT, FRONT and NODE stand for the namespaces. Returns whether it succeeded.
     pub(crate) fn can(&self, command: &str) -> bool {
         let hosts = [("CLIENT", "c"), ("FRONT", "f"), ("NODE", "n")];
         let named = |command: String, (word, host): (&str, &str)| command.replace(word, &self.name(host));
@@ -132,7 +132,7 @@ impl Lab {
         Command::new("sh").args(["-c", &command]).status().is_ok_and(|status| status.success())
     }
 
-    /// Sees every TCP packet that arrives at `host`, those out of a tunnel too.
+    /// Captures every TCP packet that arrives at `host`, including those in a tunnel.
     pub(crate) fn sniffer(&self, host: &str) -> Sniffer {
         let socket = self.inside(host, || {
             const ALL: i32 = 0x0300; // ETH_P_ALL in network order
@@ -149,7 +149,7 @@ pub(crate) struct Sniffer {
     socket: RefCell<Socket>,
 }
 
-/// Sequence number and payload of a TCP packet in a frame.
+/// Returns sequence number and payload of a TCP packet in a frame.
 fn segment(frame: &[u8]) -> Option<(u32, &[u8])> {
     let (at, end) = match frame.get(12..14)? {
         [8, 0] if frame.get(23) == Some(&6) => (34, 14 + be16(frame, 16)?),
@@ -166,7 +166,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 impl Sniffer {
-    /// Hands every TCP segment that arrives to `take`, until that is content or some seconds have gone.
+    /// Passes every TCP segment that arrives to `take`, until it returns true or a timeout.
     fn until(&self, mut take: impl FnMut(u32, &[u8]) -> bool) -> bool {
         let end = Instant::now() + Duration::from_secs(5);
         let mut frame = vec![0; 1 << 16];
@@ -190,7 +190,7 @@ impl Sniffer {
         self.until(|_, seen| payloads.iter().any(|payload| seen.ends_with(payload)))
     }
 
-    /// Whether all of `stream` arrives, in any order and number of pieces.
+    /// Whether all of `stream` arrives, in any order and number of segments.
     pub(crate) fn collects(&self, stream: &[u8]) -> bool {
         let mut seen = BTreeMap::new();
         let mut first = None;
@@ -198,7 +198,7 @@ impl Sniffer {
             if payload.is_empty() {
                 return false;
             }
-            // Retransmissions may begin before the stream: what is behind counts.
+            // Retransmissions may start before the stream: the bytes after its start count.
             let base = *first.get_or_insert(seq);
             for (i, &byte) in payload.iter().enumerate() {
                 seen.insert(i64::from(seq.wrapping_sub(base).cast_signed()) + i as i64, byte);

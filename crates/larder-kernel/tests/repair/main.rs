@@ -1,4 +1,4 @@
-//! Connections that move between hosts in network namespaces. Needs root and the command `ip`; says so when it has not.
+//! Connections that move between hosts in network namespaces. Needs root and the command `ip`; skipped without them.
 
 mod moves;
 mod net;

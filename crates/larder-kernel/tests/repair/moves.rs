@@ -1,19 +1,19 @@
-//! A connection that moves keeps what was agreed on and every byte.
+//! A moved connection keeps its negotiated options and every byte.
 
 use crate::net::{Family, Net, PATIENCE, skipped};
 use larder_kernel::repair::{
-    Checkpoint, CheckpointCause, Info, Mends, Negotiated, RestoreOptions, Restored, checkpoint,
-    close_silently, restore, resume,
+    Checkpoint, CheckpointCause, NegotiatedOptions, RaceFixes, RestoreOptions, RestoredSocket, TcpInfo,
+    checkpoint, close_silently, restore, resume,
 };
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What timestamps take of each segment.
+/// Length of timestamps in each segment.
 const TIMESTAMP_BYTES: u32 = 12;
 
-/// Byte `index` of a stream: any loss, repetition or exchange shows.
+/// Byte `index` of a stream, made so that any loss, repetition or swap is visible.
 pub(crate) fn pattern(from: usize, length: usize) -> Vec<u8> {
     (from..from + length).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
 }
@@ -24,7 +24,7 @@ pub(crate) fn read_exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until so many bytes can be read.
+/// Waits until this many bytes can be read.
 pub(crate) fn wait_for(stream: &TcpStream, length: usize) {
     let mut bytes = vec![0; length];
     while stream.peek(&mut bytes).expect("bytes underway") < length {
@@ -32,9 +32,9 @@ pub(crate) fn wait_for(stream: &TcpStream, length: usize) {
     }
 }
 
-/// The restored socket as a blocking stream; what it did not take at once is written.
-pub(crate) fn stream(restored: Restored) -> TcpStream {
-    let Restored { socket, unsent, .. } = restored;
+/// Returns the restored socket as a blocking stream, after writing what it did not take at once.
+pub(crate) fn stream(restored: RestoredSocket) -> TcpStream {
+    let RestoredSocket { socket, unsent, .. } = restored;
     let mut stream = TcpStream::from(socket);
     stream.set_nonblocking(false).expect("a mode");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -43,15 +43,15 @@ pub(crate) fn stream(restored: Restored) -> TcpStream {
     stream
 }
 
-/// Moves a connection from one host to the other, through the frame.
+/// Moves a connection from one host to the other through an encoded checkpoint.
 pub(crate) fn move_to(
     net: &Net,
     to: usize,
     server: TcpStream,
     options: &RestoreOptions,
-) -> (Checkpoint, Restored) {
+) -> (Checkpoint, RestoredSocket) {
     net.shut(1 - to);
-    let taken = checkpoint(server.as_fd(), &options.mends).expect("a connection that can move");
+    let taken = checkpoint(server.as_fd(), &options.fixes).expect("a connection that can move");
     close_silently(OwnedFd::from(server)).expect("a frozen socket");
     net.open(to);
     let frame = taken.encode().expect("a checkpoint of a real connection");
@@ -62,7 +62,7 @@ pub(crate) fn move_to(
     (read, restored)
 }
 
-/// Both directions, `length` bytes at once, each byte checked.
+/// Sends `length` bytes in both directions at once, and checks each byte.
 fn exchange(client: &mut TcpStream, server: &mut TcpStream, length: usize) {
     let bytes = pattern(length, length);
     std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn exchange(client: &mut TcpStream, server: &mut TcpStream, length: usize) {
     });
 }
 
-fn agreed(family: Family, timestamps: bool, sack: bool, scaling: bool) {
+fn moves_with_options(family: Family, timestamps: bool, sack: bool, scaling: bool) {
     let net = Net::new(family);
     for (name, on) in [("tcp_timestamps", timestamps), ("tcp_sack", sack), ("tcp_window_scaling", scaling)] {
         net.client.sysctl(&format!("ipv4/{name}"), if on { "1" } else { "0" });
@@ -87,7 +87,7 @@ fn agreed(family: Family, timestamps: bool, sack: bool, scaling: bool) {
         net.point(0);
         let (mut client, mut server) = net.connect(&listener, Some(mss));
         exchange(&mut client, &mut server, 100);
-        let before = Info::read(server.as_fd()).expect("a connection");
+        let before = TcpInfo::read(server.as_fd()).expect("a connection");
         assert_eq!((before.negotiated.timestamps, before.negotiated.sack), (timestamps, sack));
         assert_eq!(before.negotiated.scales.is_some(), scaling);
         client.write_all(b"unread").expect("an open connection");
@@ -95,23 +95,25 @@ fn agreed(family: Family, timestamps: bool, sack: bool, scaling: bool) {
         let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
         assert_eq!((restored.received.as_slice(), &restored.fin_packet), (&b"unread"[..], &None));
         let mut server = stream(restored);
-        let after = Info::read(server.as_fd()).expect("a connection");
-        let same =
-            Negotiated { scales: Some(before.negotiated.scales.unwrap_or((0, 0))), ..before.negotiated };
+        let after = TcpInfo::read(server.as_fd()).expect("a connection");
+        let same = NegotiatedOptions {
+            scales: Some(before.negotiated.scales.unwrap_or((0, 0))),
+            ..before.negotiated
+        };
         assert_eq!((after.state, after.negotiated), (before.state, same));
         assert_eq!(u32::from(taken.mss), mss);
-        // The hosts offer timestamps, so room for them is calculated in, and used when the connection has none.
+        // The hosts offer timestamps, so the segment size leaves room for them, even if the connection has none.
         assert_eq!(after.segment_bytes, mss - TIMESTAMP_BYTES);
         exchange(&mut client, &mut server, 300_000);
-        let seen = Info::read(client.as_fd()).expect("a connection").received_segment_bytes;
+        let seen = TcpInfo::read(client.as_fd()).expect("a connection").received_segment_bytes;
         assert_eq!(seen, mss - if timestamps { TIMESTAMP_BYTES } else { 0 });
-        clock_goes_on(&taken, &server);
+        check_timestamp_clock(&taken, &server);
     }
 }
 
-/// The timestamps of the restored socket are later than those of the old one, and no more than the time that passed.
-fn clock_goes_on(taken: &Checkpoint, server: &TcpStream) {
-    let now = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+/// The timestamps of the restored socket are later than those of the old one, by at most the elapsed time.
+fn check_timestamp_clock(taken: &Checkpoint, server: &TcpStream) {
+    let now = checkpoint(server.as_fd(), &RaceFixes::default()).expect("an open connection");
     resume(server.as_fd()).expect("a frozen socket");
     let passed = taken.timestamp.zip(now.timestamp).map(|(then, now)| now.wrapping_sub(then));
     assert!(passed.is_none_or(|ms| (2..=20_000).contains(&ms)), "{passed:?} ms passed");
@@ -119,15 +121,15 @@ fn clock_goes_on(taken: &Checkpoint, server: &TcpStream) {
 }
 
 #[test]
-fn what_was_agreed_on_moves_along() {
+fn negotiated_options_are_moved() {
     if skipped() {
         return;
     }
     for bits in 0..8 {
-        agreed(Family::V4, bits & 1 == 0, bits & 2 == 0, bits & 4 == 0);
+        moves_with_options(Family::V4, bits & 1 == 0, bits & 2 == 0, bits & 4 == 0);
     }
-    agreed(Family::V6, true, true, true);
-    agreed(Family::V6, false, false, false);
+    moves_with_options(Family::V6, true, true, true);
+    moves_with_options(Family::V6, false, false, false);
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn unread_bytes_can_be_put_back() {
 }
 
 #[test]
-fn a_refused_handoff_goes_on_where_it_was() {
+fn refused_handoff_resumes() {
     if skipped() {
         return;
     }
@@ -160,7 +162,7 @@ fn a_refused_handoff_goes_on_where_it_was() {
     for round in 0..50 {
         exchange(&mut client, &mut server, 2000 + round);
         client.write_all(b"while frozen").expect("an open connection");
-        let taken = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+        let taken = checkpoint(server.as_fd(), &RaceFixes::default()).expect("an open connection");
         let refused = Checkpoint { mss: 0, ..taken };
         restore(&refused, &RestoreOptions::default()).expect_err("no connection has no segments");
         resume(server.as_fd()).expect("a frozen socket");
@@ -169,9 +171,9 @@ fn a_refused_handoff_goes_on_where_it_was() {
     exchange(&mut client, &mut server, 1_000_000);
 }
 
-/// As a server does that is started again: its old connections are still there, or in TIME_WAIT.
+/// As after a restart of a server: its old connections are still there, or in TIME_WAIT.
 #[test]
-fn a_server_listens_anew_beside_moved_connections() {
+fn server_can_listen_again_beside_moved_connections() {
     if skipped() {
         return;
     }
@@ -181,7 +183,7 @@ fn a_server_listens_anew_beside_moved_connections() {
         let (mut client, server) = net.connect(&listener, None);
         drop(listener);
         let (at, mut server) = if resumed {
-            checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+            checkpoint(server.as_fd(), &RaceFixes::default()).expect("an open connection");
             resume(server.as_fd()).expect("a frozen socket");
             (0, server)
         } else {
@@ -196,7 +198,7 @@ fn a_server_listens_anew_beside_moved_connections() {
     }
 }
 
-/// Writes what the socket takes at once; returns how much.
+/// Writes what the socket takes at once. Returns how much.
 fn write_some(server: &mut TcpStream, bytes: &[u8]) -> usize {
     server.set_nonblocking(true).expect("a mode");
     let mut written = 0;
@@ -221,7 +223,7 @@ fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptio
     let (mut client, mut server) = net.connect(&net.listen(0), None);
     exchange(&mut client, &mut server, warm);
     let bytes = pattern(0, length);
-    // The client's acknowledgements go where there is no socket yet, and nobody answers them there.
+    // The client's acknowledgements go to a host without a socket, and are not answered there.
     net.shut(1);
     net.point(1);
     socket2::SockRef::from(&server).set_send_buffer_size(4 << 20).expect("an option");
@@ -230,7 +232,7 @@ fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptio
     let (sent, unsent) = taken.send_parts();
     assert!(taken.send_queue == bytes[..written], "{} of {written}", taken.send_queue.len());
     assert!(!sent.is_empty() && !unsent.is_empty(), "{} sent, {} not", sent.len(), unsent.len());
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut server = stream(restored);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -240,11 +242,11 @@ fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptio
         assert!(read_exactly(&mut client, length) == bytes, "other bytes came");
         assert_eq!(read_exactly(&mut client, 3), b"end");
     });
-    begun.elapsed()
+    started.elapsed()
 }
 
 #[test]
-fn a_full_send_queue_arrives_exactly_once() {
+fn full_send_queue_arrives_exactly_once() {
     if skipped() {
         return;
     }
@@ -258,21 +260,22 @@ fn a_full_send_queue_arrives_exactly_once() {
         let took = full_queue(family, length, warm, &RestoreOptions::default());
         assert!(took < Duration::from_millis(900), "{took:?}");
     }
-    let silent = Mends { speak_first: false, ..Mends::default() };
-    let took = full_queue(Family::V4, 60_000, 0, &RestoreOptions { reinject: false, mends: silent });
-    assert!(took > Duration::from_millis(900), "{took:?}: the mend mends nothing");
+    let silent = RaceFixes { window_probe: false, ..RaceFixes::default() };
+    let took = full_queue(Family::V4, 60_000, 0, &RestoreOptions { reinject: false, fixes: silent });
+    assert!(took > Duration::from_millis(900), "{took:?}: the fix has no effect");
 }
 
-/// The send queue drains while it is read: each reading has the bytes that it says, and the client gets all of them once.
+/// The send queue drains while it is read: each reading has the bytes that it claims, and the client gets all of them
+/// once.
 #[test]
-fn a_queue_that_drains_is_read_whole() {
+fn draining_queue_is_read_completely() {
     if skipped() {
         return;
     }
     let net = Net::new(Family::V4);
     let (mut client, mut server) = net.connect(&net.listen(0), None);
     socket2::SockRef::from(&server).set_send_buffer_size(1 << 20).expect("an option");
-    let begin = checkpoint(server.as_fd(), &Mends::default()).expect("a connection at rest").write_seq;
+    let begin = checkpoint(server.as_fd(), &RaceFixes::default()).expect("a connection at rest").write_seq;
     resume(server.as_fd()).expect("a frozen socket");
     let (rounds, length) = (1000, 20_000);
     std::thread::scope(|scope| {
@@ -280,7 +283,7 @@ fn a_queue_that_drains_is_read_whole() {
         let mut filled = 0;
         for round in 0..rounds {
             server.write_all(&pattern(round * length, length)).expect("an open connection");
-            let taken = match checkpoint(server.as_fd(), &Mends::default()) {
+            let taken = match checkpoint(server.as_fd(), &RaceFixes::default()) {
                 Ok(taken) => taken,
                 Err(e) => {
                     assert!(matches!(e.cause, CheckpointCause::Moving), "{e}");
@@ -296,11 +299,11 @@ fn a_queue_that_drains_is_read_whole() {
         }
         assert!(filled > 0, "the queue was always empty: the test proves nothing");
     });
-    assert!(Info::read(server.as_fd()).expect("a connection").retransmitted < 10);
+    assert!(TcpInfo::read(server.as_fd()).expect("a connection").retransmitted < 10);
 }
 
 #[test]
-fn a_connection_moves_a_thousand_times() {
+fn connection_moves_a_thousand_times() {
     if skipped() {
         return;
     }
@@ -323,7 +326,7 @@ fn a_connection_moves_a_thousand_times() {
     }
 }
 
-/// Moves while the client is reading: what is unacknowledged and unsent goes along each time.
+/// Moves the connection while the client is reading: unacknowledged and unsent bytes move along each time.
 fn ping_pong(rounds: usize, length: usize) {
     let net = Net::new(Family::V4);
     // A probe is answered every 0.5 s at most; this client has two to answer for each move.
@@ -345,8 +348,8 @@ fn ping_pong(rounds: usize, length: usize) {
             let written = write_some(&mut server, &bytes);
             let (taken, restored) = move_to(&net, to, server, &RestoreOptions::default());
             carried += usize::from(!taken.send_queue.is_empty());
-            // The answer to the new socket's probe was lost on the cut wire, so it asks again.
-            checkpoint(restored.socket.as_fd(), &Mends::default()).expect("an open connection");
+            // The answer to the new socket's probe was lost on the cut link, so it asks again.
+            checkpoint(restored.socket.as_fd(), &RaceFixes::default()).expect("an open connection");
             resume(restored.socket.as_fd()).expect("a frozen socket");
             server = stream(restored);
             server.write_all(&bytes[written..]).expect("an open connection");
@@ -356,7 +359,7 @@ fn ping_pong(rounds: usize, length: usize) {
 }
 
 #[test]
-fn a_connection_moves_while_the_client_reads() {
+fn connection_moves_while_the_client_reads() {
     if skipped() {
         return;
     }
@@ -366,7 +369,7 @@ fn a_connection_moves_while_the_client_reads() {
 
 /// A client that found the window full asks again after ever longer times. It must not have to.
 #[test]
-fn a_client_that_waits_for_the_window_goes_on_at_once() {
+fn client_waiting_for_the_window_continues_at_once() {
     if skipped() {
         return;
     }
@@ -378,24 +381,24 @@ fn a_client_that_waits_for_the_window_goes_on_at_once() {
         scope.spawn(|| (&client).write_all(&bytes).expect("an open connection"));
         // The client asks after 0.2, 0.6, 1.4 and 3 s.
         larder_testkit::take_time(Duration::from_millis(1700));
-        // What it sends when it hears of the new window must find the way.
+        // Its packets after the window update must reach the new host.
         net.point(1);
         let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
         assert!(taken.received.len() > 10_000, "{} bytes", taken.received.len());
         let first = restored.received.clone();
         assert!(first == bytes[..first.len()]);
         let mut server = stream(restored);
-        let begun = Instant::now();
+        let started = Instant::now();
         read_exactly(&mut server, 1);
-        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
         let rest = read_exactly(&mut server, bytes.len() - first.len() - 1);
         assert!(rest == bytes[first.len() + 1..]);
     });
 }
 
-/// A socket that listens for both families has IPv4 connections of mapped addresses; they move as IPv4 connections.
+/// A socket that listens for both families has IPv4 connections with mapped addresses; they move as IPv4 connections.
 #[test]
-fn mapped_addresses_move_as_ipv4() {
+fn mapped_addresses_are_moved_as_ipv4() {
     if skipped() {
         return;
     }

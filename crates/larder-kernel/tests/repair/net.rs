@@ -1,5 +1,5 @@
-//! A client and two hosts with one address, each in a network namespace of its own. Which host the client's packets go
-//! to is a route of the client.
+//! A client and two hosts with the same address, each in a network namespace. A route of the client determines which
+//! host gets its packets.
 
 use larder_kernel::repair;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const PORT: u16 = 80;
-/// No wait in a test lasts longer.
+/// Timeout of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Says why a test cannot run here, if it cannot.
+/// Prints why a test cannot run here, if it cannot.
 pub(crate) fn skipped() -> bool {
     let why = match repair::available() {
         Err(why) => why.to_string(),
@@ -59,7 +59,7 @@ impl Host {
         ip(&format!("-n {} {args}", self.name));
     }
 
-    /// Runs `work` in the namespace, on a thread of its own: sockets made there belong to it for ever.
+    /// Runs `work` in the namespace, on a thread of its own: sockets created there stay there.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -142,25 +142,25 @@ impl Net {
         }
     }
 
-    /// Lets packets of host `index` go to the client.
+    /// Lets packets of host `index` reach the client.
     pub(crate) fn open(&self, index: usize) {
         let (flag, client, source) = (self.words().0, self.client_ip(), self.server_ip());
         self.hosts[index].ip(&format!("{flag} route replace {client} dev wire src {source}"));
     }
 
-    /// Keeps packets of host `index` from the client: neither ACK nor RST gets out. What the guard does for R4.
+    /// Keeps packets of host `index` from the client, neither ACK nor RST gets out. The guard does this for R4.
     pub(crate) fn shut(&self, index: usize) {
         let (flag, client) = (self.words().0, self.client_ip());
         self.hosts[index].ip(&format!("{flag} route replace blackhole {client}"));
     }
 
-    /// Lets the client's packets go to host `index`.
+    /// Routes the client's packets to host `index`.
     pub(crate) fn point(&self, index: usize) {
         let (flag, client, server) = (self.words().0, self.client_ip(), self.server_ip());
         self.client.ip(&format!("{flag} route replace {server} dev c{index} src {client}"));
     }
 
-    /// Lets the client's packets go nowhere, and nobody tell it so.
+    /// Drops the client's packets silently.
     pub(crate) fn cut(&self) {
         let (flag, server) = (self.words().0, self.server_ip());
         self.client.ip(&format!("{flag} route replace blackhole {server}"));
@@ -171,7 +171,7 @@ impl Net {
         self.hosts[index].run(|| TcpListener::bind(address)).expect("a free port")
     }
 
-    /// A connection of the client, both ends; `mss` is what the client offers.
+    /// Returns both ends of a connection of the client; `mss` is offered by the client.
     pub(crate) fn connect(&self, listener: &TcpListener, mss: Option<u32>) -> (TcpStream, TcpStream) {
         let address = SocketAddr::new(self.server_ip(), PORT);
         let client = self.client.run(|| {

@@ -15,7 +15,7 @@ use larder_handoff::channel::message::{ConnectionId, FromNode, Refusal, ToNode, 
 use larder_kernel::FlowKey;
 use larder_kernel::abi::{Flow, flow_flag, flow_state};
 use larder_kernel::neighbour;
-use larder_kernel::plane::{FlowTo, Link, now_ns};
+use larder_kernel::plane::{FlowDestination, NodeRoute, now_ns};
 use larder_peers::{ClusterSecrets, LeaveReason, Member, Name};
 use std::collections::HashSet;
 use std::io;
@@ -262,7 +262,7 @@ impl Handover {
         if hop.ifindex == ifindex && hop.mac != mac {
             return Err(io::Error::other("it is behind a router"));
         }
-        let link = Link { tag: 0, ifindex, source_mac, next_hop: mac, tunnel: None };
+        let link = NodeRoute { tag: 0, ifindex, source_mac, next_hop: mac, tunnel: None };
         self.plane.set_link(slot.0, Some(&link)).map_err(io::Error::other)
     }
 
@@ -309,7 +309,7 @@ impl Handover {
     fn still_has(&self, slot: Slot, key: FlowKey) {
         if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
             // Looked at again with the change: its addresses may become another's in between.
-            match self.plane.put_flow_from(key, flow_state::RESET, FlowTo::Node(slot.0)) {
+            match self.plane.put_flow_from(key, flow_state::RESET, FlowDestination::Node(slot.0)) {
                 Ok(()) => self.ended(key),
                 Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
             }
@@ -318,7 +318,7 @@ impl Handover {
 
     /// A connection has ended at its node: its late packets still go there.
     fn ended(&self, key: FlowKey) {
-        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
+        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::END_REPORTED) {
             tracing::debug!(%error, %key, "a connection could not be marked as ended");
         }
     }

@@ -23,7 +23,7 @@
 //! **Who decides.** What is done when a peer answers, is silent, goes or comes back says [`larder_core::peers::handing`], which the
 //! simulator drives too; here are its clock, its lock, the sockets, the plane and the channels ([`channels`]).
 //!
-//! **Order** ([`moving`]), as the switch has it for `repair`; R1 to R9 are mended where [`larder_kernel::repair::Mends`] says:
+//! **Order** ([`moving`]), as the switch has it for `repair`; R1 to R9 are fixed as [`larder_kernel::repair::RaceFixes`] says:
 //!
 //! 1. The request's head is read, its target is known, PRESS names a peer, and the [`choice`] is to hand over. Nothing has
 //!    been answered; the HTTP connection is taken apart, and what was read of it becomes bytes again.
@@ -113,7 +113,7 @@ pub enum HandoverError {
     Interfaces(String, String),
     /// TCP_REPAIR cannot be used.
     #[error("connections cannot be moved: {0}")]
-    Repair(#[from] repair::Why),
+    Repair(#[from] repair::RepairUnavailable),
     /// The programs for connections that are given away.
     #[error("the forwarding plane: {0}")]
     Plane(#[from] PlaneError),

@@ -9,8 +9,8 @@ use larder_core::peers::handing::{Heard, Place};
 use larder_core::{Bytes, TargetId};
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_kernel::FlowKey;
-use larder_kernel::plane::FlowTo;
-use larder_kernel::repair::{self, Mends, Unfrozen};
+use larder_kernel::plane::FlowDestination;
+use larder_kernel::repair::{self, FreezeError, RaceFixes};
 use larder_peers::Name;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -48,10 +48,10 @@ impl Handover {
             self.count(Unmoved::Failed);
             return Moved::Stays(socket);
         };
-        let frozen = match repair::freeze(socket.as_fd(), &Mends::default()) {
+        let frozen = match repair::freeze(socket.as_fd(), &RaceFixes::default()) {
             Ok(frozen) => frozen,
-            Err(Unfrozen { usable, why }) => {
-                tracing::debug!(why, %key, "a connection cannot be handed over");
+            Err(FreezeError { usable, reason }) => {
+                tracing::debug!(reason, %key, "a connection cannot be handed over");
                 self.tell(to, &ToNode::CancelHandoff(key.into()));
                 self.turn_back(key, id);
                 self.count(Unmoved::Failed);
@@ -134,7 +134,7 @@ impl Handover {
         // Locked for all: nobody may find one without the other.
         let mut state = self.state();
         let place = state.place(self.now(), to, key.service)?;
-        if let Err(error) = self.plane.put_flow(key, FlowTo::Node(place.slot.0)) {
+        if let Err(error) = self.plane.put_flow(key, FlowDestination::Node(place.slot.0)) {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
             return None;
         }
@@ -170,7 +170,7 @@ impl Handover {
     fn abort(&self, id: u64, key: FlowKey, socket: OwnedFd) {
         self.count(Unmoved::Failed);
         // The peer may have it all the same, and say so later.
-        let reset = self.plane.put_flow(key, FlowTo::Reset).map_err(std::io::Error::other);
+        let reset = self.plane.put_flow(key, FlowDestination::Reset).map_err(std::io::Error::other);
         let reset = reset
             .and_then(|()| repair::resume(socket.as_fd()))
             .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));

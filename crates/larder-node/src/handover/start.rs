@@ -10,7 +10,7 @@ use larder_handoff::agent::{Agent, AgentConfig, LinuxKernel, RestoredSink};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::ChannelEvent;
 use larder_handoff::channel::message::{CookieKeys, Hello, Service};
-use larder_kernel::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
+use larder_kernel::plane::{self, AttachMode, Plane, PlaneConfig, PlaneError, ServiceSpec};
 use larder_kernel::{CookieKey, neighbour, repair};
 use larder_peers::{Name, PeersConfig};
 use std::net::SocketAddr;
@@ -147,7 +147,7 @@ impl Handover {
             tracing::info!(
                 "connections that were handed over go on: the forwarding plane stays for the next start"
             );
-        } else if let Err(error) = self.plane.take_off() {
+        } else if let Err(error) = self.plane.detach() {
             tracing::warn!(%error, "something of the forwarding plane stays behind; the next start takes it over");
         }
     }
@@ -161,8 +161,8 @@ impl Handover {
     }
 
     /// Takes off what an earlier start has left in the kernel, where nothing is handed over now.
-    pub fn take_off_remains(instance: &str) {
-        if let Err(error) = Plane::take_off_remains(instance) {
+    pub fn remove_leftovers(instance: &str) {
+        if let Err(error) = Plane::remove_leftovers(instance) {
             tracing::warn!(%error, "handoff to peers: programs of the previous start cannot be removed");
         }
     }
@@ -174,7 +174,7 @@ fn plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane,
     let plane = Plane::start(&PlaneConfig {
         name: instance,
         interface: interface.to_owned(),
-        attach: Attach::Tc,
+        attach: AttachMode::Tc,
         flows_max: FLOWS_MAX,
         targets_max: 1,
         ring_bytes: RING_BYTES,

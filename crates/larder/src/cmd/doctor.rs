@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use larder_front::MechanismSetting;
-use larder_kernel::probe::{Facts, Finding, Mechanism, Report, Role, State, judge};
+use larder_kernel::probe::{Facts, Finding, FindingState, Mechanism, Report, Role, evaluate};
 use serde_json::{Value, json};
 
 use self::ask::Ask;
@@ -205,7 +205,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 
 impl Examination {
     fn clock_is_wrong(&self) -> bool {
-        self.reach.iter().any(|finding| finding.what == clock::WHAT && finding.state == State::Missing)
+        self.reach.iter().any(|finding| finding.what == clock::WHAT && finding.state == FindingState::Missing)
     }
 
     fn start_errors(&self) -> usize {
@@ -228,14 +228,14 @@ fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
 
 fn examine(args: &DoctorArgs, config: Option<&Config>, names: &Names, role: Role) -> Examined {
     let Ask { subject, asked, listen, relayed, odd } = ask::ask(args, config, names, role);
-    let mut report = judge(&Facts::of_this_host(&subject), &subject);
+    let mut report = evaluate(&Facts::of_this_host(&subject), &subject);
     report.findings.extend(odd);
     Examined { asked, report, listen, relayed }
 }
 
 /// What is lost while something is missing.
 fn costs(finding: &Finding) -> Option<String> {
-    if finding.state != State::Missing || finding.needed_for.is_empty() {
+    if finding.state != FindingState::Missing || finding.needed_for.is_empty() {
         return None;
     }
     let names: Vec<&str> = finding.needed_for.iter().map(|mechanism| mechanism.name()).collect();
@@ -343,7 +343,7 @@ fn print_findings(findings: &[Finding], out: &mut impl Write) -> io::Result<()> 
     let width = findings.iter().map(|f| f.what.chars().count()).max().unwrap_or(0);
     for finding in findings {
         writeln!(out, "  {:<8}  {:<width$}  {}", finding.state.name(), finding.what, finding.found)?;
-        if finding.state != State::Works {
+        if finding.state != FindingState::Works {
             writeln!(out, "  {:<8}  {:<width$}  why: {}", "", "", finding.why)?;
             if let Some(remedy) = &finding.remedy {
                 writeln!(out, "  {:<8}  {:<width$}  get it: {remedy}", "", "")?;
@@ -360,22 +360,22 @@ fn print_findings(findings: &[Finding], out: &mut impl Write) -> io::Result<()> 
 mod tests {
     use super::*;
 
-    fn finding(what: &str, state: State, needed_for: &'static [Mechanism]) -> Finding {
+    fn finding(what: &str, state: FindingState, needed_for: &'static [Mechanism]) -> Finding {
         Finding {
             what: what.to_owned(),
             state,
             found: "so".to_owned(),
             why: "it matters",
-            remedy: (state != State::Works).then(|| "do this".to_owned()),
+            remedy: (state != FindingState::Works).then(|| "do this".to_owned()),
             needed_for,
         }
     }
 
     fn examined(asked: Asked) -> Examined {
         let findings = vec![
-            finding("one", State::Works, &[Mechanism::Cookie, Mechanism::Repair]),
-            finding("another", State::Missing, &[Mechanism::Cookie]),
-            finding("third", State::Degraded, &[Mechanism::Repair]),
+            finding("one", FindingState::Works, &[Mechanism::Cookie, Mechanism::Repair]),
+            finding("another", FindingState::Missing, &[Mechanism::Cookie]),
+            finding("third", FindingState::Degraded, &[Mechanism::Repair]),
         ];
         let report = Report { role: Role::Switch, findings };
         let listen = vec!["10.9.0.100:80".parse().unwrap(), "0.0.0.0:80".parse().unwrap()];

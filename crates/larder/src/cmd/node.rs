@@ -230,7 +230,7 @@ async fn join(
     let started = match (handoff, sockets) {
         (Some(role), Some(sockets)) => handoff::between_peers(&own, role, &network, sockets).await?,
         _ => {
-            Handover::take_off_remains(&handoff::instance(&own));
+            Handover::remove_leftovers(&handoff::instance(&own));
             None
         }
     };

@@ -8,7 +8,7 @@ mod names;
 mod needs;
 mod ports;
 
-use larder_kernel::probe::{Facts, Mechanism, State, Subject, judge};
+use larder_kernel::probe::{Facts, FindingState, Mechanism, Subject, evaluate};
 use rustix::thread::{CapabilitySet, capabilities};
 
 pub(crate) use self::names::Names;
@@ -189,10 +189,10 @@ pub(crate) struct HandoffNeed {
 }
 
 fn lacking(need: &HandoffNeed) -> Option<Finding> {
-    let report = judge(&Facts::of_this_host(&need.subject), &need.subject);
+    let report = evaluate(&Facts::of_this_host(&need.subject), &need.subject);
     let lacks: Vec<&str> = report
         .missing_for(need.mechanism)
-        .filter(|finding| finding.state == State::Missing)
+        .filter(|finding| finding.state == FindingState::Missing)
         .map(|finding| finding.what.as_str())
         .collect();
     if lacks.is_empty() {

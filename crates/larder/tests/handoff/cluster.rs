@@ -217,7 +217,7 @@ impl Cluster {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         static SWEPT: std::sync::Once = std::sync::Once::new();
         SWEPT.call_once(|| {
-            larder_kernel::remains::sweep(&["ltest"]);
+            larder_kernel::leftovers::sweep(&["ltest"]);
         });
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // In the order in which they were made.

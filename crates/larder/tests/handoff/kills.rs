@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_kernel::netns::{INTERFACE, TopologySpec};
-use larder_kernel::plane::{Attach, Leave, Plane, PlaneConfig};
+use larder_kernel::plane::{AttachMode, Plane, PlaneConfig, PlaneStop};
 use rustix::process::Signal;
 
 use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
@@ -239,7 +239,7 @@ fn a_lost_table_is_made_up_for_by_tags() {
         let config = PlaneConfig {
             name: cluster.plane().to_owned(),
             interface: INTERFACE.to_owned(),
-            attach: Attach::Auto,
+            attach: AttachMode::Auto,
             flows_max: 262_144,
             targets_max: 65_536,
             ring_bytes: 4 << 20,
@@ -252,7 +252,7 @@ fn a_lost_table_is_made_up_for_by_tags() {
             let mut keys = Vec::new();
             plane.each_flow(|key, _| keys.push(key)).unwrap();
             keys.iter().for_each(|key| plane.remove_flow(*key).unwrap());
-            plane.stop(Leave::Forwarding).unwrap();
+            plane.stop(PlaneStop::KeepPrograms).unwrap();
             keys.len()
         };
         let lost = cluster.topology.front().namespace.run(wipe).unwrap();

@@ -1,4 +1,4 @@
-//! The races of moved sockets that a front-end mends: with its mend switched off, each costs connections; with it, none.
+//! The races of moved sockets that a switch fixes: without its fix, each costs connections; with it, none.
 //!
 //! Switch and node run in this process, in namespaces of their own, so that a mend can be switched off and the node be slow.
 
@@ -23,10 +23,10 @@ use larder_handoff::agent::{
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::Refusal;
-use larder_kernel::guard::Tunnel;
+use larder_kernel::guard::InboundTunnel;
 use larder_kernel::netns::{Namespace, Topology, TopologySpec, or_skip};
 use larder_kernel::plane::Plane;
-use larder_kernel::repair::Mends;
+use larder_kernel::repair::RaceFixes;
 use larder_kernel::{CookieKey, FlowKey};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
@@ -82,11 +82,11 @@ impl NodeKernel for Slow {
         self.host.each_connection(see);
     }
 
-    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+    fn add_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()> {
         self.host.add_tunnel(tunnel)
     }
 
-    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+    fn remove_tunnel(&self, tunnel: &InboundTunnel) -> io::Result<()> {
         self.host.remove_tunnel(tunnel)
     }
 
@@ -327,10 +327,10 @@ fn explain(topology: &Topology, switch: &SwitchHandle) {
     }
 }
 
-/// Connections of this manner through a switch with these mends to a node that is so slow: how many went wrong, of how
+/// Connections of this manner through a switch with these fixes to a node that is so slow: how many went wrong, of how
 /// many. `None` without rights.
 #[expect(clippy::too_many_lines, reason = "one scene, from its hosts to its end")]
-fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<usize> {
+fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Option<usize> {
     let spec = TopologySpec { nodes: 1, ..TopologySpec::default() };
     let topology = or_skip(Topology::new(&spec))?;
     let (switch_id, node_id) = (Identity::generate().unwrap(), Identity::generate().unwrap());
@@ -382,7 +382,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
         identity: Some(switch_id),
         repair_bytes_min: 0,
         locality_lost_max: 1.0,
-        mends,
+        fixes,
         ..HandoffConfig::default()
     };
     config.timeouts.drain = Duration::from_millis(1);
@@ -402,7 +402,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     let explained = Once::new();
     // Without a mend faults are expected.
     let explain = || {
-        if mends == Mends::default() {
+        if fixes == RaceFixes::default() {
             explained.call_once(|| explain(&topology, &handle));
         }
     };
@@ -426,12 +426,12 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     Some(wrong)
 }
 
-/// The same with all mends, while the machine had time for it: where threads were kept waiting, clients and the control channel
+/// The same with all fixes, while the machine had time for it: where threads were kept waiting, clients and the control channel
 /// feel that as they would a stall, and it says nothing.
 fn wrong_with_mends(slow: Duration, manner: Manner, count: usize) -> Option<usize> {
     for _ in 0..TRIES_MAX {
         let lateness = Lateness::watch();
-        let faults = wrong(Mends::default(), slow, manner, count)?;
+        let faults = wrong(RaceFixes::default(), slow, manner, count)?;
         if faults == 0 || lateness.worst() < LATE_MAX {
             return Some(faults);
         }
@@ -440,8 +440,8 @@ fn wrong_with_mends(slow: Duration, manner: Manner, count: usize) -> Option<usiz
     panic!("the machine has no time: threads wait longer than {LATE_MAX:?} whenever this is tried");
 }
 
-/// With all mends no connection goes wrong, however slow the node is; without this one at least `least` do.
-fn needs(without: Mends, slow: Duration, manner: Manner, count: usize, least: usize) {
+/// With all fixes no connection goes wrong, however slow the node is; without this one at least `least` do.
+fn needs(without: RaceFixes, slow: Duration, manner: Manner, count: usize, least: usize) {
     for slow in [Duration::ZERO, slow] {
         let Some(faults) = wrong_with_mends(slow, manner, count) else { return };
         assert_eq!(faults, 0, "of {count} with the mend, {manner:?}, {slow:?}");
@@ -456,27 +456,27 @@ fn needs(without: Mends, slow: Duration, manner: Manner, count: usize, least: us
 /// R1: a packet that comes after the snapshot and before the node gets the connection's packets.
 #[test]
 fn packets_are_forwarded_before_the_socket_freezes() {
-    let without = Mends { forward_first: false, ..Mends::default() };
+    let without = RaceFixes { forward_first: false, ..RaceFixes::default() };
     needs(without, Duration::from_micros(300), Manner::Pipelining, 160, 1);
 }
 
 /// R2: a packet that comes to the node before the connection's socket is there.
 #[test]
 fn early_packets_wait_for_their_socket() {
-    let without = Mends { stash_early: false, ..Mends::default() };
+    let without = RaceFixes { stash_early: false, ..RaceFixes::default() };
     needs(without, Duration::from_millis(5), Manner::HalfClosing, 160, 1);
 }
 
 /// R8: a client begins a new connection with the addresses of one that has moved.
 #[test]
 fn a_new_connection_may_have_an_old_ones_addresses() {
-    let without = Mends { syn_begins_anew: false, ..Mends::default() };
+    let without = RaceFixes { syn_replaces_flow: false, ..RaceFixes::default() };
     needs(without, Duration::from_micros(300), Manner::Returning, 16, 1);
 }
 
 /// R9: packets that come after the front-end has seen the connection's end.
 #[test]
 fn late_packets_still_go_to_the_node() {
-    let without = Mends { entry_outlives: false, ..Mends::default() };
+    let without = RaceFixes { keep_entry: false, ..RaceFixes::default() };
     needs(without, Duration::from_micros(300), Manner::EndingEarly, 64, 5);
 }

@@ -199,7 +199,7 @@ async fn a_connection_that_goes_on_after_its_end_counts_again() {
     let bench = Bench::new(|_| {});
     for port in [1, 2] {
         bench.punt(key(port), true, 1, GET);
-        bench.notes(|notes| notes.flags.insert(key(port), flow_flag::CLIENT_RST | flow_flag::TOLD));
+        bench.notes(|notes| notes.flags.insert(key(port), flow_flag::CLIENT_RST | flow_flag::END_REPORTED));
         bench.report(ended(key(port), flow_flag::CLIENT_RST));
     }
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));

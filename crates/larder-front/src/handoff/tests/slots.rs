@@ -78,7 +78,7 @@ async fn connections_follow_their_nodes_to_other_slots() {
     let [a, b, c, x] = [1, 2, 3, 4].map(|byte| [byte; 32]);
     bench.notes(|notes| {
         for (index, owner) in (0..).zip([a, b, c]) {
-            notes.owners.insert(NodeId(index), Owner { key: owner, since: None });
+            notes.owners.insert(NodeId(index), SlotOwner { key: owner, since: None });
             notes.flows.insert(key(index), Destination::Node(NodeId(index)));
         }
     });
@@ -89,7 +89,7 @@ async fn connections_follow_their_nodes_to_other_slots() {
         assert_eq!(notes.flows[&key(2)], Destination::Node(NodeId(2)), "c has its place to the end");
         let closed: std::collections::BTreeSet<NodeId> = notes.closed.drain(..).collect();
         assert_eq!(closed, [NodeId(0), NodeId(1)].into(), "closed until the channels are up");
-        let moved = |key| Owner { key, since: Some(Duration::ZERO) };
+        let moved = |key| SlotOwner { key, since: Some(Duration::ZERO) };
         assert_eq!((notes.owners[&NodeId(0)], notes.owners[&NodeId(1)]), (moved(b), moved(x)));
     });
     bench.edge.reconcile_slots(&[(NodeId(0), b), (NodeId(1), x)].into());
@@ -102,7 +102,7 @@ async fn a_slot_is_reused() {
     let bench = Bench::new(|_| {});
     let node = bench.edge.decider.nodes.get(NodeId(0)).and_then(|node| node.to_arc()).expect("it is there");
     bench.notes(|notes| {
-        notes.owners.insert(NodeId(5), Owner { key: [9; 32], since: None });
+        notes.owners.insert(NodeId(5), SlotOwner { key: [9; 32], since: None });
         notes.flows.insert(key(1), Destination::Node(NodeId(5)));
     });
     for (place, tag) in [(NodeId(5), 0), (NodeId(6), 7)] {
@@ -121,7 +121,7 @@ async fn a_slot_is_reused() {
     // The same without a restart.
     let minutes = |count: u64| {
         bench.notes(|notes| {
-            let owner = Owner { key: [9; 32], since: Some(Duration::from_secs(60 * count)) };
+            let owner = SlotOwner { key: [9; 32], since: Some(Duration::from_secs(60 * count)) };
             notes.owners.insert(NodeId(0), owner);
         });
         bench.edge.sweep();

@@ -19,8 +19,8 @@ impl TestSwitch {
 #[tokio::test]
 async fn revoking_a_key_ends_its_channel_and_removes_its_settings() {
     let mut fixture = Fixture::new().await;
-    let tunnel = Tunnel {
-        kind: TunnelKind::Gue { port: 6080 },
+    let tunnel = InboundTunnel {
+        kind: InboundTunnelKind::Gue { port: 6080 },
         local: [10, 9, 1, 11].into(),
         remote: Some([10, 9, 0, 1].into()),
     };

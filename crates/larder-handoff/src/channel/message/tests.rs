@@ -40,13 +40,13 @@ fn blob() -> impl Strategy<Value = Blob> {
     vec(any::<u8>(), 0..300).prop_map(Blob)
 }
 
-fn tunnel() -> impl Strategy<Value = Tunnel> {
+fn tunnel() -> impl Strategy<Value = InboundTunnel> {
     let kind = prop_oneof![
-        Just(TunnelKind::Ipip),
-        any::<u16>().prop_map(|port| TunnelKind::Gue { port }),
-        (any::<u16>(), 0..1_u32 << 24).prop_map(|(port, vni)| TunnelKind::Vxlan { port, vni }),
+        Just(InboundTunnelKind::Ipip),
+        any::<u16>().prop_map(|port| InboundTunnelKind::Gue { port }),
+        (any::<u16>(), 0..1_u32 << 24).prop_map(|(port, vni)| InboundTunnelKind::Vxlan { port, vni }),
     ];
-    (kind, any::<(IpAddr, IpAddr)>()).prop_map(|(kind, (local, remote))| Tunnel {
+    (kind, any::<(IpAddr, IpAddr)>()).prop_map(|(kind, (local, remote))| InboundTunnel {
         kind,
         local,
         remote: Some(remote),
@@ -190,11 +190,11 @@ fn each_limit_has_its_own_error() {
         tag: 0,
         keys: CookieKeys::new([CookieKey([0; 2]); 2], 0),
         services: Vec::new(),
-        tunnel: Some(Tunnel { kind, local: [9; 4].into(), remote }),
+        tunnel: Some(InboundTunnel { kind, local: [9; 4].into(), remote }),
     };
-    let anybody = ToNode::Hello(tunnel(TunnelKind::Ipip, None));
+    let anybody = ToNode::Hello(tunnel(InboundTunnelKind::Ipip, None));
     assert_eq!(limit(anybody.encode()), "the number of tunnels without a remote address");
-    let vxlan = TunnelKind::Vxlan { port: 4789, vni: 1 << 24 };
+    let vxlan = InboundTunnelKind::Vxlan { port: 4789, vni: 1 << 24 };
     assert_eq!(
         limit(ToNode::Hello(tunnel(vxlan, Some([8; 4].into()))).encode()),
         "the VXLAN network identifier"

@@ -1,14 +1,14 @@
-//! Programs on tc where the kernel has no links for it.
+//! tc programs on kernels without tc links.
 
 use super::super::pins::Pins;
 use super::super::syscalls::Hook;
-use super::{Attach, Plane, config, may_load};
+use super::{AttachMode, Plane, config, may_load};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
 
-/// The namespace of the test, removed on drop.
+/// The test's namespace, removed when dropped.
 struct Namespace(String);
 
 impl Drop for Namespace {
@@ -17,7 +17,7 @@ impl Drop for Namespace {
     }
 }
 
-/// The loopback is interface 1 of every namespace.
+/// The loopback interface is number 1 in every namespace.
 const LOOPBACK: u32 = 1;
 
 #[test]
@@ -39,7 +39,7 @@ fn filters_are_added_replaced_and_removed() {
         let test = scope.spawn(|| {
             move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network)).expect("setns");
             let pins = Pins::open(&namespace.0).expect("pins");
-            let plane = Plane::load(&config("filter"), Attach::Tc, None).expect("loaded");
+            let plane = Plane::load(&config("filter"), AttachMode::Tc, None).expect("loaded");
             for _ in 0..2 {
                 plane.programs.filter(LOOPBACK, Hook::TcIngress, "front_tc", &pins).expect("ingress");
                 plane.programs.filter(LOOPBACK, Hook::TcEgress, "front_egress", &pins).expect("egress");

@@ -1,13 +1,13 @@
-//! First packets: what is held, what the fast path takes, what is refused.
+//! First packets: held, taken by the fast path, or refused.
 
 use super::packet::{ACK, FIN, ISN, Packet, RST, is_forwarded};
-use super::{Bench, Fate, KEYS, Told, all_on, everywhere};
+use super::{Bench, Fate, KEYS, OwnedEvent, for_each_setup, full_service};
 use crate::FlowKey;
 use crate::abi::{NO_NODE, flow_flag, flow_state};
 use crate::cookie::siphash;
 use crate::netns::{self, Namespace};
-use crate::plane::{FlowTo, ServiceSpec, TargetEntry};
-use crate::repair::{Mends, checkpoint, freeze};
+use crate::plane::{FlowDestination, ServiceSpec, TargetEntry};
+use crate::repair::{RaceFixes, checkpoint, freeze};
 use socket2::SockRef;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
@@ -17,13 +17,13 @@ const GET: &[u8] = b"GET /a/b?c HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\n
 const TARGET: TargetEntry = TargetEntry { id: 77, node: 7, route: 3, service: 5, class: 2 };
 const LONG: Duration = Duration::from_secs(60);
 
-/// SipHash-2-4 of bytes, from the hash of whole words: the closing word is the rest and the length.
+/// SipHash-2-4 of bytes, from the hash of whole words: the last word is the rest and the length.
 fn hash_of(bench: &Bench, bytes: &[u8]) -> u64 {
     use libbpf_rs::{MapCore, MapFlags};
     use zerocopy::FromBytes;
     let keys = bench.plane.keys.lookup(&[0; 4], MapFlags::ANY).expect("keys").expect("keys");
     let key = crate::abi::Keys::read_from_bytes(&keys).expect("keys").hash;
-    // Each listen address has its own.
+    // Each listen address has its own hash.
     sip_bytes(key, bytes) ^ u64::from(bench.key().service).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -64,21 +64,21 @@ fn sip_bytes(key: [u64; 2], bytes: &[u8]) -> u64 {
 
 /// The vector of the paper's appendix A, and agreement with the crate's hash of whole words.
 #[test]
-fn the_reference_hash_is_siphash() {
+fn reference_hash_is_siphash() {
     let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     let message: Vec<u8> = (0..15).collect();
     assert_eq!(sip_bytes(key, &message), 0xa129_ca61_49be_45e5);
     assert_eq!(sip_bytes(key, &message[..8]), siphash(key, &[0x0706_0504_0302_0100]));
 }
 
-/// The hash that the first segment with `head` is punted with.
+/// The hash with which the first segment with `head` is punted.
 fn punted_hash(bench: &Bench, head: &[u8]) -> Option<u64> {
     let packet = bench.packet().opened(KEYS[0], 0).payload(head);
     assert_eq!(bench.run(&packet.frame()), Fate::Dropped);
-    let told = bench.told();
+    let events = bench.events();
     bench.plane.remove_flow(bench.key()).expect("removed");
-    match told.as_slice() {
-        [Told::Punt { first: true, head_hash, packet: punted }] => {
+    match events.as_slice() {
+        [OwnedEvent::Punt { first: true, head_hash, packet: punted }] => {
             assert_eq!(punted, &packet.frame());
             *head_hash
         }
@@ -87,8 +87,8 @@ fn punted_hash(bench: &Bench, head: &[u8]) -> Option<u64> {
 }
 
 #[test]
-fn a_first_segment_is_held_and_punted() {
-    everywhere(all_on(), |bench| {
+fn first_segment_is_held_and_punted() {
+    for_each_setup(full_service(), |bench| {
         let packet = bench.packet().opened(KEYS[0], 0).payload(GET);
         let mut frame = packet.frame();
         let whole = frame.len();
@@ -96,8 +96,8 @@ fn a_first_segment_is_held_and_punted() {
         assert_eq!(bench.run(&frame), Fate::Dropped);
         let hash = hash_of(bench, &GET[..40]);
         assert_eq!(
-            bench.told(),
-            [Told::Punt { first: true, head_hash: Some(hash), packet: frame[..whole].to_vec() }]
+            bench.events(),
+            [OwnedEvent::Punt { first: true, head_hash: Some(hash), packet: frame[..whole].to_vec() }]
         );
         let flow = bench.plane.flow(bench.key()).expect("the flow");
         assert_eq!((flow.state, flow.node, flow.held, flow.requests), (flow_state::HOLD, NO_NODE, 1, 1));
@@ -107,10 +107,10 @@ fn a_first_segment_is_held_and_punted() {
     });
 }
 
-/// Lines of every length around the limit and around words, and heads that have no hash.
+/// Lines of all lengths around the limit and around word boundaries, and heads without a hash.
 #[test]
-fn the_hash_is_over_the_first_two_lines() {
-    everywhere(all_on(), |bench| {
+fn hash_covers_the_first_two_lines() {
+    for_each_setup(full_service(), |bench| {
         for path in (1..40).chain(470..490) {
             let mut head = b"GET /".to_vec();
             head.resize(4 + path, b'x');
@@ -137,10 +137,10 @@ fn the_hash_is_over_the_first_two_lines() {
     });
 }
 
-/// What an earlier, longer segment left in the programs' memory does not complete a later one.
+/// Data that an earlier, longer segment left in the programs' memory does not complete a later one.
 #[test]
-fn nothing_of_an_earlier_head_is_seen() {
-    everywhere(all_on(), |bench| {
+fn earlier_heads_do_not_affect_the_hash() {
+    for_each_setup(full_service(), |bench| {
         assert!(punted_hash(bench, GET).is_some());
         for cut in 1..40 {
             assert_eq!(punted_hash(bench, &GET[..cut]), None, "{cut}");
@@ -159,30 +159,30 @@ fn get(bench: &Bench) -> Packet {
 }
 
 #[test]
-fn a_known_target_goes_straight_to_its_node() {
-    everywhere(all_on(), |bench| {
+fn known_target_is_forwarded_to_its_node() {
+    for_each_setup(full_service(), |bench| {
         bench.plane.put_target(hash_of(bench, &GET[..40]), &TARGET, LONG).expect("a target");
         gates_open(bench);
         is_forwarded(&bench.run(&get(bench).frame()).sent(), &get(bench));
         let flow = bench.plane.flow(bench.key()).expect("the flow");
         assert_eq!((flow.state, flow.node, flow.flags), (flow_state::NODE, 7, flow_flag::FAST));
-        assert_eq!(bench.told(), [Told::Opened { node: 7, route: 3, class: 2, target: 77 }]);
+        assert_eq!(bench.events(), [OwnedEvent::Opened { node: 7, route: 3, class: 2, target: 77 }]);
         assert_eq!((bench.plane.opened(Some(7)), bench.plane.opened(None)), (1, 1));
         assert_eq!((bench.counter("fast"), bench.counter("forwarded")), (1, 1));
-        // The same segment again is of a known connection.
+        // The same segment again belongs to a known connection.
         is_forwarded(&bench.run(&get(bench).frame()).sent(), &get(bench));
         assert_eq!(bench.plane.opened(None), 1);
     });
 }
 
 #[test]
-fn gates_bound_the_fast_path() {
-    everywhere(all_on(), |bench| {
+fn gates_limit_the_fast_path() {
+    for_each_setup(full_service(), |bench| {
         bench.plane.put_target(hash_of(bench, &GET[..40]), &TARGET, LONG).expect("a target");
         let fast = |bench: &Bench| {
             let sent = matches!(bench.run(&get(bench).frame()), Fate::Sent(_));
             bench.plane.remove_flow(bench.key()).expect("removed");
-            bench.told();
+            bench.events();
             sent
         };
         assert!(!fast(bench), "no gate is open");
@@ -207,8 +207,8 @@ fn gates_bound_the_fast_path() {
 }
 
 #[test]
-fn decisions_end() {
-    everywhere(all_on(), |bench| {
+fn decisions_expire() {
+    for_each_setup(full_service(), |bench| {
         gates_open(bench);
         let hash = hash_of(bench, &GET[..40]);
         let held = |bench: &Bench, why: &str| {
@@ -226,17 +226,17 @@ fn decisions_end() {
         held(bench, "forgotten");
         assert_eq!(bench.plane.opened(None), 0);
     });
-    everywhere(ServiceSpec { fast: false, ..all_on() }, |bench| {
+    for_each_setup(ServiceSpec { fast: false, ..full_service() }, |bench| {
         gates_open(bench);
         bench.plane.put_target(hash_of(bench, &GET[..40]), &TARGET, LONG).expect("a target");
         assert_eq!(bench.run(&get(bench).frame()), Fate::Dropped);
     });
 }
 
-/// When the ring is full nothing is opened, and nothing stays behind.
+/// If the ring is full, no connection is opened, and nothing is left behind.
 #[test]
-fn a_full_ring_drops_first_packets() {
-    everywhere(all_on(), |bench| {
+fn full_ring_drops_first_packets() {
+    for_each_setup(full_service(), |bench| {
         let mut filler = bench.packet();
         let mut fill = |port: u16, payload: &[u8]| {
             filler.from.set_port(port);
@@ -245,12 +245,12 @@ fn a_full_ring_drops_first_packets() {
         };
         (1..60).for_each(|port| fill(port, &[b'x'; 1400]));
         assert!(bench.counter("punt_lost") > 0, "the ring is full");
-        // Smaller records until none fits: packets, then events alone.
+        // Smaller records until none fits: packets, then events without a packet.
         (1000..1100).for_each(|port| fill(port, b"x"));
         for port in 3000..3004 {
             let mut fin = bench.packet().flags(FIN | ACK);
             fin.from.set_port(port);
-            bench.plane.put_flow(FlowKey::new(fin.from, 5), FlowTo::Node(7)).expect("a flow");
+            bench.plane.put_flow(FlowKey::new(fin.from, 5), FlowDestination::Node(7)).expect("a flow");
             bench.run(&fin.frame()).sent();
         }
         let lost = bench.counter("event_lost");
@@ -268,8 +268,8 @@ fn a_full_ring_drops_first_packets() {
 }
 
 #[test]
-fn a_packet_without_cookie_opens_nothing() {
-    everywhere(all_on(), |bench| {
+fn packet_without_cookie_creates_no_flow() {
+    for_each_setup(full_service(), |bench| {
         let good = get(bench);
         let mut forged = Vec::new();
         for bit in 0..32 {
@@ -288,12 +288,12 @@ fn a_packet_without_cookie_opens_nothing() {
             assert_eq!(bench.run(&packet.frame()), Fate::Dropped);
         }
         assert_eq!(bench.counter("bad_cookie"), forged.len() as u64);
-        assert!(bench.told().is_empty());
+        assert!(bench.events().is_empty());
         let mut flows = 0;
         bench.plane.each_flow(|_, _| flows += 1).expect("listed");
         assert_eq!(flows, 0);
     });
-    everywhere(ServiceSpec { grace: false, ..all_on() }, |bench| {
+    for_each_setup(ServiceSpec { grace: false, ..full_service() }, |bench| {
         let mut packet = get(bench);
         packet.ack ^= 1 << 20;
         assert_eq!(bench.run(&packet.frame()), Fate::Passed, "the stack resets it");
@@ -301,15 +301,15 @@ fn a_packet_without_cookie_opens_nothing() {
 }
 
 #[test]
-fn the_end_of_a_handshake_leaves_nothing() {
-    everywhere(all_on(), |bench| {
+fn last_packet_of_a_handshake_creates_no_flow() {
+    for_each_setup(full_service(), |bench| {
         let ack = bench.packet().opened(KEYS[0], 0);
         assert_eq!(bench.run(&ack.frame()), Fate::Dropped);
         assert_eq!(bench.run(&ack.clone().flags(ACK | RST).frame()), Fate::Dropped);
         assert!(bench.plane.flow(bench.key()).is_none());
-        assert!(bench.told().is_empty());
+        assert!(bench.events().is_empty());
         assert_eq!(bench.counter("handshake_ack"), 1);
-        // It ends without a request: this host's stack says goodbye.
+        // It ends without a request: this host's stack closes it.
         let fin = ack.flags(ACK | FIN);
         assert_eq!(bench.run(&fin.frame()), Fate::Passed);
         assert_eq!(bench.plane.flow(bench.key()).expect("the flow").state, flow_state::LOCAL);
@@ -318,25 +318,25 @@ fn the_end_of_a_handshake_leaves_nothing() {
 }
 
 #[test]
-fn a_request_with_its_end_is_held_and_told() {
-    everywhere(all_on(), |bench| {
+fn request_with_fin_is_held_and_reported() {
+    for_each_setup(full_service(), |bench| {
         let packet = bench.packet().opened(KEYS[0], 0).payload(b"GET / HTTP/1.0\r\n\r\n").flags(ACK | FIN);
         assert_eq!(bench.run(&packet.frame()), Fate::Dropped);
         let flags = flow_flag::CLIENT_FIN;
         assert_eq!(
-            bench.told(),
+            bench.events(),
             [
-                Told::Punt { first: true, head_hash: None, packet: packet.frame() },
-                Told::Ended { node: NO_NODE, flags }
+                OwnedEvent::Punt { first: true, head_hash: None, packet: packet.frame() },
+                OwnedEvent::Ended { node: NO_NODE, flags }
             ]
         );
     });
 }
 
-/// The tag of a node in the timestamp that the client echoes.
+/// The node's tag in the timestamp that the client echoes.
 #[test]
-fn unknown_connections_go_by_their_tag() {
-    everywhere(all_on(), |bench| {
+fn unknown_connections_are_forwarded_by_tag() {
+    for_each_setup(full_service(), |bench| {
         let packet = bench.packet().flags(ACK).tsecr(9 << 24 | 1234).payload(b"x");
         is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
         assert_eq!(
@@ -352,20 +352,20 @@ fn unknown_connections_go_by_their_tag() {
         bench.plane.set_link(7, None).expect("no link");
         assert_eq!(bench.run(&packet.frame()), Fate::Dropped, "a tag without a node");
     });
-    everywhere(ServiceSpec { tags: false, ..all_on() }, |bench| {
+    for_each_setup(ServiceSpec { tags: false, ..full_service() }, |bench| {
         let packet = bench.packet().flags(ACK).tsecr(9 << 24).payload(b"x");
         assert_eq!(bench.run(&packet.frame()), Fate::Dropped);
     });
     // The stack has answered a SYN, and its own clock looks like a tag.
-    everywhere(all_on(), |bench| {
+    for_each_setup(full_service(), |bench| {
         let here = TcpListener::bind(if bench.v6 { "[::1]:0" } else { "127.0.0.1:0" }).expect("a listener");
         let server = here.local_addr().expect("an address");
-        bench.plane.set_service(5, server, all_on()).expect("a service");
+        bench.plane.set_service(5, server, full_service()).expect("a service");
         let stream = TcpStream::connect(server).expect("connected");
         let client = stream.local_addr().expect("an address");
         let tagged = |client| Packet::new(client, server).flags(ACK).tsecr(9 << 24 | 77).payload(b"x");
         assert_eq!(bench.run(&tagged(client).frame()), Fate::Passed);
-        // Its last packets too, when all that is left is a TIME_WAIT.
+        // Its last packets too, when only a TIME_WAIT is left.
         drop(here.accept().expect("accepted"));
         drop(stream);
         assert_eq!(bench.run(&tagged(client).flags(FIN | ACK).frame()), Fate::Passed);
@@ -376,20 +376,20 @@ fn unknown_connections_go_by_their_tag() {
         // A listening socket has no connection.
         is_forwarded(&bench.run(&tagged(bench.client()).frame()).sent(), &tagged(bench.client()));
     });
-    // The stack has its own connections on a listen address without cookies.
-    everywhere(ServiceSpec { cookie: false, grace: false, ..all_on() }, |bench| {
+    // On a listen address without cookies, the stack has its own connections.
+    for_each_setup(ServiceSpec { cookie: false, grace: false, ..full_service() }, |bench| {
         let tagged = bench.packet().flags(ACK).tsecr(9 << 24).payload(b"x");
         assert_eq!(bench.run(&bench.packet().opened(KEYS[0], 0).payload(GET).frame()), Fate::Passed);
         is_forwarded(&bench.run(&tagged.frame()).sent(), &tagged);
     });
 }
 
-/// The plane enters the connections of a node's list. Meanwhile a client has ended one of them, and begun a new one on the same
-/// addresses with this host's stack.
+/// The plane adds the connections of a node's listing. Meanwhile a client has closed one of them and opened a new one
+/// on the same addresses with this host's stack.
 #[test]
-fn a_nodes_list_takes_no_connection_from_the_stack() {
-    for spec in [all_on(), ServiceSpec { cookie: false, grace: false, ..all_on() }] {
-        everywhere(spec, |bench| {
+fn node_listing_takes_no_connection_from_the_stack() {
+    for spec in [full_service(), ServiceSpec { cookie: false, grace: false, ..full_service() }] {
+        for_each_setup(spec, |bench| {
             let here =
                 TcpListener::bind(if bench.v6 { "[::1]:0" } else { "127.0.0.1:0" }).expect("a listener");
             let server = here.local_addr().expect("an address");
@@ -404,11 +404,11 @@ fn a_nodes_list_takes_no_connection_from_the_stack() {
                 assert_eq!(bench.run(&packet.frame()), Fate::Passed);
                 assert_eq!(bench.run_egress(&answer.frame()), Fate::Passed);
             }
-            // It moves to a node: what is left of it here is frozen.
-            bench.plane.put_flow(key, FlowTo::Node(7)).expect("a flow");
+            // It moves to a node: its socket on this host is frozen.
+            bench.plane.put_flow(key, FlowDestination::Node(7)).expect("a flow");
             is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
             assert_eq!(bench.run_egress(&answer.frame()), Fate::Dropped);
-            // One that the stack does not have is the node's from its first packet on.
+            // A connection that the stack does not have is the node's from its first packet on.
             assert!(bench.plane.add_flow(bench.key(), 7).expect("room"));
             is_forwarded(&bench.run(&bench.packet().flags(ACK).frame()).sent(), &bench.packet().flags(ACK));
             let flow = bench.plane.flow(bench.key()).expect("the flow");
@@ -417,26 +417,26 @@ fn a_nodes_list_takes_no_connection_from_the_stack() {
     }
 }
 
-/// A connection that the stack has answered with a cookie of its own, as under a flood of SYNs, has no socket until the handshake
-/// is over.
+/// A connection that the stack has answered with a SYN cookie, as under a SYN flood, has no socket until the handshake
+/// is complete.
 #[test]
-fn what_has_a_cookie_of_the_stacks_goes_there() {
+fn stack_cookies_go_to_the_stack() {
     let Some(host) = netns::or_skip(Namespace::new("cookies")) else { return };
     host.ip("link set lo up").expect("up");
     // For every SYN.
     host.sysctl("net.ipv4.tcp_syncookies", "2").expect("a sysctl");
     let tested = host.run(|| {
-        everywhere(all_on(), |bench| {
+        for_each_setup(full_service(), |bench| {
             let here =
                 TcpListener::bind(if bench.v6 { "[::1]:0" } else { "127.0.0.1:0" }).expect("a listener");
             let server = here.local_addr().expect("an address");
-            bench.plane.set_service(5, server, all_on()).expect("a service");
+            bench.plane.set_service(5, server, full_service()).expect("a service");
             let stream = TcpStream::connect(server).expect("connected");
             let client = stream.local_addr().expect("an address");
             let (accepted, _) = here.accept().expect("accepted");
-            freeze(stream.as_fd(), &Mends::default()).expect("frozen");
-            let numbers = checkpoint(stream.as_fd(), &Mends::default()).expect("its numbers");
-            // Nothing is left of it but its numbers.
+            freeze(stream.as_fd(), &RaceFixes::default()).expect("frozen");
+            let numbers = checkpoint(stream.as_fd(), &RaceFixes::default()).expect("its numbers");
+            // Only its numbers are left.
             for socket in [stream, accepted] {
                 SockRef::from(&socket).set_linger(Some(Duration::ZERO)).expect("linger");
             }
@@ -456,8 +456,8 @@ fn what_has_a_cookie_of_the_stacks_goes_there() {
 }
 
 #[test]
-fn every_damaged_byte_is_noticed() {
-    everywhere(all_on(), |bench| {
+fn every_damaged_byte_is_detected() {
+    for_each_setup(full_service(), |bench| {
         let frame = bench.packet().payload(GET).frame();
         assert!(crate::plane::is_undamaged(&frame));
         let tcp_at = if frame[12] == 0x86 { 54 } else { 34 };

@@ -1,14 +1,16 @@
 //! Packets of known connections.
 
 use super::packet::{ACK, FIN, ISN, MSS, Packet, RST, SYN, is_forwarded, read};
-use super::{Bench, Fate, KEYS, LOOPBACK, NODE_MAC, OUR_MAC, Told, all_on, clock_now, everywhere};
+use super::{
+    Bench, Fate, KEYS, LOOPBACK, NODE_MAC, OUR_MAC, OwnedEvent, clock_now, for_each_setup, full_service,
+};
 use crate::abi::{Flow, NO_NODE, RawFlowKey, flow_flag, flow_state};
-use crate::plane::{FlowTo, Link, ServiceSpec, now_ns};
+use crate::plane::{FlowDestination, NodeRoute, ServiceSpec, now_ns};
 use libbpf_rs::{MapCore, MapFlags};
 use zerocopy::IntoBytes;
 
 fn to_node(bench: &Bench) {
-    bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+    bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
 }
 
 fn data(bench: &Bench, at: u32, payload: &[u8]) -> Packet {
@@ -16,8 +18,8 @@ fn data(bench: &Bench, at: u32, payload: &[u8]) -> Packet {
 }
 
 #[test]
-fn a_nodes_packets_are_forwarded_and_noted() {
-    everywhere(all_on(), |bench| {
+fn packets_are_forwarded_and_noted() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         for at in [0, 10, 5] {
             let packet = data(bench, at, b"12345");
@@ -30,7 +32,7 @@ fn a_nodes_packets_are_forwarded_and_noted() {
         assert_eq!(flow.last_seq, ISN.wrapping_add(16));
         assert_eq!(flow.last_ack, packet.ack);
         assert!(flow.seen_ns > 0 && flow.seen_ns <= crate::plane::now_ns());
-        assert_eq!((bench.counter("forwarded"), bench.told().len()), (4, 0));
+        assert_eq!((bench.counter("forwarded"), bench.events().len()), (4, 0));
     });
 }
 
@@ -38,23 +40,24 @@ const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 
 /// A held connection whose client echoes timestamps; node 7 has tag 9, node 3 tag 4.
 fn opened_by_cookie(bench: &Bench) -> Packet {
-    let link = Link { tag: 4, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: OTHER_MAC, tunnel: None };
+    let link =
+        NodeRoute { tag: 4, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: OTHER_MAC, tunnel: None };
     bench.plane.set_link(3, Some(&link)).expect("a link");
-    let first = bench.packet().begun(KEYS[0], ISN, Some(clock_now())).payload(b"PUT ");
+    let first = bench.packet().with_cookie(KEYS[0], ISN, Some(clock_now())).payload(b"PUT ");
     assert_eq!(bench.run(&first.frame()), Fate::Dropped);
-    assert_eq!(bench.told().len(), 1);
+    assert_eq!(bench.events().len(), 1);
     first
 }
 
-/// Where a packet goes that echoes this tag.
+/// The destination of a packet that echoes this tag.
 fn next_hop(bench: &Bench, packet: &Packet, tag: u32) -> [u8; 6] {
     read(&bench.run(&packet.clone().tsecr(tag << 24 | 5).frame()).sent()).1[0]
 }
 
-/// Two nodes have accepted the connection, each given to it by another switch. The client believes one of them.
+/// Two nodes have accepted the connection, each through another switch. The client continues with one of them.
 #[test]
-fn a_connection_that_two_nodes_have_follows_the_echoed_tag() {
-    everywhere(all_on(), |bench| {
+fn connection_at_two_nodes_follows_the_echoed_tag() {
+    for_each_setup(full_service(), |bench| {
         let packet = opened_by_cookie(bench);
         to_node(bench);
         let hops = [9, 4, 0, 5, 4].map(|tag| next_hop(bench, &packet, tag));
@@ -62,20 +65,20 @@ fn a_connection_that_two_nodes_have_follows_the_echoed_tag() {
         assert_eq!(bench.counter("other_node"), 2);
         let flow = bench.plane.flow(bench.key()).expect("the flow");
         assert_eq!((flow.node, flow.packets), (7, 5), "a tag proves nothing");
-        // The former node's timestamps go on when another node or slot has the connection.
+        // The previous node's timestamps continue when another node or slot has the connection.
         for (node, tag, mac) in [(3, 9, OTHER_MAC), (7, 4, NODE_MAC)] {
-            bench.plane.put_flow(bench.key(), FlowTo::Node(node)).expect("a flow");
+            bench.plane.put_flow(bench.key(), FlowDestination::Node(node)).expect("a flow");
             assert_eq!(next_hop(bench, &packet, tag), mac);
         }
         assert_eq!(bench.counter("other_node"), 2);
     });
 }
 
-/// A node's clock runs into the tag 2.3 hours after the connection began. What user space has entered may have timestamps of
-/// this host's stack.
+/// A node's clock reaches the tag 2.3 hours after the connection opened. Connections that user space has added may have
+/// timestamps of this host's stack.
 #[test]
-fn a_tag_is_ignored_where_it_may_be_none() {
-    everywhere(all_on(), |bench| {
+fn tag_is_ignored_where_it_may_be_absent() {
+    for_each_setup(full_service(), |bench| {
         let packet = opened_by_cookie(bench);
         to_node(bench);
         let aged = |hours: u64, change: fn(&mut Flow)| {
@@ -94,14 +97,17 @@ fn a_tag_is_ignored_where_it_may_be_none() {
 
 #[test]
 fn held_packets_are_punted_up_to_a_limit() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("a flow");
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Hold).expect("a flow");
         for at in 0..6 {
             assert_eq!(bench.run(&data(bench, at, b"x").frame()), Fate::Dropped);
         }
-        let want =
-            |at: u32| Told::Punt { first: false, head_hash: None, packet: data(bench, at, b"x").frame() };
-        assert_eq!(bench.told(), (0..4).map(want).collect::<Vec<_>>());
+        let want = |at: u32| OwnedEvent::Punt {
+            first: false,
+            head_hash: None,
+            packet: data(bench, at, b"x").frame(),
+        };
+        assert_eq!(bench.events(), (0..4).map(want).collect::<Vec<_>>());
         assert_eq!((bench.counter("held"), bench.counter("hold_full")), (4, 2));
         to_node(bench);
         let packet = data(bench, 6, b"x");
@@ -110,17 +116,17 @@ fn held_packets_are_punted_up_to_a_limit() {
 }
 
 #[test]
-fn a_local_connection_goes_to_the_stack() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Local).expect("a flow");
+fn local_connection_goes_to_the_stack() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Local).expect("a flow");
         assert_eq!(bench.run(&data(bench, 0, b"x").frame()), Fate::Passed);
         assert_eq!(bench.counter("local"), 1);
     });
 }
 
 #[test]
-fn the_end_is_told_once() {
-    everywhere(all_on(), |bench| {
+fn end_is_reported_once() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"12345").frame()).sent();
         let fin = data(bench, 5, b"").flags(FIN | ACK);
@@ -128,17 +134,17 @@ fn the_end_is_told_once() {
         bench.run(&fin.frame()).sent();
         let rst = data(bench, 6, b"").flags(RST);
         is_forwarded(&bench.run(&rst.frame()).sent(), &rst);
-        assert_eq!(bench.told(), [Told::Ended { node: 7, flags: flow_flag::CLIENT_FIN }]);
+        assert_eq!(bench.events(), [OwnedEvent::Ended { node: 7, flags: flow_flag::CLIENT_FIN }]);
         let flow = bench.plane.flow(bench.key()).expect("the flow");
-        let all = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::TOLD;
+        let all = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::END_REPORTED;
         assert_eq!((flow.flags, flow.last_seq), (all, ISN.wrapping_add(7)));
     });
 }
 
-/// A client that has ended its side says by what it acknowledges whether the node goes on sending.
+/// After its FIN, the client's acknowledgements show whether the node still sends.
 #[test]
-fn a_client_that_goes_on_acknowledging_is_told() {
-    everywhere(all_on(), |bench| {
+fn client_that_keeps_acknowledging_is_reported() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         let acks = |bytes: u32, flags| {
             let mut packet = data(bench, 5, b"").flags(flags);
@@ -148,33 +154,33 @@ fn a_client_that_goes_on_acknowledging_is_told() {
         bench.run(&data(bench, 0, b"12345").frame()).sent();
         bench.run(&acks(1_000, FIN | ACK)).sent();
         let flags = flow_flag::CLIENT_FIN | flow_flag::ACKED;
-        assert_eq!(bench.told(), [Told::Ended { node: 7, flags }]);
+        assert_eq!(bench.events(), [OwnedEvent::Ended { node: 7, flags }]);
         // The node's FIN has a number, and ends the connection.
         bench.run(&acks(1_001, ACK)).sent();
-        assert_eq!(bench.told(), []);
+        assert_eq!(bench.events(), []);
         for bytes in [2_000, 3_000] {
             bench.run(&acks(bytes, ACK)).sent();
         }
-        assert_eq!(bench.told(), [Told::Woke { node: 7 }]);
+        assert_eq!(bench.events(), [OwnedEvent::Resumed { node: 7 }]);
     });
 }
 
-/// A RST from somebody who does not see the connection reaches the node, which ignores it, and ends nothing here.
+/// A RST of an attacker who does not see the connection reaches the node, which ignores it, and ends nothing here.
 #[test]
-fn a_blind_reset_is_no_end() {
-    everywhere(all_on(), |bench| {
+fn blind_reset_is_not_an_end() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"12345").frame()).sent();
         for off in [1 << 20, 1 << 31, 0xfff0_0000] {
             bench.run(&data(bench, off, b"").flags(RST).frame()).sent();
         }
-        assert_eq!((bench.told().len(), bench.plane.flow(bench.key()).expect("the flow").flags), (0, 0));
+        assert_eq!((bench.events().len(), bench.plane.flow(bench.key()).expect("the flow").flags), (0, 0));
         bench.run(&data(bench, 5, b"").flags(RST).frame()).sent();
-        assert_eq!(bench.told(), [Told::Ended { node: 7, flags: flow_flag::CLIENT_RST }]);
+        assert_eq!(bench.events(), [OwnedEvent::Ended { node: 7, flags: flow_flag::CLIENT_RST }]);
     });
 }
 
-/// The next connection on the same addresses: begun by its SYN, proved by the cookie it brings back.
+/// The next connection on the same addresses: announced by its SYN, proved by its cookie.
 fn second(bench: &Bench) -> (Packet, Packet) {
     let mut syn = bench.packet().syn(&[&MSS]);
     syn.seq = 0x4000_0000;
@@ -185,53 +191,53 @@ fn second(bench: &Bench) -> (Packet, Packet) {
 }
 
 #[test]
-fn a_new_connection_replaces_the_old_one_when_it_is_proved() {
-    everywhere(all_on(), |bench| {
+fn proven_new_connection_replaces_the_old_one() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"12345").frame()).sent();
         let (_, ack) = second(bench);
-        // Right number, wrong cookie: still the old connection's.
+        // A correct number with a wrong cookie still belongs to the old connection.
         let mut forged = ack.clone();
         forged.ack ^= 1 << 16;
         bench.run(&forged.frame()).sent();
-        assert!(bench.told().is_empty());
+        assert!(bench.events().is_empty());
         assert_eq!(bench.run(&ack.frame()), Fate::Dropped);
-        assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
+        assert!(matches!(bench.events().as_slice(), [OwnedEvent::Ended { node: 7, .. }]));
         assert!(bench.plane.flow(bench.key()).is_none());
         assert_eq!(bench.counter("reused"), 1);
         let request = ack.payload(b"PUT ");
         assert_eq!(bench.run(&request.frame()), Fate::Dropped);
-        assert!(matches!(bench.told().as_slice(), [Told::Punt { first: true, .. }]));
+        assert!(matches!(bench.events().as_slice(), [OwnedEvent::Punt { first: true, .. }]));
         let flow = bench.plane.flow(bench.key()).expect("the flow");
         assert_eq!((flow.state, flow.first_seq), (flow_state::HOLD, 0x4000_0001));
     });
 }
 
-/// The SYN of the next connection was answered, then another SYN overwrote what was noted of it.
+/// After the SYN of the next connection was answered, another SYN overwrote its entry.
 #[test]
-fn a_closing_connection_is_replaced_by_any_that_is_proved() {
-    everywhere(all_on(), |bench| {
+fn closing_connection_is_replaced_by_any_proven_one() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"1").flags(FIN | ACK).frame()).sent();
         let (mut syn, ack) = second(bench);
         syn.seq = 1;
         read(&bench.run(&syn.frame()).sent());
-        assert!(matches!(bench.told().as_slice(), [Told::Ended { .. }]));
+        assert!(matches!(bench.events().as_slice(), [OwnedEvent::Ended { .. }]));
         assert_eq!(bench.run(&ack.payload(b"PUT ").frame()), Fate::Dropped);
         assert!(
-            matches!(bench.told().as_slice(), [Told::Punt { first: true, .. }]),
+            matches!(bench.events().as_slice(), [OwnedEvent::Punt { first: true, .. }]),
             "its end was told before"
         );
     });
 }
 
-/// Copies of what an older connection's client sent at its begin: they were long on their way.
+/// Delayed copies of the first packets of an older connection.
 #[test]
-fn a_late_first_packet_does_not_end_its_successor() {
-    everywhere(all_on(), |bench| {
+fn late_first_packet_does_not_end_the_next_connection() {
+    for_each_setup(full_service(), |bench| {
         let now = clock_now();
         let begins = |isn: u32, age: u32| {
-            bench.packet().begun(KEYS[0], isn, Some(now.wrapping_sub(age))).payload(b"PUT ")
+            bench.packet().with_cookie(KEYS[0], isn, Some(now.wrapping_sub(age))).payload(b"PUT ")
         };
         let (older, newer, third) = (begins(9000, 20), begins(500, 10), begins(100, 5));
         assert_eq!(bench.run(&newer.frame()), Fate::Dropped);
@@ -242,7 +248,7 @@ fn a_late_first_packet_does_not_end_its_successor() {
         syn.seq = 9000;
         read(&bench.run(&syn.frame()).sent());
         is_forwarded(&bench.run(&older.frame()).sent(), &older);
-        // The same when it is closing.
+        // The same while it is closing.
         let mut fin = newer.clone().payload(b"").flags(FIN | ACK);
         fin.seq = newer.seq.wrapping_add(4);
         bench.run(&fin.frame()).sent();
@@ -254,10 +260,10 @@ fn a_late_first_packet_does_not_end_its_successor() {
     });
 }
 
-/// Without timestamps, a number that lies behind is an older connection's.
+/// Without timestamps, a lower number belongs to an older connection.
 #[test]
-fn a_closing_connection_is_not_replaced_by_a_lower_number() {
-    everywhere(all_on(), |bench| {
+fn closing_connection_is_not_replaced_by_a_lower_number() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"1").flags(FIN | ACK).frame()).sent();
         let mut older = bench.packet().payload(b"PUT ");
@@ -269,20 +275,20 @@ fn a_closing_connection_is_not_replaced_by_a_lower_number() {
 }
 
 fn cookie(bench: &Bench, isn: u32) -> u32 {
-    bench.packet().begun(KEYS[0], isn, None).ack.wrapping_sub(1)
+    bench.packet().with_cookie(KEYS[0], isn, None).ack.wrapping_sub(1)
 }
 
-/// Without cookies, or with the service closed, the stack answers the SYN; the acknowledgement of that answer belongs to
-/// it.
+/// Without cookies, or with the service closed, the stack answers the SYN; the acknowledgement of that answer goes to
+/// the stack.
 #[test]
-fn a_connection_of_the_stack_replaces_the_old_one() {
-    let repair = ServiceSpec { cookie: false, grace: false, ..all_on() };
-    let closed = ServiceSpec { closed: true, grace: false, ..all_on() };
-    everywhere(repair, replaced_by_the_stacks);
-    everywhere(closed, replaced_by_the_stacks);
+fn stack_connection_replaces_the_old_one() {
+    let repair = ServiceSpec { cookie: false, grace: false, ..full_service() };
+    let closed = ServiceSpec { closed: true, grace: false, ..full_service() };
+    for_each_setup(repair, check_replacement_by_the_stack);
+    for_each_setup(closed, check_replacement_by_the_stack);
 }
 
-fn replaced_by_the_stacks(bench: &Bench) {
+fn check_replacement_by_the_stack(bench: &Bench) {
     to_node(bench);
     bench.run(&data(bench, 0, b"12345").frame()).sent();
     let mut syn = bench.packet().syn(&[&MSS]);
@@ -295,20 +301,22 @@ fn replaced_by_the_stacks(bench: &Bench) {
     let mut ack = bench.packet();
     (ack.seq, ack.ack) = (0x4000_0001, 0x5000_0001);
     assert_eq!(bench.run(&ack.frame()), Fate::Passed);
-    assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
+    assert!(matches!(bench.events().as_slice(), [OwnedEvent::Ended { node: 7, .. }]));
     assert!(bench.plane.flow(bench.key()).is_none());
 }
 
 #[test]
 fn sockets_whose_connection_moved_are_silent() {
-    everywhere(ServiceSpec { cookie: false, ..all_on() }, |bench| {
+    for_each_setup(ServiceSpec { cookie: false, ..full_service() }, |bench| {
         let packet = Packet::new(bench.server(), bench.client()).payload(b"reply");
         let fates = |bench: &Bench| {
             [ACK, RST, FIN | ACK, SYN | ACK]
                 .map(|flags| bench.run_egress(&packet.clone().flags(flags).frame()) == Fate::Passed)
         };
         assert_eq!(fates(bench), [true; 4]);
-        for (to, passes) in [(FlowTo::Hold, true), (FlowTo::Local, true), (FlowTo::Reset, true)] {
+        for (to, passes) in
+            [(FlowDestination::Hold, true), (FlowDestination::Local, true), (FlowDestination::Reset, true)]
+        {
             bench.plane.put_flow(bench.key(), to).expect("a flow");
             assert_eq!(fates(bench), [passes; 4], "{to:?}");
         }
@@ -322,19 +330,19 @@ fn sockets_whose_connection_moved_are_silent() {
 }
 
 #[test]
-fn a_node_without_a_link_gets_nothing() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(8)).expect("a flow");
+fn node_without_a_route_gets_nothing() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(8)).expect("a flow");
         assert_eq!(bench.run(&data(bench, 0, b"x").frame()), Fate::Dropped);
-        bench.plane.put_flow(bench.key(), FlowTo::Node(NO_NODE - 1)).expect("a flow");
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(NO_NODE - 1)).expect("a flow");
         assert_eq!(bench.run(&data(bench, 0, b"x").frame()), Fate::Dropped);
         assert_eq!(bench.counter("no_link"), 2);
     });
 }
 
 #[test]
-fn the_last_hop_ends_a_loop() {
-    everywhere(all_on(), |bench| {
+fn hop_limit_ends_a_loop() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         let mut frame = data(bench, 0, b"x").frame();
         frame[if bench.v6 { 21 } else { 22 }] = 1;
@@ -343,13 +351,13 @@ fn the_last_hop_ends_a_loop() {
 }
 
 #[test]
-fn connections_are_listed_and_forgotten() {
-    everywhere(all_on(), |bench| {
+fn flows_are_listed_and_removed() {
+    for_each_setup(full_service(), |bench| {
         for port in 1..=300 {
             let mut client = bench.client();
             client.set_port(port);
             let key = crate::FlowKey::new(client, 5);
-            bench.plane.put_flow_seen(key, FlowTo::Node(7), 10, 20).expect("a flow");
+            bench.plane.put_flow_seen(key, FlowDestination::Node(7), 10, 20).expect("a flow");
         }
         let mut ports = std::collections::BTreeSet::new();
         let list = |ports: &mut std::collections::BTreeSet<u16>| {
@@ -371,15 +379,15 @@ fn connections_are_listed_and_forgotten() {
     });
 }
 
-/// What a node says it has does not displace what has its addresses by now.
+/// A node's listing does not replace a newer connection on the same addresses.
 #[test]
-fn a_flow_is_added_only_where_there_is_none() {
-    everywhere(all_on(), |bench| {
+fn flow_is_added_only_where_there_is_none() {
+    for_each_setup(full_service(), |bench| {
         let flow = || bench.plane.flow(bench.key()).map(|flow| (flow.state, flow.node));
         assert!(bench.plane.add_flow(bench.key(), 7).expect("room"));
         assert_eq!(flow(), Some((flow_state::NODE, 7)));
         assert!(!bench.plane.add_flow(bench.key(), 8).expect("room"));
-        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("room");
+        bench.plane.put_flow(bench.key(), FlowDestination::Hold).expect("room");
         assert!(!bench.plane.add_flow(bench.key(), 8).expect("room"));
         assert_eq!(flow().map(|(state, _)| state), Some(flow_state::HOLD));
     });
@@ -387,16 +395,16 @@ fn a_flow_is_added_only_where_there_is_none() {
 
 const ROUNDS: u32 = 20_000;
 
-/// Flags are set by programs and by user space at the same time: none is lost.
+/// Programs and user space set flags at the same time: none is lost.
 #[test]
-fn marks_made_at_the_same_time_are_all_kept() {
-    let closed = ServiceSpec { closed: true, ..all_on() };
-    everywhere(closed, |bench| {
-        // Repeated runs of XDP programs take milliseconds to begin; the source is one.
-        if bench.plane.attached() != super::Attach::Tc {
+fn concurrent_flag_changes_are_all_kept() {
+    let closed = ServiceSpec { closed: true, ..full_service() };
+    for_each_setup(closed, |bench| {
+        // Repeated runs of XDP programs take milliseconds to start; the source is one.
+        if bench.plane.attached() != super::AttachMode::Tc {
             return;
         }
-        // It changes nothing but the flag, and leaves the frame as it is.
+        // It changes only the flag, and leaves the frame as it is.
         let syn = bench.packet().syn(&[&MSS]).frame();
         let (done, mut lost) = (std::sync::atomic::AtomicBool::new(false), 0);
         std::thread::scope(|scope| {
@@ -405,11 +413,11 @@ fn marks_made_at_the_same_time_are_all_kept() {
                     bench.run_often(&syn, 1000);
                 }
             });
-            let all = [flow_flag::IDLE, flow_flag::ACKED, flow_flag::TOLD, flow_flag::CLIENT_FIN];
+            let all = [flow_flag::IDLE, flow_flag::ACKED, flow_flag::END_REPORTED, flow_flag::CLIENT_FIN];
             let want = all.iter().fold(0, |all, flag| all | flag);
             for _ in 0..ROUNDS {
                 let _ = bench.plane.remove_flow(bench.key());
-                let _ = bench.plane.put_flow(bench.key(), FlowTo::Node(7));
+                let _ = bench.plane.put_flow(bench.key(), FlowDestination::Node(7));
                 all.iter().for_each(|&flag| drop(bench.plane.add_flags(bench.key(), flag)));
                 lost += u32::from(bench.plane.flow(bench.key()).is_none_or(|flow| flow.flags & want != want));
             }
@@ -419,10 +427,10 @@ fn marks_made_at_the_same_time_are_all_kept() {
     });
 }
 
-/// Whoever does not see the connection guesses its numbers: nothing is noted of what he sends.
+/// An attacker who does not see the connection guesses its numbers: nothing of his packets is noted.
 #[test]
-fn implausible_numbers_are_not_noted() {
-    everywhere(all_on(), |bench| {
+fn implausible_sequence_numbers_are_not_noted() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"12345").frame()).sent();
         let before = bench.plane.flow(bench.key()).expect("the flow");
@@ -436,25 +444,25 @@ fn implausible_numbers_are_not_noted() {
         let noted =
             |flow: crate::abi::Flow| (flow.last_seq, flow.last_ack, flow.flags, flow.requests, flow.seen_ns);
         assert_eq!((noted(after), bench.counter("implausible")), (noted(before), 5));
-        // A client that has had 15 MB acknowledged at once, and has sent as much, unseen.
+        // A client that has had 15 MB acknowledged at once and has sent as much, unseen.
         let mut next = data(bench, 15 << 20, b"x");
         next.ack = next.ack.wrapping_add(15 << 20);
         bench.run(&next.frame()).sent();
         let after = bench.plane.flow(bench.key()).expect("the flow");
         assert_eq!((after.last_ack, after.flags), (next.ack, flow_flag::ACKED));
-        // The number that is not known is believed.
+        // An unknown number is accepted.
         bench.plane.remove_flow(bench.key()).expect("removed");
-        bench.plane.put_flow_seen(bench.key(), FlowTo::Node(7), next.seq, 0).expect("a flow");
+        bench.plane.put_flow_seen(bench.key(), FlowDestination::Node(7), next.seq, 0).expect("a flow");
         bench.run(&next.frame()).sent();
         assert_eq!(bench.plane.flow(bench.key()).expect("the flow").last_ack, next.ack);
     });
 }
 
-/// A connection that was with another front-end for 100 MB is known again once its client has gone on from there for a
-/// second. What somebody forges while the client speaks is not believed, nor a forged end.
+/// A connection that was with another switch for 100 MB is recognised once its client has continued from there for a
+/// second. Packets forged while the client sends are not accepted, nor is a forged end.
 #[test]
-fn numbers_that_a_client_goes_on_from_are_believed() {
-    everywhere(all_on(), |bench| {
+fn numbers_are_accepted_when_the_client_continues_from_them() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         bench.run(&data(bench, 0, b"12345").frame()).sent();
         let far = |more: u32, flags| {
@@ -486,7 +494,7 @@ fn numbers_that_a_client_goes_on_from_are_believed() {
             (flow.flags & flow_flag::CLIENT_FIN, flow.flags & flow_flag::ACKED),
             (0, flow_flag::ACKED)
         );
-        // From here on it is as any other.
+        // From here on it is like any other.
         bench.run(&far(5, ACK | FIN).frame()).sent();
         assert_ne!(bench.plane.flow(bench.key()).expect("the flow").flags & flow_flag::CLIENT_FIN, 0);
     });
@@ -494,8 +502,8 @@ fn numbers_that_a_client_goes_on_from_are_believed() {
 
 /// Samples of later requests leave room in the ring for first packets.
 #[test]
-fn samples_do_not_crowd_out_first_packets() {
-    everywhere(all_on(), |bench| {
+fn samples_do_not_displace_first_packets() {
+    for_each_setup(full_service(), |bench| {
         to_node(bench);
         for at in 0..3000_u32 {
             bench.run(&data(bench, at, &[b'x'; 1000]).frame()).sent();

@@ -1,16 +1,16 @@
-//! Packets that are not whole, or not ours.
+//! Incomplete and unrelated packets.
 
 use super::super::frame::{Frame, checksum};
 use super::packet::{ACK, FIN, MSS, Packet, TIMESTAMPS, is_forwarded, read};
-use super::{Attach, Bench, Fate, KEYS, Told, all_on, everywhere};
+use super::{AttachMode, Bench, Fate, KEYS, OwnedEvent, for_each_setup, full_service};
 use crate::abi::PUNT_BYTES_MAX;
-use crate::plane::FlowTo;
+use crate::plane::FlowDestination;
 
-/// Cut at every length the kernel lets in: never forwarded, never answered.
+/// Packets cut at every length that the kernel accepts are never forwarded or answered.
 #[test]
-fn truncated_packets_go_nowhere() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn truncated_packets_are_not_forwarded() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let data = bench.packet().opened(KEYS[0], 0).tsecr(9 << 24).payload(b"GET / HTTP/1.1\r\nHost: a\r\n");
         let syn = bench.packet().syn(&[&MSS, &TIMESTAMPS]);
         let unknown = Packet { from: bench.client(), ..data.clone() };
@@ -18,22 +18,22 @@ fn truncated_packets_go_nowhere() {
         unknown.from.set_port(1);
         for packet in [data, syn, unknown] {
             let frame = packet.frame();
-            // A frame whose IP header is missing is refused before our program runs.
+            // The kernel drops a frame without an IP header before our program runs.
             for length in 54..frame.len() {
                 let fate = bench.run(&frame[..length]);
                 assert!(matches!(fate, Fate::Passed | Fate::Dropped), "{length} bytes: {fate:?}");
             }
         }
-        assert!(bench.told().is_empty());
+        assert!(bench.events().is_empty());
         assert!(bench.counter("malformed") > 0);
     });
 }
 
-/// Every byte of the headers, one bit at a time: what comes out is a packet to the node, or nothing.
+/// Every byte of the headers, one bit at a time: the result is a packet to the node, or nothing.
 #[test]
-fn flipped_bits_never_leave_by_mistake() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn flipped_bits_are_never_forwarded_wrongly() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let frame = bench.packet().opened(KEYS[0], 0).tsecr(3 << 24).payload(b"12345").frame();
         let header = frame.len() - 5;
         for bit in 12 * 8..header * 8 {
@@ -42,18 +42,18 @@ fn flipped_bits_never_leave_by_mistake() {
             if let Fate::Sent(sent) = bench.run(&flipped) {
                 assert!(sent.len() <= flipped.len(), "bit {bit}");
                 let to_node = sent[..6] == super::NODE_MAC && sent[6..12] == super::OUR_MAC;
-                // The SYN flag turns it into a SYN without ACK only if ACK is off: one bit does not do both.
+                // The SYN flag makes it a SYN without ACK only if ACK is off, which takes two bits.
                 assert!(to_node, "bit {bit}");
             }
         }
     });
 }
 
-/// Header lengths that lie.
+/// Wrong header lengths.
 #[test]
-fn lengths_that_lie_are_malformed() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn wrong_lengths_are_malformed() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let packet = bench.packet().opened(KEYS[0], 0).payload(b"12345");
         let frame = packet.frame();
         let tcp = if bench.v6 { 54 } else { 34 };
@@ -78,8 +78,8 @@ fn lengths_that_lie_are_malformed() {
 }
 
 #[test]
-fn what_is_not_ours_goes_to_the_stack() {
-    everywhere(all_on(), |bench| {
+fn other_packets_go_to_the_stack() {
+    for_each_setup(full_service(), |bench| {
         let packet = bench.packet().opened(KEYS[0], 0).payload(b"x");
         let mut port = packet.clone();
         port.to.set_port(81);
@@ -105,25 +105,26 @@ fn what_is_not_ours_goes_to_the_stack() {
     });
 }
 
-/// Larger than the ring takes. From a wire: lost by name, and no connection is left. Joined by the kernel: cut, as if the
-/// rest were lost.
+/// Packets larger than the ring accepts. From a link: counted as lost, and no connection is left. Merged by the kernel:
+/// cut, as if the rest were lost.
 #[test]
-fn a_packet_too_large_to_punt_is_cut_or_dropped() {
-    everywhere(all_on(), |bench| {
+fn packet_too_large_to_punt_is_cut_or_dropped() {
+    for_each_setup(full_service(), |bench| {
         let mut packet = bench.packet().opened(KEYS[0], 0).payload(&[b'x'; 3000]).flags(ACK | FIN);
         let frame = packet.frame();
         assert_eq!(bench.run(&frame), Fate::Dropped);
-        if bench.plane.attached() == Attach::Native {
+        if bench.plane.attached() == AttachMode::Native {
             assert!(bench.plane.flow(bench.key()).is_none());
-            assert_eq!((bench.counter("punt_lost"), bench.told().len()), (1, 0));
+            assert_eq!((bench.counter("punt_lost"), bench.events().len()), (1, 0));
             return;
         }
-        let told = bench.told();
-        let Some(Told::Punt { first: true, packet: cut, .. }) = told.first() else {
-            unreachable!("{told:?}")
+        let events = bench.events();
+        let Some(OwnedEvent::Punt { first: true, packet: cut, .. }) = events.first() else {
+            unreachable!("{events:?}")
         };
         assert_eq!(cut.len(), PUNT_BYTES_MAX);
-        let whole = Frame::parse(cut).and_then(|frame| frame.completed()).expect("a packet with a checksum");
+        let whole =
+            Frame::parse(cut).and_then(|frame| frame.with_checksum()).expect("a packet with a checksum");
         let (cut, _) = read(&whole);
         packet.payload.truncate(cut.payload.len());
         packet.flags = ACK;
@@ -131,7 +132,7 @@ fn a_packet_too_large_to_punt_is_cut_or_dropped() {
     });
 }
 
-/// A router's "packet too big" for what a node has sent.
+/// A router's "packet too big" about a packet of a node.
 fn too_big(bench: &Bench, mtu: u16) -> Vec<u8> {
     let sent = Packet::new(bench.server(), bench.client()).payload(&[0; 64]).frame();
     let mut icmp = if bench.v6 { vec![2, 0, 0, 0, 0, 0] } else { vec![3, 4, 0, 0, 0, 0] };
@@ -151,13 +152,13 @@ fn too_big(bench: &Bench, mtu: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_node_hears_that_its_packets_are_too_big() {
-    everywhere(all_on(), |bench| {
+fn packet_too_big_is_forwarded_to_the_node() {
+    for_each_setup(full_service(), |bench| {
         let frame = too_big(bench, 1280);
         assert_eq!(bench.run(&frame), Fate::Passed, "nobody's");
-        bench.plane.put_flow(bench.key(), FlowTo::Local).expect("a flow");
+        bench.plane.put_flow(bench.key(), FlowDestination::Local).expect("a flow");
         assert_eq!(bench.run(&frame), Fate::Passed, "this host's");
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let sent = bench.run(&frame).sent();
         assert_eq!((&sent[..6], &sent[6..12]), (super::NODE_MAC.as_slice(), super::OUR_MAC.as_slice()));
         let ip_end = if bench.v6 { 54 } else { 34 };
@@ -166,7 +167,7 @@ fn a_node_hears_that_its_packets_are_too_big() {
         for length in ip_end..frame.len() {
             assert_eq!(bench.run(&frame[..length]), Fate::Passed, "{length} bytes");
         }
-        // Another message about the same packet stays here.
+        // Another message about the same packet stays on this host.
         let mut other = frame.clone();
         other[ip_end] = if bench.v6 { 1 } else { 11 };
         assert_eq!(bench.run(&other), Fate::Passed);

@@ -1,4 +1,4 @@
-//! The programs, run by the kernel on packets of ours (`BPF_PROG_TEST_RUN`), in both hooks.
+//! The programs, run by the kernel on test packets (`BPF_PROG_TEST_RUN`), at both hooks.
 
 mod again;
 mod ends;
@@ -16,7 +16,7 @@ mod stray;
 mod tunnel;
 mod uncommon;
 
-use super::{Attach, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
+use super::{AttachMode, NodeRoute, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
 use crate::{CookieKey, FlowKey};
 use libbpf_rs::ProgramInput;
 use packet::Packet;
@@ -30,10 +30,10 @@ thread_local! {
     pub(super) static PROOF_MASK: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
 }
 
-/// The interface of test runs is the loopback.
+/// Test runs use the loopback interface.
 const LOOPBACK: u32 = 1;
 
-/// What became of a packet.
+/// Result of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Passed,
@@ -42,7 +42,7 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    /// The frame that left.
+    /// The frame that was sent.
     #[track_caller]
     pub(super) fn sent(self) -> Vec<u8> {
         match self {
@@ -54,14 +54,14 @@ impl Fate {
 
 /// An event that owns its packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum OwnedEvent {
     Punt { first: bool, head_hash: Option<u64>, packet: Vec<u8> },
     Opened { node: u16, route: u16, class: u8, target: u64 },
     Ended { node: u16, flags: u8 },
-    Woke { node: u16 },
+    Resumed { node: u16 },
 }
 
-/// A plane that is loaded, but attached to nothing.
+/// A plane that is loaded, but not attached.
 pub(super) struct Bench {
     pub(super) plane: Plane,
     pub(super) v6: bool,
@@ -71,7 +71,7 @@ pub(super) fn may_load() -> bool {
     crate::netns::root_or_skip("CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW")
 }
 
-/// The clock of SYN-ACKs, by [`crate::plane::KEY_LIFE`].
+/// The clock of SYN-ACKs, with [`crate::plane::KEY_LIFE`].
 pub(super) fn clock_now() -> u32 {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     (since_1970.as_millis() >> crate::cookie::clock_shift(crate::plane::KEY_LIFE)) as u32
@@ -81,7 +81,7 @@ pub(super) fn config(name: &str) -> PlaneConfig {
     PlaneConfig {
         name: name.to_owned(),
         interface: "lo".to_owned(),
-        attach: Attach::Auto,
+        attach: AttachMode::Auto,
         flows_max: 1024,
         targets_max: 1024,
         ring_bytes: 1 << 16,
@@ -90,17 +90,18 @@ pub(super) fn config(name: &str) -> PlaneConfig {
     }
 }
 
-pub(super) fn all_on() -> ServiceSpec {
+pub(super) fn full_service() -> ServiceSpec {
     ServiceSpec { cookie: true, fast: true, tags: true, grace: true, mss: 1400, ..ServiceSpec::default() }
 }
 
 impl Bench {
-    fn new(attach: Attach, v6: bool, spec: ServiceSpec) -> Self {
+    fn new(attach: AttachMode, v6: bool, spec: ServiceSpec) -> Self {
         let plane = Plane::load(&config("bench"), attach, None).expect("the verifier takes the programs");
         plane.set_keys(&KEYS, 0).expect("keys");
         let bench = Self { plane, v6 };
         bench.plane.set_service(5, bench.server(), spec).expect("a service");
-        let link = Link { tag: 9, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: NODE_MAC, tunnel: None };
+        let link =
+            NodeRoute { tag: 9, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: NODE_MAC, tunnel: None };
         bench.plane.set_link(7, Some(&link)).expect("a link");
         bench
     }
@@ -123,13 +124,13 @@ impl Bench {
     }
 
     pub(super) fn run(&self, frame: &[u8]) -> Fate {
-        let tc = self.plane.attached() == Attach::Tc;
+        let tc = self.plane.attached() == AttachMode::Tc;
         self.run_program(if tc { "front_tc" } else { "front_xdp" }, tc, frame)
     }
 
-    /// Runs it that often on a frame, as fast as the kernel can.
+    /// Runs it this often on a frame, as fast as the kernel can.
     pub(super) fn run_often(&self, frame: &[u8], times: u32) {
-        let name = if self.plane.attached() == Attach::Tc { "front_tc" } else { "front_xdp" };
+        let name = if self.plane.attached() == AttachMode::Tc { "front_tc" } else { "front_xdp" };
         let input = ProgramInput { data_in: Some(frame), repeat: times, ..Default::default() };
         let program = self.plane.programs.program(name).expect("a program");
         program.test_run(input).expect("it runs");
@@ -154,23 +155,23 @@ impl Bench {
         }
     }
 
-    pub(super) fn told(&self) -> Vec<Told> {
-        let mut told = Vec::new();
+    pub(super) fn events(&self) -> Vec<OwnedEvent> {
+        let mut events = Vec::new();
         self.plane.read_events(|event| {
-            told.push(match event {
+            events.push(match event {
                 PlaneEvent::Punt { first, head_hash, packet, key, .. } => {
                     assert_eq!(key, self.key());
-                    Told::Punt { first, head_hash, packet: packet.to_vec() }
+                    OwnedEvent::Punt { first, head_hash, packet: packet.to_vec() }
                 }
                 PlaneEvent::Opened { node, route, class, target, .. } => {
-                    Told::Opened { node, route, class, target }
+                    OwnedEvent::Opened { node, route, class, target }
                 }
-                PlaneEvent::Ended { node, flags, .. } => Told::Ended { node, flags },
-                PlaneEvent::Later { .. } => return,
-                PlaneEvent::Woke { node, .. } => Told::Woke { node },
+                PlaneEvent::Ended { node, flags, .. } => OwnedEvent::Ended { node, flags },
+                PlaneEvent::Sample { .. } => return,
+                PlaneEvent::Resumed { node, .. } => OwnedEvent::Resumed { node },
             });
         });
-        told
+        events
     }
 
     pub(super) fn counter(&self, name: &str) -> u64 {
@@ -179,12 +180,12 @@ impl Bench {
     }
 }
 
-/// Runs `test` on XDP and tc, IPv4 and IPv6.
-pub(super) fn everywhere(spec: ServiceSpec, test: impl Fn(&Bench)) {
+/// Runs `test` on XDP and tc, with IPv4 and IPv6.
+pub(super) fn for_each_setup(spec: ServiceSpec, test: impl Fn(&Bench)) {
     if !may_load() {
         return;
     }
-    for attach in [Attach::Native, Attach::Tc] {
+    for attach in [AttachMode::Native, AttachMode::Tc] {
         for v6 in [false, true] {
             eprintln!("{attach:?}, IPv{}", if v6 { 6 } else { 4 });
             test(&Bench::new(attach, v6, spec));

@@ -2,7 +2,7 @@
 
 use super::super::frame::checksum;
 use super::{NODE_MAC, OUR_MAC};
-use crate::{Answer, CookieKey, SynOptions};
+use crate::{CookieKey, SynAckCookie, SynOptions};
 use std::net::{IpAddr, SocketAddr};
 
 pub(in super::super) const FIN: u8 = 1;
@@ -18,7 +18,7 @@ pub(in super::super) const SACK: [u8; 2] = [4, 2];
 pub(in super::super) const TIMESTAMPS: [u8; 10] = [8, 10, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0];
 pub(in super::super) const WSCALE: [u8; 3] = [3, 3, 9];
 
-/// A packet to be.
+/// A packet to be built.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Packet {
     pub(in super::super) from: SocketAddr,
@@ -30,7 +30,7 @@ pub(in super::super) struct Packet {
     pub(in super::super) payload: Vec<u8>,
 }
 
-/// TCP options that every client here offers, without timestamps.
+/// TCP options that every client here offers, besides timestamps.
 pub(in super::super) fn offered() -> SynOptions {
     SynOptions { mss: 1460, sack: true, timestamps: false, wscale: Some(9) }
 }
@@ -49,18 +49,18 @@ impl Packet {
         self
     }
 
-    /// Behind the handshake: the acknowledgement of a cookie made with `key`, `sent` bytes into the connection.
+    /// A packet after the handshake: it acknowledges a cookie made with `key`, `sent` bytes into the connection.
     pub(in super::super) fn opened(self, key: CookieKey, sent: u32) -> Self {
-        let mut packet = self.begun(key, ISN, None);
+        let mut packet = self.with_cookie(key, ISN, None);
         packet.seq = packet.seq.wrapping_add(sent);
         packet
     }
 
-    /// The first behind the handshake of a connection with this initial sequence number, whose SYN-ACK had this clock if the
-    /// client offered timestamps.
-    pub(in super::super) fn begun(mut self, key: CookieKey, isn: u32, clock: Option<u32>) -> Self {
+    /// The first packet after the handshake of a connection with this initial sequence number. `clock` is that of its
+    /// SYN-ACK, if the client offered timestamps.
+    pub(in super::super) fn with_cookie(mut self, key: CookieKey, isn: u32, clock: Option<u32>) -> Self {
         let options = SynOptions { timestamps: clock.is_some(), ..offered() };
-        let answer = Answer::make(key, (self.from, self.to), isn, options, clock.unwrap_or(0));
+        let answer = SynAckCookie::make(key, (self.from, self.to), isn, options, clock.unwrap_or(0));
         (self.seq, self.ack) = (isn.wrapping_add(1), answer.cookie.0.wrapping_add(1));
         match answer.echo {
             Some(echo) => self.tsecr(echo),
@@ -78,7 +78,7 @@ impl Packet {
         self
     }
 
-    /// With timestamps, as Linux lays them out.
+    /// Adds timestamps in the layout of Linux.
     pub(in super::super) fn tsecr(mut self, tsecr: u32) -> Self {
         self.options = [&[1, 1, 8, 10, 0, 0, 0, 1], tsecr.to_be_bytes().as_slice()].concat();
         self
@@ -130,7 +130,7 @@ fn be32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Reads a frame back; lengths and checksums must be right. Also returns the Ethernet addresses, destination first.
+/// Reads a frame back. Lengths and checksums must be correct. Also returns the MAC addresses, destination first.
 #[track_caller]
 pub(in super::super) fn read(frame: &[u8]) -> (Packet, [[u8; 6]; 2]) {
     let v6 = frame[12..14] == [0x86, 0xdd];
@@ -167,7 +167,7 @@ pub(in super::super) fn read(frame: &[u8]) -> (Packet, [[u8; 6]; 2]) {
     (packet, [mac(0), mac(6)])
 }
 
-/// Checks that the frame is `packet` on its way to the node on the same layer 2, one hop on.
+/// Checks that the frame is `packet` on its way to the node on the same layer 2, with its hop limit decremented.
 #[track_caller]
 pub(in super::super) fn is_forwarded(frame: &[u8], packet: &Packet) {
     let (read, macs) = read(frame);

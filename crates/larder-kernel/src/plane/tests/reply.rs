@@ -1,13 +1,13 @@
 //! SYN-ACKs and RSTs.
 
 use super::packet::{ACK, CLIENT_MAC, FIN, ISN, MSS, Packet, RST, SACK, SYN, TIMESTAMPS, WSCALE, be16, read};
-use super::{Bench, Fate, KEYS, OUR_MAC, all_on, everywhere};
-use crate::plane::{FlowTo, ServiceSpec};
-use crate::{Answer, Cookie, CookieKey, SynOptions};
+use super::{Bench, Fate, KEYS, OUR_MAC, for_each_setup, full_service};
+use crate::plane::{FlowDestination, ServiceSpec};
+use crate::{Cookie, CookieKey, SynAckCookie, SynOptions};
 
 /// The options of a SYN-ACK, read back; each at most once.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Answered {
+struct SynAck {
     mss: Option<u16>,
     sack: bool,
     tsecr: Option<u32>,
@@ -15,8 +15,8 @@ struct Answered {
     wscale: Option<u8>,
 }
 
-fn answered(mut options: &[u8]) -> Answered {
-    let mut all = Answered::default();
+fn parse_syn_ack(mut options: &[u8]) -> SynAck {
+    let mut all = SynAck::default();
     while let [kind, rest @ ..] = options {
         if *kind == 1 {
             options = rest;
@@ -39,17 +39,17 @@ fn answered(mut options: &[u8]) -> Answered {
     all
 }
 
-/// Facts about the SYN that the numbers of its SYN-ACK prove.
-fn proven(reply: &Packet, key: CookieKey) -> Option<SynOptions> {
-    let got = answered(&reply.options);
-    let answer = Answer { cookie: Cookie(reply.seq), echo: got.tsecr.map(|_| got.tsval) };
+/// Properties of the SYN that the numbers of its SYN-ACK prove.
+fn check_cookie(reply: &Packet, key: CookieKey) -> Option<SynOptions> {
+    let got = parse_syn_ack(&reply.options);
+    let answer = SynAckCookie { cookie: Cookie(reply.seq), echo: got.tsecr.map(|_| got.tsval) };
     answer.check(key, (reply.to, reply.from), ISN)
 }
 
 /// Every set of options, in this order, padded.
 #[test]
-fn a_syn_is_answered_with_a_cookie() {
-    everywhere(all_on(), |bench| {
+fn syn_is_answered_with_a_cookie() {
+    for_each_setup(full_service(), |bench| {
         for set in 0..16_u8 {
             let has = |bit: u8| set >> bit & 1 == 1;
             let all: [&[u8]; 4] = [&MSS, &SACK, &TIMESTAMPS, &WSCALE];
@@ -63,10 +63,10 @@ fn a_syn_is_answered_with_a_cookie() {
             assert_eq!(macs, [CLIENT_MAC, OUR_MAC]);
             assert_eq!((reply.from, reply.to, reply.flags), (syn.to, syn.from, SYN | ACK));
             assert_eq!((reply.ack, reply.payload.len()), (ISN.wrapping_add(1), 0));
-            let got = answered(&reply.options);
+            let got = parse_syn_ack(&reply.options);
             assert!(got.tsval >> 23 == 0, "the top bits are for tags");
-            let want = Answered {
-                // May be told where the client's padding has room for it.
+            let want = SynAck {
+                // Offered if the client's padding has room for it.
                 mss: got.mss.filter(|_| !has(0)).or(has(0).then_some(1400)),
                 sack: has(1),
                 tsecr: has(2).then_some(0x1122_3344),
@@ -74,7 +74,7 @@ fn a_syn_is_answered_with_a_cookie() {
                 wscale: has(3).then_some(7),
             };
             assert_eq!(got, want);
-            let kept = proven(&reply, KEYS[0]).expect("a cookie of ours");
+            let kept = check_cookie(&reply, KEYS[0]).expect("a cookie of ours");
             let mss = match (has(0), bench.v6) {
                 (true, false) => 1460,
                 (true, true) => 1440,
@@ -89,8 +89,8 @@ fn a_syn_is_answered_with_a_cookie() {
 }
 
 #[test]
-fn padding_of_short_frames_stays() {
-    everywhere(all_on(), |bench| {
+fn padding_of_short_frames_is_kept() {
+    for_each_setup(full_service(), |bench| {
         let mut frame = bench.packet().syn(&[]).frame();
         let padded = frame.len().max(60);
         frame.resize(padded, 0);
@@ -101,36 +101,36 @@ fn padding_of_short_frames_stays() {
 }
 
 #[test]
-fn data_in_a_syn_is_not_acknowledged() {
-    everywhere(all_on(), |bench| {
+fn syn_data_is_not_acknowledged() {
+    for_each_setup(full_service(), |bench| {
         let syn = bench.packet().syn(&[&MSS, &WSCALE]).payload(&[0x55; 999]);
         let (reply, _) = read(&bench.run(&syn.frame()).sent());
         assert_eq!((reply.ack, reply.options.len()), (ISN.wrapping_add(1), 8));
     });
 }
 
-/// Options that lie about their length end the list; nothing behind them counts.
+/// Options with a wrong length end the list; nothing after them counts.
 #[test]
-fn options_that_lie_are_not_believed() {
-    everywhere(all_on(), |bench| {
+fn invalid_options_are_ignored() {
+    for_each_setup(full_service(), |bench| {
         for lie in [[3, 0], [3, 1], [8, 60], [2, 3]] {
             let syn = bench.packet().syn(&[&MSS, &lie, &WSCALE]);
             let (reply, _) = read(&bench.run(&syn.frame()).sent());
-            assert_eq!(answered(&reply.options).mss, Some(1400));
+            assert_eq!(parse_syn_ack(&reply.options).mss, Some(1400));
         }
         let nothing_but_padding = bench.packet().syn(&[&[1; 40]]);
         let (reply, _) = read(&bench.run(&nothing_but_padding.frame()).sent());
-        assert_eq!(answered(&reply.options).wscale, None);
+        assert_eq!(parse_syn_ack(&reply.options).wscale, None);
     });
 }
 
 #[test]
-fn a_second_key_is_believed_and_the_current_one_makes() {
-    everywhere(all_on(), |bench| {
+fn both_keys_are_accepted_and_the_current_one_makes_cookies() {
+    for_each_setup(full_service(), |bench| {
         bench.plane.set_keys(&KEYS, 1).expect("keys");
         let syn = bench.packet().syn(&[&MSS]);
         let (reply, _) = read(&bench.run(&syn.frame()).sent());
-        assert!(proven(&reply, KEYS[1]).is_some());
+        assert!(check_cookie(&reply, KEYS[1]).is_some());
         for key in KEYS {
             let ack = bench.packet().opened(key, 0);
             assert_eq!(bench.run(&ack.frame()), Fate::Dropped);
@@ -140,20 +140,20 @@ fn a_second_key_is_believed_and_the_current_one_makes() {
 }
 
 #[test]
-fn without_cookies_a_syn_goes_to_the_stack() {
-    let closed = ServiceSpec { closed: true, ..all_on() };
-    let repair = ServiceSpec { cookie: false, ..all_on() };
+fn syn_goes_to_the_stack_without_cookies() {
+    let closed = ServiceSpec { closed: true, ..full_service() };
+    let repair = ServiceSpec { cookie: false, ..full_service() };
     for spec in [closed, repair] {
-        everywhere(spec, |bench| {
+        for_each_setup(spec, |bench| {
             assert_eq!(bench.run(&bench.packet().syn(&[&MSS]).frame()), Fate::Passed);
         });
     }
 }
 
 #[test]
-fn a_client_of_a_dead_node_is_reset() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Reset).expect("a flow");
+fn client_of_a_dead_node_is_reset() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Reset).expect("a flow");
         let packet = bench.packet().opened(KEYS[1], 5000).tsecr(77).payload(b"more");
         let frame = packet.frame();
         let answer = bench.run(&frame).sent();
@@ -170,11 +170,11 @@ fn a_client_of_a_dead_node_is_reset() {
     });
 }
 
-/// Where the kernel still owes a packet its checksum, it owes the answer's too.
+/// If the packet's checksum is partial, the reply's is partial too.
 #[test]
-fn a_checksum_that_waits_stays_waiting() {
-    everywhere(all_on(), |bench| {
-        if bench.plane.attached() == super::Attach::Native {
+fn incomplete_checksum_stays_incomplete() {
+    for_each_setup(full_service(), |bench| {
+        if bench.plane.attached() == super::AttachMode::Native {
             return;
         }
         let mut frame = bench.packet().syn(&[&MSS]).frame();
@@ -190,11 +190,11 @@ fn a_checksum_that_waits_stays_waiting() {
     });
 }
 
-/// The spoofed SYN: a live connection goes on.
+/// A forged SYN does not disturb an open connection.
 #[test]
-fn a_syn_does_not_end_a_connection() {
-    everywhere(all_on(), |bench: &Bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn syn_does_not_end_a_connection() {
+    for_each_setup(full_service(), |bench: &Bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let before = bench.packet().opened(KEYS[0], 100).payload(b"x");
         bench.run(&before.frame()).sent();
         let mut syn = bench.packet().syn(&[&MSS]);
@@ -204,14 +204,15 @@ fn a_syn_does_not_end_a_connection() {
         assert_eq!((flow.state, flow.syn_seq), (2, 12345));
         let after = bench.packet().opened(KEYS[0], 101).payload(b"y");
         super::packet::is_forwarded(&bench.run(&after.frame()).sent(), &after);
-        assert!(bench.told().is_empty());
+        assert!(bench.events().is_empty());
     });
 }
 
-/// Options of any bytes: the answer is whole, no longer than the SYN, and its cookie is ours. Prints the failing bytes.
+/// With arbitrary options, the reply is complete, no longer than the SYN, and carries a valid cookie. Prints the
+/// failing bytes.
 #[test]
-fn options_of_any_bytes_are_survived() {
-    everywhere(all_on(), |bench| {
+fn arbitrary_option_bytes_are_handled() {
+    for_each_setup(full_service(), |bench| {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
             random ^= random << 13;
@@ -221,7 +222,7 @@ fn options_of_any_bytes_are_survived() {
         };
         for _ in 0..2000 {
             let length = next() as usize % 11 * 4;
-            // Mostly kinds and lengths that mean something.
+            // Mostly valid kinds and lengths.
             let mut byte = |_| match next() % 4 {
                 0 => next() as u8,
                 1 => [0, 1, 2, 3, 4, 8][next() as usize % 6],
@@ -232,8 +233,8 @@ fn options_of_any_bytes_are_survived() {
             let answer = bench.run(&syn.frame()).sent();
             assert!(answer.len() <= syn.frame().len(), "{options:?}");
             let (reply, _) = read(&answer);
-            answered(&reply.options);
-            let kept = proven(&reply, KEYS[0]);
+            parse_syn_ack(&reply.options);
+            let kept = check_cookie(&reply, KEYS[0]);
             assert!(kept.is_some_and(|kept| kept.wscale.is_none_or(|scale| scale <= 14)), "{options:?}");
         }
         assert_eq!(bench.counter("malformed"), 0);

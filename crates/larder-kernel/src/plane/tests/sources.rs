@@ -1,8 +1,8 @@
-//! The committed objects are of the committed sources.
+//! The committed objects are built from the committed sources.
 
 use std::path::Path;
 
 #[test]
-fn the_objects_are_of_these_sources() {
+fn objects_match_the_sources() {
     larder_testkit::assert_objects_are_current(&Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf"));
 }

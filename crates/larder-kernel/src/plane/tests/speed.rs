@@ -1,17 +1,17 @@
-//! What a packet costs: the kernel's own time of a test run, without the way to and from the interface.
+//! Cost of a packet: the kernel's time of a test run, without the interface.
 
 use super::packet::{ISN, MSS, SACK, TIMESTAMPS, WSCALE};
-use super::{Bench, KEYS, all_on, clock_now, everywhere};
-use crate::plane::FlowTo;
+use super::{Bench, KEYS, clock_now, for_each_setup, full_service};
+use crate::plane::FlowDestination;
 use libbpf_rs::ProgramInput;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::time::{Duration, Instant};
 
-/// Runs of one call; a rewritten packet has fewer hops each time.
+/// Runs of one call; each rewrites the packet and decrements its hop limit.
 const REPEAT: u32 = 60;
 
 fn ns_per_packet(bench: &Bench, frame: &[u8]) -> u128 {
-    let name = if bench.plane.attached() == super::Attach::Tc { "front_tc" } else { "front_xdp" };
+    let name = if bench.plane.attached() == super::AttachMode::Tc { "front_tc" } else { "front_xdp" };
     let program = bench.plane.programs.program(name).expect("a program");
     let one = || {
         let input = ProgramInput { data_in: Some(frame), repeat: REPEAT, ..Default::default() };
@@ -22,15 +22,15 @@ fn ns_per_packet(bench: &Bench, frame: &[u8]) -> u128 {
 
 #[test]
 #[ignore = "measures; run it alone, with --nocapture"]
-fn what_a_packet_costs() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn cost_per_packet() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let known = bench.packet().opened(KEYS[0], 0).tsecr(1).frame();
         eprintln!("known connection: {} ns", ns_per_packet(bench, &known));
         bench.plane.remove_flow(bench.key()).expect("removed");
-        let first = bench.packet().begun(KEYS[0], ISN, Some(clock_now())).payload(b"PUT ");
+        let first = bench.packet().with_cookie(KEYS[0], ISN, Some(clock_now())).payload(b"PUT ");
         bench.run(&first.frame());
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let tagged = first.payload(b"").tsecr(9 << 24 | 5).frame();
         eprintln!("known connection with the tag of its node: {} ns", ns_per_packet(bench, &tagged));
         bench.plane.remove_flow(bench.key()).expect("removed");
@@ -58,9 +58,9 @@ fn what_a_packet_costs() {
     });
 }
 
-/// Packets per second of processors that run the program at once, each for a second on a frame of its own.
+/// Packets per second of processors that run the program at the same time, each for a second on a frame of its own.
 fn packets_per_second(bench: &Bench, frames: &[Vec<u8>]) -> f64 {
-    let name = if bench.plane.attached() == super::Attach::Tc { "front_tc" } else { "front_xdp" };
+    let name = if bench.plane.attached() == super::AttachMode::Tc { "front_tc" } else { "front_xdp" };
     let plane = &bench.plane;
     let one = move |cpu: usize, frame: &[u8]| {
         let program = plane.programs.program(name).expect("a program");
@@ -84,14 +84,14 @@ fn packets_per_second(bench: &Bench, frames: &[Vec<u8>]) -> f64 {
 
 #[test]
 #[ignore = "measures; run it alone, with --nocapture"]
-fn what_a_second_processor_brings() {
-    everywhere(all_on(), |bench| {
+fn speedup_by_a_second_cpu() {
+    for_each_setup(full_service(), |bench| {
         let known: Vec<Vec<u8>> = (0..2)
             .map(|number| {
                 let mut packet = bench.packet();
                 packet.from.set_port(packet.from.port() + number);
                 let key = crate::FlowKey::new(packet.from, bench.key().service);
-                bench.plane.put_flow(key, FlowTo::Node(7)).expect("a flow");
+                bench.plane.put_flow(key, FlowDestination::Node(7)).expect("a flow");
                 packet.opened(KEYS[0], 0).tsecr(1).frame()
             })
             .collect();

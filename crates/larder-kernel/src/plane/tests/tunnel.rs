@@ -1,16 +1,16 @@
-//! Outer headers, by the programs and by user space.
+//! Outer headers, written by the programs and by user space.
 
 use super::super::frame::{Frame, checksum, reset};
-use super::super::link::{LinkError, wrap};
+use super::super::link::{NodeRouteError, encapsulate};
 use super::packet::{ACK, Packet, RST, be16, read};
-use super::{Bench, KEYS, LOOPBACK, OUR_MAC, all_on, everywhere};
-use crate::plane::{FlowTo, Link, Tunnel, TunnelKind};
+use super::{Bench, KEYS, LOOPBACK, OUR_MAC, for_each_setup, full_service};
+use crate::plane::{FlowDestination, NodeRoute, OutboundTunnel, OutboundTunnelKind};
 use std::net::IpAddr;
 
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
 const INNER: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 
-fn link(kind: TunnelKind, outer_v6: bool) -> Link {
+fn link(kind: OutboundTunnelKind, outer_v6: bool) -> NodeRoute {
     let ip = |end: u16| -> IpAddr {
         if outer_v6 {
             IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, end])
@@ -18,21 +18,21 @@ fn link(kind: TunnelKind, outer_v6: bool) -> Link {
             IpAddr::from([10, 0, 0, end as u8])
         }
     };
-    let tunnel = Some(Tunnel { kind, local: ip(1), remote: ip(2) });
-    Link { tag: 0, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: ROUTER, tunnel }
+    let tunnel = Some(OutboundTunnel { kind, local: ip(1), remote: ip(2) });
+    NodeRoute { tag: 0, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: ROUTER, tunnel }
 }
 
-fn kinds() -> [TunnelKind; 3] {
+fn kinds() -> [OutboundTunnelKind; 3] {
     [
-        TunnelKind::Ipip,
-        TunnelKind::Gue { port: 6080 },
-        TunnelKind::Vxlan { port: 4789, vni: 0x00ab_cdef, mac: INNER },
+        OutboundTunnelKind::Ipip,
+        OutboundTunnelKind::Gue { port: 6080 },
+        OutboundTunnelKind::Vxlan { port: 4789, vni: 0x00ab_cdef, mac: INNER },
     ]
 }
 
-/// Checks the outer headers, written from the RFCs, and returns the inner frame.
+/// Checks the outer headers against the RFCs, and returns the inner frame.
 #[track_caller]
-fn unwrapped(bench: &Bench, kind: TunnelKind, outer_v6: bool, frame: &[u8]) -> Vec<u8> {
+fn decapsulate(bench: &Bench, kind: OutboundTunnelKind, outer_v6: bool, frame: &[u8]) -> Vec<u8> {
     assert_eq!((&frame[..6], &frame[6..12]), (ROUTER.as_slice(), OUR_MAC.as_slice()));
     let (protocol, l4) = if outer_v6 {
         assert_eq!((&frame[12..14], frame[14] >> 4, frame[21]), ([0x86, 0xdd].as_slice(), 6, 64));
@@ -56,16 +56,16 @@ fn unwrapped(bench: &Bench, kind: TunnelKind, outer_v6: bool, frame: &[u8]) -> V
         &frame[l4 + 8..]
     };
     match kind {
-        TunnelKind::Ipip => {
+        OutboundTunnelKind::Ipip => {
             assert_eq!(protocol, inner_protocol);
             [&[0; 12], ethernet, &frame[l4..]].concat()
         }
-        TunnelKind::Gue { port } => {
+        OutboundTunnelKind::Gue { port } => {
             let inner = udp(port);
             assert_eq!(inner[..4], [0, inner_protocol, 0, 0]);
             [&[0; 12], ethernet, &inner[4..]].concat()
         }
-        TunnelKind::Vxlan { port, .. } => {
+        OutboundTunnelKind::Vxlan { port, .. } => {
             let inner = udp(port);
             assert_eq!(inner[..8], [8, 0, 0, 0, 0xab, 0xcd, 0xef, 0]);
             assert_eq!((&inner[8..14], &inner[14..20]), (INNER.as_slice(), OUR_MAC.as_slice()));
@@ -76,9 +76,9 @@ fn unwrapped(bench: &Bench, kind: TunnelKind, outer_v6: bool, frame: &[u8]) -> V
 }
 
 #[test]
-fn packets_are_wrapped_whole() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn packets_are_encapsulated_unchanged() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         for kind in kinds() {
             for outer_v6 in [false, true] {
                 bench.plane.set_link(7, Some(&link(kind, outer_v6))).expect("a link");
@@ -86,12 +86,12 @@ fn packets_are_wrapped_whole() {
                     let packet = bench.packet().opened(KEYS[0], 0).payload(&vec![0x5a; payload]);
                     let frame = packet.frame();
                     let sent = bench.run(&frame).sent();
-                    let inner = unwrapped(bench, kind, outer_v6, &sent);
+                    let inner = decapsulate(bench, kind, outer_v6, &sent);
                     read(&inner);
                     assert_eq!(inner[14..], frame[14..], "the inner packet is as it was");
-                    // User space wraps alike, source port included.
+                    // User space wraps packets in the same way, with the same source port.
                     let raw = bench.plane.link(7).expect("the link");
-                    assert_eq!(wrap(&raw, &Frame::parse(&frame).expect("a frame")), sent, "{kind:?}");
+                    assert_eq!(encapsulate(&raw, &Frame::parse(&frame).expect("a frame")), sent, "{kind:?}");
                 }
             }
         }
@@ -100,24 +100,24 @@ fn packets_are_wrapped_whole() {
 }
 
 #[test]
-fn user_space_rewrites_alike_on_the_same_layer_2() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn user_space_rewrites_l2_packets_the_same_way() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let frame = bench.packet().opened(KEYS[0], 0).payload(b"x").frame();
         let raw = bench.plane.link(7).expect("the link");
-        assert_eq!(wrap(&raw, &Frame::parse(&frame).expect("a frame")), bench.run(&frame).sent());
+        assert_eq!(encapsulate(&raw, &Frame::parse(&frame).expect("a frame")), bench.run(&frame).sent());
     });
 }
 
 #[test]
-fn links_that_cannot_be_are_refused() {
-    let mut mixed = link(TunnelKind::Ipip, false);
+fn invalid_routes_are_refused() {
+    let mut mixed = link(OutboundTunnelKind::Ipip, false);
     if let Some(tunnel) = &mut mixed.tunnel {
         tunnel.remote = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]);
     }
-    assert_eq!(mixed.raw(), Err(LinkError::Families));
-    let vxlan = TunnelKind::Vxlan { port: 4789, vni: 1 << 24, mac: INNER };
-    assert_eq!(link(vxlan, true).raw(), Err(LinkError::Vni));
+    assert_eq!(mixed.raw(), Err(NodeRouteError::Families));
+    let vxlan = OutboundTunnelKind::Vxlan { port: 4789, vni: 1 << 24, mac: INNER };
+    assert_eq!(link(vxlan, true).raw(), Err(NodeRouteError::Vni));
 }
 
 fn some_packet() -> Packet {
@@ -127,38 +127,39 @@ fn some_packet() -> Packet {
 }
 
 #[test]
-fn checksums_are_completed_but_never_invented() {
+fn checksums_are_completed_but_never_replaced() {
     let frame = some_packet().frame();
-    let whole = Frame::parse(&frame).expect("a frame").completed();
+    let whole = Frame::parse(&frame).expect("a frame").with_checksum();
     assert_eq!(whole.as_ref(), Some(&frame));
     let mut waits = frame.clone();
     let length = (frame.len() - 34) as u8;
     let partial = !checksum(&[&frame[26..34], &[0, 6, 0, length]]);
     waits[50..52].copy_from_slice(&partial.to_be_bytes());
-    assert_eq!(Frame::parse(&waits).expect("a frame").completed(), whole);
+    assert_eq!(Frame::parse(&waits).expect("a frame").with_checksum(), whole);
     let mut damaged = frame.clone();
     damaged[60] ^= 1;
-    assert_eq!(Frame::parse(&damaged).expect("a frame").completed(), None);
+    assert_eq!(Frame::parse(&damaged).expect("a frame").with_checksum(), None);
     for length in 0..frame.len() {
         assert!(Frame::parse(&frame[..length]).is_none(), "{length}");
     }
 }
 
 #[test]
-fn a_packet_is_halved_without_losing_a_byte() {
+fn packet_is_halved_without_losing_a_byte() {
     let mut packet = some_packet();
     packet.flags |= super::packet::FIN;
-    let halves = Frame::parse(&packet.frame()).and_then(|frame| frame.halves()).expect("halves");
-    let [(first, _), (second, _)] = [read(&halves[0]), read(&halves[1])];
+    let split_segment =
+        Frame::parse(&packet.frame()).and_then(|frame| frame.split_segment()).expect("halves");
+    let [(first, _), (second, _)] = [read(&split_segment[0]), read(&split_segment[1])];
     assert_eq!((first.seq, second.seq), (packet.seq, packet.seq.wrapping_add(5)));
     assert_eq!([first.payload, second.payload].concat(), packet.payload);
     assert_eq!((first.flags, second.flags), (ACK, packet.flags));
     let single = some_packet().payload(b"");
-    assert!(Frame::parse(&single.frame()).and_then(|frame| frame.halves()).is_none());
+    assert!(Frame::parse(&single.frame()).and_then(|frame| frame.split_segment()).is_none());
 }
 
 #[test]
-fn a_reset_is_a_whole_packet() {
+fn reset_is_a_complete_packet() {
     for (from, to) in [("10.9.0.100:80", "192.0.2.7:40000"), ("[2001:db8::64]:80", "[2001:db8::7]:40000")] {
         let (from, to) = (from.parse().expect("an address"), to.parse().expect("an address"));
         let packet = reset(from, to, 0xdead_beef).expect("a packet");

@@ -1,12 +1,12 @@
 //! TCP packets with IP options, extension headers, or in fragments.
 
 use super::packet::{ACK, FIN, Packet, RST, SYN};
-use super::{Bench, Fate, KEYS, NODE_MAC, OUR_MAC, all_on, everywhere};
+use super::{Bench, Fate, KEYS, NODE_MAC, OUR_MAC, for_each_setup, full_service};
 use crate::abi::flow_state;
-use crate::plane::FlowTo;
+use crate::plane::FlowDestination;
 use crate::plane::frame::checksum;
 
-/// No operation, thrice, and the end.
+/// Three no-operations and the end of the options.
 const OPTIONS: [u8; 4] = [1, 1, 1, 0];
 const ID: [u8; 4] = [0, 0, 0x77, 0x66];
 
@@ -23,8 +23,8 @@ fn set_checksum(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The packet with options of IPv4, or with a hop-by-hop and a destination header of IPv6.
-fn optioned(packet: &Packet, v6: bool) -> Vec<u8> {
+/// The packet with IPv4 options, or with a hop-by-hop and a destination header of IPv6.
+fn with_options(packet: &Packet, v6: bool) -> Vec<u8> {
     let mut frame = packet.frame();
     if v6 {
         frame[20] = 0;
@@ -40,7 +40,7 @@ fn optioned(packet: &Packet, v6: bool) -> Vec<u8> {
     frame
 }
 
-/// The packet in two pieces, cut 40 bytes behind the IP header.
+/// The packet in two fragments, cut 40 bytes after the IP header.
 fn fragments(packet: &Packet, v6: bool) -> [Vec<u8>; 2] {
     const CUT: usize = 40;
     let whole = packet.frame();
@@ -74,9 +74,9 @@ fn data(bench: &Bench) -> Packet {
     bench.packet().opened(KEYS[0], 0).payload(&[b'x'; 100])
 }
 
-/// The frame goes on to the node, one hop on, and unchanged behind that.
+/// Checks that the frame goes to the node with its hop limit decremented, and otherwise unchanged.
 #[track_caller]
-fn goes_on(bench: &Bench, frame: &[u8]) {
+fn expect_forwarded(bench: &Bench, frame: &[u8]) {
     let sent = bench.run(frame).sent();
     assert_eq!([&sent[..6], &sent[6..12]], [NODE_MAC, OUR_MAC]);
     let (hops, l3) = if bench.v6 { (21, 22) } else { (22, 26) };
@@ -87,12 +87,12 @@ fn goes_on(bench: &Bench, frame: &[u8]) {
 }
 
 #[test]
-fn of_a_handed_off_connection_they_are_forwarded() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
-        goes_on(bench, &optioned(&data(bench), bench.v6));
+fn packets_of_handed_off_connections_are_forwarded() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
+        expect_forwarded(bench, &with_options(&data(bench), bench.v6));
         for piece in fragments(&data(bench), bench.v6) {
-            goes_on(bench, &piece);
+            expect_forwarded(bench, &piece);
         }
         assert_eq!((bench.counter("uncommon"), bench.counter("uncommon_lost")), (3, 0));
         let flow = bench.plane.flow(bench.key()).expect("the flow");
@@ -101,44 +101,44 @@ fn of_a_handed_off_connection_they_are_forwarded() {
 }
 
 #[test]
-fn those_that_must_be_seen_are_dropped_and_counted() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn packets_that_must_be_inspected_are_dropped_and_counted() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         for flags in [RST, FIN | ACK, SYN] {
-            assert_eq!(bench.run(&optioned(&data(bench).flags(flags), bench.v6)), Fate::Dropped);
+            assert_eq!(bench.run(&with_options(&data(bench).flags(flags), bench.v6)), Fate::Dropped);
         }
-        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("a flow");
-        assert_eq!(bench.run(&optioned(&data(bench), bench.v6)), Fate::Dropped);
+        bench.plane.put_flow(bench.key(), FlowDestination::Hold).expect("a flow");
+        assert_eq!(bench.run(&with_options(&data(bench), bench.v6)), Fate::Dropped);
         assert_eq!(bench.plane.flow(bench.key()).map(|flow| flow.state), Some(flow_state::HOLD));
         assert_eq!((bench.counter("uncommon"), bench.counter("uncommon_lost")), (0, 4));
     });
 }
 
-/// The stack answers what no node has: it relays or resets.
+/// Packets of connections without a node go to the stack, which relays or resets them.
 #[test]
-fn of_other_connections_they_go_to_the_stack() {
-    everywhere(all_on(), |bench| {
+fn packets_of_other_connections_go_to_the_stack() {
+    for_each_setup(full_service(), |bench| {
         let [first, second] = fragments(&data(bench), bench.v6);
-        assert_eq!(bench.run(&optioned(&data(bench), bench.v6)), Fate::Passed);
-        bench.plane.put_flow(bench.key(), FlowTo::Local).expect("a flow");
+        assert_eq!(bench.run(&with_options(&data(bench), bench.v6)), Fate::Passed);
+        bench.plane.put_flow(bench.key(), FlowDestination::Local).expect("a flow");
         for frame in [&first, &second] {
             assert_eq!(bench.run(frame), Fate::Passed);
         }
-        // One that came before its first is known by it to be lost.
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
-        goes_on(bench, &first);
-        goes_on(bench, &second);
+        // A fragment that came before the first one is then counted as lost.
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
+        expect_forwarded(bench, &first);
+        expect_forwarded(bench, &second);
         assert_eq!((bench.counter("uncommon"), bench.counter("uncommon_lost")), (2, 1));
     });
 }
 
-/// Cut and flipped, nothing leaves but to the node.
+/// However cut or altered, a packet leaves only to the node.
 #[test]
-fn damaged_ones_never_leave_by_mistake() {
-    everywhere(all_on(), |bench| {
-        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+fn damaged_packets_are_never_forwarded_wrongly() {
+    for_each_setup(full_service(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowDestination::Node(7)).expect("a flow");
         let [first, second] = fragments(&data(bench), bench.v6);
-        for frame in [optioned(&data(bench), bench.v6), first, second] {
+        for frame in [with_options(&data(bench), bench.v6), first, second] {
             for length in 54..frame.len() {
                 assert!(!matches!(bench.run(&frame[..length]), Fate::Sent(_)), "{length} bytes");
             }

@@ -1,4 +1,4 @@
-//! Made-up machines.
+//! Evaluation of made-up machines.
 
 use super::*;
 use crate::netns::{INTERFACE, Topology, TopologySpec, or_skip};
@@ -18,8 +18,8 @@ fn subject(role: Role) -> Subject {
     }
 }
 
-/// A machine on which all works, as switch and as node.
-fn whole() -> Facts {
+/// A machine on which everything works, as switch and as node.
+fn complete_facts() -> Facts {
     let sysctl = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     Facts {
         kernel: "6.18.1".to_owned(),
@@ -79,16 +79,16 @@ fn no(what: &str) -> Result<(), String> {
 }
 
 #[test]
-fn a_whole_machine_hands_off_by_cookie() {
+fn complete_machine_uses_cookies() {
     for role in [Role::Switch, Role::Node] {
-        let report = judge(&whole(), &subject(role));
-        let odd: Vec<_> = report.findings.iter().filter(|f| f.state != State::Works).collect();
+        let report = evaluate(&complete_facts(), &subject(role));
+        let odd: Vec<_> = report.findings.iter().filter(|f| f.state != FindingState::Works).collect();
         assert!(odd.is_empty(), "{odd:#?}");
         assert_eq!(report.best(), Mechanism::Cookie);
     }
 }
 
-/// What is broken, how, and what is left to a switch and to a node.
+/// Faults, and the best mechanism that remains for a switch and for a node.
 type Case = (&'static str, fn(&mut Facts), Mechanism, Mechanism);
 
 fn set(facts: &mut Facts, sysctl: &str, value: &str) {
@@ -133,23 +133,24 @@ fn broken_networks() -> Vec<Case> {
         ("tcp_timestamps", |f| set(f, "net.ipv4.tcp_timestamps", "0"), Cookie, Repair),
         ("tcp_sack", |f| set(f, "net.ipv4.tcp_sack", "0"), Cookie, Repair),
         ("tcp_window_scaling", |f| set(f, "net.ipv4.tcp_window_scaling", "0"), Cookie, Repair),
-        ("way to 10.9.0.11", |f| f.routes[0].1 = off_link(), Relay, Cookie),
+        ("route to 10.9.0.11", |f| f.routes[0].1 = off_link(), Relay, Cookie),
     ]
 }
 
-/// cookie, then repair, then relay: each thing that is missing takes exactly what needs it.
+/// Each missing requirement disables exactly the mechanisms that need it.
 #[test]
-fn what_is_missing_degrades_in_order() {
+fn missing_features_degrade_in_order() {
     for (what, break_it, switch, node) in broken_kernels().into_iter().chain(broken_networks()) {
         for (role, best) in [(Role::Switch, switch), (Role::Node, node)] {
-            let mut facts = whole();
+            let mut facts = complete_facts();
             break_it(&mut facts);
             if role == Role::Node {
                 facts.routes.clear();
             }
-            let report = judge(&facts, &subject(role));
+            let report = evaluate(&facts, &subject(role));
             assert_eq!(report.best(), best, "{role} without {what}");
-            let missing: Vec<_> = report.findings.iter().filter(|f| f.state == State::Missing).collect();
+            let missing: Vec<_> =
+                report.findings.iter().filter(|f| f.state == FindingState::Missing).collect();
             assert!(missing.iter().all(|f| f.remedy.is_some()), "{missing:?}");
             let named = best == Mechanism::Cookie || missing.iter().any(|f| f.what == what);
             assert!(named, "{role}: {what} not named in {missing:?}");
@@ -157,35 +158,35 @@ fn what_is_missing_degrades_in_order() {
     }
 }
 
-/// Requests to a node out of reach are relayed; the others are handed off.
+/// Requests to an unreachable node are relayed; the others are handed off.
 #[test]
-fn one_node_out_of_reach_is_not_all() {
-    let mut facts = whole();
+fn one_unreachable_node_only_degrades() {
+    let mut facts = complete_facts();
     facts.routes.push(("10.9.1.11".parse().expect("an address"), off_link()));
-    let report = judge(&facts, &subject(Role::Switch));
+    let report = evaluate(&facts, &subject(Role::Switch));
     assert_eq!(report.best(), Mechanism::Cookie);
-    let far = report.findings.iter().find(|f| f.what == "way to 10.9.1.11").expect("looked at");
-    assert_eq!(far.state, State::Degraded);
+    let far = report.findings.iter().find(|f| f.what == "route to 10.9.1.11").expect("looked at");
+    assert_eq!(far.state, FindingState::Degraded);
 }
 
-/// The whole order on one machine: each further loss takes the next mechanism.
+/// Each further fault on one machine disables the next mechanism.
 #[test]
-fn cookie_then_repair_then_relay() {
-    let mut facts = whole();
+fn mechanisms_are_preferred_in_order() {
+    let mut facts = complete_facts();
     let subject = subject(Role::Node);
-    assert_eq!(judge(&facts, &subject).best(), Mechanism::Cookie);
+    assert_eq!(evaluate(&facts, &subject).best(), Mechanism::Cookie);
     facts.functions.insert("bpf_sk_assign_tcp_reqsk".to_owned(), false);
-    assert_eq!(judge(&facts, &subject).best(), Mechanism::Repair);
+    assert_eq!(evaluate(&facts, &subject).best(), Mechanism::Repair);
     facts.tcp_repair = no("repair");
-    let report = judge(&facts, &subject);
+    let report = evaluate(&facts, &subject);
     assert_eq!(report.best(), Mechanism::Relay);
     assert!(report.can(Mechanism::Relay));
     assert_eq!(report.missing_for(Mechanism::Repair).count(), 1);
 }
 
 #[test]
-fn slower_ways_are_degraded_and_no_more() {
-    let mut facts = whole();
+fn slower_setups_are_only_degraded() {
+    let mut facts = complete_facts();
     facts.interface =
         Some(Ok(InterfaceFacts { mtu: 1400, up: true, xdp: Some(Xdp::Generic), xdp_program: 0, lro: None }));
     facts.bpffs = false;
@@ -196,10 +197,14 @@ fn slower_ways_are_degraded_and_no_more() {
     set(&mut facts, "net.netfilter.nf_conntrack_count", "12");
     facts.clients[0].1 = Ok(Route { interface: "eth1".to_owned(), on_link: false });
     facts.idle = Idle::Halts;
-    let report = judge(&facts, &subject(Role::Switch));
+    let report = evaluate(&facts, &subject(Role::Switch));
     assert_eq!(report.best(), Mechanism::Cookie);
-    let degraded: Vec<_> =
-        report.findings.iter().filter(|f| f.state == State::Degraded).map(|f| f.what.as_str()).collect();
+    let degraded: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|f| f.state == FindingState::Degraded)
+        .map(|f| f.what.as_str())
+        .collect();
     assert_eq!(
         degraded,
         [
@@ -210,63 +215,70 @@ fn slower_ways_are_degraded_and_no_more() {
             "somaxconn",
             "ip_local_port_range",
             "conntrack",
-            "way to clients",
-            "idle processors"
+            "route to clients",
+            "idle CPUs"
         ]
     );
 }
 
 #[test]
-fn a_guest_whose_processors_halt_at_once_hears_of_it() {
-    let mut facts = whole();
+fn guest_with_halting_cpus_is_reported() {
+    let mut facts = complete_facts();
     let mut of = |idle| {
         facts.idle = idle;
-        let report = judge(&facts, &subject(Role::Switch));
-        let found = report.findings.into_iter().find(|f| f.what == "idle processors").expect("looked at");
+        let report = evaluate(&facts, &subject(Role::Switch));
+        let found = report.findings.into_iter().find(|f| f.what == "idle CPUs").expect("looked at");
         (found.state, found.found, found.remedy)
     };
     let polls = Duration::from_micros(200);
     assert_eq!(
         of(Idle::Polls(polls)),
-        (State::Works, "look for work for up to 200 us, then halt".to_owned(), None)
+        (FindingState::Works, "poll for up to 200 us, then halt".to_owned(), None)
     );
-    assert_eq!(of(Idle::Unknown).0, State::Unknown);
+    assert_eq!(of(Idle::Unknown).0, FindingState::Unknown);
     for (idle, remedy) in [(Idle::Polls(Duration::ZERO), "guest_halt_poll_ns"), (Idle::Halts, "force=1")] {
         let (state, _, said) = of(idle);
-        assert!(state == State::Degraded && said.is_some_and(|said| said.contains(remedy)), "{idle:?}");
+        assert!(
+            state == FindingState::Degraded && said.is_some_and(|said| said.contains(remedy)),
+            "{idle:?}"
+        );
     }
 }
 
-/// What costs a node connections now and then, or depends on its server.
+/// Faults that cost a node connections occasionally, or depend on its server.
 #[test]
-fn a_node_says_what_it_may_lose() {
-    let mut facts = whole();
+fn node_reports_what_it_may_lose() {
+    let mut facts = complete_facts();
     facts.mptcp_sockets = Some(2);
     set(&mut facts, "net.ipv4.tcp_rfc1337", "1");
-    let report = judge(&facts, &subject(Role::Node));
-    let degraded: Vec<_> =
-        report.findings.iter().filter(|f| f.state == State::Degraded).map(|f| f.what.as_str()).collect();
+    let report = evaluate(&facts, &subject(Role::Node));
+    let degraded: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|f| f.state == FindingState::Degraded)
+        .map(|f| f.what.as_str())
+        .collect();
     assert_eq!(degraded, ["MPTCP", "tcp_rfc1337"]);
     assert_eq!(report.best(), Mechanism::Cookie);
 }
 
 #[test]
-fn a_tunnel_needs_no_common_wire_but_room() {
-    let mut facts = whole();
+fn tunnel_needs_no_common_link_but_a_larger_mtu() {
+    let mut facts = complete_facts();
     facts.routes[0].1 = off_link();
     let mut subject = subject(Role::Switch);
     subject.tunnels = true;
-    let report = judge(&facts, &subject);
+    let report = evaluate(&facts, &subject);
     assert_eq!(report.best(), Mechanism::Cookie);
     let mtu = report.findings.iter().find(|f| f.what == "MTU").expect("looked at");
-    assert_eq!(mtu.state, State::Degraded);
-    let node = judge(&facts, &Subject { role: Role::Node, nodes: Vec::new(), ..subject });
-    assert!(node.findings.iter().any(|f| f.what == "tunnels" && f.state == State::Works));
+    assert_eq!(mtu.state, FindingState::Degraded);
+    let node = evaluate(&facts, &Subject { role: Role::Node, nodes: Vec::new(), ..subject });
+    assert!(node.findings.iter().any(|f| f.what == "tunnels" && f.state == FindingState::Works));
 }
 
-/// In namespaces made for it, a machine with the rights finds what the topology says.
+/// In a test topology, a machine with the rights finds what the topology provides.
 #[test]
-fn a_real_topology_is_found_as_it_is() {
+fn real_topology_is_evaluated() {
     let spec = TopologySpec { nodes: 1, routed: true, ..TopologySpec::default() };
     let Some(topology) = or_skip(Topology::new(&spec)) else { return };
     let services = vec![(topology.vip4, 80).into(), (topology.vip6, 80).into()];
@@ -280,37 +292,43 @@ fn a_real_topology_is_found_as_it_is() {
             tunnels: false,
         };
         let facts = host.namespace.run(|| Facts::of_this_host(&subject)).expect("entered");
-        let report = judge(&facts, &subject);
+        let report = evaluate(&facts, &subject);
         let state = |what: &str| report.findings.iter().find(|f| f.what == what).map(|f| f.state);
-        assert_eq!(state("CAP_NET_ADMIN"), Some(State::Works));
-        assert_eq!(state("interface eth0"), Some(State::Works));
-        assert_eq!(state("MTU"), Some(State::Works));
+        assert_eq!(state("CAP_NET_ADMIN"), Some(FindingState::Works));
+        assert_eq!(state("interface eth0"), Some(FindingState::Works));
+        assert_eq!(state("MTU"), Some(FindingState::Works));
         for vip in ["10.9.0.100", "fd09::64"] {
-            assert_eq!(state(&format!("address {vip}")), Some(State::Works), "{role}");
+            assert_eq!(state(&format!("address {vip}")), Some(FindingState::Works), "{role}");
         }
         if role == Role::Switch {
-            // A veth does XDP in its driver; the node is behind a router.
-            assert_eq!(state("XDP"), Some(State::Works));
-            assert_eq!(state(&format!("way to {node_at}")), Some(State::Missing));
-            assert_eq!(state("way to clients"), Some(State::Unknown), "no route to all");
+            // A veth has native XDP; the node is behind a router.
+            assert_eq!(state("XDP"), Some(FindingState::Works));
+            assert_eq!(state(&format!("route to {node_at}")), Some(FindingState::Missing));
+            assert_eq!(state("route to clients"), Some(FindingState::Unknown), "no route to all");
             host.namespace.ip("route add default dev eth0").expect("a route");
             let facts = host.namespace.run(|| Facts::of_this_host(&subject)).expect("entered");
-            let ways: Vec<_> =
-                judge(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
-            assert!(ways.contains(&("way to clients".to_owned(), State::Works)), "{ways:?}");
-            assert!(ways.contains(&("way to IPv6 clients".to_owned(), State::Unknown)), "{ways:?}");
-            // What goes out from the service address may have a way of its own.
+            let routes: Vec<_> =
+                evaluate(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
+            assert!(routes.contains(&("route to clients".to_owned(), FindingState::Works)), "{routes:?}");
+            assert!(
+                routes.contains(&("route to IPv6 clients".to_owned(), FindingState::Unknown)),
+                "{routes:?}"
+            );
+            // Packets from the service address may have a route of their own.
             let lines = "link add eth9 type veth peer name eth8\nlink set eth9 up\nlink set eth8 up\nroute add default dev eth9 table 99\n\
                          rule add from 10.9.0.100 table 99\nroute add ::/0 dev eth0";
             host.namespace.ip(lines).expect("another way");
             let facts = host.namespace.run(|| Facts::of_this_host(&subject)).expect("entered");
-            let ways: Vec<_> =
-                judge(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
-            assert!(ways.contains(&("way to clients".to_owned(), State::Degraded)), "{ways:?}");
-            assert!(ways.contains(&("way to IPv6 clients".to_owned(), State::Works)), "{ways:?}");
+            let routes: Vec<_> =
+                evaluate(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
+            assert!(routes.contains(&("route to clients".to_owned(), FindingState::Degraded)), "{routes:?}");
+            assert!(
+                routes.contains(&("route to IPv6 clients".to_owned(), FindingState::Works)),
+                "{routes:?}"
+            );
         } else {
-            assert_eq!(state("arp_ignore"), Some(State::Works));
-            assert_eq!(state("tcp_tw_reuse"), Some(State::Works));
+            assert_eq!(state("arp_ignore"), Some(FindingState::Works));
+            assert_eq!(state("tcp_tw_reuse"), Some(FindingState::Works));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use larder_front::{Encapsulation, NodeEntry};
 use larder_kernel::neighbour::{holder, interface_for};
-use larder_kernel::probe::{Finding, Mechanism, Role, State, Subject};
+use larder_kernel::probe::{Finding, FindingState, Mechanism, Role, Subject};
 
 use super::{Asked, DoctorArgs};
 use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};
@@ -97,16 +97,16 @@ impl Ask {
             let (state, found) = match holder(service.ip()) {
                 Ok(Some(name)) if name == "lo" => {
                     self.subject.services.push(*service);
-                    (State::Works, "a peer's: on the loopback interface".to_owned())
+                    (FindingState::Works, "a peer's: on the loopback interface".to_owned())
                 }
                 Ok(Some(name)) => {
                     self.listen.push(*service);
                     let found = format!("this node's: on {name}");
                     own = Some(name);
-                    (State::Works, found)
+                    (FindingState::Works, found)
                 }
-                Ok(None) => (State::Degraded, "on no interface".to_owned()),
-                Err(error) => (State::Unknown, error.to_string()),
+                Ok(None) => (FindingState::Degraded, "on no interface".to_owned()),
+                Err(error) => (FindingState::Unknown, error.to_string()),
             };
             let remedy = format!(
                 "ip address add {}/{} dev lo",
@@ -118,14 +118,14 @@ impl Ask {
                 state,
                 found,
                 why: "a node takes connections only to addresses that it has",
-                remedy: (state != State::Works).then_some(remedy),
+                remedy: (state != FindingState::Works).then_some(remedy),
                 needed_for: &[],
             });
         }
         if own.is_none() {
             self.odd.push(Finding {
                 what: "service address of this node".to_owned(),
-                state: State::Missing,
+                state: FindingState::Missing,
                 found: "none of them is on an interface".to_owned(),
                 why: "clients connect to it, and their connections are told by it",
                 remedy: Some("give it to the interface that clients' packets come by".to_owned()),
@@ -144,8 +144,8 @@ fn first_address(address: &str, names: &Names) -> Result<IpAddr, String> {
 
 fn unknown_way(address: &str, error: &str) -> Finding {
     Finding {
-        what: format!("way to {address}"),
-        state: State::Unknown,
+        what: format!("route to {address}"),
+        state: FindingState::Unknown,
         found: error.to_owned(),
         why: "packets are forwarded on it, unchanged or in a tunnel",
         remedy: Some("let the name be known here, or give the address".to_owned()),

@@ -1,6 +1,6 @@
 //! This machine's clock, compared with the clocks of the hosts that it connects to.
 
-use larder_kernel::probe::{Finding, State};
+use larder_kernel::probe::{Finding, FindingState};
 
 /// The name of the finding.
 pub(super) const WHAT: &str = "clock";
@@ -34,11 +34,11 @@ impl Tolerance {
         }
     }
 
-    fn state(self, ahead_s: f64) -> State {
+    fn state(self, ahead_s: f64) -> FindingState {
         match ahead_s.abs() {
-            apart if apart > self.error_s() => State::Missing,
-            apart if apart > self.warning_s() => State::Degraded,
-            _ => State::Works,
+            apart if apart > self.error_s() => FindingState::Missing,
+            apart if apart > self.warning_s() => FindingState::Degraded,
+            _ => FindingState::Works,
         }
     }
 
@@ -63,8 +63,8 @@ pub(super) struct Compared<'a> {
 /// The finding on this machine's clock.
 pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
     let weight = |one: &Compared<'_>| match one.tolerance.state(one.ahead_s) {
-        State::Missing => 2,
-        State::Degraded => 1,
+        FindingState::Missing => 2,
+        FindingState::Degraded => 1,
         _ => 0,
     };
     let order = |a: &&Compared<'_>, b: &&Compared<'_>| {
@@ -74,7 +74,7 @@ pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
         None => {
             let found = "no host replied with a Date: there is no clock to compare".to_owned();
             let remedy = "`timedatectl` says whether this machine's clock is synchronized";
-            (State::Unknown, found, Some(remedy))
+            (FindingState::Unknown, found, Some(remedy))
         }
         Some(worst) if weight(worst) > 0 => {
             let way = if worst.ahead_s > 0.0 { "behind" } else { "ahead of" };
@@ -89,7 +89,11 @@ pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
                 1 => "1 host".to_owned(),
                 count => format!("{count} hosts"),
             };
-            (State::Works, format!("within {:.0} s of {hosts}", worst.ahead_s.abs().ceil().max(3.0)), None)
+            (
+                FindingState::Works,
+                format!("within {:.0} s of {hosts}", worst.ahead_s.abs().ceil().max(3.0)),
+                None,
+            )
         }
     };
     Finding {
@@ -110,17 +114,17 @@ mod tests {
     fn a_difference_is_weighed_by_what_depends_on_it() {
         let of = |tolerance, ahead_s| {
             let found = finding(&[Compared { host: "origin", tolerance, ahead_s }]);
-            assert_eq!(found.remedy.is_some(), found.state != State::Works, "{found:?}");
+            assert_eq!(found.remedy.is_some(), found.state != FindingState::Works, "{found:?}");
             (found.state, found.found)
         };
         for (tolerance, ahead_s, state) in [
-            (Tolerance::Seconds, 2.9, State::Works),
-            (Tolerance::Seconds, -600.0, State::Degraded),
-            (Tolerance::Certificates, 61.0, State::Degraded),
-            (Tolerance::Certificates, -301.0, State::Missing),
-            (Tolerance::Signatures, 59.0, State::Works),
-            (Tolerance::Signatures, -61.0, State::Degraded),
-            (Tolerance::Signatures, 301.0, State::Missing),
+            (Tolerance::Seconds, 2.9, FindingState::Works),
+            (Tolerance::Seconds, -600.0, FindingState::Degraded),
+            (Tolerance::Certificates, 61.0, FindingState::Degraded),
+            (Tolerance::Certificates, -301.0, FindingState::Missing),
+            (Tolerance::Signatures, 59.0, FindingState::Works),
+            (Tolerance::Signatures, -61.0, FindingState::Degraded),
+            (Tolerance::Signatures, 301.0, FindingState::Missing),
         ] {
             assert_eq!(of(tolerance, ahead_s).0, state, "{tolerance:?} {ahead_s}");
         }
@@ -139,7 +143,7 @@ mod tests {
         let node = Compared { host: "node a", tolerance: Tolerance::Seconds, ahead_s: 900.0 };
         let origin = Compared { host: "origin", tolerance: Tolerance::Signatures, ahead_s: 400.0 };
         let found = finding(&[node, origin]);
-        assert!(found.state == State::Missing && found.found.contains("that of origin"), "{found:?}");
-        assert_eq!(finding(&[]).state, State::Unknown);
+        assert!(found.state == FindingState::Missing && found.found.contains("that of origin"), "{found:?}");
+        assert_eq!(finding(&[]).state, FindingState::Unknown);
     }
 }

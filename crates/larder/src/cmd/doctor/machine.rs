@@ -1,6 +1,6 @@
 //! Limits of this machine that a role's settings need.
 
-use larder_kernel::probe::{Finding, State};
+use larder_kernel::probe::{Finding, FindingState};
 use larder_node::StoreConfig;
 use rustix::process::{Resource, getrlimit};
 
@@ -39,12 +39,16 @@ fn judge(allowed: Option<u64>, needed: Option<u64>) -> Finding {
             let remedy = format!(
                 "systemd: LimitNOFILE={needed}; a shell: ulimit -Hn {needed}; or a lower limits.connections_max"
             );
-            (State::Degraded, format!("{shown}; limits.connections_max may need {needed}"), Some(remedy))
+            (
+                FindingState::Degraded,
+                format!("{shown}; limits.connections_max may need {needed}"),
+                Some(remedy),
+            )
         }
         (None, Some(needed)) => {
-            (State::Works, format!("{shown}; limits.connections_max may need {needed}"), None)
+            (FindingState::Works, format!("{shown}; limits.connections_max may need {needed}"), None)
         }
-        (None, None) => (State::Works, shown, None),
+        (None, None) => (FindingState::Works, shown, None),
     };
     Finding {
         what: "open files (nofile)".to_owned(),
@@ -68,14 +72,14 @@ mod tests {
         let config = Written::parse("f", text).unwrap().validate().unwrap();
         assert_eq!(needed(&config), 2000 + 110 + OTHERS);
         for (allowed, needed, state) in [
-            (Some(1024), Some(2366), State::Degraded),
-            (Some(2366), Some(2366), State::Works),
-            (None, Some(2366), State::Works),
-            (Some(1024), None, State::Works),
+            (Some(1024), Some(2366), FindingState::Degraded),
+            (Some(2366), Some(2366), FindingState::Works),
+            (None, Some(2366), FindingState::Works),
+            (Some(1024), None, FindingState::Works),
         ] {
             let found = judge(allowed, needed);
             assert_eq!(found.state, state, "{found:?}");
-            assert_eq!(found.remedy.is_some(), state != State::Works);
+            assert_eq!(found.remedy.is_some(), state != FindingState::Works);
         }
     }
 }

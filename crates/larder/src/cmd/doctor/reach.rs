@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use larder_edge::{LoadedTls, OutboundTls, TlsFault};
 use larder_front::{HealthCheck, NodeTls, ProxyVersion, SwitchConfig};
-use larder_kernel::probe::{Finding, State};
+use larder_kernel::probe::{Finding, FindingState};
 use larder_node::{OriginConfig, StoreConfig};
 
 use super::clock::{self, Compared, Tolerance};
@@ -81,7 +81,7 @@ pub(super) fn look(config: &Config, names: &Names) -> Vec<Finding> {
     if left_out > 0 {
         findings.push(Finding {
             what: "other nodes".to_owned(),
-            state: State::Unknown,
+            state: FindingState::Unknown,
             found: format!("{left_out} more nodes were not asked: at most {HOSTS_MAX} are"),
             why: "requests go to every node of the config",
             remedy: Some("start larder and look at /nodes of the admin interface".to_owned()),
@@ -257,20 +257,20 @@ fn judge(host: &Host, connected: &str, asked: std::io::Result<Reply>) -> Answer 
 }
 
 fn works(host: &Host, found: String, ahead_s: Option<f64>) -> Answer {
-    Answer { finding: finding(host, State::Works, found, None), ahead_s }
+    Answer { finding: finding(host, FindingState::Works, found, None), ahead_s }
 }
 
 fn failed(host: &Host, found: &str) -> Answer {
     let remedy =
         "start the server, correct its address or port, or let the firewall between pass the connection";
-    let finding = finding(host, State::Missing, found.to_owned(), Some(remedy.to_owned()));
+    let finding = finding(host, FindingState::Missing, found.to_owned(), Some(remedy.to_owned()));
     Answer { finding, ahead_s: None }
 }
 
 /// The finding on a host with which there is no TLS.
 fn insecure(host: &Host, secure: &Secure, connected: &str, fault: &TlsFault) -> Answer {
     let (what, remedy) = told(fault, secure, &host.authority);
-    let finding = finding(host, State::Missing, format!("{connected}, but {what}"), Some(remedy));
+    let finding = finding(host, FindingState::Missing, format!("{connected}, but {what}"), Some(remedy));
     Answer { finding, ahead_s: None }
 }
 
@@ -325,7 +325,7 @@ fn told(fault: &TlsFault, secure: &Secure, authority: &str) -> (String, String) 
     }
 }
 
-fn finding(host: &Host, state: State, found: String, remedy: Option<String>) -> Finding {
+fn finding(host: &Host, state: FindingState, found: String, remedy: Option<String>) -> Finding {
     let why = match host.what.as_str() {
         what if what.starts_with("origin") => {
             "content that is not in memory comes from the origin; without it requests get 502"

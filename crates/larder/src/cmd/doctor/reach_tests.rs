@@ -83,18 +83,18 @@ fn secure(at: SocketAddr, tls: &OutboundTls, http2: bool) -> Host {
 fn a_host_is_asked_as_the_health_check_asks_or_pinged() {
     let get = Question::Get("/health".to_owned());
     let (answer, request) = asked("HTTP/1.1 204 No Content\r\n\r\n", get.clone());
-    assert_eq!(answer.finding.state, State::Works, "{answer:?}");
+    assert_eq!(answer.finding.state, FindingState::Works, "{answer:?}");
     assert!(request.starts_with("GET /health HTTP/1.1\r\nhost: 127.0.0.1:"), "{request}");
     let (answer, _) = asked("HTTP/1.1 503 x\r\n\r\n", get);
-    assert_eq!(answer.finding.state, State::Missing);
+    assert_eq!(answer.finding.state, FindingState::Missing);
     assert!(answer.finding.found.ends_with("GET /health gets 503"), "{answer:?}");
     // Any reply shows that the host speaks HTTP.
     let (answer, request) = asked("HTTP/1.1 405 Method Not Allowed\r\n\r\n", Question::Ping);
-    assert_eq!(answer.finding.state, State::Works, "{answer:?}");
+    assert_eq!(answer.finding.state, FindingState::Works, "{answer:?}");
     assert!(request.starts_with("OPTIONS * HTTP/1.1\r\n"), "{request}");
     for (reply, says) in [("SSH-2.0-x\r\n\r\n", "not HTTP/1.1"), ("", "was closed")] {
         let (answer, _) = asked(reply, Question::Ping);
-        assert_eq!(answer.finding.state, State::Missing);
+        assert_eq!(answer.finding.state, FindingState::Missing);
         assert!(answer.finding.found.contains(says), "{answer:?}");
     }
 }
@@ -105,7 +105,7 @@ fn a_host_that_does_not_listen_is_missing() {
     let authority = listener.local_addr().unwrap();
     drop(listener);
     let answer = ask(&host(authority, Question::Connect), &Names::default());
-    assert_eq!(answer.finding.state, State::Missing);
+    assert_eq!(answer.finding.state, FindingState::Missing);
     assert!(answer.finding.found.contains("refused"), "{answer:?}");
 }
 
@@ -169,7 +169,11 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
         let (at, thread) = secure_server(1, certificate, clients.as_deref(), http1);
         let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
         let works = remedy.is_empty();
-        assert_eq!(answer.state, if works { State::Works } else { State::Missing }, "{answer:?}");
+        assert_eq!(
+            answer.state,
+            if works { FindingState::Works } else { FindingState::Missing },
+            "{answer:?}"
+        );
         assert!(answer.found.contains(found), "{answer:?}");
         assert!(answer.remedy.unwrap_or_default().contains(remedy), "{remedy}");
         let asked = thread.join().unwrap();
@@ -191,7 +195,7 @@ fn a_client_shows_its_certificate_and_a_node_may_be_announced_to() {
     let (at, thread) = secure_server(1, &server, Some(&authority.ca()), &[]);
     let announcement = larder_front::ProxyVersion::V1.own_announcement();
     let answer = ask(&Host { announcement, ..secure(at, &tls, false) }, &Names::default()).finding;
-    assert_eq!(answer.state, State::Works, "{answer:?}");
+    assert_eq!(answer.state, FindingState::Works, "{answer:?}");
     assert!(thread.join().unwrap()[0].starts_with("true OPTIONS * "));
 }
 

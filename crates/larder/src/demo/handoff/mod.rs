@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use larder_kernel::leftovers;
 use larder_kernel::netns::{Topology, TopologySpec, available, installed};
-use larder_kernel::probe::{Facts, Mechanism, Role, Subject, judge};
-use larder_kernel::remains;
+use larder_kernel::probe::{Facts, Mechanism, Role, Subject, evaluate};
 
 use self::cluster::{Cluster, Server};
 use self::result::{HandoffReport, Row, SCHEMA};
@@ -113,7 +113,7 @@ pub(crate) fn run(
     say: &dyn Fn(&str),
 ) -> anyhow::Result<HandoffReport> {
     let best = can_do()?;
-    remains::sweep(&[cluster::NAMES]);
+    leftovers::sweep(&[cluster::NAMES]);
     say("making hosts in network namespaces");
     let spec = TopologySpec { nodes: setup.nodes, ..TopologySpec::default() };
     let topology = Topology::new(&spec).context("cannot make the hosts")?;
@@ -163,7 +163,7 @@ fn can_do() -> anyhow::Result<Mechanism> {
     for role in [Role::Switch, Role::Node] {
         let subject =
             Subject { role, interface: None, services: Vec::new(), nodes: Vec::new(), tunnels: false };
-        let report = judge(&Facts::of_this_host(&subject), &subject);
+        let report = evaluate(&Facts::of_this_host(&subject), &subject);
         if report.best() == Mechanism::Relay {
             let lacks: Vec<&str> =
                 report.missing_for(Mechanism::Repair).map(|finding| finding.what.as_str()).collect();

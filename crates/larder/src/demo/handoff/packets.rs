@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use larder_kernel::netns::Captured;
+use larder_kernel::netns::CapturedFrame;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -120,7 +120,7 @@ impl<'f> Packet<'f> {
 
 /// The trace of the connections in `frames` that belong to the client's port `port`, or to the front-end's own towards a
 /// node.
-pub(super) fn trace(frames: &[Captured], names: &[Name], port: u16) -> Trace {
+pub(super) fn trace(frames: &[CapturedFrame], names: &[Name], port: u16) -> Trace {
     let all: Vec<(f64, Packet<'_>)> = frames
         .iter()
         .filter_map(|captured| Some((captured.at.as_secs_f64() * 1e6, Packet::of(&captured.frame)?)))
@@ -225,11 +225,11 @@ mod tests {
         ]
     }
 
-    fn captured(us: u64, macs: [[u8; 6]; 2], up: bool, seq: u32, flags: u8, payload: &[u8]) -> Captured {
+    fn captured(us: u64, macs: [[u8; 6]; 2], up: bool, seq: u32, flags: u8, payload: &[u8]) -> CapturedFrame {
         let ends = [([10, 9, 0, 120], 4711).into(), ([10, 9, 0, 100], 80).into()];
         let [from, to] = if up { ends } else { [ends[1], ends[0]] };
         let frame = TcpFrame { macs, from, to, seq, ack: 1, flags, window: 9, options: &[], payload };
-        Captured { at: Duration::from_micros(us), frame: frame.bytes().expect("a frame") }
+        CapturedFrame { at: Duration::from_micros(us), frame: frame.bytes().expect("a frame") }
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             captured(125, [FRONT, NODE], true, 2, ACK, get),
             captured(150, [NODE, CLIENT], false, 8, ACK, b"HTTP/1.1 200 OK\r\n\r\n"),
             captured(160, [NODE, CLIENT], false, 27, FIN | ACK, b""),
-            Captured { at: Duration::ZERO, frame: vec![0; 60] },
+            CapturedFrame { at: Duration::ZERO, frame: vec![0; 60] },
         ];
         let trace = trace(&frames, &names(), 4711);
         let lines: Vec<(f64, &str, &str, &str)> =
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_long_connection_is_cut_in_the_middle() {
-        let frames: Vec<Captured> =
+        let frames: Vec<CapturedFrame> =
             (0..50).map(|i| captured(u64::from(i), [CLIENT, FRONT], true, i, ACK, b"")).collect();
         let trace = trace(&frames, &names(), 4711);
         assert_eq!((trace.lines.len(), trace.left_out, trace.left_out_after), (16, 34, 11));

@@ -1,24 +1,27 @@
-//! What killed processes have left pinned in the kernel. A switch or node comes back under its name and takes over what is
-//! there; tests and the demo do not, since they take names of their own: a prefix that nobody else uses and the number of the
-//! process that chose it, alone or behind the `node-` of a node's programs. What such a process has left is found by that.
+//! Removal of pins that killed processes have left in the kernel. A switch or node takes over the pins of its name when
+//! it restarts. Tests and the demo do not: they use names of their own, made of a unique prefix and the id of the
+//! process, alone or after `node-` for the node programs. These names show whether their process is gone.
 
 use crate::{bpffs, guard, plane};
 use std::path::{Path, PathBuf};
 
-/// Removes what planes and guards have pinned whose names are one of `prefixes` and the number of a process that is gone, unless
-/// another process has them open, such as a child of that one; gives how many. Links go with their pins, and with them what they
-/// attached. Filters, as kernels before 6.6 have them, are left alone: their notes name interfaces by numbers of the network
-/// namespace that the dead process was in, which may be another's here. What cannot be removed stays; the log says why.
+/// Removes the pins of planes and guards whose names are one of `prefixes` and the id of a process that is gone.
+/// Instances that another process has open, such as a child of the dead one, are skipped. Returns the number of removed
+/// instances.
+///
+/// Links end with their pins. Filters, as kernels before 6.6 have them, are left alone: their notes name interfaces by
+/// numbers of the dead process's network namespace, which may be other interfaces here. Failures are logged.
 pub fn sweep(prefixes: &[&str]) -> usize {
-    let dead = [plane::FAMILY, guard::FAMILY].into_iter().flat_map(|family| of_the_dead(family, prefixes));
+    let dead =
+        [plane::FAMILY, guard::FAMILY].into_iter().flat_map(|family| of_ended_processes(family, prefixes));
     dead.filter(|instance| is_removed(instance)).count()
 }
 
-fn of_the_dead(family: &str, prefixes: &[&str]) -> Vec<PathBuf> {
-    let folder = bpffs::family_if_any(family);
+fn of_ended_processes(family: &str, prefixes: &[&str]) -> Vec<PathBuf> {
+    let folder = bpffs::existing_family(family);
     let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let dead = names.filter(|name| owner(name, prefixes).is_some_and(is_gone));
+    let dead = names.filter(|name| owner(name, prefixes).is_some_and(has_ended));
     let mut instances: Vec<PathBuf> = dead.map(|name| folder.join(name)).collect();
     instances.sort();
     instances
@@ -28,22 +31,22 @@ fn is_removed(instance: &Path) -> bool {
     let Ok(_lock) = bpffs::lock(instance) else { return false };
     let removed = std::fs::remove_dir_all(instance);
     if let Err(error) = &removed {
-        tracing::debug!(?instance, %error, "what a killed process left in the kernel stays");
+        tracing::debug!(?instance, %error, "could not remove the kernel programs of an ended process");
     }
     removed.is_ok()
 }
 
-fn is_gone(process: u32) -> bool {
+fn has_ended(process: u32) -> bool {
     !Path::new("/proc").join(process.to_string()).exists()
 }
 
-/// The process in a name.
+/// Returns the process id in an instance's name.
 fn owner(name: &str, prefixes: &[&str]) -> Option<u32> {
     let name = name.strip_prefix("node-").unwrap_or(name);
     prefixes.iter().find_map(|prefix| {
         let rest = name.strip_prefix(prefix)?;
         let number = rest.split_once('-').map_or(rest, |(number, _)| number);
-        // Nobody writes a process's number with a sign.
+        // Process ids have no sign.
         number.bytes().all(|b| b.is_ascii_digit()).then(|| number.parse().ok()).flatten()
     })
 }
@@ -55,14 +58,14 @@ mod tests {
     static INJECT: &[u8] = include_bytes!("../bpf/prebuilt/inject.bpf.o");
 
     #[test]
-    fn a_name_says_whose_it_is() {
+    fn owner_is_parsed_from_an_instance_name() {
         let prefixes = ["ltest", "larder-demo-"];
         for (name, process) in [
             ("ltest12-003-a", Some(12)),
             ("node-ltest12-003-e0", Some(12)),
             ("larder-demo-9", Some(9)),
             ("node-larder-demo-9-n1", Some(9)),
-            // An operator's own.
+            // Names that an operator might choose.
             ("demo2", None),
             ("node-demo3", None),
             ("t2-a", None),
@@ -79,9 +82,9 @@ mod tests {
         }
     }
 
-    /// Of a process that is gone and of one that lives, wherever the file system is.
+    /// One instance of a dead process and one of a live one, wherever the file system is mounted.
     #[test]
-    fn what_the_dead_have_left_is_swept() {
+    fn leftovers_of_ended_processes_are_removed() {
         if !crate::netns::root_or_skip("a BPF file system") {
             return;
         }
@@ -98,7 +101,7 @@ mod tests {
         sweep(&["remains"]);
         assert!(held.exists(), "somebody has it open");
         drop(other);
-        // A process that another test starts holds the lock too, from its fork to its exec.
+        // Other tests start processes, which hold the lock too between fork and exec.
         larder_testkit::eventually("the dead process's directory is gone", || {
             sweep(&["remains"]);
             (!held.exists()).then_some(())
@@ -109,9 +112,9 @@ mod tests {
         }
     }
 
-    /// Its note names interface 1, which every namespace has.
+    /// The note names interface 1, which exists in every namespace.
     #[test]
-    fn filters_of_others_stay() {
+    fn filters_of_other_programs_are_kept() {
         use crate::netns::{Namespace, or_skip};
         use libbpf_rs::ObjectBuilder;
         use std::os::fd::AsFd;
@@ -125,7 +128,7 @@ mod tests {
             let object = ObjectBuilder::default().open_memory(INJECT).expect("read").load().expect("loaded");
             let program = object.progs_mut().next().expect("a program");
             let live =
-                guard::attach::Attached::filter(program.as_fd(), 1, crate::plane::syscalls::Hook::TcEgress);
+                guard::attach::Attachment::filter(program.as_fd(), 1, crate::plane::syscalls::Hook::TcEgress);
             let live = live.expect("attached");
             assert_eq!(sweep(&["remainders"]), 1);
             assert!(!instance.exists());

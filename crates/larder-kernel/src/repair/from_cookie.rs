@@ -1,23 +1,23 @@
-//! The state of a connection that never had a socket: its handshake was answered with a cookie by the forwarding plane,
-//! and what the client has sent since is held. All that a socket would know is in the cookie and in those packets.
+//! State of a connection that never had a socket: the forwarding plane answered its handshake with a cookie and holds
+//! the client's packets. The cookie and these packets contain everything that a socket would know.
 
-use super::state::{Checkpoint, Scales, Window};
+use super::state::{Checkpoint, Window, WindowScales};
 use crate::cookie::{Cookie, OWN_WSCALE};
 use crate::plane::frame::Frame;
 use std::net::SocketAddr;
 
-/// What a SYN-ACK with a cookie promises to take; its window is never scaled (RFC 7323 section 2.2). Bytes.
-const PROMISED_BYTES: u32 = 65_535;
-/// The lowest bit of a timestamp clock says that it counts microseconds; cookies count milliseconds.
+/// Receive window in a SYN-ACK with a cookie, which is never scaled (RFC 7323 section 2.2). Bytes.
+const ADVERTISED_WINDOW: u32 = 65_535;
+/// Mask of a timestamp without its lowest bit, which marks a clock of microseconds. Cookies count milliseconds.
 const MILLISECONDS: u32 = !1;
-/// The bits of a timestamp that count under a node's tag.
+/// Mask of a timestamp's bits below the node's tag.
 const COUNTING: u32 = 0x00ff_ffff;
 
 const END: u8 = 0;
 const NOP: u8 = 1;
 const TIMESTAMP: u8 = 8;
 
-/// The echo of the timestamp option (RFC 7323 section 3.2): the clock of our side, as the client has it.
+/// Returns the echo of the timestamp option (RFC 7323 section 3.2): this side's clock as the client has seen it.
 fn echo(mut options: &[u8]) -> Option<u32> {
     loop {
         options = match options {
@@ -31,10 +31,10 @@ fn echo(mut options: &[u8]) -> Option<u32> {
 }
 
 impl Checkpoint {
-    /// The state of a connection whose first packet behind the handshake is `frame` (Ethernet, as the forwarding plane
-    /// hands it over, its cookie proven), and whose client has sent `received` so far. `tag` goes into the top of our
-    /// timestamps; 0 for none. `None` if the frame is no such packet.
-    pub fn begun(
+    /// Returns the state of a connection. `frame` is the first packet after the handshake (Ethernet, as punted by the
+    /// forwarding plane, with a valid cookie), and `received` the client's bytes so far. `tag` goes into the top byte
+    /// of this side's timestamps; 0 for none. Returns `None` if the frame is not such a packet.
+    pub fn from_cookie(
         frame: &[u8],
         (local, remote): (SocketAddr, SocketAddr),
         received: Vec<u8>,
@@ -44,7 +44,8 @@ impl Checkpoint {
         let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_be_bytes);
         let (first_seq, write_seq) = (word(4), word(8));
         let options = Cookie(write_seq.wrapping_sub(1)).options(local.ip().to_canonical().is_ipv4());
-        let scales = options.wscale.map_or(Scales::default(), |send| Scales { send, receive: OWN_WSCALE });
+        let scales =
+            options.wscale.map_or(WindowScales::default(), |send| WindowScales { send, receive: OWN_WSCALE });
         let send = u32::from(u16::from_be_bytes([header[14], header[15]])) << scales.send;
         let clock = if options.timestamps { Some(echo(&header[20..])?) } else { None };
         let tagged = |clock: u32| if tag == 0 { clock } else { clock & COUNTING | u32::from(tag) << 24 };
@@ -61,7 +62,7 @@ impl Checkpoint {
                 send_set_at: first_seq,
                 send,
                 send_max: send,
-                receive: PROMISED_BYTES,
+                receive: ADVERTISED_WINDOW,
                 receive_from: first_seq,
                 extension: Vec::new(),
             },
@@ -77,7 +78,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cookie::{Answer, CookieKey, SynOptions};
+    use crate::cookie::{CookieKey, SynAckCookie, SynOptions};
     use proptest::prelude::*;
 
     const KEY: CookieKey = CookieKey([1, 2]);
@@ -101,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_handshake_agreed_on_is_in_the_state(
+        fn negotiated_options_are_in_the_state(
             (isn, window, tag, clock) in any::<(u32, u16, u8, u32)>(),
             (mss, sack, timestamps) in any::<(u16, bool, bool)>(),
             wscale in prop::option::of(0..=14_u8),
@@ -110,13 +111,13 @@ mod tests {
         ) {
             let (server, client) = addresses();
             let offered = SynOptions { mss: mss.max(536), sack, timestamps, wscale };
-            let cookie = Answer::make(KEY, (client, server), isn, offered, 0).cookie;
+            let cookie = SynAckCookie::make(KEY, (client, server), isn, offered, 0).cookie;
             let mut options = vec![NOP; nops * 4 + 2];
             options.extend([TIMESTAMP, 10, 9, 9, 9, 9]);
             options.extend(clock.to_be_bytes());
             let options = if timestamps { &options[..] } else { &[] };
             let first = frame(isn.wrapping_add(1), cookie.0.wrapping_add(1), window, options, &payload);
-            let state = Checkpoint::begun(&first, addresses(), payload.clone(), tag % 128).expect("a state");
+            let state = Checkpoint::from_cookie(&first, addresses(), payload.clone(), tag % 128).expect("a state");
             prop_assert_eq!(state.check(), Ok(()));
             prop_assert_eq!(state.write_seq, cookie.0.wrapping_add(1));
             prop_assert_eq!(state.rcv_nxt, isn.wrapping_add(1).wrapping_add(payload.len() as u32));
@@ -132,17 +133,17 @@ mod tests {
         }
 
         #[test]
-        fn any_frame_is_read(frame in prop::collection::vec(any::<u8>(), 0..120), tag in any::<u8>()) {
-            let _ = Checkpoint::begun(&frame, addresses(), vec![1], tag);
+        fn arbitrary_frames_never_panic(frame in prop::collection::vec(any::<u8>(), 0..120), tag in any::<u8>()) {
+            let _ = Checkpoint::from_cookie(&frame, addresses(), vec![1], tag);
         }
     }
 
     #[test]
-    fn a_client_that_lost_its_timestamps_has_no_state() {
+    fn missing_timestamps_are_refused() {
         let offered = SynOptions { mss: 1460, sack: true, timestamps: true, wscale: Some(7) };
         let (server, client) = addresses();
-        let cookie = Answer::make(KEY, (client, server), 7, offered, 0).cookie;
+        let cookie = SynAckCookie::make(KEY, (client, server), 7, offered, 0).cookie;
         let first = frame(8, cookie.0.wrapping_add(1), 500, &[], b"GET");
-        assert_eq!(Checkpoint::begun(&first, addresses(), b"GET".to_vec(), 1), None);
+        assert_eq!(Checkpoint::from_cookie(&first, addresses(), b"GET".to_vec(), 1), None);
     }
 }

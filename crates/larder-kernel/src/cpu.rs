@@ -1,4 +1,4 @@
-//! How busy this machine's processors are, from `/proc/stat` (proc(5)).
+//! Processor use of this machine, from `/proc/stat` (proc(5)).
 
 use std::fs;
 
@@ -9,15 +9,15 @@ struct Ticks {
     all: u64,
 }
 
-/// Measures the processors' load between two calls of [`CpuMeter::permille`].
+/// Measures processor use between two calls of [`CpuMeter::permille`].
 #[derive(Debug, Default)]
 pub struct CpuMeter {
     last: Option<Ticks>,
 }
 
 impl CpuMeter {
-    /// Thousandths of all processors' time spent since the last look; `None` at the first, or where the system does not
-    /// tell.
+    /// Returns the use of all processors since the last call, in thousandths. `None` in the first call, or if the
+    /// system does not provide it.
     pub fn permille(&mut self) -> Option<u16> {
         let now = fs::read_to_string("/proc/stat").ok().as_deref().and_then(ticks);
         self.advance(now)
@@ -27,13 +27,13 @@ impl CpuMeter {
         let last = std::mem::replace(&mut self.last, now)?;
         let now = now?;
         let all = now.all.checked_sub(last.all).filter(|&all| all > 0)?;
-        // The count of idle time may go back a little (proc(5), iowait).
+        // The idle counter may decrease a little (proc(5), iowait).
         let idle = now.idle.saturating_sub(last.idle).min(all);
         u16::try_from((all - idle) * 1_000 / all).ok()
     }
 }
 
-/// The first line: user, nice, system, idle, iowait, irq, softirq, steal. What follows is counted in those already.
+/// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal. Later fields are included in these.
 fn ticks(stat: &str) -> Option<Ticks> {
     let mut words = stat.lines().next()?.split_ascii_whitespace();
     if words.next()? != "cpu" {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_of_the_time_between_two_looks() {
+    fn usage_covers_the_time_between_two_calls() {
         let mut meter = CpuMeter::default();
         let first = ticks("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1 2 3 4\n");
         assert_eq!(first, Some(Ticks { idle: 850, all: 1_000 }));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_measurement() {
+    fn invalid_text_gives_no_measurement() {
         for text in ["", "cpu", "cpu0 1 2 3 4", "cpu 1 2 3", "cpu a b c d", "intr 1 2 3 4 5"] {
             assert_eq!(ticks(text), None, "{text}");
         }
