@@ -272,10 +272,10 @@ impl MetricsCollector {
     fn peer_switches(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let peer_switches = self.shared.peer_switches.as_ref();
         let (others, sets) = peer_switches
-            .map(|peer_switches| peer_switches.numbers(self.shared.decider.clock.now()))
+            .map(|peer_switches| peer_switches.peers_and_counts(self.shared.decider.clock.now()))
             .unwrap_or_default();
         let sets = SetsStatus::from(sets);
-        let network = peer_switches.map(|peer_switches| peer_switches.counted()).unwrap_or_default();
+        let network = peer_switches.map(|peer_switches| peer_switches.network_counts()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::PEER_SWITCHES)?;
         for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {

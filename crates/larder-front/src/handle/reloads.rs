@@ -126,8 +126,8 @@ impl SwitchHandle {
         same.iter().filter_map(|share| self.set_share(&share.route, had(share)).err()).collect()
     }
 
-    /// Returns the snapshot of the policies' state for [`SwitchHandle::take_over`].
-    pub fn handover(&self) -> Vec<u8> {
+    /// Returns the snapshot of the policies' state for [`SwitchHandle::load_snapshot`].
+    pub fn snapshot(&self) -> Vec<u8> {
         let routes = self.shared.decider.routing.all().map(|(id, route)| (id, &*route.name));
         Handover::of(&self.shared.decider.dispatcher, routes).encode()
     }
@@ -138,7 +138,7 @@ impl SwitchHandle {
     ///
     /// # Errors
     /// The snapshot has another version or is malformed; nothing is changed.
-    pub fn take_over(&self, bytes: &[u8]) -> Result<usize, HandoverError> {
+    pub fn load_snapshot(&self, bytes: &[u8]) -> Result<usize, HandoverError> {
         let handover = Handover::decode(bytes)?;
         if self.shared.observers.recorder.is_some() {
             return Ok(0);
@@ -151,7 +151,7 @@ impl SwitchHandle {
     /// relayed, and handed-off ones continue in the kernel. Returns false if there is no plane. Blocks briefly.
     pub fn release_plane(&self) -> bool {
         if let Some(peer_switches) = &self.shared.peer_switches {
-            peer_switches.let_go();
+            peer_switches.release();
         }
         self.shared.handoff.as_ref().is_some_and(|edge| {
             edge.release_plane();

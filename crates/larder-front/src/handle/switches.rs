@@ -93,7 +93,7 @@ impl SwitchHandle {
         let peer_switches = self.shared.peer_switches.as_ref()?;
         let network = peer_switches.network().clone();
         let members = network.as_ref().map(|network| network.members());
-        let (others, sets) = peer_switches.numbers(self.shared.decider.clock.now());
+        let (others, sets) = peer_switches.peers_and_counts(self.shared.decider.clock.now());
         let sets = SetsStatus::from(sets);
         let other = |other: OtherView| {
             let mut members = members.iter().flat_map(|members| members.iter());

@@ -248,7 +248,7 @@ impl Datapath for RecordingDatapath {
                     visit(DatapathEvent::Punt { key, first: true, head: None, packet: &packet, age });
                 }
                 PreparedEvent::Opened(key, reused) => {
-                    visit(DatapathEvent::Opened { key, reused, age: Duration::ZERO })
+                    visit(DatapathEvent::Opened { key, reused, age: Duration::ZERO });
                 }
                 PreparedEvent::Ended(key) => visit(ended(key, flow_flag::CLIENT_RST)),
             }

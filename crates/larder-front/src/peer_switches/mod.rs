@@ -34,7 +34,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Wanted state of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum NetworkState {
     /// Joined.
     On,
     /// Released, for another process of this name.
@@ -48,7 +48,7 @@ enum Wanted {
 pub(crate) struct PeerSwitches {
     pub(crate) config: SwitchesConfig,
     machine: Mutex<Switches>,
-    wanted: watch::Sender<Wanted>,
+    wanted: watch::Sender<NetworkState>,
     /// The network, while it is joined.
     network: Mutex<Option<Arc<Network>>>,
     ended: watch::Sender<bool>,
@@ -68,29 +68,29 @@ impl PeerSwitches {
         Ok(Self {
             config,
             machine: Mutex::new(machine),
-            wanted: watch::Sender::new(Wanted::On),
+            wanted: watch::Sender::new(NetworkState::On),
             network: Mutex::default(),
             ended: watch::Sender::new(false),
         })
     }
 
     /// Releases the network for another process of this name.
-    pub(crate) fn let_go(&self) {
-        self.wanted.send_replace(Wanted::Off);
+    pub(crate) fn release(&self) {
+        self.wanted.send_replace(NetworkState::Off);
     }
 
     /// Joins the network again, because the other process did not start.
     pub(crate) fn resume(&self) {
-        self.wanted.send_replace(Wanted::On);
+        self.wanted.send_replace(NetworkState::On);
     }
 
     /// Tells the peers that this switch leaves, unless another process has replaced it.
     pub(crate) async fn leave(&self) {
-        let off = *self.wanted.borrow() == Wanted::Off;
+        let off = *self.wanted.borrow() == NetworkState::Off;
         if off {
             return;
         }
-        self.wanted.send_replace(Wanted::Left);
+        self.wanted.send_replace(NetworkState::Left);
         let mut ended = self.ended.subscribe();
         // If the task was aborted, the peers were not told.
         let _ = timeout(LEAVE_TIMEOUT, ended.wait_for(|ended| *ended)).await;
@@ -107,70 +107,72 @@ impl PeerSwitches {
 
 impl PeerSwitches {
     /// Returns the counters of the network; zeros while it is not joined.
-    pub(crate) fn counted(&self) -> CounterValues {
+    pub(crate) fn network_counts(&self) -> CounterValues {
         self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
     }
 
     /// Returns the peers and the counters of messages.
-    pub(crate) fn numbers(&self, now: Time) -> (Vec<OtherView>, SwitchesCounts) {
+    pub(crate) fn peers_and_counts(&self, now: Time) -> (Vec<OtherView>, SwitchesCounts) {
         let machine = self.machine();
         (machine.others(now), machine.counts())
     }
 }
 
 /// Exchanges messages with the peers until this switch leaves.
-pub(crate) async fn run(decider: Arc<Decider>, beside: Arc<PeerSwitches>) {
-    let mut wanted = beside.wanted.subscribe();
+pub(crate) async fn run(decider: Arc<Decider>, peer_switches: Arc<PeerSwitches>) {
+    let mut wanted = peer_switches.wanted.subscribe();
     let mut attempts = 0;
     loop {
         let now = *wanted.borrow_and_update();
         match now {
-            Wanted::Left => break,
-            Wanted::Off => _ = wanted.changed().await,
-            Wanted::On => match Network::start(beside.config.network.clone(), not_here).await {
-                Ok((network, events)) => {
-                    attempts = 0;
-                    tracing::info!(name = %network.name(), address = %network.local_addr(), "peer switches: listening");
-                    let network = Arc::new(network);
-                    *beside.network() = Some(network.clone());
-                    work(&decider, &beside, &network, events, &mut wanted).await;
-                    *beside.network() = None;
-                    let left = *wanted.borrow() == Wanted::Left;
-                    if left {
-                        network.leave().await;
+            NetworkState::Left => break,
+            NetworkState::Off => _ = wanted.changed().await,
+            NetworkState::On => {
+                match Network::start(peer_switches.config.network.clone(), refuse_request).await {
+                    Ok((network, events)) => {
+                        attempts = 0;
+                        tracing::info!(name = %network.name(), address = %network.local_addr(), "peer switches: listening");
+                        let network = Arc::new(network);
+                        *peer_switches.network() = Some(network.clone());
+                        exchange_messages(&decider, &peer_switches, &network, events, &mut wanted).await;
+                        *peer_switches.network() = None;
+                        let left = *wanted.borrow() == NetworkState::Left;
+                        if left {
+                            network.leave().await;
+                        }
+                    }
+                    Err(error) => {
+                        attempts += 1;
+                        if attempts == TELL_AFTER {
+                            tracing::error!(%error, "peer switches: cannot join the network, serving alone and retrying");
+                        }
+                        let pause = if attempts < TELL_AFTER { RETRY } else { RETRY_LATER };
+                        let _ = timeout(pause, wanted.changed()).await;
                     }
                 }
-                Err(error) => {
-                    attempts += 1;
-                    if attempts == TELL_AFTER {
-                        tracing::error!(%error, "peer switches: cannot join the network, serving alone and retrying");
-                    }
-                    let pause = if attempts < TELL_AFTER { RETRY } else { RETRY_LATER };
-                    let _ = timeout(pause, wanted.changed()).await;
-                }
-            },
+            }
         }
     }
-    beside.ended.send_replace(true);
+    peer_switches.ended.send_replace(true);
 }
 
 /// Switches do not forward requests to each other.
-async fn not_here(_: http::Request<hyper::body::Incoming>, _: Name) -> Response<Empty<Bytes>> {
+async fn refuse_request(_: http::Request<hyper::body::Incoming>, _: Name) -> Response<Empty<Bytes>> {
     let mut response = Response::new(Empty::new());
     *response.status_mut() = StatusCode::NOT_FOUND;
     response
 }
 
 /// Passes events to the machine and messages to the network, until another state is wanted.
-async fn work(
+async fn exchange_messages(
     decider: &Decider,
-    beside: &PeerSwitches,
+    peer_switches: &PeerSwitches,
     network: &Network,
     mut events: Events,
-    wanted: &mut watch::Receiver<Wanted>,
+    wanted: &mut watch::Receiver<NetworkState>,
 ) {
     let mut names: BTreeMap<Name, Arc<str>> = BTreeMap::new();
-    let mut ticks = interval(beside.config.settings.period);
+    let mut ticks = interval(peer_switches.config.settings.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let event = tokio::select! {
@@ -183,27 +185,27 @@ async fn work(
             _ = ticks.tick() => None,
         };
         let (now, mut out) = (decider.clock.now(), Out::default());
-        happen(decider, beside, now, &mut names, event, &mut out);
+        handle_event(decider, peer_switches, now, &mut names, event, &mut out);
         send(network, &names, &out);
         decider.waiters.deliver(&decider.dispatcher, now, out.started);
     }
     let (now, mut out) = (decider.clock.now(), Out::default());
-    let mut machine = beside.machine();
+    let mut machine = peer_switches.machine();
     names.values().for_each(|name| machine.left(now, name, &decider.dispatcher, &mut out));
     drop(machine);
     decider.waiters.deliver(&decider.dispatcher, now, out.started);
 }
 
 /// Handles an event or the passing of time.
-fn happen(
+fn handle_event(
     decider: &Decider,
-    beside: &PeerSwitches,
+    peer_switches: &PeerSwitches,
     now: Time,
     names: &mut BTreeMap<Name, Arc<str>>,
     event: Option<Event>,
     out: &mut Out,
 ) {
-    let (dispatcher, mut machine) = (&decider.dispatcher, beside.machine());
+    let (dispatcher, mut machine) = (&decider.dispatcher, peer_switches.machine());
     let known = |names: &BTreeMap<Name, Arc<str>>, name: &Name| names.get(name).cloned();
     match event {
         None => machine.tick(now, dispatcher, out),

@@ -136,7 +136,7 @@ impl Bench {
         match said {
             NodeReply::Restored => drop(self.edge.handle_input(Input::Restored { node, id })),
             NodeReply::Refused => {
-                drop(self.edge.handle_input(Input::Refused { node, id, why: "full".to_owned() }))
+                drop(self.edge.handle_input(Input::Refused { node, id, why: "full".to_owned() }));
             }
             NodeReply::Nothing => self.edge.tick(self.edge.decider.clock.now() + Duration::from_secs(31)),
         }

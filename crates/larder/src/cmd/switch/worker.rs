@@ -228,7 +228,7 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
         restore_shares(switch, shares);
     }
     let read = read_blob(learned).map_err(anyhow::Error::from);
-    match read.and_then(|bytes| Ok(switch.take_over(&bytes)?)) {
+    match read.and_then(|bytes| Ok(switch.load_snapshot(&bytes)?)) {
         Ok(targets) => tracing::info!(targets, "dispatcher state: taken over from the previous worker"),
         Err(error) => {
             tracing::warn!(%error, "dispatcher state: unusable, targets are placed anew");
@@ -359,7 +359,7 @@ impl Worker {
             let gone = handle.release_plane();
             let nodes = link::blob(&serde_json::to_vec(&roster.handed())?)?;
             let shares = link::blob(&serde_json::to_vec(&handle.shares())?)?;
-            Ok((gone, [nodes, link::blob(&handle.handover())?, shares]))
+            Ok((gone, [nodes, link::blob(&handle.snapshot())?, shares]))
         });
         let (gone, files) = files.await.context("the switch")??;
         self.gone |= gone;
