@@ -31,14 +31,14 @@ pub use fields::{client_cert, under_https};
 pub use header::{Fields, Lookup};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use purge::{BadPurge, Location, PURGE_FIELD, PURGE_PATH, Purge};
-pub use secret_file::{read_secret, refuse_exposed};
+pub use secret_file::{CertificateFault, read_secret, refuse_exposed};
 pub use seldom::Seldom;
 pub use server_io::ServerIo;
 pub use tls::certificates;
 pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use tls::{
-    CertificateFault, CertificateStatus, ClientCertificates, LoadedTls, OutboundTls, OwnCertificate,
-    RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls, TlsConfig, TlsConfigFault, TlsFault, TlsVersion,
+    CertificateStatus, ClientCertificates, LoadedTls, OutboundTls, OwnCertificate, RELOAD_MAX, RELOAD_MIN,
+    Secured, Shaken, Tls, TlsConfig, TlsConfigFault, TlsFault, TlsVersion,
 };
 pub use token::{Tokens, Unpermitted, permit};
 

@@ -4,14 +4,30 @@
 //! its group, because a service that does not run as root is given its key this way: Debian's `ssl-cert` group, the `fsGroup` of
 //! a Kubernetes pod, and credentials of systemd, whose access list appears in the group's bits.
 
-use crate::CertificateFault;
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Largest file with a secret.
 const SECRET_MAX: u64 = 64 << 10;
+
+/// The fault of a certificate, a key, or a file of them or of another secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{what}", if .file.as_os_str().is_empty() { String::new() } else { format!("{}: ", .file.display()) })]
+pub struct CertificateFault {
+    /// The file; empty if it is in none.
+    pub file: PathBuf,
+    /// The fault and its remedy.
+    pub what: String,
+}
+
+impl CertificateFault {
+    /// In this file.
+    pub fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+        Self { file: file.into(), what: what.into() }
+    }
+}
 
 /// The text of a file that holds one secret, such as a token, without the white space around it.
 ///

@@ -9,7 +9,8 @@
 //! FOLDER/challenges/HOST.pem     the certificate for tls-alpn-01 (RFC 8737), with its key
 //! ```
 
-use super::certificates::{CertificateFault, Entry, entry};
+use super::certificates::{Entry, entry};
+use crate::secret_file::CertificateFault;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;

@@ -2,7 +2,7 @@
 
 use super::acme::AcmeStore;
 use super::staple::Staple;
-use crate::secret_file::refuse_exposed;
+use crate::secret_file::{CertificateFault, refuse_exposed};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -25,23 +25,6 @@ const FILE_MAX: u64 = 1 << 20;
 const SOON_S: i64 = 7 * 24 * 3600;
 const NO_CERTIFICATE: &str = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
 const NO_KEY: &str = "has no key: a line -----BEGIN PRIVATE KEY----- is needed";
-
-/// What is wrong with a certificate, a key, or a file of them.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{what}", if .file.as_os_str().is_empty() { String::new() } else { format!("{}: ", .file.display()) })]
-pub struct CertificateFault {
-    /// Where; empty if it is in no file.
-    pub file: PathBuf,
-    /// What is wrong, and what would be right.
-    pub what: String,
-}
-
-impl CertificateFault {
-    /// In this file.
-    pub fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
-        Self { file: file.into(), what: what.into() }
-    }
-}
 
 /// A certificate in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -14,13 +14,14 @@ pub(crate) mod server_name;
 mod staple;
 
 pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
-pub use certificates::{CertificateFault, CertificateStatus};
+pub use certificates::CertificateStatus;
 pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
 pub use fault::TlsFault;
 pub use outbound::{LoadedTls, OutboundTls, OwnCertificate};
 
 use crate::Seldom;
 use crate::client_io::Counted;
+use crate::secret_file::CertificateFault;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
 use plain_http::Clear;

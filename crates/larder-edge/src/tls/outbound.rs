@@ -2,7 +2,8 @@
 //!
 //! After RFC 8446 and RFC 5246, by rustls. The server's name is verified after RFC 6125. The roots are a file's or the system's.
 
-use super::certificates::{self, CertificateFault};
+use super::certificates;
+use crate::secret_file::CertificateFault;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
