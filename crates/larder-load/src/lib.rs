@@ -48,7 +48,7 @@ pub mod wire;
 pub use dbench::{DbenchPlan, DbenchReport};
 pub use fault::Fault;
 pub use file_limit::FileLimitError;
-pub use pacer::{Pacer, PacerError, RATE_MAX, RATE_MIN, SPEEDUP_MAX};
+pub use pacer::{Pacer, PacerError, RATE_MAX, RATE_MIN, RUN_MAX, SPEEDUP_MAX};
 pub use plan::{
     Arrivals, CONNECTIONS_MAX, HEADERS_BYTES_MAX, Method, OTHER_ADDRESSES_MAX, Plan, PlanError, Reuse,
     StopHandle, TARGET_BYTES_MAX, THREADS_MAX, TIMEOUT_MAX,
@@ -58,7 +58,7 @@ pub use report::compare::{Change, Comparison};
 pub use report::latency::{Latency, QuantilePoint};
 pub use report::warning::Warning;
 pub use report::{Cache, Connections, Generator, Node, Report, SCHEMA, Setup, Timeline};
-pub use run::{LoadError, Progress, RUN_MAX, run};
+pub use run::{LoadError, Progress, run};
 pub use script::extract::{ExtractionCounts, PROFILES_MAX, ProfileExtraction};
 pub use script::prefixes::PathPrefixes;
 pub use script::{ManifestScope, Page, Resource, Script, ScriptError, Visit};

@@ -14,6 +14,8 @@ pub const RATE_MAX: f64 = 10_000_000.0;
 pub const RATE_MIN: f64 = 0.000_001;
 /// Maximum factor by which a trace may be sped up; the minimum is its inverse.
 pub const SPEEDUP_MAX: f64 = 1_000_000.0;
+/// Longest time that a schedule may reach into the future. Later due times are reduced to it.
+pub const RUN_MAX: Duration = Duration::from_secs(400 * 86_400);
 
 /// A schedule: maps request numbers to intended send times, from the start of the run. Times never decrease with the number.
 #[derive(Clone, Debug)]

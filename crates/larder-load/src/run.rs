@@ -17,9 +17,6 @@ use crate::report::{Report, RunSummary};
 use crate::run_state::RunState;
 use crate::tally::Tally;
 
-/// Longest time that a schedule may reach into the future. Later due times are reduced to it.
-pub const RUN_MAX: Duration = Duration::from_secs(400 * 86_400);
-
 /// Period of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum wait for the probe connection, which checks that there is a server.

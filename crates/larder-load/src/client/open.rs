@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::sender::{RequestSender, SenderContext};
 use super::timer::Timer;
-use crate::pacer::Pacer;
+use crate::pacer::{Pacer, RUN_MAX};
 use crate::run_state::ScheduledRequest;
 
 /// After this number of requests that were due without a wait, the task yields to the senders.
@@ -48,7 +48,7 @@ pub(crate) async fn drive(
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
     let mut burst = 0;
     while let Some(request) = context.shared.next_scheduled(pacer) {
-        let due = context.shared.start() + request.intended.min(crate::run::RUN_MAX);
+        let due = context.shared.start() + request.intended.min(RUN_MAX);
         if timer.wait_until(due, &context.shared.job.plan.stop).await? {
             burst = 0;
         } else {

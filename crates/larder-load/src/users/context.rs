@@ -70,7 +70,7 @@ impl UserContext {
         if due >= self.state.until() || self.job.stop.is_stopped() {
             return false;
         }
-        let waited = self.timers.wait_until(self.state.start() + due.min(crate::run::RUN_MAX)).await;
+        let waited = self.timers.wait_until(self.state.start() + due.min(crate::pacer::RUN_MAX)).await;
         waited && due < self.state.until() && !self.job.stop.is_stopped()
     }
 }

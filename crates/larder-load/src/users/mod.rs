@@ -152,8 +152,8 @@ impl UserPlan {
         };
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         limit("users", u64::from(self.users.count_max()), u64::from(USERS_MAX))?;
-        limit("duration in microseconds", micros(self.duration), micros(crate::run::RUN_MAX))?;
+        limit("duration in microseconds", micros(self.duration), micros(crate::pacer::RUN_MAX))?;
         let room = micros(self.duration) - micros(self.warmup).min(micros(self.duration));
-        limit("duration after the warm-up in microseconds", room, micros(crate::run::RUN_MAX))
+        limit("duration after the warm-up in microseconds", room, micros(crate::pacer::RUN_MAX))
     }
 }
