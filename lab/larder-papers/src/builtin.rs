@@ -1,8 +1,8 @@
 //! Experiments that are code: what a sweep of the simulator cannot express.
 
+use super::PaperError;
 use super::report::Sample;
 use super::traces::Traces;
-use super::{PaperError, cap, cap_vector, cooperation, hacc, lard, peers, press, ward};
 
 /// A source of samples, by name.
 pub trait Builtin: Sync {
@@ -35,37 +35,6 @@ pub trait Plan: Send + Sync {
     /// # Errors
     /// Why it cannot be done. [`PaperError::NoTrace`] leaves the experiment out; others end the run.
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError>;
-}
-
-/// Every builtin.
-const ALL: &[&dyn Builtin] = &[
-    &lard::Coverage,
-    &press::Model,
-    &press::Peaks,
-    &cooperation::PRESS_CLUSTER,
-    &cooperation::WARD_CLUSTER,
-    &cooperation::WardDays,
-    &ward::Clusters,
-    &ward::Core,
-    &ward::Window,
-    &ward::Days,
-    &ward::Change,
-    &cap_vector::Vector,
-    &cap::Pages,
-    &cap::Gather,
-    &cap::Thresholds,
-    &hacc::Bench,
-    &hacc::Router,
-    &peers::EqualP99,
-];
-
-/// The builtin of that name, or the names there are.
-pub(super) fn by_name(name: &str) -> Result<&'static dyn Builtin, String> {
-    let found = ALL.iter().find(|builtin| builtin.name() == name);
-    found.copied().ok_or_else(|| {
-        let names: Vec<&str> = ALL.iter().map(|builtin| builtin.name()).collect();
-        format!("there is no builtin '{name}': use one of {}", names.join(", "))
-    })
 }
 
 /// Reads a builtin's parameters into a type of its own, which denies unknown fields.

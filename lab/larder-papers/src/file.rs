@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::builtin::{self, Builtin, Plan};
+use super::builtin::{Builtin, Plan};
+use super::builtins;
 use super::claim::{Bounds, Claim, Measure, Unit, Versus};
 use super::cluster::Knobs;
 use super::evidence::Evidence;
@@ -233,7 +234,7 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
             let place = raw.params.as_ref().map_or(builtin.span().start, |params| params.span().start);
             let empty = toml::Table::new();
             let params = raw.params.as_ref().map_or(&empty, |params| params.get_ref());
-            let found = builtin::by_name(builtin.get_ref())
+            let found = builtins::by_name(builtin.get_ref())
                 .map_err(|message| source.error(builtin.span().start, message))?;
             let plan = found.plan(params).map_err(|message| source.error_below(place, &message))?;
             let small = raw.params_ci.as_ref().map(|ci| small(source, found, params, ci)).transpose()?;

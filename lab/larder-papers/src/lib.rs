@@ -18,7 +18,7 @@
 //! 1. Write `src/NAME.rs` with a type that implements [`Builtin`]: it reads the file's `[params]` table and gives a
 //!    [`Plan`], which splits the work into jobs. Each job gives samples; jobs run on all cores, in any order, and may
 //!    be read back from an earlier run, so a job depends on nothing but its parameters.
-//! 2. Add it to `builtin::ALL`.
+//! 2. Add it to `builtins::ALL`.
 //! 3. Write `experiments/PAPER/FILE.toml` with `builtin = "NAME"`, its figures and its claims, and add the file to
 //!    `catalogue::FILES`.
 //!
@@ -32,6 +32,7 @@
 //! says what it is worth as [`Evidence`]: fits, constructions and repetitions are counted apart from reproductions.
 
 mod builtin;
+mod builtins;
 mod cap;
 mod cap_vector;
 pub mod catalogue;
