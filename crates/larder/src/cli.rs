@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cmd;
 
@@ -70,8 +70,8 @@ impl Cli {
             Command::Purge(args) => cmd::purge::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Doctor(args) => cmd::doctor::run(&args),
-            Command::Completions(args) => cmd::paperwork::completions(args),
-            Command::Manual(args) => cmd::paperwork::manual(&args),
+            Command::Completions(args) => cmd::paperwork::completions(args, Self::command()),
+            Command::Manual(args) => cmd::paperwork::manual(&args, Self::command()),
             Command::Version => version(),
         }
     }

@@ -20,3 +20,8 @@ pub(crate) use answer::{Answer, Ask, Surface};
 pub(crate) use node::NodeSurface;
 pub(crate) use server::serve;
 pub(crate) use switch::SwitchSurface;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// The address of a switch's admin interface, unless the config says otherwise.
+pub(crate) const SWITCH_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);

@@ -1,31 +1,29 @@
 //! `larder node`: a content node.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
 use larder_handoff::agent::{Agent, RestoredSink};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
-use larder_peers::{ClusterSecrets, PeersConfig};
+use larder_peers::PeersConfig;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::handoff;
-use super::serve::{self, ServeArgs, Shutdown};
+use super::serve::{self, Shutdown};
 use crate::admin::NodeSurface;
-use crate::config::{
-    Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Role, Size, Texts, Written,
-};
+use crate::config::{Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, Role};
 use crate::demo::cluster::Ready;
-use crate::outcome::usage;
 use crate::preflight;
-use reload::{Reloader, SwitchKeys};
+pub(crate) use args::NodeArgs;
+use args::no_section;
+use reload::{Reloader, SwitchKeys, report_secrets};
 use tables::TableFile;
 
+mod args;
 pub(crate) mod reload;
 mod tables;
 
@@ -38,56 +36,6 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// Connections that were sent here before the switches knew that the node ends come at the latest so long after: a lost
 /// first packet is repeated after 200 ms by Linux, 300 ms by others.
 const LAST_ONES: Duration = Duration::from_millis(500);
-
-/// Serve a directory or an HTTP origin from a memory cache of bounded size (cache server).
-///
-/// For example: larder node --root /srv/www --listen 127.0.0.1:9001 --name a --cache 1GB
-/// or, before an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
-///
-/// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT end the node when the replies in flight are
-/// finished. SIGHUP, and POST /reload on the admin interface, read the config file again and keep the memory. Keys that need a
-/// restart are named in the log. Both open the access log's file anew, for log rotation.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct NodeArgs {
-    /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
-    #[arg(short, long, value_name = "ADDRESS")]
-    listen: Option<String>,
-    /// Name of the node in Cache-Status and logs.
-    #[arg(short, long)]
-    name: Option<String>,
-    /// The directory to serve.
-    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks", "processor_speed"])]
-    root: Option<String>,
-    /// An HTTP origin to stand before, instead of a directory: http://HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["root", "manifest", "bypass_page_cache"])]
-    origin: Option<String>,
-    /// Memory for content, such as 64MB or 1GiB.
-    #[arg(long, value_name = "SIZE")]
-    cache: Option<Size>,
-    /// What is evicted first: gds, gds-packets or lru.
-    #[arg(long, value_name = "KIND")]
-    cache_kind: Option<String>,
-    /// Read files past the page cache of the operating system.
-    #[arg(long)]
-    bypass_page_cache: bool,
-    /// Serve a modelled store instead of a directory: a file with a line `size<TAB>target` for each target.
-    #[arg(long, value_name = "FILE")]
-    manifest: Option<String>,
-    /// How many times faster than a disk of 1998 the modelled disk is.
-    #[arg(long, value_name = "FACTOR", requires = "manifest")]
-    disk_speed: Option<f64>,
-    /// Number of modelled disks.
-    #[arg(long, value_name = "N", requires = "manifest")]
-    disks: Option<u16>,
-    /// Model the processor too, and how many times faster than one of 1998 it is.
-    #[arg(long, value_name = "FACTOR", requires = "manifest")]
-    processor_speed: Option<f64>,
-    /// File to append the access log to, or "-" for stdout.
-    #[arg(long, value_name = "FILE")]
-    access_log: Option<String>,
-    #[command(flatten)]
-    serve: ServeArgs,
-}
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     serve::outlive_hangup()?;
@@ -178,12 +126,6 @@ async fn deliver(
     Ok((handed, agent, between))
 }
 
-fn no_section() -> anyhow::Error {
-    usage(
-        "the config has no [node] section: write one with listen and root or origin, or start the role that it has",
-    )
-}
-
 /// Takes the addresses for clients, without TLS and with it, and says which they are.
 fn bind(clear: Option<SocketAddr>, secure: &[SocketAddr]) -> anyhow::Result<(Listeners, Vec<SocketAddr>)> {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
@@ -246,11 +188,6 @@ async fn join(
     Ok(started)
 }
 
-/// Reads the secrets that switches prove to get reports.
-fn report_secrets(path: Option<&Path>) -> anyhow::Result<Option<ClusterSecrets>> {
-    path.map(|path| serve::secrets("node.report.secret", path)).transpose()
-}
-
 /// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to
 /// the end.
 async fn leaving(shutdown: Shutdown, node: Arc<Node>) {
@@ -268,63 +205,5 @@ async fn ending(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
     node.set_draining(true);
     if agent.announce_shutdown().await > 0 {
         tokio::time::sleep(LAST_ONES).await;
-    }
-}
-
-impl NodeArgs {
-    /// The config file with the options laid over it, valid, and with all files that it needs.
-    fn read(&self) -> anyhow::Result<(Written, Config)> {
-        let (written, config) = self.valid()?;
-        written.present(&config)?;
-        Ok((written, config))
-    }
-
-    /// The config file with the options laid over it, valid.
-    fn valid(&self) -> anyhow::Result<(Written, Config)> {
-        let mut written = self.serve.written()?;
-        if written.raw.node.is_none() && self.serve.config.is_none() && self.listen.is_none() {
-            return Err(usage(
-                "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
-            ));
-        }
-        self.overlay(written.raw.node.get_or_insert_default());
-        let config = written.validate()?;
-        Ok((written, config))
-    }
-
-    /// Lays the options over the config.
-    fn overlay(&self, raw: &mut RawNode) {
-        if let Some(listen) = &self.listen {
-            raw.listen = Texts(vec![listen.clone()]);
-        }
-        if let Some(name) = &self.name {
-            raw.name.clone_from(name);
-        }
-        if let Some(root) = &self.root {
-            (raw.root, raw.model, raw.origin) = (Some(root.clone()), None, None);
-        }
-        if let Some(url) = &self.origin {
-            (raw.root, raw.model) = (None, None);
-            raw.origin.get_or_insert_default().url.clone_from(url);
-        }
-        if let Some(manifest) = &self.manifest {
-            let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
-            let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
-            (raw.root, raw.origin) = (None, None);
-            raw.model = Some(RawModel { manifest, speed, disks, processor_speed, preload: false });
-        }
-        if let Some(cache) = self.cache {
-            raw.cache.size = cache;
-        }
-        if let Some(kind) = &self.cache_kind {
-            raw.cache.kind.clone_from(kind);
-        }
-        raw.bypass_page_cache |= self.bypass_page_cache;
-        if let Some(file) = &self.access_log {
-            raw.access_log = Some(file.clone());
-        }
-        if let Some(threads) = self.serve.threads {
-            raw.threads = threads;
-        }
     }
 }

@@ -4,11 +4,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
-
-use crate::cli::Cli;
 
 /// Print what a shell needs to complete larder's commands and options.
 ///
@@ -28,23 +26,25 @@ pub(crate) struct ManualArgs {
     folder: PathBuf,
 }
 
-pub(crate) fn completions(args: CompletionsArgs) -> anyhow::Result<()> {
+/// Prints what completes `command`.
+pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "larder", &mut text);
+    clap_complete::generate(args.shell, &mut command, "larder", &mut text);
     io::stdout().lock().write_all(&text)?;
     Ok(())
 }
 
-pub(crate) fn manual(args: &ManualArgs) -> anyhow::Result<()> {
+/// Writes the pages of `command`.
+pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.folder)
         .with_context(|| format!("cannot make {}", args.folder.display()))?;
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     pages(&args.folder, "larder", command)
 }
 
 /// The page of a command and those of the ones below it.
-fn pages(folder: &Path, name: &str, command: clap::Command) -> anyhow::Result<()> {
+fn pages(folder: &Path, name: &str, command: Command) -> anyhow::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages(folder, &format!("{name}-{}", below.get_name()), below.clone())?;
     }

@@ -3,8 +3,6 @@
 mod config;
 mod input;
 mod sorting;
-pub(crate) mod tables;
-pub(crate) mod words;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,16 +16,14 @@ use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::Settings;
 use larder_sim::Costs;
-use larder_sim::plan::{self, Goal, Options, Plan, PlanError, Prices, Sampling};
-use serde::Serialize;
+use larder_sim::plan::{self, Goal, Options, PlanError, Prices, Sampling};
 
 use super::policies::{Named, chosen};
 use super::trace::FormatArgs;
 use crate::config::Size;
 use crate::outcome::usage;
-use crate::report;
+use crate::report::plan::{PlanReport, page, write};
 
-use input::LogInfo;
 use sorting::Sorting;
 
 /// Say which policy, how many nodes and how much memory suit your access log.
@@ -126,20 +122,6 @@ pub(crate) struct PlanArgs {
     config: Option<PathBuf>,
 }
 
-/// Everything that is known at the end.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct PlanReport {
-    /// The plan, its fields first.
-    #[serde(flatten)]
-    pub(crate) plan: Plan,
-    /// Version of larder.
-    pub(crate) version: &'static str,
-    /// What was read, and what of it was left out.
-    pub(crate) logs: Vec<LogInfo>,
-    /// The cost model was read from a file; otherwise its defaults, which were not measured on the reader's machine.
-    pub(crate) costs_from_file: bool,
-}
-
 /// The cost model unless told otherwise: today's hardware where it is known, else the LARD paper's.
 fn usual_costs() -> Option<Costs> {
     ["modern", "lard98"].into_iter().find_map(Costs::by_name)
@@ -184,7 +166,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let report = PlanReport { plan, version: env!("CARGO_PKG_VERSION"), logs, costs_from_file: measured };
     // Before stdout, whose reader may have gone.
     if let Some(target) = html {
-        target.write(&report::plan_page(&report)?)?;
+        target.write(&page(&report)?)?;
     }
     let unwritten = match config {
         None => None,
@@ -201,7 +183,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        words::write(&report, &mut out)?;
+        write(&report, &mut out)?;
     }
     out.flush()?;
     drop(out);

@@ -1,113 +1,24 @@
 //! `larder switch`: the front-end.
 
+mod args;
 pub(crate) mod desk;
 mod link;
 mod master;
 mod notify;
 mod one;
+mod role;
 pub(crate) mod status;
 pub(crate) mod tables;
 mod worker;
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::net::SocketAddr;
-use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
-use larder_front::DEFAULT_ROUTE;
-use larder_front::SwitchesConfig;
-use larder_peers::PeersConfig;
-
-use self::tables::Keeper;
-use super::serve::{self, ServeArgs};
-use crate::config::{
-    Config, RawHigh, RawLow, RawPeer, RawSwitch, Role, Span, SwitchRole, SwitchesRole, Texts, Written,
-};
+pub(crate) use self::args::SwitchArgs;
+use self::args::{NO_SECTION, Part};
+use super::serve;
+use crate::config::Role;
 use crate::outcome::usage;
 use crate::preflight;
-
-/// Where the admin interface of a switch is unless told otherwise.
-pub(crate) const ADMIN: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
-
-/// The refusal of a config without the section.
-const NO_SECTION: &str =
-    "the config has no [switch] section: write one with listen and nodes, or start the role that it has";
-
-/// Send each request to the server that has the reply in memory (reverse proxy).
-///
-/// For example: larder switch --listen 0.0.0.0:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
-///
-/// A node is a server behind the switch: `larder node`, or any HTTP server. The admin interface (http://127.0.0.1:9900 by
-/// default) shows the cluster in a browser. It lists the nodes (/nodes), their sources (/discovery), the routes (/routes) and other
-/// switches (/switches), explains where a target goes (/explain?target=HOST/PATH), and has the metrics (/metrics).
-///
-/// SIGTERM and SIGINT end the switch when the requests in flight are finished. SIGHUP reads the config, the routing tables and
-/// the access log's name again. SIGUSR2 also starts a new binary. Neither loses a request.
-#[derive(Debug, Args)]
-pub(crate) struct SwitchArgs {
-    /// Where clients connect: ADDRESS:PORT; may be given several times; port 0 takes any free port.
-    #[arg(short, long, value_name = "ADDRESS")]
-    listen: Vec<String>,
-    /// A node: HOST:PORT, or NAME=HOST:PORT; give one for each. Replaces the nodes of the config file.
-    #[arg(short, long, value_name = "[NAME=]HOST:PORT")]
-    node: Vec<String>,
-    /// Which node serves a target, such as lard-r; `larder check --policies` lists them.
-    #[arg(short, long)]
-    policy: Option<String>,
-    /// Seed of the policies that draw lots.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// T_low: below this load a node has room to spare.
-    #[arg(long, value_name = "REQUESTS")]
-    t_low: Option<u32>,
-    /// T_high: above this load a node is relieved.
-    #[arg(long, value_name = "REQUESTS")]
-    t_high: Option<u32>,
-    /// K of lard-r: a server set that did not change for this long shrinks by one, such as 20s.
-    #[arg(long, value_name = "TIME")]
-    replication_decay: Option<Span>,
-    /// File to append the access log to, or "-" for stdout.
-    #[arg(long, value_name = "FILE")]
-    access_log: Option<String>,
-    /// File to record decisions in, for `larder sim replay`; replaced if it exists.
-    #[arg(long, value_name = "FILE")]
-    record: Option<String>,
-    /// File for the recorded decisions as text, one line each; replaced if it exists. Needs a record.
-    #[arg(long, value_name = "FILE")]
-    record_log: Option<String>,
-    /// Serve in this process instead of one that it starts and can replace: no reload and no upgrade, and SIGHUP only opens
-    /// the access log and reads the routing tables anew. So it is with --exit-with-stdin.
-    #[arg(long)]
-    one_process: bool,
-    /// What this process is to be, for the one that starts it.
-    #[arg(long = "as", value_name = "PART", hide = true)]
-    part: Option<Part>,
-    #[command(flatten)]
-    serve: ServeArgs,
-}
-
-/// A part of a switch: what a process of this binary is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
-    /// Does the work, for a master.
-    Worker,
-    /// Says whether it could take over from another version of itself by this config.
-    Check,
-    /// A master that takes over from another version of itself.
-    Successor,
-}
-
-impl Part {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Worker => "worker",
-            Self::Check => "check",
-            Self::Successor => "successor",
-        }
-    }
-}
 
 pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     match args.part {
@@ -138,125 +49,4 @@ fn check(args: &SwitchArgs) -> anyhow::Result<()> {
     }
     let checked = master::Checked { version: env!("CARGO_PKG_VERSION").to_owned(), protocol: link::PROTOCOL };
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&checked)?)?)
-}
-
-/// Lays policies that were chosen for routes over those of a config.
-fn choose(written: &mut Written, policies: &BTreeMap<String, String>) -> anyhow::Result<()> {
-    for (route, policy) in policies {
-        let Some(raw) = &mut written.raw.switch else { return Err(usage(NO_SECTION)) };
-        if route == DEFAULT_ROUTE {
-            raw.policy.clone_from(policy);
-        } else if let Some(raw) = raw.routes.iter_mut().find(|raw| raw.name == *route) {
-            raw.policy = Some(policy.clone());
-        } else {
-            return Err(usage(format!("there is no route named '{route}'")));
-        }
-    }
-    Ok(())
-}
-
-/// Reads the routing tables and lays them into the routes that go by them.
-fn keepers(role: &mut SwitchRole) -> anyhow::Result<Vec<Arc<Keeper>>> {
-    let mut keepers = Vec::with_capacity(role.wards.len());
-    for ward in std::mem::take(&mut role.wards) {
-        let keeper = Keeper::new(ward).map_err(|error| usage(error.to_string()))?;
-        let mut routes = role.switch.routes.iter_mut();
-        let settings = match routes.find(|route| route.name == keeper.route()) {
-            Some(route) => &mut route.settings,
-            None => &mut role.switch.settings,
-        };
-        settings.table = keeper.table();
-        keepers.push(Arc::new(keeper));
-    }
-    Ok(keepers)
-}
-
-/// Reads the secrets of the switch: the one that it proves to nodes, and the one that it shares with other switches. Lets it know
-/// where these are.
-fn beside(role: &mut SwitchRole) -> anyhow::Result<()> {
-    let secret = role.report_secret.as_deref();
-    role.switch.signals.secret =
-        secret.map(|path| serve::secrets("switch.signals.secret", path)).transpose()?;
-    role.switch.purge = serve::tokens("switch.purge_token", role.purge_token.as_deref())?;
-    let Some(SwitchesRole { name, listen, advertise, secret, seeds, settings }) = role.beside.take() else {
-        return Ok(());
-    };
-    let read = serve::secrets("switch.switches.secret", &secret)?;
-    let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
-    role.switch.switches = Some(SwitchesConfig { network, settings });
-    Ok(())
-}
-
-impl SwitchArgs {
-    /// The config file, with the options laid over it.
-    fn written(&self) -> anyhow::Result<Written> {
-        let mut written = Written::read_or_empty(self.serve.config.as_deref())?;
-        self.lay_over(&mut written)?;
-        Ok(written)
-    }
-
-    /// Lays all options over a config.
-    fn lay_over(&self, written: &mut Written) -> anyhow::Result<()> {
-        self.serve.overlay(written);
-        if written.raw.switch.is_none() && self.listen.is_empty() && self.node.is_empty() {
-            return Err(usage(
-                "a switch needs an address and nodes: --listen 0.0.0.0:8080 --node 10.0.0.1:80, or --config FILE",
-            ));
-        }
-        self.overlay(written.raw.switch.get_or_insert_default());
-        Ok(())
-    }
-
-    /// A config that can be started with.
-    fn checked(&self, written: &Written) -> anyhow::Result<Config> {
-        let config = written.validate()?;
-        written.present(&config)?;
-        Ok(config)
-    }
-
-    /// Lays the options over the config.
-    fn overlay(&self, raw: &mut RawSwitch) {
-        if !self.listen.is_empty() {
-            raw.listen = Texts(self.listen.clone());
-        }
-        if !self.node.is_empty() {
-            raw.nodes = self.node.iter().map(|text| peer(text)).collect();
-        }
-        if let Some(policy) = &self.policy {
-            raw.policy.clone_from(policy);
-        }
-        raw.seed = self.seed.unwrap_or(raw.seed);
-        raw.t_low = self.t_low.map_or(raw.t_low, RawLow::Fixed);
-        raw.t_high = self.t_high.map_or(raw.t_high, RawHigh::Fixed);
-        raw.replication_decay = self.replication_decay.unwrap_or(raw.replication_decay);
-        raw.threads = self.serve.threads.unwrap_or(raw.threads);
-        if let Some(file) = &self.access_log {
-            raw.access_log = Some(file.clone());
-        }
-        if let Some(file) = &self.record {
-            raw.record = Some(file.clone());
-        }
-        if let Some(file) = &self.record_log {
-            raw.record_log = Some(file.clone());
-        }
-    }
-}
-
-fn peer(text: &str) -> RawPeer {
-    match text.split_once('=') {
-        Some((name, address)) => RawPeer { name: Some(name.to_owned()), ..RawPeer::from(address) },
-        None => RawPeer::from(text),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_may_be_named() {
-        let named = peer("a=10.0.0.1:80");
-        assert_eq!((named.name.as_deref(), named.address.as_str()), (Some("a"), "10.0.0.1:80"));
-        assert_eq!(peer("10.0.0.1:80").name, None);
-    }
 }

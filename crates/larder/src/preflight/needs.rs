@@ -66,7 +66,7 @@ pub(super) fn of(config: &Config) -> Needs {
     }
     let admin = match config.admin {
         AdminListen::At(address) => Some(address),
-        AdminListen::Unset if config.switch.is_some() => Some(crate::cmd::switch::ADMIN),
+        AdminListen::Unset if config.switch.is_some() => Some(crate::admin::SWITCH_ADDRESS),
         AdminListen::Unset | AdminListen::Off => None,
     };
     needs.tcp("admin.listen", admin.as_slice());

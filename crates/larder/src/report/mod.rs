@@ -6,14 +6,13 @@ mod demo;
 mod lines;
 mod marks;
 mod peers;
-mod plan;
+pub(crate) mod plan;
 mod plot;
 mod svg;
 
 pub(crate) use demo::{chart, page};
 pub use larder_sim::text::{counted, number, rate};
 pub(crate) use peers::{chart as peers_chart, page as peers_page};
-pub(crate) use plan::page as plan_page;
 pub use plot::plot;
 pub use svg::{Svg, escape};
 

@@ -6,15 +6,17 @@
 //! ```
 //! Whatever goes wrong, nothing has changed: what can fail comes before what changes anything.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use larder_handoff::channel::server::{AccessControl, HandshakeCounters};
 use larder_node::{Node, ReloadCounts};
+use larder_peers::ClusterSecrets;
 use serde::Serialize;
 use tokio::signal::unix::Signal;
 
-use super::NodeArgs;
+use super::args::{NodeArgs, no_section};
 use crate::cmd::logging::{self, Level};
 use crate::cmd::reloads::{By, Last, Outcome};
 use crate::cmd::serve::{self, Shutdown};
@@ -141,11 +143,11 @@ impl Reloader {
             return Err(refused(written.needs_restart(&changes.fixed).into()));
         }
         let filter = logging::filter(&config.log).map_err(refused)?;
-        let role = config.node.ok_or_else(|| refused(super::no_section()))?;
+        let role = config.node.ok_or_else(|| refused(no_section()))?;
         let NodeRole { mut node, peers, handoff, report_secret, purge_token, .. } = role;
         // Secrets are read at each reload, since a file changes and its name does not.
         node.purge = serve::tokens("node.purge_token", purge_token.as_deref()).map_err(refused)?;
-        node.report.secret = super::report_secrets(report_secret.as_deref()).map_err(refused)?;
+        node.report.secret = report_secrets(report_secret.as_deref()).map_err(refused)?;
         let read = |peers: &PeersRole| serve::secrets("node.peers.secret", &peers.secret);
         let secrets = peers.as_ref().map(read).transpose().map_err(refused)?;
         let memory = peers.as_ref().map(|peers| peers.policy.memory(node.cache.bytes));
@@ -182,6 +184,11 @@ impl NodeReloads {
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.last.as_ref()?.error.as_deref()
     }
+}
+
+/// Reads the secrets that switches prove to get reports.
+pub(super) fn report_secrets(path: Option<&Path>) -> anyhow::Result<Option<ClusterSecrets>> {
+    path.map(|path| serve::secrets("node.report.secret", path)).transpose()
 }
 
 /// Reloads at each SIGHUP until the node is asked to end; after that SIGHUP does nothing.

@@ -6,8 +6,8 @@ use larder_core::dispatch::Settings;
 use larder_core::{Bytes, PolicyKind, ServiceClass};
 use larder_sim::text::cluster;
 
-use super::PlanReport;
 use crate::config::{Size, Span};
+use crate::report::plan::PlanReport;
 
 /// The config; `None` without a recommendation. `static` went by these shares.
 pub(super) fn text(

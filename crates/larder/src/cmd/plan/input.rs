@@ -4,54 +4,11 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
-use larder_trace::{Ended, LoadOptions, Method, Record, SizeUnit, Trace};
-use serde::Serialize;
+use larder_trace::{Ended, LoadOptions, SizeUnit, Trace};
 
 use crate::cmd::trace::{FormatArgs, unreadable};
 use crate::outcome::usage;
-
-/// A log, and what of it was left out.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct LogInfo {
-    /// The file as named.
-    pub(crate) name: String,
-    /// Its format.
-    pub(crate) format: String,
-    /// Lines (or binary records).
-    pub(crate) lines: u64,
-    /// Requests replayed.
-    pub(crate) replayed: u64,
-    /// Left out: lines that could not be read.
-    pub(crate) malformed: u64,
-    /// The first of them.
-    pub(crate) first_malformed: Vec<String>,
-    /// Left out: requests that were no GET.
-    pub(crate) other_methods: u64,
-    /// Left out: GET with a status other than 200.
-    pub(crate) other_statuses: u64,
-    /// Left out: GET with status 200 and no body.
-    pub(crate) empty: u64,
-    /// Left out: requests for targets beyond the reader's limit.
-    pub(crate) over_targets_max: u64,
-    /// The format states no sizes: every reply counts as so many bytes.
-    pub(crate) assumed_bytes: Option<u64>,
-    /// Sizes are tokens, not bytes.
-    pub(crate) tokens: bool,
-    /// The rest of the file was not read: too many requests.
-    pub(crate) cut: bool,
-}
-
-impl LogInfo {
-    fn note(&mut self, record: &Record<'_>) {
-        if record.method != Method::Get {
-            self.other_methods += 1;
-        } else if record.status != 200 {
-            self.other_statuses += 1;
-        } else {
-            self.empty += 1;
-        }
-    }
-}
+use crate::report::plan::LogInfo;
 
 /// The logs' names, for errors.
 pub(super) fn names(paths: &[PathBuf]) -> String {

@@ -16,6 +16,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -32,6 +33,13 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 const FILES_MAX: usize = 253;
 /// Largest file in memory that is read.
 const BLOB_BYTES_MAX: u64 = 4 << 30;
+
+/// The time on `CLOCK_MONOTONIC`, which all processes share; ns.
+pub(super) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
 
 /// What a worker is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]

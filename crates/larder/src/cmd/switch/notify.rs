@@ -30,7 +30,7 @@ impl Manager {
 
     /// A reload has begun; [`Manager::ready`] ends it.
     pub(crate) fn reloading(&self) {
-        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={}", super::master::monotonic_ns() / 1_000));
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={}", super::link::monotonic_ns() / 1_000));
     }
 
     /// The service ends.

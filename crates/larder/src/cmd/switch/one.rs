@@ -6,11 +6,12 @@ use anyhow::Context;
 use larder_front::{Switch, SwitchHandle};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::args::{NO_SECTION, SwitchArgs};
+use super::role::{beside, keepers};
 use super::status::ReloadStatus;
 use super::tables::Keeper;
-use super::{ADMIN, NO_SECTION, SwitchArgs, beside, keepers};
 use crate::acme;
-use crate::admin::SwitchSurface;
+use crate::admin::{SWITCH_ADDRESS, SwitchSurface};
 use crate::cmd::serve;
 use crate::config::{Config, Written};
 use crate::demo::cluster::Ready;
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         let ordering = acme.as_ref().map(acme::Keeper::start).transpose()?;
         let surface = SwitchSurface::new(handle, effective, tables, roster, status);
         let surface = Arc::new(surface.with_acme(acme));
-        let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
+        let admin = serve::start_admin(admin, Some(SWITCH_ADDRESS), surface, shutdown.clone()).await?;
         tracing::info!(?listen, "switch: ready");
         args.serve.say_ready(&Ready { listen, admin, peers: None })?;
         let served = switch.run(shutdown.requested()).await.context("the switch");

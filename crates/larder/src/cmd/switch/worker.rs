@@ -17,10 +17,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::args::{NO_SECTION, SwitchArgs, choose};
 use super::desk::Desk;
 use super::link::{self, FromWorker, Link, PROTOCOL, Packet, Start, ToWorker, read_blob};
+use super::role::{beside, keepers};
 use super::status::ReloadStatus;
-use super::{NO_SECTION, SwitchArgs, beside, keepers};
 use crate::acme;
 use crate::admin::SwitchSurface;
 use crate::cmd::{logging, serve};
@@ -94,7 +95,7 @@ fn nodes_of(file: OwnedFd) -> Vec<Handed> {
 fn work(args: &SwitchArgs, begun: Begun, end: OwnedFd) -> anyhow::Result<()> {
     let mut written = Written::parse(&begun.start.origin, &begun.config)?;
     args.lay_over(&mut written)?;
-    super::choose(&mut written, &begun.start.status.policies)?;
+    choose(&mut written, &begun.start.status.policies)?;
     let config = written.validate()?;
     logging::start(&config.log)?;
     serve::raise_open_files();
@@ -215,7 +216,7 @@ async fn hear(link: Arc<Link>, heard: mpsc::UnboundedSender<Packet<ToWorker>>) {
 
 /// The moment from which times count.
 fn since(since_ns: u64) -> Instant {
-    let ago = Duration::from_nanos(super::master::monotonic_ns().saturating_sub(since_ns));
+    let ago = Duration::from_nanos(link::monotonic_ns().saturating_sub(since_ns));
     Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
 }
 

@@ -4,13 +4,13 @@ use larder_core::Bytes;
 use larder_sim::plan::{Cell, Plan};
 use larder_sim::text::cluster;
 
-use super::charts::{Strip, strips};
-use super::lines::{Lines, Series, differ, lines};
-use super::svg::{Svg, escape};
-use super::{counted, number};
-use crate::cmd::plan::PlanReport;
-use crate::cmd::plan::tables::{self, Grid, Value};
-use crate::cmd::plan::words;
+use super::data::PlanReport;
+use super::tables::{self, Grid, Value};
+use super::words;
+use crate::report::charts::{Strip, strips};
+use crate::report::lines::{Lines, Series, differ, lines};
+use crate::report::svg::{Svg, escape};
+use crate::report::{counted, number};
 
 /// The whole page. Fails only where the report cannot be written as JSON.
 pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
@@ -42,8 +42,8 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
             "</main>\n</body>\n</html>\n"
         ),
         title = escape(&title),
-        style = super::STYLE,
-        page = super::PAGE_STYLE,
+        style = crate::report::STYLE,
+        page = crate::report::PAGE_STYLE,
         answer = answer,
         warnings = warnings(plan),
         tables = tables,

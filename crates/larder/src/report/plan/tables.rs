@@ -6,7 +6,6 @@ use larder_core::Bytes;
 use larder_sim::plan::{AtLoad, CeilingRow, Cell, Estimate, Plan, Recommendation};
 use larder_sim::text::per_s;
 
-use super::words::figure;
 use crate::report::{counted, number};
 
 /// Numbers of nodes side by side in one table, so that a terminal and a page have room for it.
@@ -172,4 +171,9 @@ pub(super) fn write(grid: &Grid, out: &mut impl Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A value with its unit's digits.
+pub(super) fn figure(value: f64, unit: &str) -> String {
+    if unit == " %" { format!("{value:.1}") } else { number(value) }
 }

@@ -6,13 +6,12 @@ use larder_core::Bytes;
 use larder_sim::plan::{Check, Estimate, NoGain, Plan, Recommendation, Spread};
 use larder_sim::text::cluster;
 
-use super::PlanReport;
-use super::input::LogInfo;
-use super::tables;
+use super::data::{LogInfo, PlanReport};
+use super::tables::{self, figure};
 use crate::report::{counted, number, rate};
 
 /// Writes the whole plan.
-pub(super) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()> {
     let plan = &report.plan;
     for sentence in answer(plan) {
         paragraph(out, &sentence)?;
@@ -37,7 +36,7 @@ pub(super) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
 }
 
 /// The answer, a sentence or a few each.
-pub(crate) fn answer(plan: &Plan) -> Vec<String> {
+pub(super) fn answer(plan: &Plan) -> Vec<String> {
     let Some(it) = &plan.recommendation else { return plan.unreached.iter().cloned().collect() };
     let mut answer = vec![
         format!(
@@ -98,10 +97,6 @@ fn plus_minus(estimate: Estimate, scale: f64, unit: &str) -> String {
     }
 }
 
-pub(super) fn figure(value: f64, unit: &str) -> String {
-    if unit == " %" { format!("{value:.1}") } else { number(value) }
-}
-
 /// Where locality does not pay, reason by reason.
 fn not_worth_it(no_gain: &[NoGain]) -> Option<String> {
     let mut reasons: Vec<&str> = Vec::new();
@@ -152,7 +147,7 @@ fn paragraph(out: &mut impl Write, text: &str) -> io::Result<()> {
 }
 
 /// How it was found and how sure it is: pairs of a word and its meaning.
-pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
+pub(super) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     let plan = &report.plan;
     let (log, method) = (&plan.log, &plan.method);
     let known = |per_s: Option<f64>| per_s.map_or_else(|| "unknown".to_owned(), rate);

@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use super::listeners::{Addressed, Bound, Listeners};
 use super::staff::Worker;
 use super::{Master, Plan};
+use crate::cmd::switch::args::{Part, SwitchArgs};
 use crate::cmd::switch::link::{self, PROTOCOL, blob, read_blob};
 use crate::cmd::switch::status::ReloadStatus;
-use crate::cmd::switch::{Part, SwitchArgs};
 use crate::config::{RunAs, Written};
 
 /// Time for another binary to look at the config.

@@ -17,17 +17,17 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(super) use self::exec::Checked;
 use self::exec::Kept;
 use self::listeners::Listeners;
 use self::staff::{Heard, Worker};
-use super::link::{FromWorker, PROTOCOL, Start, ToWorker, blob};
+use super::args::{NO_SECTION, SwitchArgs, choose};
+use super::link::{FromWorker, PROTOCOL, Start, ToWorker, blob, monotonic_ns};
 use super::notify::Manager;
 use super::status::ReloadStatus;
-use super::{ADMIN, NO_SECTION, SwitchArgs};
+use crate::admin::SWITCH_ADDRESS;
 use crate::cmd::reloads::{By, Outcome};
 use crate::cmd::{logging, serve};
 use crate::config::{Config, Role, RunAs, Written};
@@ -51,13 +51,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 const LIVED: Duration = Duration::from_secs(30);
 
-/// Now, on `CLOCK_MONOTONIC`, which all processes share; ns.
-pub(super) fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
-}
-
 /// What the master goes by.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -72,7 +65,7 @@ impl Plan {
     /// Reads and checks the config, with policies that were chosen instead of its own.
     fn read(args: &SwitchArgs, policies: &BTreeMap<String, String>) -> anyhow::Result<Self> {
         let mut written = args.written()?;
-        super::choose(&mut written, policies)?;
+        choose(&mut written, policies)?;
         let config = args.checked(&written)?;
         Self::of(&written, &config)
     }
@@ -84,7 +77,7 @@ impl Plan {
             origin: origin.to_owned(),
             text: text.to_owned(),
             listen: role.switch.addresses().collect(),
-            admin: serve::admin_address(config.admin, Some(ADMIN)),
+            admin: serve::admin_address(config.admin, Some(SWITCH_ADDRESS)),
             run_as: role.run_as,
         })
     }

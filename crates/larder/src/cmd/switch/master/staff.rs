@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, geteuid, kill_proces
 use tokio::time::timeout;
 
 use super::{Went, exec, failed};
-use crate::cmd::switch::Part;
+use crate::cmd::switch::args::Part;
 use crate::cmd::switch::link::{self, FromWorker, Link, ToWorker};
 use crate::cmd::switch::notify::Manager;
 use crate::config::RunAs;

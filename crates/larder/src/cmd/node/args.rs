@@ -1,0 +1,121 @@
+//! The command line of `larder node`, laid over the config.
+
+use clap::Args;
+
+use crate::cmd::serve::ServeArgs;
+use crate::config::{Config, RawModel, RawNode, Size, Texts, Written};
+use crate::outcome::usage;
+
+/// Serve a directory or an HTTP origin from a memory cache of bounded size (cache server).
+///
+/// For example: larder node --root /srv/www --listen 127.0.0.1:9001 --name a --cache 1GB
+/// or, before an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
+///
+/// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT end the node when the replies in flight are
+/// finished. SIGHUP, and POST /reload on the admin interface, read the config file again and keep the memory. Keys that need a
+/// restart are named in the log. Both open the access log's file anew, for log rotation.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
+    #[arg(short, long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Name of the node in Cache-Status and logs.
+    #[arg(short, long)]
+    name: Option<String>,
+    /// The directory to serve.
+    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks", "processor_speed"])]
+    root: Option<String>,
+    /// An HTTP origin to stand before, instead of a directory: http://HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["root", "manifest", "bypass_page_cache"])]
+    origin: Option<String>,
+    /// Memory for content, such as 64MB or 1GiB.
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Size>,
+    /// What is evicted first: gds, gds-packets or lru.
+    #[arg(long, value_name = "KIND")]
+    cache_kind: Option<String>,
+    /// Read files past the page cache of the operating system.
+    #[arg(long)]
+    bypass_page_cache: bool,
+    /// Serve a modelled store instead of a directory: a file with a line `size<TAB>target` for each target.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<String>,
+    /// How many times faster than a disk of 1998 the modelled disk is.
+    #[arg(long, value_name = "FACTOR", requires = "manifest")]
+    disk_speed: Option<f64>,
+    /// Number of modelled disks.
+    #[arg(long, value_name = "N", requires = "manifest")]
+    disks: Option<u16>,
+    /// Model the processor too, and how many times faster than one of 1998 it is.
+    #[arg(long, value_name = "FACTOR", requires = "manifest")]
+    processor_speed: Option<f64>,
+    /// File to append the access log to, or "-" for stdout.
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<String>,
+    #[command(flatten)]
+    pub(super) serve: ServeArgs,
+}
+
+pub(super) fn no_section() -> anyhow::Error {
+    usage(
+        "the config has no [node] section: write one with listen and root or origin, or start the role that it has",
+    )
+}
+
+impl NodeArgs {
+    /// The config file with the options laid over it, valid, and with all files that it needs.
+    pub(super) fn read(&self) -> anyhow::Result<(Written, Config)> {
+        let (written, config) = self.valid()?;
+        written.present(&config)?;
+        Ok((written, config))
+    }
+
+    /// The config file with the options laid over it, valid.
+    pub(super) fn valid(&self) -> anyhow::Result<(Written, Config)> {
+        let mut written = self.serve.written()?;
+        if written.raw.node.is_none() && self.serve.config.is_none() && self.listen.is_none() {
+            return Err(usage(
+                "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
+            ));
+        }
+        self.overlay(written.raw.node.get_or_insert_default());
+        let config = written.validate()?;
+        Ok((written, config))
+    }
+
+    /// Lays the options over the config.
+    fn overlay(&self, raw: &mut RawNode) {
+        if let Some(listen) = &self.listen {
+            raw.listen = Texts(vec![listen.clone()]);
+        }
+        if let Some(name) = &self.name {
+            raw.name.clone_from(name);
+        }
+        if let Some(root) = &self.root {
+            (raw.root, raw.model, raw.origin) = (Some(root.clone()), None, None);
+        }
+        if let Some(url) = &self.origin {
+            (raw.root, raw.model) = (None, None);
+            raw.origin.get_or_insert_default().url.clone_from(url);
+        }
+        if let Some(manifest) = &self.manifest {
+            let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
+            let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
+            (raw.root, raw.origin) = (None, None);
+            raw.model = Some(RawModel { manifest, speed, disks, processor_speed, preload: false });
+        }
+        if let Some(cache) = self.cache {
+            raw.cache.size = cache;
+        }
+        if let Some(kind) = &self.cache_kind {
+            raw.cache.kind.clone_from(kind);
+        }
+        raw.bypass_page_cache |= self.bypass_page_cache;
+        if let Some(file) = &self.access_log {
+            raw.access_log = Some(file.clone());
+        }
+        if let Some(threads) = self.serve.threads {
+            raw.threads = threads;
+        }
+    }
+}
