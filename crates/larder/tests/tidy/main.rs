@@ -1,21 +1,31 @@
 //! Style as an ordinary test: what the compiler cannot hold, these tests hold.
 //!
-//! One file is one subject: which crate may use which ([`arrows`]), unused dependencies ([`dependencies`]), what the core must
-//! not know ([`purity`]), what a file may look like ([`files`]), documents ([`documents`]), numbers in them ([`claims`]), what they
-//! say we have ([`compare`]), the commands that they name ([`commands`]), and what examples ask of metrics ([`dashboards`]). Each
-//! rule is a function from text to the list of its violations, tried on a bad example beside it.
+//! One file is one subject:
+//!
+//! - which crate may use which ([`arrows`]), and that it uses all that it declares ([`dependencies`]);
+//! - how many files may import each other in a circle ([`cycles`]);
+//! - names that the core must not use ([`purity`]);
+//! - the size and the words of a file ([`files`]);
+//! - documents ([`documents`]), numbers in them ([`claims`]), commands that they name ([`commands`]), and their comparison with
+//!   other programs ([`compare`]);
+//! - metrics that examples ask for ([`dashboards`]).
+//!
+//! Each rule is a function from text to the list of its violations, tried on a bad example beside it.
 
 mod arrows;
 mod claims;
 mod commands;
 mod compare;
+mod cycles;
 mod dashboards;
 mod dependencies;
 mod documents;
 mod files;
+mod imports;
 mod markdown;
 mod purity;
 mod repo;
+mod rust;
 
 /// Fails the test with every violation on its own line.
 #[track_caller]
