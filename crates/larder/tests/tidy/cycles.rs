@@ -13,7 +13,7 @@ use crate::repo::texts;
 const FILES_MAX: usize = 6;
 
 /// Crates that have larger cycles, or cycles over several folders, with the files of their largest cycle. The numbers only shrink.
-const EXCEPTIONS: &[(&str, usize)] = &[("larder", 26), ("larder-core", 39), ("larder-node", 56)];
+const EXCEPTIONS: &[(&str, usize)] = &[("larder", 26)];
 
 /// Files that import each other, in order of path.
 type Cycle = BTreeSet<String>;
