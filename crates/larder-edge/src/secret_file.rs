@@ -20,12 +20,19 @@ pub struct CertificateFault {
     pub file: PathBuf,
     /// The fault and its remedy.
     pub what: String,
+    /// Whether the key beside a certificate is that of another certificate.
+    pub is_other_key: bool,
 }
 
 impl CertificateFault {
     /// In this file.
     pub fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
-        Self { file: file.into(), what: what.into() }
+        Self { file: file.into(), what: what.into(), is_other_key: false }
+    }
+
+    /// The key in this file is that of another certificate.
+    pub(crate) fn other_key(file: impl Into<PathBuf>) -> Self {
+        Self { is_other_key: true, ..Self::new(file, "its key is that of another certificate") }
     }
 }
 

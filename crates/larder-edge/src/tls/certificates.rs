@@ -320,7 +320,7 @@ pub(super) fn entry(
     let mut key = CertifiedKey::new(chain, signing);
     key.ocsp = staple.response().map(<[u8]>::to_vec);
     key.keys_match().map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => wrong("its key is that of another certificate".to_owned()),
+        rustls::Error::InconsistentKeys(_) => CertificateFault::other_key(path),
         // Such as one of version 1, which has no extensions.
         error => wrong(format!("its certificate cannot be used ({error}); TLS needs X.509 version 3")),
     })?;

@@ -158,12 +158,9 @@ fn client_config(
         Some((chain, key)) => {
             let file = config.certificate.clone().unwrap_or_default();
             let made = builder.with_client_auth_cert(chain.clone(), key.clone_key());
-            made.map_err(|error| {
-                let what = match error {
-                    rustls::Error::InconsistentKeys(_) => "its key is that of another certificate".to_owned(),
-                    error => format!("its key cannot be used: {error}"),
-                };
-                CertificateFault::new(file, what)
+            made.map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => CertificateFault::other_key(file),
+                error => CertificateFault::new(file, format!("its key cannot be used: {error}")),
             })
         }
     }

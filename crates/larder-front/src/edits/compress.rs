@@ -71,14 +71,16 @@ impl Compression {
             return Err(EditError::new(
                 "codings must be there, each once",
                 "some of \"zstd\", \"br\", \"gzip\"",
-            ));
+            )
+            .at("codings"));
         }
         if !(1..=9).contains(&level) {
-            return Err(EditError::new(format!("level {level} is out of range"), "1 (quick) to 9 (small)"));
+            let error = EditError::new(format!("{level} is out of range"), "1 (quick) to 9 (small)");
+            return Err(error.at("level"));
         }
         if types.is_empty() || types.len() > TYPES_MAX {
             let right = format!("1 to {TYPES_MAX}, such as \"text/*\", \"application/json\" and \"*+xml\"");
-            return Err(EditError::new(format!("{} types", types.len()), right));
+            return Err(EditError::new(format!("{} types", types.len()), right).at("types"));
         }
         let types: Result<_, EditError> = types.iter().map(|text| pattern(text)).collect();
         Ok(Self { codings: codings.into(), types: types?, bytes_min, level })
@@ -185,7 +187,7 @@ fn pattern(text: &str) -> Result<Box<str>, EditError> {
     };
     known.map(Into::into).ok_or_else(|| {
         let what = format!("'{}' is no media type", text.escape_debug());
-        EditError::new(what, "write \"text/*\", \"application/json\" or \"*+xml\"")
+        EditError::new(what, "write \"text/*\", \"application/json\" or \"*+xml\"").at("types")
     })
 }
 

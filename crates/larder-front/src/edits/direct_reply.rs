@@ -41,19 +41,21 @@ impl DirectReply {
     pub fn redirect(status: u16, to: &str, secure: Option<bool>) -> Result<Self, EditError> {
         if !matches!(status, 301 | 302 | 303 | 307 | 308) {
             let right = "301, 302, 303, 307 or 308 (307 and 308 keep the method)";
-            return Err(EditError::new(format!("{status} is not a redirect status"), right));
+            return Err(EditError::new(format!("{status} is not a redirect status"), right).at("status"));
         }
-        let template = Template::parse(to, TemplateStage::DirectReply)?;
+        let template = Template::parse(to, TemplateStage::DirectReply).map_err(|error| error.at("to"))?;
         let example =
             "write \"https://{host_name}{path}{query}\", \"/new{path}\" or \"https://www.example.com/\"";
         let begins =
             ["/", "http://", "https://", "{path", "{scheme}://"].iter().any(|start| to.starts_with(start));
         if !begins {
-            return Err(EditError::new(format!("'{}' is not a URL or path", to.escape_debug()), example));
+            return Err(
+                EditError::new(format!("'{}' is not a URL or path", to.escape_debug()), example).at("to")
+            );
         }
         if let Some(bad) = template.literals().flatten().find(|byte| !is_uri_byte(**byte)) {
             let what = format!("{:?} is not allowed in a URI", char::from(*bad));
-            return Err(EditError::new(what, "write it percent-encoded: '%20' for a space"));
+            return Err(EditError::new(what, "write it percent-encoded: '%20' for a space").at("to"));
         }
         let same = to.strip_suffix("{query}").unwrap_or(to).strip_suffix("{path}");
         let loops = match same {
@@ -72,7 +74,7 @@ impl DirectReply {
                 }
                 _ => "lead to another host, path or scheme",
             };
-            return Err(EditError::new("redirect loop: it leads to the requested URL", right));
+            return Err(EditError::new("redirect loop: it leads to the requested URL", right).at("to"));
         }
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::TEMPORARY_REDIRECT);
         Ok(Self::Redirect { status, to: template, secure })
@@ -85,24 +87,27 @@ impl DirectReply {
     pub fn respond(status: u16, body: &str, content_type: &str) -> Result<Self, EditError> {
         let facts = StatusCode::from_u16(status).ok().filter(|_| (200..=599).contains(&status));
         let Some(code) = facts else {
-            return Err(EditError::new(format!("{status} is not a final status"), "200 to 599"));
+            return Err(EditError::new(format!("{status} is not a final status"), "200 to 599").at("status"));
         };
         if matches!(status, 204 | 205 | 304) && !body.is_empty() {
             return Err(EditError::new(
                 format!("a reply with status {status} has no body"),
                 "leave the body out",
-            ));
+            )
+            .at("body"));
         }
         if status == 206 {
-            return Err(EditError::new("206 is only for range requests", "take another status"));
+            return Err(EditError::new("206 is only for range requests", "take another status").at("status"));
         }
         if body.len() > BODY_BYTES_MAX {
             let right = format!("at most {BODY_BYTES_MAX}; let a node serve what is longer");
-            return Err(EditError::new(format!("a body of {} bytes is too large", body.len()), right));
+            return Err(
+                EditError::new(format!("a body of {} bytes is too large", body.len()), right).at("body")
+            );
         }
         let content_type = HeaderValue::try_from(content_type).map_err(|_| {
             let what = format!("'{}' is not a media type", content_type.escape_debug());
-            EditError::new(what, "write \"text/plain\", \"application/json\" or the like")
+            EditError::new(what, "write \"text/plain\", \"application/json\" or the like").at("type")
         })?;
         Ok(Self::Respond { status: code, body: Bytes::copy_from_slice(body.as_bytes()), content_type })
     }

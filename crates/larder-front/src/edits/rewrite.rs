@@ -26,12 +26,12 @@ impl PathRewrite {
             let path = text.starts_with('/') || what == "to" && text.is_empty();
             if !path || text.bytes().any(|byte| !is_uri_byte(byte) || b"?#".contains(&byte)) {
                 let right = "it begins with '/', and holds no '?', '#' or space: write '%20' for a space";
-                return Err(EditError::new(format!("{what} = '{}' is no path", text.escape_debug()), right));
+                return Err(EditError::new(format!("'{}' is no path", text.escape_debug()), right).at(what));
             }
         }
         let (prefix, to) = (prefix.trim_end_matches('/'), to.trim_end_matches('/'));
         if prefix == to {
-            return Err(EditError::new("changes nothing", "write another path in 'to'"));
+            return Err(EditError::new("changes nothing", "write another path in 'to'").at("to"));
         }
         Ok(Self { prefix: prefix.into(), to: to.into(), decides })
     }

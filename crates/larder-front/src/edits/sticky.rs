@@ -86,21 +86,19 @@ impl StickyCookie {
     ) -> Result<Self, EditError> {
         if field_name(name).is_err() || name.len() > 64 {
             let what = format!("'{}' is no name of a cookie", name.escape_debug());
-            return Err(EditError::new(what, "1 to 64 letters, digits and !#$%&'*+-.^_`|~"));
+            return Err(EditError::new(what, "1 to 64 letters, digits and !#$%&'*+-.^_`|~").at("cookie"));
         }
         let fits =
             path.starts_with('/') && path.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && byte != b';');
         if !fits {
             let what = format!("'{}' is no path of a cookie", path.escape_debug());
-            return Err(EditError::new(what, "it begins with '/', and holds no space or ';'"));
+            return Err(EditError::new(what, "it begins with '/', and holds no space or ';'").at("path"));
         }
         let mut attributes = format!("; Path={path}; HttpOnly");
         if let Some(age) = max_age {
             if !(1..=MAX_AGE_S).contains(&age.as_secs()) {
-                return Err(EditError::new(
-                    format!("max_age of {} s is out of range", age.as_secs()),
-                    "1s to 400d",
-                ));
+                let what = format!("{} s is out of range", age.as_secs());
+                return Err(EditError::new(what, "1s to 400d").at("max_age"));
             }
             let _ = write!(attributes, "; Max-Age={}", age.as_secs());
         }

@@ -110,15 +110,12 @@ impl Store {
     /// Keeps a certificate, if it is one for this host.
     pub(super) fn keep(&self, host: &str, chain_and_key: &str) -> Result<(), CertificateFault> {
         let place = self.shown.certificate(host);
-        let failed = |error: io::Error| CertificateFault {
-            file: place.clone(),
-            what: format!("cannot be written: {error}"),
-        };
+        let failed = |error: io::Error| CertificateFault::new(&place, format!("cannot be written: {error}"));
         let fresh = beside(&place);
         write(&fresh, chain_and_key.as_bytes()).map_err(failed)?;
         let found = AcmeStore::stored_at(&fresh)?;
         if !found.is_some_and(|found| found.names.iter().any(|name| name == host)) {
-            return Err(CertificateFault { file: fresh, what: format!("is not for {host}") });
+            return Err(CertificateFault::new(fresh, format!("is not for {host}")));
         }
         rename(&fresh, &place).map_err(failed)
     }

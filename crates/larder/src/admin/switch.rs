@@ -19,7 +19,7 @@ use crate::acme;
 use crate::cmd::switch::desk::Desk;
 use crate::cmd::switch::status::ReloadStatus;
 use crate::cmd::switch::tables::{Keeper, TableStatus};
-use crate::config::{self, RawPeer, Size, Texts};
+use crate::config::{self, NodeKey, Size, Texts};
 use crate::roster::{Refused, RosterKeeper};
 
 /// Content type of the OpenMetrics text format.
@@ -400,13 +400,13 @@ fn entry(name: &str, ask: &Ask<'_>) -> Result<NodeEntry, Answer> {
         Some("true") => true,
         Some(text) => return Err(wrong(&format!("backup '{text}' is neither true nor false"))),
     };
-    let raw = RawPeer {
+    let raw = NodeKey {
         backup,
         name: Some(name.to_owned()),
         weight: number("weight")?.unwrap_or(1.0),
         cache,
         groups: Texts(ask.params("group").collect()),
-        ..RawPeer::from(ask.param("address").unwrap_or_default().as_str())
+        ..NodeKey::from(ask.param("address").unwrap_or_default().as_str())
     };
     config::node(&raw).map_err(|error| wrong(&error))
 }

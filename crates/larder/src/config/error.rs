@@ -6,7 +6,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::explain::explain;
+use super::explain::{explain, suggest};
 
 /// Why a config cannot be used. It is always the writer's to mend; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,24 +82,17 @@ pub(crate) struct Fault {
     what: String,
     hint: Option<String>,
     of_machine: bool,
-    /// The sentence begins with the value that the file gives.
-    of_value: bool,
 }
 
 impl Fault {
     /// `what` is wrong with the value of `key`.
     pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { key: key.into(), what: what.into(), hint: None, of_machine: false, of_value: false }
+        Self { key: key.into(), what: what.into(), hint: None, of_machine: false }
     }
 
-    /// The value that the file gives for `key` is wrong; `what` follows the value, such as "is out of range".
-    pub(super) fn of_value(key: impl Into<String>, what: &str) -> Self {
-        Self { of_value: true, ..Self::new(key, what) }
-    }
-
-    /// The value of `key` is out of range.
-    pub(super) fn out_of_range(key: impl Into<String>, range: impl Into<String>) -> Self {
-        Self::of_value(key, "is out of range").hint(range)
+    /// The value of `key` is none of the words that it may have.
+    pub(super) fn unknown(key: impl Into<String>, word: &str, known: &[&str]) -> Self {
+        Self::new(key, format!("unknown value '{}'", word.escape_debug())).hint(suggest(word, known))
     }
 
     /// The key that the fault stands at.
@@ -168,12 +161,7 @@ impl<'a> Source<'a> {
     pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
         let table = DeTable::parse(self.text).ok();
         let offset = table.as_ref().and_then(|table| offset_of(table.get_ref(), &fault.key));
-        let Fault { key, mut what, hint, of_machine, of_value } = fault;
-        if of_value {
-            let value = table.as_ref().and_then(|table| value_at(table.get_ref(), &key));
-            let unnamed = if self.has(&key) { "the value" } else { "the default value" };
-            what = format!("{} {what}", value.as_deref().unwrap_or(unnamed));
-        }
+        let Fault { key, what, hint, of_machine } = fault;
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
         let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
@@ -234,29 +222,6 @@ fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     match inner.get_ref() {
         DeValue::Table(inner) if !rest.is_empty() => offset_of(inner, rest).or(Some(at)),
         _ => Some(at),
-    }
-}
-
-/// The value of a dotted key as it may be shown; `None` if it is not there or is a table or a list.
-fn value_at(table: &DeTable<'_>, key: &str) -> Option<String> {
-    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
-    let (name, index) = match head.split_once('[') {
-        Some((name, index)) => (name, Some(index.trim_end_matches(']').parse::<usize>().ok()?)),
-        None => (head, None),
-    };
-    let (_, value) = table.iter().find(|(found, _)| found.get_ref() == name)?;
-    let value = match (index, value.get_ref()) {
-        (Some(index), DeValue::Array(items)) => items.get(index)?.get_ref(),
-        (_, value) => value,
-    };
-    match value {
-        DeValue::Table(inner) if !rest.is_empty() => value_at(inner, rest),
-        _ if !rest.is_empty() => None,
-        DeValue::String(text) => Some(format!("\"{}\"", text.escape_debug())),
-        DeValue::Integer(number) => Some(number.to_string()),
-        DeValue::Float(number) => Some(number.to_string()),
-        DeValue::Boolean(value) => Some(value.to_string()),
-        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     }
 }
 

@@ -38,6 +38,10 @@ const FOREIGN: &[(&[&str], &str)] = &[
         "write \"bounded\": a hash ring with a bound on each node's load; \"maglev\" and \"rendezvous\" hash without a bound",
     ),
     (
+        &["dns-01"],
+        "let another client of ACME answer it, such as certbot or lego, and name its folder in switch.tls.certificates",
+    ),
+    (
         &["source", "ip_hash", "ip-hash", "source_ip"],
         "no policy goes by the client's address: write sticky = { by = \"cookie\" } under [switch]",
     ),
@@ -182,7 +186,7 @@ fn syntax(message: &str) -> Option<&'static str> {
 }
 
 fn names_a_type(text: &str) -> bool {
-    ["struct ", "enum ", "untagged", "unknown variant", "Raw", "tuple "]
+    ["struct ", "enum ", "untagged", "unknown variant", "Section", "tuple "]
         .iter()
         .any(|word| text.contains(word))
 }
@@ -231,7 +235,7 @@ fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Vec<&'a str> {
 mod tests {
     use super::*;
     use crate::config::Written;
-    use crate::config::reference::keys;
+    use crate::config::schema::keys;
 
     #[test]
     fn the_nearest_names_are_suggested() {
@@ -288,7 +292,7 @@ mod tests {
                 let Err(error) = Written::parse("f", &text) else { continue };
                 errors += 1;
                 let said = error.to_string();
-                for word in ["struct ", "Raw", "enum ", "untagged", "unknown variant", "invalid type"] {
+                for word in ["struct ", "Section", "enum ", "untagged", "unknown variant", "invalid type"] {
                     assert!(!said.contains(word), "{said}\nfor\n{text}");
                 }
                 assert!(

@@ -9,7 +9,7 @@ use serde::Deserialize as _;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use super::RawConfig;
+use super::Sections;
 use super::error::{ConfigError, Source, key_at};
 use super::valid::Config;
 
@@ -88,7 +88,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Finds the next fault and removes its key; `false` if there is none, or no key is left to remove.
     fn round(&mut self) -> bool {
-        let (now, error) = match RawConfig::deserialize(Deserializer::from(self.table.clone())) {
+        let (now, error) = match Sections::deserialize(Deserializer::from(self.table.clone())) {
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
                 (key_at(self.table.get_ref(), at).unwrap_or_default(), self.source.refused(&error))

@@ -1,4 +1,4 @@
-//! The config: read as [`raw`], validated once into [`Config`], which cannot be wrong.
+//! The config: read as [`Sections`], validated once into [`Config`], which cannot be wrong.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -7,106 +7,45 @@
 
 mod between;
 mod changes;
-mod covers;
+mod check;
 mod error;
 mod explain;
 mod faults;
 #[cfg(test)]
 mod inherit_tests;
-mod raw;
-mod raw_acme;
-mod raw_agent;
-mod raw_discover;
-mod raw_dynamic;
-mod raw_edits;
-mod raw_guard;
-mod raw_handoff;
-mod raw_node;
-mod raw_node_tls;
-mod raw_origin;
-mod raw_origin_failover;
-mod raw_origin_field;
-mod raw_origin_sign;
-mod raw_origin_tls;
-mod raw_peer;
-mod raw_peers;
-mod raw_policy;
-mod raw_reach;
-mod raw_report;
-mod raw_route;
-mod raw_rule;
-mod raw_safety;
-mod raw_shadow;
-mod raw_signals;
-mod raw_switch;
-mod raw_switches;
-mod raw_threshold;
-mod raw_tls;
-mod raw_traces;
+mod keys;
+mod range;
 mod reference;
+mod schema;
+mod sections;
 mod text;
 mod valid;
-mod valid_access_log;
-mod valid_acme;
-mod valid_agent;
-mod valid_discover;
-mod valid_dynamic;
-mod valid_edits;
-mod valid_entry;
-mod valid_guard;
-mod valid_habits;
-mod valid_hacc;
-mod valid_handoff;
-mod valid_node;
-mod valid_origin;
-mod valid_origin_sign;
-mod valid_outbound;
-mod valid_peers;
-mod valid_peers_handoff;
-mod valid_peers_policy;
-mod valid_policy;
-mod valid_reach;
-mod valid_report;
-mod valid_route;
-mod valid_rule;
-mod valid_safety;
-mod valid_shadow;
-mod valid_signals;
-mod valid_split;
-mod valid_switch;
-mod valid_switches;
-mod valid_threshold;
-mod valid_tls;
-mod valid_together;
-mod valid_traces;
-mod valid_user;
-mod valid_ward;
+mod words;
 
 pub(crate) use changes::Changes;
 pub(crate) use error::{ConfigError, Fault};
-pub(crate) use raw::RawConfig;
-pub(crate) use raw_node::{RawModel, RawNode};
-pub(crate) use raw_peer::RawPeer;
-pub(crate) use raw_switch::RawSwitch;
-pub(crate) use raw_threshold::{RawHigh, RawLow};
-pub(crate) use reference::{defaults, schema};
+pub(crate) use reference::defaults;
+pub(crate) use schema::schema;
+pub(crate) use sections::Sections;
+pub(crate) use sections::agent::{AgentRole, HandoffRole};
+pub(crate) use sections::node::peers::PeersRole;
+pub(crate) use sections::node::peers_handoff::PeersHandoffRole;
+pub(crate) use sections::node::peers_policy::{PeersPolicy, PeersWard};
+pub(crate) use sections::node::{ModelSection, NodeRole, NodeSection};
+pub(crate) use sections::policy::threshold::{HighKey, LowKey};
+#[cfg(feature = "kubernetes")]
+pub(crate) use sections::switch::discover::ServicePort;
+#[cfg(test)]
+pub(crate) use sections::switch::discover::discover_of;
+pub(crate) use sections::switch::discover::{Discover, Place, ServiceSlices, nodes_in};
+pub(crate) use sections::switch::nodes::{NodeKey, node};
+pub(crate) use sections::switch::switches::SwitchesRole;
+pub(crate) use sections::switch::user::{RunAs, may};
+pub(crate) use sections::switch::ward::{Refresh, TableFile, WardNode, WardRole};
+pub(crate) use sections::switch::{SwitchRole, SwitchSection};
 pub use text::Size;
 pub(crate) use text::{Span, Texts};
 pub(crate) use valid::{AdminListen, Config, Role};
-pub(crate) use valid_agent::{AgentRole, HandoffRole};
-#[cfg(feature = "kubernetes")]
-pub(crate) use valid_discover::ServicePort;
-#[cfg(test)]
-pub(crate) use valid_discover::discover_of;
-pub(crate) use valid_discover::{Discover, Place, ServiceSlices, nodes_in};
-pub(crate) use valid_node::NodeRole;
-pub(crate) use valid_peers::PeersRole;
-pub(crate) use valid_peers_handoff::PeersHandoffRole;
-pub(crate) use valid_peers_policy::{PeersPolicy, PeersWard};
-pub(crate) use valid_switch::{SwitchRole, node};
-pub(crate) use valid_switches::SwitchesRole;
-pub(crate) use valid_user::{RunAs, may};
-pub(crate) use valid_ward::{Refresh, TableFile, WardNode, WardRole};
 
 use std::path::Path;
 
@@ -156,7 +95,7 @@ pub(crate) struct Written {
     text: String,
     reader: Reader,
     /// What was read; the command line may change it before it is validated.
-    pub(crate) raw: RawConfig,
+    pub(crate) raw: Sections,
 }
 
 impl Written {
@@ -223,6 +162,7 @@ impl Written {
                 *value = "(not shown)".into();
             }
         }
+        without_nulls(&mut raw);
         Ok(raw)
     }
 
@@ -273,6 +213,18 @@ impl Written {
 
     fn source(&self) -> Source<'_> {
         Source::new(&self.origin, &self.text)
+    }
+}
+
+/// Leaves out keys that are not given.
+fn without_nulls(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(keys) => {
+            keys.retain(|_, value| !value.is_null());
+            keys.values_mut().for_each(without_nulls);
+        }
+        serde_json::Value::Array(entries) => entries.iter_mut().for_each(without_nulls),
+        _ => {}
     }
 }
 
@@ -382,10 +334,10 @@ mod tests {
         written.validate().unwrap();
         let (switch, node) = (written.raw.switch.as_mut().unwrap(), written.raw.node.as_mut().unwrap());
         (switch.listen, switch.nodes, node.listen, node.root) = Default::default();
-        let standard = RawConfig {
-            switch: Some(RawSwitch::default()),
-            node: Some(RawNode::default()),
-            ..RawConfig::default()
+        let standard = Sections {
+            switch: Some(SwitchSection::default()),
+            node: Some(NodeSection::default()),
+            ..Sections::default()
         };
         assert_eq!(serde_json::to_value(&written.raw).unwrap(), serde_json::to_value(standard).unwrap());
     }

@@ -1,56 +1,40 @@
-//! The commented default config and the JSON Schema, both generated from the types in [`super::raw`].
+//! The commented default config, generated from the declarations of the keys.
 
 use std::fmt::Write as _;
-use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::{RawConfig, RawNode, RawSwitch};
+use super::schema::{Part, keys};
+use super::sections::Sections;
+use super::sections::node::NodeSection;
+use super::sections::switch::SwitchSection;
 
 /// Widest line of a comment.
 const COLUMNS: usize = 100;
 
-/// The JSON Schema of the config file.
-pub(crate) fn schema() -> Value {
-    schemars::schema_for!(RawConfig).to_value()
-}
-
 /// Every key with its meaning and its default, as a config file that loads. Keys without a default stand as
 /// commented examples.
 pub(crate) fn defaults() -> anyhow::Result<String> {
-    let raw = RawConfig {
-        switch: Some(RawSwitch::default()),
-        node: Some(RawNode::default()),
-        ..RawConfig::default()
+    let raw = Sections {
+        switch: Some(SwitchSection::default()),
+        node: Some(NodeSection::default()),
+        ..Sections::default()
     };
     let values = serde_json::to_value(raw)?;
-    let schema = schema();
-    let mut out = Writer { schema: &schema, text: String::new() };
-    out.comment("", "larder: every key, what it means, and its default. Generated: larder check --defaults");
+    let mut out = Writer::default();
+    out.comment("larder: every key, what it means, and its default. Generated: larder check --defaults");
     out.comment(
-        "",
         "Keep the keys you change and delete the rest. A line with a single # before a key is an example.",
     );
-    out.table("", &schema, values.as_object(), false)?;
+    out.table("", Part::root(), values.as_object(), false)?;
     Ok(out.text)
 }
 
-/// The schema, made once: a file with many faults asks for it often.
-static SCHEMA: LazyLock<Value> = LazyLock::new(schema);
-
 /// The key with the example or default of the reference, as one line of a config; `None` for a key that is not known.
 pub(super) fn example(key: &str) -> Option<String> {
-    let schema = &*SCHEMA;
-    let writer = Writer { schema, text: String::new() };
-    let (mut at, mut name) = (schema, "");
-    for part in key.split('.') {
-        let (bare, index) = part.split_once('[').map_or((part, false), |(bare, _)| (bare, true));
-        let property = writer.properties(at)?.get(bare)?;
-        at = if index { writer.resolve(property.get("items")?) } else { property };
-        name = if index { "" } else { bare };
-    }
-    let value = writer.shown(at, 0)?;
-    Some(if name.is_empty() { value } else { format!("{name} = {value}") })
+    let value = shown(Part::find(key)?, 0)?;
+    let name = key.rsplit('.').next().filter(|name| !name.contains('['));
+    Some(name.map_or_else(|| value.clone(), |name| format!("{name} = {value}")))
 }
 
 /// The tables that have a key of this name.
@@ -69,64 +53,59 @@ pub(super) fn elsewhere(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every key and table of the schema, dotted; `[]` follows the name of a list of tables.
-pub(super) fn keys() -> Vec<String> {
-    fn below(writer: &Writer<'_>, at: &Value, path: &str, depth: usize, keys: &mut Vec<String>) {
-        // No table stands in itself; the limit is for a schema that says otherwise.
-        let Some(properties) = writer.properties(at).filter(|_| depth < 8) else { return };
-        for (name, property) in properties {
-            let key = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            keys.push(key.clone());
-            below(writer, property, &key, depth + 1, keys);
-            if let Some(row) = property.get("items") {
-                below(writer, row, &format!("{key}[]"), depth + 1, keys);
-            }
-        }
+/// An example of a value in TOML, on one line.
+fn shown(at: Part, depth: usize) -> Option<String> {
+    let default = at.get("default").filter(|value| !is_empty(value) && !value.is_object());
+    if let Some(value) = at.example().or(default) {
+        return toml::Value::try_from(value).ok().map(|value| value.to_string());
     }
-    let schema = &*SCHEMA;
-    let mut keys = Vec::new();
-    below(&Writer { schema, text: String::new() }, schema, "", 0, &mut keys);
-    keys
+    if depth == 2 {
+        return None;
+    }
+    let shown = |wanted: fn(&str) -> bool| {
+        at.keys().find_map(|(name, part)| {
+            let value =
+                wanted(part.description().unwrap_or_default()).then(|| shown(part, depth + 1)).flatten();
+            value.map(|value| format!("{{ {name} = {value} }}"))
+        })
+    };
+    shown(|text| text.contains("Required.")).or_else(|| shown(|_| true))
 }
 
-struct Writer<'a> {
-    schema: &'a Value,
+#[derive(Default)]
+struct Writer {
     text: String,
 }
 
-impl<'a> Writer<'a> {
+impl Writer {
     /// Writes the keys of a table and then its sub-tables, as TOML wants them ordered.
     fn table(
         &mut self,
         path: &str,
-        schema: &'a Value,
+        at: Part,
         values: Option<&Map<String, Value>>,
         as_example: bool,
     ) -> anyhow::Result<()> {
-        let Some(properties) = self.resolve(schema).get("properties").and_then(Value::as_object) else {
-            return Ok(());
-        };
-        let told = properties.iter().filter(|(_, property)| property.get("x-reference").is_none());
-        let (tables, keys): (Vec<_>, Vec<_>) = told.partition(|(_, property)| {
-            self.resolve(property).get("properties").is_some() || self.rows(property).is_some()
-        });
-        for (key, property) in keys {
+        let told = at.resolve().keys().filter(|(_, part)| !part.is_elsewhere());
+        let (tables, keys): (Vec<_>, Vec<_>) =
+            told.partition(|(_, part)| part.is_table() || rows(*part).is_some());
+        for (key, part) in keys {
             let default = values.and_then(|values| values.get(key)).filter(|value| !is_empty(value));
-            self.key((path, key), property, default, as_example)?;
+            self.key((path, key), part, default, as_example)?;
         }
-        for (key, property) in tables {
+        for (key, part) in tables {
             let inner = values.and_then(|values| values.get(key)).and_then(Value::as_object);
             let as_example = as_example || inner.is_none();
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             self.text.push('\n');
-            self.comment("", description(property).unwrap_or_default());
-            if let Some(row) = self.rows(property) {
+            self.describe(part);
+            if let Some(row) = rows(part) {
                 writeln!(self.text, "#[[{path}]]")?;
                 self.table(&path, row, None, true)?;
                 continue;
             }
             writeln!(self.text, "{}[{path}]", if as_example { "#" } else { "" })?;
-            self.table(&path, property, inner, as_example)?;
+            self.table(&path, part, inner, as_example)?;
         }
         Ok(())
     }
@@ -134,13 +113,13 @@ impl<'a> Writer<'a> {
     fn key(
         &mut self,
         (path, key): (&str, &str),
-        property: &Value,
+        part: Part,
         default: Option<&Value>,
         as_example: bool,
     ) -> anyhow::Result<()> {
-        self.comment("", description(property).or_else(|| description(self.resolve(property))).unwrap_or(""));
-        let example = property.get("examples").and_then(|examples| examples.get(0));
-        let (value, mark) = match (default, example.or_else(|| property.get("default"))) {
+        self.describe(part);
+        let example = part.example().or_else(|| part.get("default").filter(|value| !value.is_null()));
+        let (value, mark) = match (default, example) {
             (Some(value), _) => (value, if as_example { "#" } else { "" }),
             (None, Some(value)) if required(path, key) && !as_example => (value, ""),
             (None, Some(value)) => (value, "#"),
@@ -150,51 +129,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The schema of a list's tables; none for what is no list, or has an example of its own.
-    fn rows(&self, property: &'a Value) -> Option<&'a Value> {
-        let row = property.get("items").filter(|_| property.get("examples").is_none())?;
-        self.resolve(row).get("properties").map(|_| row)
+    /// Writes the meaning of a key, and the sentences that follow from its data.
+    fn describe(&mut self, part: Part) {
+        let described = part.description().or_else(|| part.resolve().description());
+        let sentences = described.map(str::to_owned).into_iter().chain(part.bounds());
+        self.comment(&sentences.collect::<Vec<_>>().join(" "));
     }
 
-    /// The keys of a table; `None` for what is no table. A value of several kinds has those of its table form.
-    fn properties(&self, at: &'a Value) -> Option<&'a Map<String, Value>> {
-        let at = self.resolve(at);
-        let forms = at.get("anyOf").and_then(Value::as_array).into_iter().flatten();
-        std::iter::once(at).chain(forms).find_map(|form| self.resolve(form).get("properties")?.as_object())
-    }
-
-    /// An example of a value in TOML, on one line.
-    fn shown(&self, at: &Value, depth: usize) -> Option<String> {
-        let given = at.get("examples").and_then(|examples| examples.get(0));
-        let default = at.get("default").filter(|value| !is_empty(value) && !value.is_object());
-        if let Some(value) = given.or(default) {
-            return toml::Value::try_from(value).ok().map(|value| value.to_string());
-        }
-        let properties = self.properties(at).filter(|_| depth < 2)?;
-        let shown = |wanted: fn(&str) -> bool| {
-            properties.iter().find_map(|(name, property)| {
-                wanted(description(property).unwrap_or_default())
-                    .then(|| self.shown(property, depth + 1))
-                    .flatten()
-                    .map(|value| format!("{{ {name} = {value} }}"))
-            })
-        };
-        shown(|text| text.contains("Required.")).or_else(|| shown(|_| true))
-    }
-
-    /// Follows a reference, also within the "this or null" of an optional value.
-    fn resolve(&self, schema: &'a Value) -> &'a Value {
-        let first = schema.get("anyOf").and_then(|any| any.get(0));
-        let reference = schema.get("$ref").or_else(|| first.and_then(|first| first.get("$ref")));
-        let name = reference.and_then(Value::as_str).and_then(|path| path.strip_prefix("#/$defs/"));
-        name.and_then(|name| self.schema.get("$defs")?.get(name)).unwrap_or(schema)
-    }
-
-    fn comment(&mut self, indent: &str, text: &str) {
+    fn comment(&mut self, text: &str) {
         let mut line = String::new();
         for word in text.split_whitespace() {
             if !line.is_empty() && line.len() + word.len() + 3 > COLUMNS {
-                self.text.push_str(&format!("{indent}# {line}\n"));
+                self.text.push_str(&format!("# {line}\n"));
                 line.clear();
             }
             if !line.is_empty() {
@@ -203,9 +149,14 @@ impl<'a> Writer<'a> {
             line.push_str(word);
         }
         if !line.is_empty() {
-            self.text.push_str(&format!("{indent}# {line}\n"));
+            self.text.push_str(&format!("# {line}\n"));
         }
     }
+}
+
+/// The schema of a list's tables; none for what is no list, or has an example of its own.
+fn rows(part: Part) -> Option<Part> {
+    part.entry().filter(|row| part.example().is_none() && row.is_table())
 }
 
 /// The keys a section cannot do without: the reference shows them with an example in force.
@@ -215,8 +166,4 @@ fn required(path: &str, key: &str) -> bool {
 
 fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
-}
-
-fn description(schema: &Value) -> Option<&str> {
-    schema.get("description").and_then(Value::as_str)
 }

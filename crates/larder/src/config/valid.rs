@@ -4,15 +4,14 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
+use super::check::faults;
 use super::error::Fault;
-use super::explain::suggest;
-use super::raw::{RawAdmin, RawConfig};
-use super::text::{Span, Texts};
-use super::valid_agent::{AgentRole, agent};
-use super::valid_node::{NodeRole, node};
-use super::valid_switch::{SwitchRole, switch};
+use super::sections::agent::{AgentRole, agent};
+use super::sections::node::{NodeRole, node};
+use super::sections::switch::{SwitchRole, switch};
+use super::sections::{AdminSection, Sections};
+use super::text::Texts;
 
 /// A whole valid config.
 #[derive(Clone, Debug)]
@@ -58,7 +57,8 @@ pub(crate) enum AdminListen {
 
 impl Config {
     /// Checks everything; the first fault is returned.
-    pub(super) fn new(raw: &RawConfig) -> Result<Self, Fault> {
+    pub(super) fn new(raw: &Sections) -> Result<Self, Fault> {
+        faults(raw).into_iter().next().map_or(Ok(()), Err)?;
         let (mut warnings, mut absent) = (Vec::new(), Vec::new());
         let config = Self {
             switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings, &mut absent)).transpose()?,
@@ -103,7 +103,7 @@ pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
         .then(|| what().hint(format!("make it on the host that uses it: larder keys new {}", path.display())))
 }
 
-fn admin(raw: &RawAdmin) -> Result<AdminListen, Fault> {
+fn admin(raw: &AdminSection) -> Result<AdminListen, Fault> {
     match raw.listen.as_deref() {
         None => Ok(AdminListen::Unset),
         Some("off") => Ok(AdminListen::Off),
@@ -137,23 +137,6 @@ pub(super) fn node_name(key: &str, name: &str) -> Result<(), Fault> {
         .hint("1 to 128 letters, digits and -._:[]; names stand in URLs, logs and headers"))
 }
 
-pub(super) fn in_range(key: &str, value: usize, least: usize, most: usize) -> Result<usize, Fault> {
-    if value >= least && value <= most {
-        return Ok(value);
-    }
-    Err(Fault::new(key, format!("{value} is out of range")).hint(format!("{least} to {most}")))
-}
-
-/// Longest span a config may name: a year.
-const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-
-pub(super) fn span(key: &str, span: Span) -> Result<Duration, Fault> {
-    if span.0 <= SPAN_MAX {
-        return Ok(span.0);
-    }
-    Err(Fault::new(key, format!("{span} is out of range")).hint("at most a year"))
-}
-
 pub(super) fn word<T: FromStr>(key: &str, text: &str, known: &[&str]) -> Result<T, Fault> {
-    text.parse().map_err(|_| Fault::new(key, format!("unknown value '{text}'")).hint(suggest(text, known)))
+    text.parse().map_err(|_| Fault::unknown(key, text, known))
 }

@@ -239,7 +239,7 @@ fn a_wrong_config_is_refused_and_its_place_is_named() {
     assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 0"));
     // What reads and is out of range, and a level that is none.
     let error = node.refuses(&format!("cache.size = 100000\nlimits.head_timeout = \"0s\"\n{}", node.model()));
-    assert!(error.contains("node.toml:7") && error.contains("1 ms to 1 h"), "{error}");
+    assert!(error.contains("node.toml:7") && error.contains("1ms to 1h"), "{error}");
     let error = node.refuses(&format!("cache.size = 100000\n{}[log]\nlevel = \"a=b=c\"", node.model()));
     assert!(error.contains("log.level"), "{error}");
     fs::remove_file(node.folder.path().join("node.toml")).unwrap();

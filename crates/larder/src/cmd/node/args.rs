@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cmd::serve::ServeArgs;
-use crate::config::{Config, RawModel, RawNode, Size, Texts, Written};
+use crate::config::{Config, ModelSection, NodeSection, Size, Texts, Written};
 use crate::outcome::usage;
 
 /// Serve a directory or an HTTP origin from a memory cache of bounded size (cache server).
@@ -84,7 +84,7 @@ impl NodeArgs {
     }
 
     /// Lays the options over the config.
-    fn overlay(&self, raw: &mut RawNode) {
+    fn overlay(&self, raw: &mut NodeSection) {
         if let Some(listen) = &self.listen {
             raw.listen = Texts(vec![listen.clone()]);
         }
@@ -102,7 +102,7 @@ impl NodeArgs {
             let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
             let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
             (raw.root, raw.origin) = (None, None);
-            raw.model = Some(RawModel { manifest, speed, disks, processor_speed, preload: false });
+            raw.model = Some(ModelSection { manifest, speed, disks, processor_speed, preload: false });
         }
         if let Some(cache) = self.cache {
             raw.cache.size = cache;

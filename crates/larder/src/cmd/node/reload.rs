@@ -20,7 +20,7 @@ use super::args::{NodeArgs, no_section};
 use crate::cmd::logging::{self, Level};
 use crate::cmd::reloads::{By, Last, Outcome};
 use crate::cmd::serve::{self, Shutdown};
-use crate::config::{Changes, NodeRole, PeersRole, RawConfig};
+use crate::config::{Changes, NodeRole, PeersRole, Sections};
 
 /// How reloads of a node went.
 #[derive(Clone, Debug, Serialize)]
@@ -59,7 +59,7 @@ pub(crate) struct Reloader {
     node: Arc<Node>,
     level: Level,
     /// What the node runs with. Held while it is changed: one at a time.
-    running: Mutex<RawConfig>,
+    running: Mutex<Sections>,
     status: Mutex<NodeReloads>,
     /// Set once the node goes by its first config: which switches may connect, if it works for any.
     started: OnceLock<Option<SwitchKeys>>,
@@ -74,7 +74,7 @@ pub(crate) struct SwitchKeys {
 
 impl Reloader {
     /// Of a node that was started by these options, `running` being all that they and the config file have said.
-    pub(crate) fn new(args: NodeArgs, running: RawConfig, level: Level, node: Arc<Node>) -> Self {
+    pub(crate) fn new(args: NodeArgs, running: Sections, level: Level, node: Arc<Node>) -> Self {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let status = NodeReloads { version, pid, counts: ReloadCounts::default(), last: None };
         let (running, status) = (Mutex::new(running), Mutex::new(status));
@@ -132,7 +132,7 @@ impl Reloader {
     /// The keys that have changed.
     fn change(
         &self,
-        running: &mut RawConfig,
+        running: &mut Sections,
         switches: Option<&SwitchKeys>,
     ) -> Result<Vec<String>, Unchanged> {
         let refused =

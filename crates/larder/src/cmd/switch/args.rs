@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use larder_front::DEFAULT_ROUTE;
 
 use crate::cmd::serve::ServeArgs;
-use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, Texts, Written};
+use crate::config::{Config, HighKey, LowKey, NodeKey, Span, SwitchSection, Texts, Written};
 use crate::outcome::usage;
 
 /// The refusal of a config without the section.
@@ -130,7 +130,7 @@ impl SwitchArgs {
     }
 
     /// Lays the options over the config.
-    fn overlay(&self, raw: &mut RawSwitch) {
+    fn overlay(&self, raw: &mut SwitchSection) {
         if !self.listen.is_empty() {
             raw.listen = Texts(self.listen.clone());
         }
@@ -141,8 +141,8 @@ impl SwitchArgs {
             raw.policy.clone_from(policy);
         }
         raw.seed = self.seed.unwrap_or(raw.seed);
-        raw.t_low = self.t_low.map_or(raw.t_low, RawLow::Fixed);
-        raw.t_high = self.t_high.map_or(raw.t_high, RawHigh::Fixed);
+        raw.t_low = self.t_low.map_or(raw.t_low, LowKey::Fixed);
+        raw.t_high = self.t_high.map_or(raw.t_high, HighKey::Fixed);
         raw.replication_decay = self.replication_decay.unwrap_or(raw.replication_decay);
         raw.threads = self.serve.threads.unwrap_or(raw.threads);
         if let Some(file) = &self.access_log {
@@ -157,10 +157,10 @@ impl SwitchArgs {
     }
 }
 
-fn peer(text: &str) -> RawPeer {
+fn peer(text: &str) -> NodeKey {
     match text.split_once('=') {
-        Some((name, address)) => RawPeer { name: Some(name.to_owned()), ..RawPeer::from(address) },
-        None => RawPeer::from(text),
+        Some((name, address)) => NodeKey { name: Some(name.to_owned()), ..NodeKey::from(address) },
+        None => NodeKey::from(text),
     }
 }
 

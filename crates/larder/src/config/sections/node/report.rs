@@ -1,0 +1,121 @@
+//! `[node.report]`.
+
+use larder_edge::Announcers;
+use larder_node::{CpuScope, ReportConfig};
+
+use crate::config::error::Fault;
+use crate::config::keys::keys;
+use crate::config::sections::switch::tls::ranges;
+use crate::config::text::{Span, Texts};
+use crate::config::words::Word;
+
+/// Written in place of a path that is not served.
+pub(crate) const OFF: &str = "off";
+
+/// The addresses of this host itself.
+const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1"];
+
+keys! {
+    /// `[node.report]`.
+    table ReportSection, report = ReportConfig::default();
+
+    /// Addresses of switches that may ask for reports, beside node.trusted_relays. Everybody else gets 404, and so do clients whose
+    /// connections a switch has handed over.
+    from: Texts = Texts(LOOPBACK.map(str::to_owned).to_vec()), entries 1024, reload true;
+    /// File with a secret that switches must prove (switch.signals.secret) in place of an address: other programs on their
+    /// hosts get 404. For its owner only; made by `larder keys new FILE`. A second line may hold another secret that is accepted
+    /// too. Read at each reload. Unset: the addresses decide.
+    secret: Option<String>, example "/etc/larder/report.key", reload true;
+    /// Whose processor time counts as the node's, where none is modelled: "machine", over all its processors, for a
+    /// node that has a machine to itself; "process", out of one processor, for nodes that share one.
+    cpu: Word<CpuScope> = Word(report.cpu);
+    /// Path of the load counters; "off" for none.
+    load_path: String = report.load_path.unwrap_or_else(|| OFF.to_owned()), reload true;
+    /// Path of the stream of cache events; "off" for none.
+    events_path: String = report.events_path.unwrap_or_else(|| OFF.to_owned()), reload true;
+    /// Streams of cache events at once; a further one gets 503.
+    subscribers_max: usize = report.subscribers_max, range "0 to 64", reload true;
+    /// Cache events that wait for one stream, of 24 bytes each; beyond, the stream is cut and the switch begins anew.
+    backlog_max: usize = report.backlog_max, range "16 to 1048576", reload true;
+    /// Time between two heartbeats on a stream of cache events.
+    heartbeat: Span = Span(report.heartbeat), range "100ms to 1m", reload true;
+}
+
+/// What the node says of itself. Numbers are checked by the node.
+pub(crate) fn report(raw: &ReportSection) -> Result<ReportConfig, Fault> {
+    Ok(ReportConfig {
+        from: Announcers(ranges("node.report.from", &raw.from)?),
+        // Read when the role starts.
+        secret: None,
+        load_path: path("node.report.load_path", &raw.load_path)?,
+        events_path: path("node.report.events_path", &raw.events_path)?,
+        subscribers_max: raw.subscribers_max,
+        backlog_max: raw.backlog_max,
+        heartbeat: raw.heartbeat.0,
+        cpu: raw.cpu.0,
+    })
+}
+
+fn path(key: &str, written: &str) -> Result<Option<String>, Fault> {
+    match written {
+        OFF => Ok(None),
+        path if path.starts_with('/') => Ok(Some(path.to_owned())),
+        other => Err(Fault::new(key, format!("'{}' is no path", other.escape_debug()))
+            .hint("write a path that starts with '/', or \"off\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Written;
+    use larder_edge::Announcers;
+    use larder_node::CpuScope;
+    use larder_node::ReportConfig;
+    use std::time::Duration;
+
+    const HEAD: &str = "[node]\nlisten = \"127.0.0.1:1\"\nroot = \"/\"\n";
+
+    fn report(rest: &str) -> ReportConfig {
+        let text = format!("{HEAD}{rest}");
+        Written::parse("f", &text).unwrap().validate().unwrap().node.unwrap().node.report
+    }
+
+    #[test]
+    fn every_key_reaches_the_node() {
+        assert_eq!(report(""), ReportConfig::default());
+        let all = "[node.report]\ncpu = \"process\"\nload_path = \"/load\"\nevents_path = \"off\"\n\
+                   from = \"10.0.0.2\"\nsubscribers_max = 3\nbacklog_max = 16\nheartbeat = \"1s\"\n";
+        let expected = ReportConfig {
+            from: Announcers(vec!["10.0.0.2".parse().unwrap()]),
+            secret: None,
+            load_path: Some("/load".to_owned()),
+            events_path: None,
+            subscribers_max: 3,
+            backlog_max: 16,
+            heartbeat: Duration::from_secs(1),
+            cpu: CpuScope::Process,
+        };
+        assert_eq!(report(all), expected);
+        assert_eq!(report("report.load_path = \"off\"\n").load_path, None);
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_line() {
+        for (rest, key, word) in [
+            ("cpu = \"proces\"", "cpu", "did you mean 'process'"),
+            ("load_path = \"load\"", "load_path", "or \"off\""),
+            ("events_path = \"\"", "events_path", "or \"off\""),
+            ("events_path = \"/.larder/load\"", "events_path", "load_path"),
+            ("from = \"10.0.0.0/40\"", "from", "10.0.0.0/8"),
+            ("subscribers_max = 65", "subscribers_max", "0 to 64"),
+            ("backlog_max = 1", "backlog_max", "16 to"),
+            ("heartbeat = \"1ms\"", "heartbeat", "100ms"),
+            ("heartbeet = \"1s\"", "heartbeet", "did you mean 'heartbeat'"),
+        ] {
+            let text = format!("{HEAD}[node.report]\n{rest}\n");
+            let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();
+            assert_eq!((error.line, error.key.as_str()), (Some(5), &*format!("node.report.{key}")), "{rest}");
+            assert!(error.to_string().contains(word), "{rest}\n{error}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! `[[switch.discover]]` and its files.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use larder_core::{Bytes, NodeSpec, Weight};
+use larder_front::NodeEntry;
+use serde::Deserialize;
+
+use crate::config::error::{ConfigError, Fault, Source};
+use crate::config::keys::keys;
+use crate::config::sections::switch::nodes::{NodeKey, WEIGHT, groups, host_and_port, peers};
+use crate::config::text::{Size, Span, Texts};
+
+keys! {
+    /// `[[switch.discover]]`: a source of nodes. One of dns, srv, kubernetes and file says which.
+    table DiscoverSection;
+
+    /// "name:port": every address of the name (A, AAAA) is a node, and the address with the port is its name.
+    dns: Option<String>, example "store.example.com:80";
+    /// A name of SRV records: every target of the best priority is a node by its name and port, with the record's weight
+    /// over the mean of all.
+    srv: Option<String>, example "_http._tcp.store.example.com";
+    /// "NAMESPACE/SERVICE:PORT": every ready endpoint of a Kubernetes service is a node, by the name of its pod. The port is that of
+    /// the pods, by name or number. The switch's service account needs get, list and watch of endpointslices there.
+    kubernetes: Option<String>, example "default/store:http";
+    /// How to reach the Kubernetes API server from outside of the cluster. Unset: as the pod's service account.
+    kubeconfig: Option<String>, example "/etc/larder/kubeconfig";
+    /// A file with `nodes`, written as under [switch]. It is read anew when it has changed; one that makes no sense
+    /// changes nothing.
+    file: Option<String>, example "/etc/larder/nodes.toml";
+    /// Name servers to ask: "address" or "address:port". Unset: those of /etc/resolv.conf. For dns and srv.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    servers: Texts, example "10.0.0.2:53";
+    /// Time from one look to the next at most: of dns and srv sooner if the records end sooner, but not within a second.
+    /// Changes in Kubernetes are told at once.
+    period: Span = Span(std::time::Duration::from_secs(10)), range "100ms to 1h", example "10s";
+    /// How long a node that the source names no more stays; health checks watch it meanwhile. By default 30s, and 0s for a
+    /// file.
+    hold: Option<Span>, range "0s to 1h", example "30s";
+    /// The nodes' share of the load. Not for a file.
+    weight: f64 = 1.0, range WEIGHT, example 1.0;
+    /// The nodes' cache size, if known. Not for a file.
+    cache: Option<Size>, example "8GiB";
+    /// The groups that the nodes are in. Not for a file.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    groups: Texts, example "dynamic";
+    /// Whether the nodes are backups: they take requests only while no ordinary node of their group is up. Not for a file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    backup: bool, example false;
+}
+
+/// Where nodes are found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// Every address of a name is a node, with this port.
+    Name(String, u16),
+    /// Every target of a name's SRV records.
+    Service(String),
+    /// The ready endpoints of a Kubernetes service.
+    Slices(ServiceSlices),
+    /// Those that a file names.
+    File(PathBuf),
+}
+
+/// A Kubernetes service, and how to ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceSlices {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) port: ServicePort,
+    /// None: as the service account of the pod.
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// A port of a service's pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServicePort {
+    Number(u16),
+    Named(String),
+}
+
+impl std::fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Named(name) => name.fmt(f),
+        }
+    }
+}
+
+/// A source of nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Discover {
+    pub(crate) place: Place,
+    /// Name servers; none: the system's.
+    pub(crate) servers: Vec<SocketAddr>,
+    pub(crate) period: Duration,
+    pub(crate) hold: Duration,
+    pub(crate) weight: Weight,
+    pub(crate) cache: Bytes,
+    pub(crate) groups: Vec<String>,
+    pub(crate) backup: bool,
+}
+
+impl Discover {
+    /// A node that it has found.
+    pub(crate) fn entry(&self, name: &str, address: String, weight: Weight) -> NodeEntry {
+        let spec = NodeSpec { weight, cache: self.cache, backup: self.backup, ..NodeSpec::named(name) };
+        NodeEntry { groups: self.groups.clone(), ..NodeEntry::new(spec, address) }
+    }
+}
+
+impl std::fmt::Display for Discover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.place {
+            Place::Name(name, port) => write!(f, "dns {name}:{port}"),
+            Place::Service(name) => write!(f, "srv {name}"),
+            Place::Slices(ServiceSlices { namespace, name, port, .. }) => {
+                write!(f, "kubernetes {namespace}/{name}:{port}")
+            }
+            Place::File(path) => write!(f, "file {}", path.display()),
+        }
+    }
+}
+
+/// Names of the DNS are at most so long (RFC 1035, section 2.3.4).
+const NAME_MAX: usize = 253;
+const HOLD: Duration = Duration::from_secs(30);
+
+/// All entries of `[[switch.discover]]`.
+pub(crate) fn sources(raw: &[DiscoverSection]) -> Result<Vec<Discover>, Fault> {
+    let all = raw.iter().enumerate();
+    all.map(|(i, raw)| discover(&format!("switch.discover[{i}]"), raw)).collect()
+}
+
+fn discover(at: &str, raw: &DiscoverSection) -> Result<Discover, Fault> {
+    let given = [raw.dns.is_some(), raw.srv.is_some(), raw.kubernetes.is_some(), raw.file.is_some()];
+    if given.into_iter().filter(|given| *given).count() != 1 {
+        let what = "says nothing, or several things, of where nodes are found";
+        return Err(
+            Fault::new(at, what)
+                .hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", kubernetes = \"NAMESPACE/SERVICE:PORT\", file = \"PATH\"")
+        );
+    }
+    if raw.kubernetes.is_none() && raw.kubeconfig.is_some() {
+        let what = "is for kubernetes";
+        return Err(Fault::new(format!("{at}.kubeconfig"), what).hint("leave it out, or name a service"));
+    }
+    let place = place(at, raw)?;
+    let from_file = matches!(place, Place::File(_));
+    if from_file {
+        for (key, given) in [
+            ("servers", !raw.servers.0.is_empty()),
+            ("cache", raw.cache.is_some()),
+            ("groups", !raw.groups.0.is_empty()),
+            ("backup", raw.backup),
+        ] {
+            if given {
+                let what = "is not for a file";
+                return Err(Fault::new(format!("{at}.{key}"), what).hint("say it in the file, of each node"));
+            }
+        }
+    }
+    let hold = raw.hold.map_or(if from_file { Duration::ZERO } else { HOLD }, |span| span.0);
+    Ok(Discover {
+        place,
+        servers: raw
+            .servers
+            .0
+            .iter()
+            .map(|text| server(&format!("{at}.servers"), text))
+            .collect::<Result<_, _>>()?,
+        period: raw.period.0,
+        hold,
+        weight: Weight::from_f64(raw.weight).ok_or_else(|| {
+            Fault::new(format!("{at}.weight"), format!("{} is out of range", raw.weight)).hint(WEIGHT)
+        })?,
+        cache: raw.cache.map_or(Bytes::ZERO, |size| size.0),
+        groups: groups(&format!("{at}.groups"), &raw.groups.0)?,
+        backup: raw.backup,
+    })
+}
+
+fn place(at: &str, raw: &DiscoverSection) -> Result<Place, Fault> {
+    if let Some(text) = &raw.dns {
+        let key = format!("{at}.dns");
+        let (host, port) = host_and_port(text)
+            .map_err(|what| Fault::new(&key, format!("'{text}' {what}")).hint("write \"NAME:PORT\""))?;
+        if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+            let what = format!("'{text}' is an address, which needs no looking up");
+            return Err(Fault::new(key, what).hint("put it into switch.nodes"));
+        }
+        return Ok(Place::Name(name(&key, host)?, port));
+    }
+    if let Some(text) = &raw.srv {
+        return Ok(Place::Service(name(&format!("{at}.srv"), text)?));
+    }
+    if let Some(text) = &raw.kubernetes {
+        if !cfg!(feature = "kubernetes") {
+            let what = "this build of larder has no support for Kubernetes";
+            let hint = "build it with the feature kubernetes, as cargo build --release -p larder does";
+            return Err(Fault::new(format!("{at}.kubernetes"), what).hint(hint));
+        }
+        return slices(at, text, raw.kubeconfig.as_deref()).map(Place::Slices);
+    }
+    let path = raw.file.as_deref().unwrap_or_default();
+    if path.is_empty() {
+        return Err(Fault::new(format!("{at}.file"), "empty").hint("write file = \"/etc/larder/nodes.toml\""));
+    }
+    Ok(Place::File(path.into()))
+}
+
+fn slices(at: &str, text: &str, kubeconfig: Option<&str>) -> Result<ServiceSlices, Fault> {
+    let label = |label: &str, max: usize| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        (1..=max).contains(&label.len())
+            && label.bytes().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let wrong = || {
+        let what = format!("'{}' names no port of a service", text.escape_debug());
+        Fault::new(format!("{at}.kubernetes"), what).hint(
+            "write \"NAMESPACE/SERVICE:PORT\" with the names of Kubernetes, such as \"default/store:http\"",
+        )
+    };
+    let (namespace, rest) = text.split_once('/').ok_or_else(wrong)?;
+    let (service, port) = rest.split_once(':').ok_or_else(wrong)?;
+    let port = match port.parse::<u16>() {
+        Ok(0) => return Err(wrong()),
+        Ok(number) => ServicePort::Number(number),
+        Err(_) if label(port, 15) && port.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            ServicePort::Named(port.to_owned())
+        }
+        Err(_) => return Err(wrong()),
+    };
+    if !label(namespace, 63) || !label(service, 63) {
+        return Err(wrong());
+    }
+    if kubeconfig == Some("") {
+        return Err(Fault::new(format!("{at}.kubeconfig"), "empty").hint("leave it out within the cluster"));
+    }
+    let kubeconfig = kubeconfig.map(PathBuf::from);
+    Ok(ServiceSlices { namespace: namespace.to_owned(), name: service.to_owned(), port, kubeconfig })
+}
+
+fn name(key: &str, text: &str) -> Result<String, Fault> {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let bare = text.strip_suffix('.').unwrap_or(text);
+    if bare.len() <= NAME_MAX && bare.split('.').all(label) {
+        return Ok(text.to_owned());
+    }
+    let what = format!("'{}' is no name of the DNS", text.escape_debug());
+    Err(Fault::new(key, what).hint("labels of 1 to 63 letters, digits, '-' and '_', with dots between them"))
+}
+
+fn server(key: &str, text: &str) -> Result<SocketAddr, Fault> {
+    let address = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 53));
+    address.or_else(|_| text.parse()).map_err(|_| {
+        Fault::new(key, format!("'{text}' is no address")).hint("write \"10.0.0.2\" or \"10.0.0.2:53\"")
+    })
+}
+
+/// What a file of nodes holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodesFile {
+    nodes: Vec<NodeKey>,
+}
+
+/// The nodes that a file's text names; `path` names it in errors.
+///
+/// # Errors
+/// What is wrong, with its line.
+pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, ConfigError> {
+    let origin = path.display().to_string();
+    let source = Source::new(&origin, text);
+    let file: NodesFile = toml::from_str(text).map_err(|error| source.refused(&error))?;
+    peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
+}
+
+/// A source as its table says, for tests.
+#[cfg(test)]
+pub(crate) fn discover_of(text: &str) -> Option<Discover> {
+    discover("switch.discover[0]", &toml::from_str(text).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Discover, Fault> {
+        discover("switch.discover[0]", &toml::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn a_source_is_one_of_four() {
+        let dns = parsed(
+            "dns = \"store.example.com:8080\"\ngroups = \"a\"\nservers = [\"::1\", \"10.0.0.2:5353\"]",
+        )
+        .unwrap();
+        assert_eq!(dns.to_string(), "dns store.example.com:8080");
+        assert_eq!(dns.servers, ["[::1]:53".parse().unwrap(), "10.0.0.2:5353".parse().unwrap()]);
+        assert_eq!((dns.hold, dns.groups), (HOLD, vec!["a".to_owned()]));
+        assert_eq!(parsed("srv = \"_http._tcp.store.\"").unwrap().to_string(), "srv _http._tcp.store.");
+        let slices = parsed("kubernetes = \"default/store:http\"\nkubeconfig = \"/k\"").unwrap();
+        assert_eq!(slices.to_string(), "kubernetes default/store:http");
+        assert_eq!(
+            (slices.hold, &slices.place),
+            (
+                HOLD,
+                &Place::Slices(ServiceSlices {
+                    namespace: "default".to_owned(),
+                    name: "store".to_owned(),
+                    port: ServicePort::Named("http".to_owned()),
+                    kubeconfig: Some("/k".into()),
+                })
+            )
+        );
+        assert_eq!(parsed("kubernetes = \"a/b:80\"").unwrap().to_string(), "kubernetes a/b:80");
+        let file = parsed("file = \"/nodes.toml\"").unwrap();
+        assert_eq!((file.to_string(), file.hold), ("file /nodes.toml".to_owned(), Duration::ZERO));
+        assert_eq!(parsed("file = \"/n\"\nhold = \"5s\"").unwrap().hold, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, complaint) in [
+            ("period = \"1s\"", "switch.discover[0]: says nothing"),
+            ("dns = \"a:1\"\nsrv = \"b\"", "switch.discover[0]: says nothing, or several things"),
+            ("dns = \"a\"", "switch.discover[0].dns: 'a' "),
+            ("dns = \"10.0.0.1:80\"", "is an address"),
+            ("dns = \"[::1]:80\"", "is an address"),
+            ("dns = \"a..b:80\"", "is no name"),
+            ("srv = \"a b\"", "is no name"),
+            ("srv = \"a\"\nservers = \"ns1\"", "switch.discover[0].servers: 'ns1' is no address"),
+            ("srv = \"a\"\nweight = 0.0", "switch.discover[0].weight: 0 is out of range"),
+            ("srv = \"a\"\ngroups = \"a b\"", "switch.discover[0].groups"),
+            ("kubernetes = \"store:80\"", "switch.discover[0].kubernetes: 'store:80' names no port"),
+            ("kubernetes = \"a/b\"", "names no port"),
+            ("kubernetes = \"a/b:0\"", "names no port"),
+            ("kubernetes = \"a/b:70000\"", "names no port"),
+            ("kubernetes = \"a/B:80\"", "names no port"),
+            ("kubernetes = \"a/b:80\"\nkubeconfig = \"\"", "switch.discover[0].kubeconfig: empty"),
+            ("srv = \"a\"\nkubeconfig = \"k\"", "switch.discover[0].kubeconfig: is for kubernetes"),
+            ("file = \"\"", "switch.discover[0].file: empty"),
+            ("file = \"n\"\ngroups = \"a\"", "switch.discover[0].groups: is not for a file"),
+            ("file = \"n\"\nbackup = true", "switch.discover[0].backup: is not for a file"),
+        ] {
+            let fault = parsed(text).expect_err(text);
+            let error = Source::new("f", text).locate(fault).to_string();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_names_nodes_as_the_config_does() {
+        let path = Path::new("/etc/nodes.toml");
+        let nodes = nodes_in(path, "nodes = [\"a:1\", { address = \"b:2\", backup = true }]").unwrap();
+        assert_eq!((nodes.len(), nodes[1].address.as_str()), (2, "b:2"));
+        assert_eq!((nodes[0].spec.backup, nodes[1].spec.backup), (false, true));
+        assert_eq!(nodes_in(path, "nodes = []").unwrap(), []);
+        for (text, complaint) in [
+            ("", "missing: the key 'nodes'"),
+            ("nodes = [\n\"a:1\",\n\"b\"]", "/etc/nodes.toml:3:1: nodes[1]: 'b' "),
+            ("nodes = [\"a:1\", \"a:1\"]", "is that of nodes[0] already"),
+            ("node = []", "node"),
+        ] {
+            let error = nodes_in(path, text).expect_err(text).to_string();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+}

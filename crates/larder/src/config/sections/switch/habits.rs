@@ -1,0 +1,56 @@
+//! Warnings for what HAProxy, nginx and Envoy read otherwise: variables in header values, and paths that end in "/".
+
+use crate::config::error::Fault;
+use crate::config::sections::switch::SwitchSection;
+use crate::config::sections::switch::edits::HeadersSection;
+
+/// Beginnings of other programs' variables, and larder's part of the same meaning.
+const VARIABLES: [(&str, &str); 13] = [
+    ("$remote_addr", "{client}"),
+    ("$proxy_add_x_forwarded_for", "nothing: the switch adds X-Forwarded-For itself"),
+    ("$remote_port", "{client_port}"),
+    ("$request_id", "{request_id}"),
+    ("$request_method", "{method}"),
+    ("$scheme", "{scheme}"),
+    ("$host", "{host}"),
+    ("$upstream_addr", "{node}"),
+    ("%[src]", "{client}"),
+    ("%[src_port]", "{client_port}"),
+    ("%DOWNSTREAM_REMOTE_ADDRESS", "{client}"),
+    ("%REQ(", "{header:name}"),
+    ("%UPSTREAM_HOST", "{node}"),
+];
+
+/// Warns of everything in `[switch]` that is valid and means something else in another program.
+pub(crate) fn habits(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
+    variable("switch.key", &raw.key, warnings);
+    headers("switch.request_headers", &raw.request_headers, warnings);
+    headers("switch.reply_headers", &raw.reply_headers, warnings);
+    for (i, route) in raw.routes.iter().enumerate() {
+        let at = format!("switch.routes[{i}]");
+        route.key.iter().for_each(|key| variable(&format!("{at}.key"), key, warnings));
+        headers(&format!("{at}.request_headers"), &route.request_headers, warnings);
+        headers(&format!("{at}.reply_headers"), &route.reply_headers, warnings);
+        for path in route.path.0.iter().filter(|path| path.len() > 1 && path.ends_with('/')) {
+            let what = format!("'{path}' matches this one path, and none below it");
+            let hint = format!("write \"{path}*\" for all paths below it");
+            warnings.push(Fault::new(format!("{at}.path"), what).hint(hint));
+        }
+    }
+}
+
+fn headers(at: &str, raw: &HeadersSection, warnings: &mut Vec<Fault>) {
+    for (name, value) in &raw.set {
+        variable(&format!("{at}.set.{name}"), value, warnings);
+    }
+    for (name, values) in &raw.add {
+        values.0.iter().for_each(|value| variable(&format!("{at}.add.{name}"), value, warnings));
+    }
+}
+
+fn variable(key: &str, value: &str, warnings: &mut Vec<Fault>) {
+    if let Some((theirs, ours)) = VARIABLES.iter().find(|(theirs, _)| value.contains(theirs)) {
+        let what = format!("'{theirs}' is sent as these letters: it is no part of a value here");
+        warnings.push(Fault::new(key, what).hint(format!("write {ours}")));
+    }
+}

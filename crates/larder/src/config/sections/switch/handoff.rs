@@ -1,0 +1,241 @@
+//! `[switch.handoff]`, and `handoff` of a node.
+
+use std::path::{Path, PathBuf};
+
+use larder_core::Bytes;
+use larder_front::{Encapsulation, HandoffConfig, Handshake, MechanismSetting, NodeHandoff};
+use larder_handoff::channel::identity::Identity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::error::Fault;
+use crate::config::keys::keys;
+use crate::config::sections::switch::nodes::host_and_port;
+use crate::config::text::{Size, Span};
+use crate::config::valid::no_key;
+use crate::config::words::{Word, choice};
+
+keys! {
+    /// `[switch.handoff]`.
+    table HandoffSection, handoff = HandoffConfig::default();
+
+    /// How connections reach nodes: "relay"; "splice" (whole connections, moved in the kernel); "cookie" (the node's
+    /// kernel completes the handshake and answers the client directly); "repair" (the state of the connection's socket
+    /// is moved to the node); "auto", the best that this machine and the node can. What cannot be done is relayed.
+    mechanism: Word<MechanismSetting> = Word(handoff.setting);
+    /// Who completes the handshake of connections that are moved by repair: "plane", the forwarding plane, with a cookie,
+    /// so that this host never has a socket for them; "stack", this host's stack, from whose socket the state is read.
+    handshake: Word<Handshake> = Word(handoff.handshake);
+    /// Names what is left in the kernel by this switch, unique on its machine. 1 to 32 letters, digits, "-" and "_".
+    name: String = handoff.name;
+    /// The interface that clients come by. Unset: the one with the first listen address, or the only one.
+    interface: Option<String>, example "eth0";
+    /// File with this switch's secret key, for its owner only. Made by `larder keys new FILE`. Required for cookie,
+    /// repair and auto.
+    identity: Option<String>, example "/etc/larder/switch.key";
+    /// File with 32 secret bytes in base64, made by `larder keys new FILE`, from which the keys of cookies are made.
+    /// Switches that may get each other's connections share it. Unset: one made from the
+    /// identity.
+    secret: Option<String>, example "/etc/larder/cookies.key";
+    /// How packets reach the nodes: "l2" (same network), or wrapped: "ipip", "gue", "vxlan".
+    forward: ForwardKind = ForwardKind::L2;
+    /// UDP port of the nodes for gue and vxlan.
+    forward_port: u16 = 4789, range "1 to 65535";
+    /// Network identifier for vxlan.
+    vni: u32 = 0, range "0 to 16777215";
+    /// Let the forwarding plane use a decision again for the same target.
+    fast: bool = handoff.fast;
+    /// How long it may.
+    fast_age: Span = Span(handoff.fast_age), range "1ms to 10s";
+    /// Connections the forwarding plane knows; beyond, the least recently used is forgotten.
+    flows_max: u32 = handoff.flows_max, range "1024 to 16777216";
+    /// Targets whose decisions may be used again.
+    targets_max: u32 = handoff.targets_max, range "1024 to 16777216";
+    /// Connections that may wait for their decision; more are relayed.
+    hold_max: usize = handoff.hold_max, range "1 to 65536";
+    /// Packets kept of one connection that waits.
+    hold_packets: u32 = handoff.hold_packets, range "1 to 1024";
+    /// How long the rest of a request header is waited for before the switch accepts the connection itself.
+    header_wait: Span = Span(handoff.header_wait), range "0s to 1s";
+    /// How long a key makes cookies.
+    key_life: Span = Span(handoff.key_life), range "10s to 1h";
+    /// A handed-off connection without packets for so long counts no more, until its next request.
+    idle_after: Span = Span(handoff.idle_after), range "10ms to 1h";
+    /// Replies below this are relayed rather than an accepted socket moved.
+    repair_min: Size = Size(Bytes(handoff.repair_bytes_min));
+    /// The share of later requests on kept-alive connections that may belong to other nodes, before a route is relayed.
+    locality_lost_max: f64 = handoff.locality_lost_max, range "0 to 1";
+    /// Pass TLS through, by server name.
+    tls: bool = handoff.tls;
+}
+
+/// `handoff` of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PeerHandoff {
+    /// Where its agent listens, for control: "address:port" or "name:port".
+    #[schemars(example = &"10.0.0.11:7946")]
+    pub(crate) control: String,
+    /// Its public key, as `larder keys show FILE` prints it.
+    #[schemars(example = &"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=")]
+    pub(crate) key: String,
+}
+
+choice! {
+    /// The words of `switch.handoff.forward`.
+    ForwardKind { L2, Ipip, Gue, Vxlan }
+}
+
+/// Handoff at the switch. Ranges are checked by the front. The key is read here, so that `larder check` finds it wrong; if
+/// there is none yet, that is said in `absent`, and one that nobody knows stands in for it.
+pub(crate) fn handoff(raw: &HandoffSection, absent: &mut Vec<Fault>) -> Result<HandoffConfig, Fault> {
+    let mut config = HandoffConfig {
+        setting: raw.mechanism.0,
+        handshake: raw.handshake.0,
+        name: raw.name.clone(),
+        interface: raw.interface.clone(),
+        identity: None,
+        secret: raw.secret.as_ref().map(PathBuf::from),
+        forward: forward(raw),
+        fast: raw.fast,
+        fast_age: raw.fast_age.0,
+        flows_max: raw.flows_max,
+        targets_max: raw.targets_max,
+        hold_max: raw.hold_max,
+        hold_packets: raw.hold_packets,
+        header_wait: raw.header_wait.0,
+        key_life: raw.key_life.0,
+        idle_after: raw.idle_after.0,
+        repair_bytes_min: raw.repair_min.0.get(),
+        locality_lost_max: raw.locality_lost_max,
+        tls: raw.tls,
+        ..HandoffConfig::default()
+    };
+    if config.hands_off() {
+        let Some(path) = &raw.identity else {
+            return Err(Fault::new(
+                "switch.handoff.identity",
+                "missing: nodes must know who hands connections to them",
+            )
+            .hint("make a key with `larder keys new FILE`, and name the file here"));
+        };
+        let path = Path::new(path);
+        let missing = no_key("switch.handoff.identity", path);
+        let identity = if missing.is_some() { Identity::generate() } else { Identity::load(path) };
+        config.identity = Some(identity.map_err(|error| {
+            let hint = "the file holds 32 bytes in base64, as `larder keys new FILE` writes them";
+            Fault::new("switch.handoff.identity", error.to_string()).hint(hint).of_machine()
+        })?);
+        absent.extend(missing);
+    }
+    Ok(config)
+}
+
+fn forward(raw: &HandoffSection) -> Encapsulation {
+    match raw.forward {
+        ForwardKind::L2 => Encapsulation::L2,
+        ForwardKind::Ipip => Encapsulation::Ipip,
+        ForwardKind::Gue => Encapsulation::Gue(raw.forward_port),
+        ForwardKind::Vxlan => Encapsulation::Vxlan { port: raw.forward_port, vni: raw.vni },
+    }
+}
+
+/// How the node at `key` takes connections.
+pub(crate) fn peer(key: &str, raw: &PeerHandoff) -> Result<NodeHandoff, Fault> {
+    host_and_port(&raw.control).map_err(|what| {
+        Fault::new(format!("{key}.handoff.control"), format!("'{}' {what}", raw.control))
+            .hint("write \"10.0.0.11:7946\" or \"name:7946\"")
+    })?;
+    let public = raw.key.parse().map_err(|error| {
+        Fault::new(format!("{key}.handoff.key"), format!("{error}"))
+            .hint("the public key that `larder keys show FILE` prints on the node")
+    })?;
+    Ok(NodeHandoff { control: raw.control.clone(), key: public })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Written;
+    use larder_front::Encapsulation;
+    use larder_front::Handshake;
+    use larder_front::MechanismSetting;
+    use larder_handoff::channel::identity::Identity;
+
+    #[test]
+    fn every_key_reaches_the_switch() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("switch.key");
+        let identity = Identity::generate().expect("randomness");
+        identity.save(&file).expect("saves");
+        let key = identity.public();
+        let text = format!(
+            "[switch]\nlisten = \"127.0.0.1:1\"\n\
+             nodes = [{{ address = \"127.0.0.1:2\", handoff = {{ control = \"127.0.0.1:3\", key = \"{key}\" }} }}]\n\
+             [switch.handoff]\nmechanism = \"cookie\"\nhandshake = \"stack\"\nname = \"edge\"\ninterface = \"eth0\"\nidentity = {file:?}\n\
+             forward = \"vxlan\"\nforward_port = 99\nvni = 7\nfast = false\nfast_age = \"5ms\"\nflows_max = 4096\n\
+             targets_max = 2048\nhold_max = 7\nhold_packets = 8\nheader_wait = \"3ms\"\nkey_life = \"20s\"\n\
+             idle_after = \"2s\"\nrepair_min = \"1KB\"\nlocality_lost_max = 0.5\ntls = false\n"
+        );
+        let switch = Written::parse("f", &text).unwrap().validate().unwrap().switch.unwrap().switch;
+        let handoff = switch.handoff;
+        assert_eq!(
+            (handoff.setting, handoff.forward),
+            (MechanismSetting::Cookie, Encapsulation::Vxlan { port: 99, vni: 7 })
+        );
+        assert_eq!(handoff.handshake, Handshake::Stack);
+        assert_eq!(
+            (handoff.flows_max, handoff.targets_max, handoff.hold_max, handoff.hold_packets),
+            (4096, 2048, 7, 8)
+        );
+        assert_eq!(
+            (&*handoff.name, handoff.interface.as_deref(), handoff.fast, handoff.tls),
+            ("edge", Some("eth0"), false, false)
+        );
+        assert_eq!(handoff.identity.map(|identity| identity.public()), Some(key));
+        assert_eq!(switch.nodes[0].handoff.as_ref().map(|node| node.key), Some(key));
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        const HEAD: &str =
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n[switch.handoff]\n";
+        for (line, key, word) in [
+            ("mechanism = \"cooky\"", "mechanism", "did you mean 'cookie'"),
+            ("handshake = \"stak\"", "handshake", "did you mean 'stack'"),
+            ("mechanism = \"auto\"", "identity", "larder keys new"),
+            ("forward = \"gre\"", "forward", "known here"),
+            ("vni = 16777216", "vni", "16777215"),
+            ("forward_port = 0", "forward_port", "1 to 65535"),
+            ("fast_age = \"0s\"", "fast_age", "1ms to"),
+            ("flows_max = 1", "flows_max", "1024 to"),
+            ("name = \"a b\"", "name", "letters"),
+            ("locality_lost_max = 2.0", "locality_lost_max", "0 to 1"),
+        ] {
+            let text = format!("{HEAD}{line}\n");
+            let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();
+            assert_eq!(error.key, format!("switch.handoff.{key}"), "{line}\n{error}");
+            assert!(error.to_string().contains(word), "{line}\n{error}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_yet_stops_the_start_and_not_the_check() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("switch.key");
+        let text = format!(
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n\
+             [switch.handoff]\nmechanism = \"auto\"\nidentity = {file:?}\n"
+        );
+        let written = Written::parse("f", &text).unwrap();
+        let config = written.validate().unwrap();
+        let missing: Vec<String> =
+            config.absent().map(|fault| written.place(fault.clone()).to_string()).collect();
+        assert!(missing.len() == 1 && missing[0].contains("larder keys new"), "{missing:?}");
+        assert_eq!(written.present(&config).unwrap_err().line, Some(6));
+        Identity::generate().unwrap().save(&file).unwrap();
+        let config = written.validate().unwrap();
+        assert!(written.present(&config).is_ok());
+        std::fs::write(&file, "no key").unwrap();
+        assert!(written.validate().is_err(), "a wrong one is found by the check");
+    }
+}

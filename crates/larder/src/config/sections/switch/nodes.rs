@@ -1,0 +1,214 @@
+//! Entries of `switch.nodes`, and of a file of nodes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use larder_core::{Bytes, NodeSpec, Weight};
+use larder_front::{NodeEntry, ProxyVersion};
+use schemars::JsonSchema;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::config::error::{ConfigError as ConfigFault, Fault, Source};
+use crate::config::sections::switch::handoff::{PeerHandoff, peer};
+use crate::config::sections::switch::reach::{PeerTls, of_node};
+use crate::config::text::{Size, Texts};
+use crate::config::valid::node_name;
+use crate::config::words::Word;
+
+/// The range of the weight of a node.
+pub(crate) const WEIGHT: &str = "0.001 to 100";
+
+/// An entry of `switch.nodes`.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub(crate) struct NodeKey {
+    /// Where the node listens: "address:port" or "name:port".
+    pub(crate) address: String,
+    /// Its name; by default the address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Its share of the load; 1 by default.
+    pub(crate) weight: f64,
+    /// Its cache size, if known: the first placement of targets weighs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<Size>,
+    /// The groups it is in, for routes that use only some nodes.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    pub(crate) groups: Texts,
+    /// Whether it is a backup: it takes requests only while no ordinary node of its group is up.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) backup: bool,
+    /// Whether it is asked by HTTP/2.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) http2: bool,
+    /// Whether it is reached by TLS, and how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<PeerTls>,
+    /// Whether connections to it announce their client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) proxy_protocol: Option<Word<Option<ProxyVersion>>>,
+    /// How it takes connections that are handed to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handoff: Option<PeerHandoff>,
+}
+
+/// The table form of [`NodeKey`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    address: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default = "weight_one")]
+    #[schemars(extend("x-range" = WEIGHT))]
+    weight: f64,
+    #[serde(default)]
+    cache: Option<Size>,
+    #[serde(default)]
+    groups: Texts,
+    #[serde(default)]
+    backup: bool,
+    #[serde(default)]
+    http2: bool,
+    #[serde(default)]
+    tls: Option<PeerTls>,
+    #[serde(default)]
+    proxy_protocol: Option<Word<Option<ProxyVersion>>>,
+    #[serde(default)]
+    handoff: Option<PeerHandoff>,
+}
+
+fn weight_one() -> f64 {
+    1.0
+}
+
+impl From<&str> for NodeKey {
+    fn from(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            name: None,
+            weight: 1.0,
+            cache: None,
+            groups: Texts::default(),
+            backup: false,
+            http2: false,
+            tls: None,
+            proxy_protocol: None,
+            handoff: None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct TextOrTable;
+        impl<'de> Visitor<'de> for TextOrTable {
+            type Value = NodeKey;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "an \"address:port\" or a table such as { address = \"10.0.0.1:80\", weight = 2.0 }",
+                )
+            }
+            fn visit_str<E: de::Error>(self, address: &str) -> Result<NodeKey, E> {
+                Ok(NodeKey::from(address))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NodeKey, A::Error> {
+                let table = NodeTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                let NodeTable { address, name, weight, cache, groups, backup, .. } = table;
+                let NodeTable { http2, tls, proxy_protocol, handoff, .. } = table;
+                Ok(NodeKey {
+                    address,
+                    name,
+                    weight,
+                    cache,
+                    groups,
+                    backup,
+                    http2,
+                    tls,
+                    proxy_protocol,
+                    handoff,
+                })
+            }
+        }
+        from.deserialize_any(TextOrTable)
+    }
+}
+
+impl JsonSchema for NodeKey {
+    fn schema_name() -> Cow<'static, str> {
+        "Node".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let table = NodeTable::json_schema(generator);
+        schemars::json_schema!({"anyOf": [{"type": "string"}, table]})
+    }
+}
+
+pub(crate) fn peers(list: &str, raw: &[NodeKey]) -> Result<Vec<NodeEntry>, Fault> {
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut peers = Vec::with_capacity(raw.len());
+    for (i, entry) in raw.iter().enumerate() {
+        let key = format!("{list}[{i}]");
+        host_and_port(&entry.address).map_err(|what| {
+            Fault::new(&key, format!("'{}' {what}", entry.address))
+                .hint("write \"10.0.0.1:80\" or \"name:80\"")
+        })?;
+        let name = entry.name.as_deref().unwrap_or(&entry.address);
+        node_name(&key, name)?;
+        if let Some(first) = names.insert(name, i) {
+            let what = format!("the name '{name}' is that of {list}[{first}] already");
+            return Err(Fault::new(key, what)
+                .hint("give each node a name of its own: { name = \"a\", address = ... }"));
+        }
+        let weight = Weight::from_f64(entry.weight).ok_or_else(|| {
+            Fault::new(format!("{key}.weight"), format!("{} is out of range", entry.weight)).hint(WEIGHT)
+        })?;
+        let cache = entry.cache.map_or(Bytes::ZERO, |size| size.0);
+        let spec = NodeSpec { weight, cache, backup: entry.backup, ..NodeSpec::named(name) };
+        let groups = groups(&format!("{key}.groups"), &entry.groups.0)?;
+        let handoff = entry.handoff.as_ref().map(|raw| peer(&key, raw)).transpose()?;
+        let node =
+            NodeEntry { groups, handoff, http2: entry.http2, ..NodeEntry::new(spec, entry.address.clone()) };
+        peers.push(of_node(&key, entry, node)?);
+    }
+    Ok(peers)
+}
+
+/// A node by itself, for a caller that is no file.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn node(raw: &NodeKey) -> Result<NodeEntry, ConfigFault> {
+    let one = peers("nodes", std::slice::from_ref(raw))
+        .map_err(|fault| Source::new("request", "").locate(fault))?;
+    one.into_iter().next().ok_or_else(|| Source::new("request", "").locate(Fault::new("nodes", "none")))
+}
+
+/// The groups a node names.
+pub(crate) fn groups(key: &str, names: &[String]) -> Result<Vec<String>, Fault> {
+    for (i, name) in names.iter().enumerate() {
+        let fits = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if !fits || !(1..=64).contains(&name.len()) {
+            let what = format!("'{}' cannot be a group's name", name.escape_debug());
+            return Err(Fault::new(key, what).hint("1 to 64 letters, digits, '-', '_' and '.'"));
+        }
+        if names[..i].contains(name) {
+            return Err(Fault::new(key, format!("'{name}' is named twice")).hint("leave one out"));
+        }
+    }
+    Ok(names.to_vec())
+}
+
+pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), &'static str> {
+    let (host, port) = address.rsplit_once(':').ok_or("has no port")?;
+    let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+    if host.is_empty() || bare_v6 || host.chars().any(char::is_whitespace) || host.contains('/') {
+        return Err("names no host");
+    }
+    match port.parse::<u16>() {
+        Ok(port @ 1..) => Ok((host, port)),
+        _ => Err("has no port from 1 to 65535"),
+    }
+}

@@ -1,0 +1,241 @@
+//! `[switch.tls]`, and what `[node.tls]` shares with it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use larder_edge::{AcmeStore, AddressRange, ClientCertificates, TlsConfig, TlsVersion};
+use larder_front::{HandoffConfig, MechanismSetting};
+
+use crate::acme::AcmeRole;
+use crate::config::error::Fault;
+use crate::config::keys::keys;
+use crate::config::sections::node::tls::NodeTlsSection;
+use crate::config::sections::switch::acme::{AcmeSection, acme, handed_over};
+use crate::config::text::{Span, Texts};
+use crate::config::valid::addresses;
+use crate::config::words::{Word, choice};
+
+keys! {
+    /// `[switch.tls]`.
+    table TlsSection;
+
+    /// Where clients connect with TLS: one "address:port" or a list. Required.
+    listen: Texts, example "0.0.0.0:443";
+    /// Certificates with their chains and keys, PEM: files that hold both, FILE.crt beside FILE.key, folders of such files, and
+    /// folders of certbot. Which one a client is shown goes by the host that it names; the first is for those that name none.
+    /// Required, unless there is [switch.tls.acme].
+    certificates: Texts, example "/etc/larder/tls";
+    /// Time from one look at the files to the next: what has changed is taken for new connections, and what makes no sense
+    /// changes nothing.
+    reload: Span = Span(std::time::Duration::from_secs(60)), range "1s to 24h";
+    /// The oldest version of TLS spoken.
+    min_version: Word<TlsVersion> = Word(TlsVersion::Tls12);
+    /// Whether HTTP/2 is offered.
+    http2: bool = true;
+    /// Whether clients are asked for certificates of their own: "off", "optional" or "required". What is shown goes to the nodes
+    /// in Client-Cert (RFC 9440).
+    client_certificates: ClientCertificate = ClientCertificate::Off;
+    /// The authorities whose certificates clients may show: a file, PEM. Needed unless client_certificates is "off".
+    client_ca: Option<String>, example "/etc/larder/clients.pem";
+    /// Whether requests that come without TLS are sent to the same under https (308), except challenges of ACME.
+    redirect: bool = false;
+    /// Certificates from an authority by ACME, such as Let's Encrypt, ordered and renewed while the switch serves.
+    acme: Option<AcmeSection>;
+}
+
+choice! {
+    /// The words of `client_certificates`.
+    ClientCertificate { Off, Optional, Required }
+}
+
+/// TLS of a switch.
+pub(crate) fn tls(
+    raw: &TlsSection,
+    clear: &[SocketAddr],
+    warnings: &mut Vec<Fault>,
+) -> Result<(TlsConfig, Option<AcmeRole>), Fault> {
+    let section = Section("switch");
+    let listen = section.listen(raw, clear)?;
+    if raw.certificates.0.is_empty() && raw.acme.is_none() {
+        let hint = "name a PEM file with both, or a folder of such files, or write [switch.tls.acme]";
+        return Err(section.no_certificates().hint(hint));
+    }
+    let role = raw.acme.as_ref().map(|raw| acme(raw, clear, &listen, warnings)).transpose()?;
+    let store = role.as_ref().map(|role| role.store.clone());
+    Ok((section.tls(raw, listen, clear, store)?, role))
+}
+
+/// TLS of a node.
+pub(crate) fn node_tls(raw: &NodeTlsSection, clear: Option<SocketAddr>) -> Result<TlsConfig, Fault> {
+    let (section, raw) = (Section("node"), raw.as_switch());
+    let listen = section.listen(&raw, clear.as_slice())?;
+    if raw.certificates.0.is_empty() {
+        return Err(section.no_certificates().hint("name a PEM file with both, or a folder of such files"));
+    }
+    section.tls(&raw, listen, clear.as_slice(), None)
+}
+
+/// The role that a section is of, for what is said of its keys.
+#[derive(Clone, Copy)]
+struct Section(&'static str);
+
+impl Section {
+    fn key(self, name: &str) -> String {
+        format!("{}.tls.{name}", self.0)
+    }
+
+    fn no_certificates(self) -> Fault {
+        Fault::new(self.key("certificates"), "missing: TLS needs a certificate and its key")
+    }
+
+    fn listen(self, raw: &TlsSection, clear: &[SocketAddr]) -> Result<Vec<SocketAddr>, Fault> {
+        let listen = addresses(&self.key("listen"), &raw.listen, "0.0.0.0:443")?;
+        let twice = listen.iter().find(|address| address.port() != 0 && clear.contains(address));
+        twice.map_or(Ok(()), |twice| {
+            let what = format!("{twice} is in {}.listen too", self.0);
+            Err(Fault::new(self.key("listen"), what).hint("an address is with TLS or without"))
+        })?;
+        Ok(listen)
+    }
+
+    /// The rest, with the certificates read once, so that `larder check` finds them wrong.
+    fn tls(
+        self,
+        raw: &TlsSection,
+        listen: Vec<SocketAddr>,
+        clear: &[SocketAddr],
+        acme: Option<AcmeStore>,
+    ) -> Result<TlsConfig, Fault> {
+        let config = TlsConfig {
+            min_version: raw.min_version.0,
+            http2: raw.http2,
+            clients: self.clients(raw)?,
+            reload: raw.reload.0,
+            redirect: raw.redirect,
+            acme,
+            ..TlsConfig::new(listen, raw.certificates.0.iter().map(PathBuf::from).collect())
+        };
+        if config.redirect && clear.is_empty() {
+            let what = "there is nothing to send on: no address is without TLS";
+            let hint = format!("write {}.listen = \"0.0.0.0:80\"", self.0);
+            return Err(Fault::new(self.key("redirect"), what).hint(hint));
+        }
+        config.check().map_err(|fault| {
+            let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == *file);
+            let key = self.key(if of_clients { "client_ca" } else { "certificates" });
+            let hint = if fault.is_other_key {
+                "put the key that the certificate was issued for into this file, or beside it into FILE.key"
+            } else if !fault.file.as_os_str().is_empty() && !fault.file.exists() {
+                "correct the path; PEM files with certificate, chain and key are read, and folders of such files"
+            } else {
+                "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files"
+            };
+            Fault::new(key, fault.to_string()).hint(hint).of_machine()
+        })?;
+        Ok(config)
+    }
+
+    fn clients(self, raw: &TlsSection) -> Result<ClientCertificates, Fault> {
+        let key = self.key("client_certificates");
+        let file = raw.client_ca.as_ref().map(PathBuf::from);
+        match (raw.client_certificates, file) {
+            (ClientCertificate::Off, None) => Ok(ClientCertificates::Off),
+            (ClientCertificate::Off, Some(_)) => {
+                Err(Fault::new(self.key("client_ca"), "is not used: clients are asked for nothing")
+                    .hint("write client_certificates = \"required\""))
+            }
+            (ClientCertificate::Optional, Some(file)) => Ok(ClientCertificates::Optional(file)),
+            (ClientCertificate::Required, Some(file)) => Ok(ClientCertificates::Required(file)),
+            (ClientCertificate::Optional | ClientCertificate::Required, None) => {
+                Err(Fault::new(key, "nobody's certificates would do: client_ca is missing")
+                    .hint("write client_ca = \"FILE\", with the authorities' certificates"))
+            }
+        }
+    }
+}
+
+/// A list of ranges of addresses.
+pub(crate) fn ranges(key: &str, raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
+    raw.0
+        .iter()
+        .map(|text| {
+            text.parse().map_err(|what: String| {
+                Fault::new(key, what).hint("write \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.1\"")
+            })
+        })
+        .collect()
+}
+
+/// What must be read before it is decided cannot be delivered before it is read.
+pub(crate) fn against_handoff(
+    tls: Option<&TlsConfig>,
+    announcers: &[AddressRange],
+    handoff: &HandoffConfig,
+) -> Result<(), Fault> {
+    if handoff.setting == MechanismSetting::Relay {
+        return Ok(());
+    }
+    let hint = "leave it out, or write mechanism = \"relay\" in [switch.handoff]";
+    if !announcers.is_empty() {
+        let what =
+            "contradicts switch.handoff: a connection that begins with an announcement cannot be handed over";
+        return Err(Fault::new("switch.proxy_protocol_from", what).hint(hint));
+    }
+    tls.and_then(|tls| tls.acme.as_ref()).map_or(Ok(()), handed_over)?;
+    if tls.is_some_and(|tls| tls.redirect) {
+        let what = "contradicts switch.handoff: nodes that are handed a connection would answer";
+        return Err(Fault::new("switch.tls.redirect", what).hint(hint));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Written;
+    use larder_edge::TlsVersion;
+
+    #[test]
+    fn certificates_and_an_address_are_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        let file = folder.path().join("a.pem");
+        std::fs::write(&file, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let text = format!(
+            "[switch]\nnodes = [\"10.0.0.1:80\"]\nproxy_protocol_from = [\"10.0.0.0/8\"]\n[switch.tls]\nlisten = \
+             \"127.0.0.1:443\"\ncertificates = {:?}\n",
+            folder.path().display().to_string()
+        );
+        let switch = Written::parse("f", &text).unwrap().validate().unwrap().switch.unwrap().switch;
+        let tls = switch.tls.unwrap();
+        assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, true, 1));
+        assert!(switch.listen.is_empty() && switch.announcers.len() == 1);
+        let node = text.replace("nodes = [\"10.0.0.1:80\"]", "root = \"/\"").replace("switch", "node");
+        let role = Written::parse("f", &node).unwrap().validate().unwrap().node.unwrap();
+        let tls = role.node.tls.unwrap();
+        assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, true, 1));
+        assert!(role.listen.is_none() && role.node.announcers.len() == 1);
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_one_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            file
+        };
+        let made = || rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        let (one, other) = (made(), made());
+        let certificate = write("a.crt", one.cert.pem());
+        let key = write("b.key", other.signing_key.serialize_pem());
+        let text = format!(
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"10.0.0.1:80\"]\n[switch.node_tls]\nca = {certificate:?}\n\
+             certificate = {certificate:?}\nkey = {key:?}\n"
+        );
+        let error = Written::parse("f", &text).unwrap().validate().unwrap_err();
+        assert_eq!((error.key.as_str(), error.more.len()), ("switch.node_tls.certificate", 0), "{error}");
+        assert!(error.what.ends_with("its key is that of another certificate"), "{error}");
+    }
+}
