@@ -3,11 +3,11 @@
 use std::io::Write as _;
 use std::net::IpAddr;
 
-/// Bytes of the longest text of an IPv6 address.
+/// Length of the longest text of an IPv6 address, in bytes.
 const LENGTH_MAX: usize = 45;
 
-/// An address as the standard library displays it. Each request writes one for `X-Forwarded-For`, the access log and header rules;
-/// formatting an IPv4 address with `write!` costs several times as much.
+/// An address as text, as the standard library displays it. Each request needs one for `X-Forwarded-For`, the access
+/// log and header rules; formatting an IPv4 address with `write!` costs several times as much.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressText {
     bytes: [u8; LENGTH_MAX],
@@ -15,7 +15,7 @@ pub struct AddressText {
 }
 
 impl AddressText {
-    /// The text of an address.
+    /// Formats an address.
     pub fn new(address: IpAddr) -> Self {
         let mut text = Self { bytes: [0; LENGTH_MAX], length: 0 };
         match address {
@@ -37,7 +37,7 @@ impl AddressText {
         text
     }
 
-    /// The text, in ASCII.
+    /// Returns the text, in ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_look_as_the_standard_library_displays_them(address: IpAddr) {
+        fn text_is_that_of_the_standard_library(address: IpAddr) {
             let (ours, standard) = (AddressText::new(address), address.to_string());
             prop_assert_eq!(ours.as_bytes(), standard.as_bytes());
         }

@@ -1,14 +1,14 @@
-//! The client that a request is from, where relays stand before it.
+//! The address of the client that sent a request through relays.
 
-use crate::Announcers;
+use crate::AddressRanges;
 use crate::header::Fields;
 use std::net::{IpAddr, SocketAddr};
 
-/// The address of the client that a request is from: the sender of the connection or, if that is a trusted relay, the last address
-/// in `X-Forwarded-For` that is none. `None` if a trusted relay names nobody, or something that is no address: its own address would
-/// let all of its clients pass.
-pub fn client_address(fields: &impl Fields, sender: IpAddr, relays: &Announcers) -> Option<IpAddr> {
-    if !relays.trusts(sender) {
+/// Returns the address of the client that sent a request: the peer of the connection or, if that is a trusted relay,
+/// the last address in `X-Forwarded-For` that is not one. Returns `None` if a trusted relay gives no address or an
+/// invalid one: using the relay's own address would let all of its clients pass.
+pub fn client_address(fields: &impl Fields, sender: IpAddr, relays: &AddressRanges) -> Option<IpAddr> {
+    if !relays.contains(sender) {
         return Some(sender);
     }
     let values = fields.each("X-Forwarded-For").collect::<Vec<_>>();
@@ -16,7 +16,7 @@ pub fn client_address(fields: &impl Fields, sender: IpAddr, relays: &Announcers)
     let mut first = None;
     for text in listed {
         let address = forwarded_address(text)?;
-        if !relays.trusts(address) {
+        if !relays.contains(address) {
             return Some(address);
         }
         first = Some(address);
@@ -24,7 +24,7 @@ pub fn client_address(fields: &impl Fields, sender: IpAddr, relays: &Announcers)
     first
 }
 
-/// An element of `X-Forwarded-For` as relays write it: an address alone, in brackets, or with a port. `None` if it is no address.
+/// Parses an element of `X-Forwarded-For`: an address alone, in brackets, or with a port.
 pub fn forwarded_address(element: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(element.trim_ascii()).ok()?;
     let alone = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -45,8 +45,8 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_the_last_address_that_no_trusted_relay_has() {
-        let relays = Announcers(ranges(&["10.0.0.0/8"]));
+    fn client_is_the_last_address_that_is_not_a_trusted_relay() {
+        let relays = AddressRanges(ranges(&["10.0.0.0/8"]));
         for (sender, fields, client) in [
             ("192.0.2.1", &["198.51.100.7"][..], "192.0.2.1"),
             ("10.0.0.1", &[], ""),

@@ -1,4 +1,4 @@
-//! What a client's bytes come by and go by: a socket, or TLS over one.
+//! The byte stream of a client's connection: a socket, or TLS over one.
 
 use crate::tls::server_name::FirstRecords;
 use std::io::{self, IoSlice};
@@ -11,23 +11,23 @@ use tokio_rustls::server::TlsStream;
 /// A client's connection.
 #[derive(Debug)]
 pub enum ClientIo {
-    /// As it came.
+    /// Without TLS.
     Clear(TcpStream),
-    /// Its handshake is done.
-    Secure(Box<TlsStream<Counted>>),
+    /// With TLS, after the handshake.
+    Secure(Box<TlsStream<CountedTcp>>),
 }
 
-/// A socket under TLS, which takes more than the socket does: so what has left is counted. A port is taken from the server name
-/// that the client sends.
+/// A socket under TLS. It counts the bytes that it has accepted, because TLS accepts more than the socket does. It
+/// removes a port from the server name that the client sends.
 #[derive(Debug)]
-pub struct Counted {
+pub struct CountedTcp {
     tcp: TcpStream,
     written: u64,
-    /// Until the ClientHello has passed.
+    /// Present until the ClientHello has been read.
     first: Option<Box<FirstRecords>>,
 }
 
-impl Counted {
+impl CountedTcp {
     pub(crate) fn new(tcp: TcpStream) -> Self {
         Self { tcp, written: 0, first: Some(Box::default()) }
     }
@@ -40,7 +40,7 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedTcp {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -56,7 +56,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedTcp {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
         self.count(written)
@@ -85,7 +85,7 @@ impl AsyncWrite for Counted {
 }
 
 impl ClientIo {
-    /// The socket under it.
+    /// Returns the underlying socket.
     pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Clear(tcp) => tcp,
@@ -93,7 +93,8 @@ impl ClientIo {
         }
     }
 
-    /// Bytes that the socket has taken from TLS; `None` where there is none, and what is written is what the socket takes.
+    /// Returns the number of bytes that the socket has accepted from TLS. Returns `None` without TLS, where the socket
+    /// accepts all that is written.
     pub fn sent(&self) -> Option<u64> {
         match self {
             Self::Clear(_) => None,

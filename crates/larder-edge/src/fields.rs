@@ -1,17 +1,17 @@
-//! What a server says of a connection in header fields.
+//! Values of header fields that depend on the connection.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 
-/// A client's certificate, DER, as it stands in `Client-Cert` (RFC 9440 section 2.2).
+/// Formats a client's certificate (DER) as the value of `Client-Cert` (RFC 9440 section 2.2).
 pub fn client_cert(der: &[u8]) -> Option<HeaderValue> {
     HeaderValue::try_from(format!(":{}:", STANDARD.encode(der))).ok()
 }
 
-/// What a host is asked for, path and query, under `https` at this port; `None` if it is no host.
-pub fn under_https(host: &[u8], target: &[u8], port: u16) -> Option<HeaderValue> {
-    // The port goes, but no part of an address of IPv6.
+/// Returns the URL of a target (path and query) with the scheme `https` and this port. Returns `None` without a host.
+pub fn https_url(host: &[u8], target: &[u8], port: u16) -> Option<HeaderValue> {
+    // Remove the port, but no part of an IPv6 address.
     let end = match host.iter().rposition(|byte| *byte == b':') {
         Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) && !host.ends_with(b"]") => at,
         _ => host.len(),
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_the_same_under_https() {
+    fn https_url_keeps_the_target() {
         for (host, target, port, found) in [
             ("a.test", "/x?y", 443, Some("https://a.test/x?y")),
             ("a.test:80", "/", 8443, Some("https://a.test:8443/")),
@@ -39,7 +39,7 @@ mod tests {
             (":80", "/", 443, None),
         ] {
             let found = found.map(HeaderValue::from_static);
-            assert_eq!(under_https(host.as_bytes(), target.as_bytes(), port), found, "{host}");
+            assert_eq!(https_url(host.as_bytes(), target.as_bytes(), port), found, "{host}");
         }
     }
 }

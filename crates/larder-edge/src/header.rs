@@ -1,34 +1,34 @@
-//! The fields of a header, in whichever form a program keeps them.
+//! Access to header fields, independent of how they are stored.
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use larder_http::h1;
 use std::fmt::Debug;
 
-/// Values of fields by their names, which are compared without regard to case.
+/// Lookup of field values by name, ignoring case.
 pub trait Lookup: Debug {
-    /// The value of the first field of this name.
+    /// Returns the value of the first field with this name.
     fn first(&self, name: &str) -> Option<&[u8]>;
 }
 
-/// Fields that can be changed.
+/// Header fields that can be changed.
 pub trait Fields: Lookup {
-    /// The values of all fields of this name, in their order.
+    /// Returns the values of all fields with this name, in order.
     fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]>;
 
-    /// Removes all fields of this name.
+    /// Removes all fields with this name.
     fn remove(&mut self, name: &str);
 
-    /// Removes the fields whose names are unwanted, and returns their number.
+    /// Removes the fields with unwanted names. Returns their number.
     fn remove_if(&mut self, is_unwanted: impl Fn(&[u8]) -> bool) -> u64;
 
-    /// Replaces all fields of this name by one. If no field can have the value, there is none afterwards.
+    /// Replaces all fields with this name by one. If the value is invalid, the fields are only removed.
     fn set(&mut self, name: &str, value: &[u8]);
 
-    /// Adds a field at the end, if it is one.
+    /// Appends a field, if its value is valid.
     fn add(&mut self, name: &str, value: &[u8]);
 
-    /// Whether there is a field of this name.
+    /// Checks whether there is a field with this name.
     fn has(&self, name: &str) -> bool {
         self.first(name).is_some()
     }
@@ -104,7 +104,7 @@ impl Fields for h1::Fields {
     }
 
     fn add(&mut self, name: &str, value: &[u8]) {
-        // Heads are read with room for what a proxy adds.
+        // Heads are read with spare room for the fields that a proxy adds.
         let _ = self.append(name.as_bytes(), value);
     }
 }

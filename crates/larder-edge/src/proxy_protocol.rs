@@ -1,7 +1,7 @@
-//! The PROXY protocol, versions 1 and 2: a balancer before us announces whom a connection is from.
+//! The PROXY protocol, versions 1 and 2: a balancer in front of this host announces the client of a connection.
 //!
-//! After haproxy's doc/proxy-protocol.txt, by the `ppp` crate. Only addresses that the config names are believed, and they have
-//! to announce every connection: who may say whose request it is must not be left to whoever connects.
+//! Specified in HAProxy's doc/proxy-protocol.txt, parsed by the `ppp` crate. Only configured addresses may announce
+//! clients, and they must announce every connection: otherwise anyone could choose a client address.
 
 use ppp::{HeaderResult, PartialResult, v1, v2};
 use std::net::{IpAddr, SocketAddr};
@@ -9,15 +9,15 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// Longest announcement taken: version 2 with additions (TLVs). Bytes.
+/// Maximum length of an announcement, in bytes: version 2 with additional fields (TLVs).
 const ANNOUNCEMENT_MAX: usize = 4096;
-/// How a line of version 1 begins, and its longest, with its end. Bytes.
-const V1_BEGINS: &[u8] = b"PROXY ";
+/// Start of a line of version 1, and its maximum length with the line end, in bytes.
+const V1_PREFIX: &[u8] = b"PROXY ";
 const V1_MAX: usize = 107;
-/// Between two looks at a connection whose announcement is not complete.
+/// Time between two checks of a connection with an incomplete announcement.
 const PEEK_PAUSE: Duration = Duration::from_millis(1);
 
-/// A range of addresses, as `10.0.0.0/8`.
+/// A range of addresses, such as `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     first: IpAddr,
@@ -25,13 +25,13 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// The addresses whose first `bits` bits are those of `first`. `None` if there are not so many.
+    /// The addresses with the same first `bits` bits as `first`. Returns `None` if an address has fewer bits.
     pub fn new(first: IpAddr, bits: u8) -> Option<Self> {
         let most = if first.is_ipv4() { 32 } else { 128 };
         (bits <= most).then_some(Self { first: first.to_canonical(), bits })
     }
 
-    /// Whether the address is one of them. Addresses of IPv4 in IPv6 are those of IPv4.
+    /// Checks whether an address is in the range. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address.to_canonical()) {
             (IpAddr::V4(first), IpAddr::V4(address)) => {
@@ -63,85 +63,89 @@ impl std::str::FromStr for AddressRange {
     }
 }
 
-/// Addresses that are believed.
+/// A set of address ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Announcers(pub Vec<AddressRange>);
+pub struct AddressRanges(pub Vec<AddressRange>);
 
-impl Announcers {
-    /// Whether this address is believed.
-    pub fn trusts(&self, address: IpAddr) -> bool {
+impl AddressRanges {
+    /// Checks whether an address is in one of the ranges.
+    pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.contains(address))
     }
 }
 
-/// Why a connection that has to be announced is not.
+/// Reason why a required announcement could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unannounced {
-    /// Whoever connected is gone.
-    Gone,
-    /// It begins with something else.
-    Nonsense,
-    /// It took too long.
+pub enum AnnouncementError {
+    /// The connection ended.
+    Closed,
+    /// The first bytes are not an announcement.
+    Invalid,
+    /// It did not arrive in time.
     TimedOut,
 }
 
-/// Takes the announcement from the head of a connection. Returns the client that it names, and where that connected; or the one
-/// that connected, where it names none (a check by the balancer itself).
+/// Reads the announcement at the start of a connection. Returns the client that it names and the address that the
+/// client connected to. If it names no client (a health check by the balancer itself), returns the peer.
 ///
 /// # Errors
-/// There is none, within `patience`.
+/// There is no valid announcement within `patience`.
 pub async fn read_announcement(
     tcp: &mut TcpStream,
     peer: SocketAddr,
     patience: Duration,
-) -> Result<Named, Unannounced> {
+) -> Result<AnnouncedClient, AnnouncementError> {
     let reading = async {
         let mut bytes = [0; ANNOUNCEMENT_MAX];
         loop {
-            // Looked at first: what follows the announcement is not ours.
-            let seen = tcp.peek(&mut bytes).await.map_err(|_| Unannounced::Gone)?;
+            // Only peeked at first: bytes after the announcement must stay in the socket.
+            let seen = tcp.peek(&mut bytes).await.map_err(|_| AnnouncementError::Closed)?;
             if seen == 0 {
-                return Err(Unannounced::Gone);
+                return Err(AnnouncementError::Closed);
             }
             match announcement(&bytes[..seen], peer) {
-                Announced::Whole(named, length) => {
-                    tcp.read_exact(&mut bytes[..length]).await.map_err(|_| Unannounced::Gone)?;
-                    return Ok(named);
+                ParsedAnnouncement::Complete(announced, length) => {
+                    tcp.read_exact(&mut bytes[..length]).await.map_err(|_| AnnouncementError::Closed)?;
+                    return Ok(announced);
                 }
-                Announced::Part if seen < ANNOUNCEMENT_MAX => tokio::time::sleep(PEEK_PAUSE).await,
-                Announced::Part | Announced::Nonsense => return Err(Unannounced::Nonsense),
+                ParsedAnnouncement::Incomplete if seen < ANNOUNCEMENT_MAX => {
+                    tokio::time::sleep(PEEK_PAUSE).await;
+                }
+                ParsedAnnouncement::Incomplete | ParsedAnnouncement::Invalid => {
+                    return Err(AnnouncementError::Invalid);
+                }
             }
         }
     };
-    tokio::time::timeout(patience, reading).await.unwrap_or(Err(Unannounced::TimedOut))
+    tokio::time::timeout(patience, reading).await.unwrap_or(Err(AnnouncementError::TimedOut))
 }
 
-/// A client, and where it connected.
-pub type Named = (SocketAddr, Option<SocketAddr>);
+/// A client, and the address that it connected to.
+pub type AnnouncedClient = (SocketAddr, Option<SocketAddr>);
 
-/// What the first bytes of a connection are.
+/// Result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announced {
-    /// An announcement of this client, of so many bytes.
-    Whole(Named, usize),
-    /// More is needed to tell.
-    Part,
-    /// None.
-    Nonsense,
+enum ParsedAnnouncement {
+    /// An announcement of this client, with its length in bytes.
+    Complete(AnnouncedClient, usize),
+    /// More bytes are needed.
+    Incomplete,
+    /// Not an announcement.
+    Invalid,
 }
 
-fn named(client: (IpAddr, u16), server: (IpAddr, u16)) -> Named {
+fn announced(client: (IpAddr, u16), server: (IpAddr, u16)) -> AnnouncedClient {
     (client.into(), Some(server.into()))
 }
 
-fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
-    // A line cut in the middle of a port is a wrong line to the parser.
-    let begins = bytes.iter().zip(V1_BEGINS).all(|(byte, other)| byte == other);
+fn announcement(bytes: &[u8], peer: SocketAddr) -> ParsedAnnouncement {
+    // The parser rejects a line that is cut in the middle of a port.
+    let begins = bytes.iter().zip(V1_PREFIX).all(|(byte, other)| byte == other);
     if begins {
         match bytes.windows(2).position(|pair| pair == b"\r\n") {
-            None if bytes.len() < V1_MAX => return Announced::Part,
-            // The parser would end the line there.
-            Some(end) if bytes[..end].contains(&b'\r') => return Announced::Nonsense,
+            None if bytes.len() < V1_MAX => return ParsedAnnouncement::Incomplete,
+            // The parser would end the line at the `\r`.
+            Some(end) if bytes[..end].contains(&b'\r') => return ParsedAnnouncement::Invalid,
             _ => {}
         }
     }
@@ -153,7 +157,7 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
                     source_port,
                     destination_address,
                     destination_port,
-                }) => named(
+                }) => announced(
                     (source_address.into(), source_port),
                     (destination_address.into(), destination_port),
                 ),
@@ -162,13 +166,13 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
                     source_port,
                     destination_address,
                     destination_port,
-                }) => named(
+                }) => announced(
                     (source_address.into(), source_port),
                     (destination_address.into(), destination_port),
                 ),
                 v1::Addresses::Unknown => (peer, None),
             };
-            Announced::Whole(client, header.header.len())
+            ParsedAnnouncement::Complete(client, header.header.len())
         }
         HeaderResult::V2(Ok(header)) => {
             let client = match (header.command, header.addresses) {
@@ -181,7 +185,7 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
                         destination_address,
                         destination_port,
                     }),
-                ) => named(
+                ) => announced(
                     (source_address.into(), source_port),
                     (destination_address.into(), destination_port),
                 ),
@@ -193,26 +197,26 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
                         destination_address,
                         destination_port,
                     }),
-                ) => named(
+                ) => announced(
                     (source_address.into(), source_port),
                     (destination_address.into(), destination_port),
                 ),
                 _ => (peer, None),
             };
-            Announced::Whole(client, header.header.len())
+            ParsedAnnouncement::Complete(client, header.header.len())
         }
-        partial if partial.is_incomplete() => Announced::Part,
-        _ => Announced::Nonsense,
+        partial if partial.is_incomplete() => ParsedAnnouncement::Incomplete,
+        _ => ParsedAnnouncement::Invalid,
     }
 }
 
-/// An announcement is read to its end, however much follows, and no shorter piece of it is taken for one.
+/// Checks that an announcement is parsed up to its end whatever follows, and that no prefix of it is accepted.
 pub fn fuzz_announcement(bytes: &[u8]) {
     let peer = SocketAddr::from(([192, 0, 2, 1], 1));
-    let Announced::Whole(named, length) = announcement(bytes, peer) else { return };
+    let ParsedAnnouncement::Complete(announced, length) = announcement(bytes, peer) else { return };
     assert!(0 < length && length <= bytes.len());
-    assert_eq!(announcement(&bytes[..length], peer), Announced::Whole(named, length));
-    assert_eq!(announcement(&bytes[..length - 1], peer), Announced::Part);
+    assert_eq!(announcement(&bytes[..length], peer), ParsedAnnouncement::Complete(announced, length));
+    assert_eq!(announcement(&bytes[..length - 1], peer), ParsedAnnouncement::Incomplete);
 }
 
 #[cfg(test)]
@@ -222,7 +226,7 @@ mod tests {
     const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 9);
 
     #[test]
-    fn ranges_hold_what_they_say() {
+    fn ranges_contain_the_right_addresses() {
         for (range, address, within) in [
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.1", false),
@@ -244,37 +248,37 @@ mod tests {
     }
 
     #[test]
-    fn announcements_are_read_to_their_end_and_no_further() {
+    fn announcements_are_parsed_exactly_to_their_end() {
         let text = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
         let client: SocketAddr = "192.0.2.7:4711".parse().unwrap();
         let server: Option<SocketAddr> = "203.0.113.1:80".parse().ok();
         let mut more = text.to_vec();
         more.extend_from_slice(b"GET / HTTP/1.1\r\n");
-        assert_eq!(announcement(&more, PEER), Announced::Whole((client, server), text.len()));
+        assert_eq!(announcement(&more, PEER), ParsedAnnouncement::Complete((client, server), text.len()));
         for cut in 1..text.len() {
-            assert_eq!(announcement(&text[..cut], PEER), Announced::Part, "{cut}");
+            assert_eq!(announcement(&text[..cut], PEER), ParsedAnnouncement::Incomplete, "{cut}");
         }
-        assert_eq!(announcement(b"PROXY UNKNOWN\r\nx", PEER), Announced::Whole((PEER, None), 15));
+        assert_eq!(announcement(b"PROXY UNKNOWN\r\nx", PEER), ParsedAnnouncement::Complete((PEER, None), 15));
         let six = b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 80\r\n";
         assert_eq!(
             announcement(six, PEER),
-            Announced::Whole(
+            ParsedAnnouncement::Complete(
                 ("[2001:db8::7]:4711".parse().unwrap(), "[2001:db8::1]:80".parse().ok()),
                 six.len()
             )
         );
-        for nonsense in [
+        for invalid in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
             b"PROXY TCP4 x y 1 2\r\n",
             b"PROXY UNKNOWN a\rb\r\n",
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00\x00\x00\x00\x00",
         ] {
-            assert_eq!(announcement(nonsense, PEER), Announced::Nonsense, "{nonsense:?}");
+            assert_eq!(announcement(invalid, PEER), ParsedAnnouncement::Invalid, "{invalid:?}");
         }
     }
 
     #[test]
-    fn the_second_version_is_read_too() {
+    fn version_2_is_parsed() {
         let addresses = v2::IPv4::new([192, 0, 2, 7], [203, 0, 113, 1], 4711, 80);
         let made = |command: v2::Command| {
             v2::Builder::with_addresses(v2::Version::Two | command, v2::Protocol::Stream, addresses)
@@ -286,14 +290,14 @@ mod tests {
         let (proxied, own) = (made(v2::Command::Proxy), made(v2::Command::Local));
         assert_eq!(
             announcement(&proxied, PEER),
-            Announced::Whole(
+            ParsedAnnouncement::Complete(
                 ("192.0.2.7:4711".parse().unwrap(), "203.0.113.1:80".parse().ok()),
                 proxied.len()
             )
         );
-        assert_eq!(announcement(&own, PEER), Announced::Whole((PEER, None), own.len()));
+        assert_eq!(announcement(&own, PEER), ParsedAnnouncement::Complete((PEER, None), own.len()));
         for cut in 1..proxied.len() {
-            assert_eq!(announcement(&proxied[..cut], PEER), Announced::Part, "{cut}");
+            assert_eq!(announcement(&proxied[..cut], PEER), ParsedAnnouncement::Incomplete, "{cut}");
         }
     }
 }

@@ -1,45 +1,45 @@
-//! Checks that no other user may read a file that holds a private key or another secret.
+//! Checks that no other user can read a file with a private key or another secret.
 //!
-//! The rule is PostgreSQL's for its server key. Nobody but the owner may read the file. A file of root may also be readable by
-//! its group, because a service that does not run as root is given its key this way: Debian's `ssl-cert` group, the `fsGroup` of
-//! a Kubernetes pod, and credentials of systemd, whose access list appears in the group's bits.
+//! The rule is PostgreSQL's for its server key: nobody but the owner may read the file. A file of root may also be
+//! readable by its group, because services that do not run as root get their keys this way: Debian's `ssl-cert` group,
+//! the `fsGroup` of a Kubernetes pod, and systemd credentials, whose access list appears in the group's bits.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Largest file with a secret.
+/// Maximum size of a file with a secret, in bytes.
 const SECRET_MAX: u64 = 64 << 10;
 
-/// The fault of a certificate, a key, or a file of them or of another secret.
+/// A fault of a certificate, a key, or a file with them or with another secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{what}", if .file.as_os_str().is_empty() { String::new() } else { format!("{}: ", .file.display()) })]
 pub struct CertificateFault {
-    /// The file; empty if it is in none.
+    /// The file; empty if the fault is not in a file.
     pub file: PathBuf,
-    /// The fault and its remedy.
+    /// Description of the fault and its remedy.
     pub what: String,
-    /// Whether the key beside a certificate is that of another certificate.
+    /// Whether the key beside a certificate belongs to another certificate.
     pub is_other_key: bool,
 }
 
 impl CertificateFault {
-    /// In this file.
+    /// Makes a fault of this file.
     pub fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
         Self { file: file.into(), what: what.into(), is_other_key: false }
     }
 
-    /// The key in this file is that of another certificate.
+    /// Makes the fault that the key in this file belongs to another certificate.
     pub(crate) fn other_key(file: impl Into<PathBuf>) -> Self {
         Self { is_other_key: true, ..Self::new(file, "its key is that of another certificate") }
     }
 }
 
-/// The text of a file that holds one secret, such as a token, without the white space around it.
+/// Reads a file that contains one secret, such as a token. Surrounding white space is removed.
 ///
 /// # Errors
-/// The file cannot be read, other users may access it, or it holds no text. The error never contains the secret.
+/// The file cannot be read, other users may access it, or it contains no text. The error never contains the secret.
 pub fn read_secret(path: &Path) -> Result<String, CertificateFault> {
     let fault = |what: String| CertificateFault::new(path, what);
     let unreadable = |error: io::Error| fault(format!("cannot be read: {error}"));
@@ -48,7 +48,7 @@ pub fn read_secret(path: &Path) -> Result<String, CertificateFault> {
     let mut bytes = Vec::new();
     file.take(SECRET_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > SECRET_MAX {
-        return Err(fault(format!("is larger than {SECRET_MAX} bytes, which no secret is")));
+        return Err(fault(format!("is larger than {SECRET_MAX} bytes, too large for a secret")));
     }
     let text = String::from_utf8(bytes).map_err(|_| fault("holds no text (UTF-8)".to_owned()))?;
     match text.trim() {
@@ -57,10 +57,10 @@ pub fn read_secret(path: &Path) -> Result<String, CertificateFault> {
     }
 }
 
-/// Refuses a file that holds a secret and that other users may read or write.
+/// Rejects a file with a secret that other users may read or write.
 ///
 /// # Errors
-/// The file's permissions are too wide. The error names the file, its mode and the remedy.
+/// The file's permissions are too wide. The error contains the file, its mode and the remedy.
 pub fn refuse_exposed(path: &Path, metadata: &Metadata) -> Result<(), CertificateFault> {
     let mode = metadata.mode() & 0o7777;
     if !is_exposed(mode, metadata.uid()) {
@@ -85,7 +85,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_secret_is_read_without_its_line_end_and_no_error_tells_it() {
+    fn secret_is_read_without_line_end_and_never_in_errors() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("secret");
         for (text, mode, expected) in [
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_roots_files_may_be_readable_by_their_group() {
+    fn only_root_files_may_be_group_readable() {
         for (mode, of_root, of_user) in [
             (0o600, false, false),
             (0o400, false, false),

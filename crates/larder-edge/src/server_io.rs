@@ -21,10 +21,10 @@ pub enum ServerIo {
 }
 
 impl ServerIo {
-    /// Shakes hands with a server of this name.
+    /// Performs a TLS handshake with a server of this name.
     ///
     /// # Errors
-    /// The connection breaks, or the two do not agree; see [`TlsFault`](crate::TlsFault).
+    /// The connection breaks or the handshake fails; see [`TlsFault`](crate::TlsFault).
     pub async fn secure(
         tcp: TcpStream,
         name: ServerName<'static>,
@@ -33,7 +33,7 @@ impl ServerIo {
         Ok(Self::Secure(Box::new(TlsConnector::from(tls).connect(name, tcp).await?)))
     }
 
-    /// Whether server and client have agreed on HTTP/2 (ALPN).
+    /// Checks whether HTTP/2 was negotiated (ALPN).
     pub fn is_http2(&self) -> bool {
         matches!(self, Self::Secure(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2"))
     }
@@ -48,7 +48,7 @@ impl larder_http::relay::Transport for ServerIo {
     }
 }
 
-/// Has the stream inside do it.
+/// Forwards a call to the inner stream.
 macro_rules! inside {
     ($stream:expr, $method:ident($($argument:expr),*)) => {
         match $stream.get_mut() {

@@ -1,29 +1,30 @@
-//! Text with parts in braces, as operators write it: `{name}` stands for a part, `{{` and `}}` for the braces.
+//! Templates, as operators write them: `{name}` is replaced by a value, `{{` and `}}` are literal braces.
 
-/// The longest template. Bytes.
+/// Maximum length of a template, in bytes.
 pub const TEMPLATE_BYTES_MAX: usize = 1024;
 
-/// A fault of a template. Fault of the config; trying again does not help.
+/// An error in a template. A fault of the config; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {right}")]
 pub struct FormatError {
-    /// The fault.
+    /// Description of the fault.
     pub what: String,
-    /// The remedy.
+    /// Description of the correct form.
     pub right: String,
 }
 
 impl FormatError {
-    /// A fault and its remedy.
+    /// Makes an error.
     pub fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
         Self { what: what.into(), right: right.into() }
     }
 }
 
-/// Takes a text apart: what stands between braces is read as a part, by its name and with its braces, and the rest is literal.
+/// Splits a text into pieces. `part` parses the contents of braces, given without and with the braces; the rest is
+/// literal.
 ///
 /// # Errors
-/// The text is too long, its braces do not match, or `part` refuses a part.
+/// The text is too long, its braces do not match, or `part` rejects a part.
 pub fn pieces<P, E: From<FormatError>>(
     text: &str,
     literal: impl Fn(Box<[u8]>) -> P,

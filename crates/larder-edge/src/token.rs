@@ -1,18 +1,19 @@
-//! Tokens that operators show to be allowed something, such as a purge.
+//! Tokens that authorize operators, for example to purge.
 //!
-//! A file holds one or two tokens, one a line. Each is accepted; the first is shown to others. So a token is replaced without a gap:
-//! add the new one as the second line, make it the first, remove the old one.
+//! A file contains one or two tokens, one per line. Both are accepted; the first is used for requests to others. A
+//! token is replaced without interruption in three steps: add the new one as the second line, make it the first, remove
+//! the old one.
 
 use crate::{CertificateFault, read_secret};
 use aws_lc_rs::digest::{SHA256, digest};
 use std::fmt;
 use std::path::Path;
 
-/// The shortest token. Bytes.
+/// Minimum length of a token, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
-/// The longest token. Bytes.
+/// Maximum length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 256;
-/// Most tokens of a file.
+/// Maximum number of tokens in a file.
 const TOKENS_MAX: usize = 2;
 
 /// The tokens of a file.
@@ -26,8 +27,8 @@ impl Tokens {
     /// Reads one or two tokens from a file that only its owner may read.
     ///
     /// # Errors
-    /// The file cannot be read, other users may access it, or it does not hold one or two tokens of 16 to 256 characters. The error
-    /// never contains a token.
+    /// The file cannot be read, other users may access it, or it does not contain one or two tokens of 16 to 256
+    /// characters. The error never contains a token.
     pub fn load(path: &Path) -> Result<Self, CertificateFault> {
         let text = read_secret(path)?;
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -47,17 +48,17 @@ impl Tokens {
             }
         }
         let mut lines = lines.into_iter().map(Box::from);
-        // An empty file is an error above.
+        // An empty file was rejected above.
         Ok(Self { first: lines.next().unwrap_or_default(), second: lines.next() })
     }
 
-    /// The token that is shown to others.
+    /// Returns the token for requests to others.
     pub fn first(&self) -> &str {
         &self.first
     }
 
-    /// Whether the value of an `Authorization` field shows one of the tokens (RFC 6750 section 2.1). The time that this takes does not
-    /// depend on the tokens.
+    /// Checks whether the value of an `Authorization` field contains one of the tokens (RFC 6750 section 2.1). The time
+    /// does not depend on the tokens.
     pub fn accept(&self, authorization: &[u8]) -> bool {
         let scheme = b"bearer ";
         let (shown, is_bearer) = match authorization.split_at_checked(scheme.len()) {
@@ -81,24 +82,24 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// Why somebody may not do what a token allows.
+/// Reason why a request is not authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unpermitted {
-    /// There are no tokens, so nobody may.
+pub enum PermissionError {
+    /// No tokens are configured, so nobody is authorized.
     #[error("there is no token")]
     Off,
-    /// No token is shown, or another one.
+    /// The request has no token, or a wrong one.
     #[error("no token is shown, or a wrong one")]
     Wrong,
 }
 
-/// Whether who shows this `Authorization` may do what `tokens` allow.
+/// Checks whether a request with this `Authorization` is authorized by `tokens`.
 ///
 /// # Errors
-/// There are no tokens, or none of them is shown.
-pub fn permit(tokens: Option<&Tokens>, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
-    let tokens = tokens.ok_or(Unpermitted::Off)?;
-    if authorization.is_some_and(|shown| tokens.accept(shown)) { Ok(()) } else { Err(Unpermitted::Wrong) }
+/// No tokens are configured, or the request has none of them.
+pub fn permit(tokens: Option<&Tokens>, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
+    let tokens = tokens.ok_or(PermissionError::Off)?;
+    if authorization.is_some_and(|shown| tokens.accept(shown)) { Ok(()) } else { Err(PermissionError::Wrong) }
 }
 
 #[cfg(test)]
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_tokens_is_accepted_as_a_bearer() {
+    fn both_tokens_are_accepted_as_bearer() {
         let (old, new) = ("o".repeat(16), "n".repeat(32));
         let tokens = load(&format!("{new}\n{old}\n")).expect("two");
         assert_eq!(tokens.first(), new);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_good_tokens_is_refused() {
+    fn invalid_token_files_are_refused() {
         let good = "x".repeat(16);
         for (text, word) in [
             ("short", "5 characters"),

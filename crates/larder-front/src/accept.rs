@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::preface::begins_http2;
 use crate::request::{Client, Requests, Security};
 use crate::shared::Shared;
-use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
+use larder_edge::{AnnouncementError, ClientIo, Tls, read_announcement};
 use larder_http::relay::{self, End, Start, Worker};
 use socket2::SockRef;
 use std::future::poll_fn;
@@ -229,16 +229,16 @@ impl Acceptor {
     ) -> Option<(TcpStream, SocketAddr, Option<SocketAddr>)> {
         let shared = &self.shared;
         let server = tcp.local_addr().ok();
-        if !shared.announcers.trusts(client.ip()) {
+        if !shared.announcers.contains(client.ip()) {
             return Some((tcp, client, server));
         }
         match read_announcement(&mut tcp, client, shared.timeouts.header).await {
             Ok((client, named)) => Some((tcp, client, named.or(server))),
             Err(why) => {
                 shared.decider.metrics.failed(match why {
-                    Unannounced::Gone => Failure::ClientGone,
-                    Unannounced::Nonsense => Failure::BadAnnouncement,
-                    Unannounced::TimedOut => Failure::HeaderTimeout,
+                    AnnouncementError::Closed => Failure::ClientGone,
+                    AnnouncementError::Invalid => Failure::BadAnnouncement,
+                    AnnouncementError::TimedOut => Failure::HeaderTimeout,
                 });
                 None
             }

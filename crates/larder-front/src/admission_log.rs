@@ -2,15 +2,15 @@
 
 use crate::routing::Routing;
 use larder_core::{Dispatcher, NodeId, Refusal, RouteId};
-use larder_edge::Seldom;
+use larder_edge::LogLimiter;
 
 /// Warnings, each at most once every 10 s.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionLog {
-    waits: Seldom,
-    queue_full: Seldom,
-    too_late: Seldom,
-    long_lived_full: Seldom,
+    waits: LogLimiter,
+    queue_full: LogLimiter,
+    too_late: LogLimiter,
+    long_lived_full: LogLimiter,
 }
 
 impl AdmissionLog {

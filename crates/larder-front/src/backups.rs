@@ -2,7 +2,7 @@
 
 use crate::routing::Routing;
 use larder_core::Dispatcher;
-use larder_edge::Seldom;
+use larder_edge::LogLimiter;
 use std::sync::{Mutex, PoisonError};
 
 /// Logs when a group starts or stops using its backups. A flapping node causes each line at most every 10 s per
@@ -14,8 +14,8 @@ pub(crate) struct BackupLog(Mutex<Vec<GroupLog>>);
 #[derive(Debug, Default)]
 struct GroupLog {
     on_backups: bool,
-    begins: Seldom,
-    ends: Seldom,
+    begins: LogLimiter,
+    ends: LogLimiter,
 }
 
 impl BackupLog {

@@ -84,7 +84,7 @@ pub use handoff::{
 };
 pub use health::OutlierConfig;
 pub use hedge::HedgeConfig;
-pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, AddressRange};
+pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AddressRange, StoredCertificate};
 pub use larder_edge::{
     CertificateFault, CertificateStatus, ClientCertificates, OutboundTls, TlsConfig, TlsVersion,
 };

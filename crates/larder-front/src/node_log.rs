@@ -1,7 +1,7 @@
 //! Log lines about requests that fail at a node, with cause and remedy.
 
 use crate::failure::Failure;
-use larder_edge::Seldom;
+use larder_edge::LogLimiter;
 use std::error::Error as StdError;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const FAILURES: [Failure; 6] = [
 pub(crate) struct NodeLog {
     node: Arc<str>,
     http2: bool,
-    lines: [Seldom; FAILURES.len()],
+    lines: [LogLimiter; FAILURES.len()],
 }
 
 impl NodeLog {

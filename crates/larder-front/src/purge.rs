@@ -11,7 +11,7 @@ use crate::nodes::Nodes;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
-use larder_edge::{PURGE_FIELD, PURGE_PATH, Purge, Tokens, Unpermitted, permit};
+use larder_edge::{PURGE_FIELD, PURGE_PATH, PermissionError, Purge, Tokens, permit};
 use larder_http::client::{Client, Limits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Purges {
     ///
     /// # Errors
     /// The switch has no token, or a different one.
-    pub(crate) fn permit(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
+    pub(crate) fn permit(&self, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
         let permitted = permit(self.tokens.as_ref(), authorization);
         if permitted.is_err() {
             self.denied.fetch_add(1, Relaxed);

@@ -30,7 +30,7 @@ use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
 use larder_core::{Dispatcher, NodeId, NodeSpec};
 use larder_edge::access::AccessLog;
-use larder_edge::{Announcers, CertificateFault, Tls};
+use larder_edge::{AddressRanges, CertificateFault, Tls};
 use larder_http::relay::StreamMemory;
 use larder_spans::Tracer;
 use std::io;
@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) h2c: bool,
     /// Memory for replies to HTTP/2 clients.
     pub(crate) http2_memory: Arc<StreamMemory>,
-    pub(crate) announcers: Announcers,
+    pub(crate) announcers: AddressRanges,
     pub(crate) timeouts: Timeouts,
     pub(crate) via: HeaderValue,
     /// Generator of request ids; `None` if requests have no ids.
@@ -178,7 +178,7 @@ impl Shared {
             redirect: None,
             h2c: config.h2c,
             http2_memory: Arc::new(StreamMemory::new(http2_bytes_max)),
-            announcers: Announcers(config.announcers),
+            announcers: AddressRanges(config.announcers),
             timeouts: config.timeouts,
             request_ids: config.request_id.map(RequestIds::new).transpose().map_err(SwitchError::Chance)?,
             via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,

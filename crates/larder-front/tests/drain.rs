@@ -61,9 +61,11 @@ async fn requests_are_written_down() {
     let own =
         LineFormat::parse("{client} {target} {reply:content-length} {header:user-agent}", &ACCESS_FIELDS)
             .expect("a format");
-    for (format, name) in
-        [(AccessFormat::Combined, "combined"), (AccessFormat::Json, "json"), (AccessFormat::Own(own), "own")]
-    {
+    for (format, name) in [
+        (AccessFormat::Combined, "combined"),
+        (AccessFormat::Json, "json"),
+        (AccessFormat::Custom(own), "own"),
+    ] {
         let node = Node::named("a").await;
         let path = dir.join(name);
         let mut config = config(&[&node]);
@@ -89,7 +91,7 @@ async fn requests_are_written_down() {
                 let rest = "\"GET /x?y HTTP/1.1\" 200 1 \"-\" \"t\\x22t\" node=a reason=first error=- tries=1 cache=hit queue_us=- connect_us=";
                 assert!(line.contains(rest), "{line}");
             }
-            AccessFormat::Own(_) => assert_eq!(line, "127.0.0.1 /x?y 1 t\\x22t\n"),
+            AccessFormat::Custom(_) => assert_eq!(line, "127.0.0.1 /x?y 1 t\\x22t\n"),
             AccessFormat::Json => {
                 let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
                 assert_eq!((&value["target"], &value["status"]), (&"/x?y".into(), &200.into()));

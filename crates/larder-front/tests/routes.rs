@@ -340,7 +340,7 @@ async fn routes_and_classes_are_logged() -> Result<(), RuleError> {
         .await;
         std::fs::remove_file(&path).expect("removes");
         let expected = match format {
-            AccessFormat::Own(_) => unreachable!("not among them"),
+            AccessFormat::Custom(_) => unreachable!("not among them"),
             AccessFormat::Combined => ["route=pay class=dcb", "route=default class=n"],
             AccessFormat::Json => {
                 ["\"route\":\"pay\",\"class\":\"dcb\"", "\"route\":\"default\",\"class\":\"n\""]

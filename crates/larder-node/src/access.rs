@@ -18,7 +18,7 @@ use http::{Method, Response, StatusCode, Uri, Version};
 use larder_core::Found;
 use larder_core::cache_status::members;
 use larder_edge::access::{AccessLog, AccessLogConfig, Record, Value};
-use larder_edge::{Announcers, Lookup, client_address};
+use larder_edge::{AddressRanges, Lookup, client_address};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -95,12 +95,12 @@ impl Access {
     /// at the other end of the connection.
     pub(crate) fn line(
         self: &Arc<Self>,
-        relays: &Announcers,
+        relays: &AddressRanges,
         sender: Option<IpAddr>,
         parts: &Parts,
         since: Instant,
     ) -> Option<Box<Line>> {
-        let (request, reply) = self.log.load().as_ref()?.names_headers();
+        let (request, reply) = self.log.load().as_ref()?.uses_headers();
         let field = |name| parts.headers.get(name).cloned();
         Some(Box::new(Line {
             access: Arc::clone(self),
@@ -131,7 +131,7 @@ fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> io::Result<Arc<Ac
 }
 
 /// The client of a request as it came; a trusted relay that names none stands for its clients.
-fn client(relays: &Announcers, sender: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+fn client(relays: &AddressRanges, sender: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
     let sender = sender?;
     let client = client_address(headers, sender, relays);
     Some(client.unwrap_or(sender).to_canonical())

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
-use larder_edge::{PURGE_FIELD, Purge, Unpermitted, permit};
+use larder_edge::{PURGE_FIELD, PermissionError, Purge, permit};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -69,7 +69,7 @@ impl Purger {
             return replies.method_refused("POST");
         }
         let named = parts.headers.get(PURGE_FIELD).and_then(|value| value.to_str().ok());
-        let Some(purge) = named.and_then(|text| Purge::of_displayed(text).ok()) else {
+        let Some(purge) = named.and_then(|text| Purge::parse(text).ok()) else {
             return replies.plain(StatusCode::BAD_REQUEST, Outcome::Local("purge"), "no purge is named");
         };
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
@@ -102,7 +102,7 @@ pub(crate) fn permit_purge(
     terms: &Terms,
     counters: &Counters,
     authorization: Option<&[u8]>,
-) -> Result<(), Unpermitted> {
+) -> Result<(), PermissionError> {
     let permitted = permit(terms.purge.as_ref(), authorization);
     if permitted.is_err() {
         counters.purges_denied.add(1);

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A second as both formats want it.
+/// A second in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Second {
     at_s: u64,
@@ -29,7 +29,7 @@ impl Second {
     }
 }
 
-/// Calls `use_it` with the present second and its milliseconds.
+/// Calls `use_it` with the current second and its milliseconds.
 pub(super) fn with_now<T>(use_it: impl FnOnce(&Second, u32) -> T) -> T {
     thread_local!(static LAST: RefCell<Second> = RefCell::new(Second::new(0)));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -41,8 +41,8 @@ pub(super) fn with_now<T>(use_it: impl FnOnce(&Second, u32) -> T) -> T {
     })
 }
 
-/// Year, month (1 to 12) and day (1 to 31) of a day since 1970-01-01 in the Gregorian calendar, counted in the
-/// calendar's 400-year cycles of years that begin in March, so that the leap day comes last.
+/// Converts days since 1970-01-01 to year, month (1 to 12) and day (1 to 31) of the Gregorian calendar. It counts in
+/// 400-year cycles of years that begin in March, so that the leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn days_follow_each_other() {
+    fn days_are_consecutive() {
         let mut last = civil(0);
         for day in 1..200_000 {
             let next = civil(day);

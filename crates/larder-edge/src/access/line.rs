@@ -1,4 +1,4 @@
-//! One line of the access log.
+//! A line of the access log.
 
 use super::AccessFormat;
 use super::date::{Second, with_now};
@@ -8,18 +8,18 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A request that has ended, as its line shows it.
+/// A finished request, as logged.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The client's address.
     pub client: Option<IpAddr>,
     /// The request's method.
     pub method: &'a str,
-    /// Path and query as sent.
+    /// Path and query, as sent.
     pub target: &'a [u8],
-    /// The version of HTTP, such as `HTTP/1.1`.
+    /// The HTTP version, such as `HTTP/1.1`.
     pub version: &'a str,
-    /// The host that the request names.
+    /// The host in the request.
     pub host: &'a [u8],
     /// The reply's status; `None` if it is unknown.
     pub status: Option<u16>,
@@ -29,11 +29,12 @@ pub struct Record<'a> {
     pub referer: Option<&'a [u8]>,
     /// The request's `User-Agent`.
     pub user_agent: Option<&'a [u8]>,
-    /// The fields that the log's owner adds, in the order that [`LineFormat::parse`](super::LineFormat::parse) was told.
+    /// Additional fields of the log's owner, in the order that was passed to
+    /// [`LineFormat::parse`](super::LineFormat::parse).
     pub fields: &'a [(&'static str, Value<'a>)],
-    /// The header of the request, if it is known.
+    /// The request's header, if it is known.
     pub request: Option<&'a dyn Lookup>,
-    /// The header of the reply, if there was one.
+    /// The reply's header, if there was a reply.
     pub reply: Option<&'a dyn Lookup>,
 }
 
@@ -42,9 +43,9 @@ pub struct Record<'a> {
 pub enum Value<'a> {
     /// A name or a word.
     Text(Option<&'a [u8]>),
-    /// A text that not all logs have: the Combined format leaves the field out if it is unknown.
+    /// Text that is not always applicable: the Combined format omits the field if it is unknown.
     Optional(Option<&'a [u8]>),
-    /// A number, which is always known.
+    /// A number; always known.
     Number(u64),
     /// A duration, written in microseconds.
     Micros(Option<Duration>),
@@ -58,12 +59,12 @@ impl<'a> Value<'a> {
 }
 
 impl Record<'_> {
-    /// Appends the line, with its line end.
+    /// Appends the line, with a line end.
     pub(super) fn format(&self, format: &AccessFormat, line: &mut Vec<u8>) {
         match format {
             AccessFormat::Combined => self.combined(line),
             AccessFormat::Json => self.json(line),
-            AccessFormat::Own(format) => {
+            AccessFormat::Custom(format) => {
                 format.write(self, line);
                 line.push(b'\n');
             }
@@ -112,7 +113,7 @@ impl Record<'_> {
         line.push(b'\n');
     }
 
-    /// Texts first, then numbers, then durations.
+    /// Writes texts first, then numbers, then durations.
     fn json(&self, line: &mut Vec<u8>) {
         line.extend_from_slice(b"{\"time\":\"");
         with_now(|second, ms| iso(line, second, ms));
@@ -165,7 +166,7 @@ pub(super) fn address(line: &mut Vec<u8>, client: IpAddr) {
     line.extend_from_slice(AddressText::new(client).as_bytes());
 }
 
-/// A time in UTC to the millisecond (RFC 3339).
+/// Writes a time in UTC with milliseconds (RFC 3339).
 pub(super) fn iso(line: &mut Vec<u8>, second: &Second, ms: u32) {
     let digit = |value: u32| b'0' + (value % 10) as u8;
     line.extend_from_slice(second.iso.as_bytes());
@@ -192,7 +193,7 @@ fn json_text(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     }
 }
 
-/// A name in a `key=value` field: quoted where it holds anything that would end the field.
+/// Writes the value of a `key=value` field, quoted if it contains a character that would end the field.
 fn word(line: &mut Vec<u8>, name: Option<&[u8]>) {
     let Some(name) = name else { return line.push(b'-') };
     let plain =
@@ -206,8 +207,8 @@ fn word(line: &mut Vec<u8>, name: Option<&[u8]>) {
     }
 }
 
-/// Writes text into a quoted field of the Combined format: quotes, backslashes and what is not printable become
-/// `\xHH`, as nginx writes them.
+/// Writes text into a quoted field of the Combined format: quotes, backslashes and non-printable bytes become `\xHH`,
+/// as in nginx.
 pub(super) fn escape(line: &mut Vec<u8>, text: &[u8]) {
     let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'"' && *byte != b'\\';
     let mut rest = text;
@@ -215,19 +216,19 @@ pub(super) fn escape(line: &mut Vec<u8>, text: &[u8]) {
         let plain = rest.iter().take_while(|byte| is_plain(byte)).count();
         line.extend_from_slice(&rest[..plain]);
         let Some(byte) = rest.get(plain) else { return };
-        // Writing to a vector does not fail.
+        // Writing to a vector cannot fail.
         let _ = write!(line, "\\x{byte:02X}");
         rest = &rest[plain + 1..];
     }
 }
 
-/// Writes text into a JSON string (RFC 8259 section 7). Bytes that are no UTF-8 become U+FFFD.
+/// Writes text into a JSON string (RFC 8259 section 7). Bytes that are not UTF-8 become U+FFFD.
 fn escape_json(line: &mut Vec<u8>, text: &[u8]) {
     if text.iter().all(|byte| (b' '..=b'~').contains(byte) && *byte != b'"' && *byte != b'\\') {
         return line.extend_from_slice(text);
     }
     for c in String::from_utf8_lossy(text).chars() {
-        // Writing to a vector does not fail.
+        // Writing to a vector cannot fail.
         let _ = match c {
             '"' => write!(line, "\\\""),
             '\\' => write!(line, "\\\\"),
@@ -278,7 +279,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_combined_line() {
+    fn combined_line() {
         let line =
             String::from_utf8(line(&record(b"/a?\"", b"curl\x00"), &AccessFormat::Combined)).expect("text");
         let (start, rest) = line.split_once(" - - [").expect("a date");
@@ -292,7 +293,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_json_line_leaves_out_what_is_unknown() {
+    fn json_line_omits_unknown_values() {
         let line = line(&record(b"/a", b"x"), &AccessFormat::Json);
         let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
         assert_eq!((&value["first_byte_us"], &value["tries"]), (&512.into(), &1.into()));
@@ -304,7 +305,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn foreign_bytes_stay_inside_their_field(target in prop::collection::vec(any::<u8>(), 0..60),
+        fn arbitrary_bytes_stay_inside_their_field(target in prop::collection::vec(any::<u8>(), 0..60),
                                                  agent in prop::collection::vec(any::<u8>(), 0..60)) {
             let combined = line(&record(&target, &agent), &AccessFormat::Combined);
             prop_assert_eq!(combined.iter().filter(|&&byte| byte == b'"').count(), 8);

@@ -1,16 +1,17 @@
-//! The access log: one line per request, formatted by the request's thread, written by one thread of its own.
+//! The access log: one line per request, formatted by the thread that serves the request and written by a separate
+//! thread.
 //!
-//! Between the two is a bounded queue; a line that finds it full is dropped and counted, so that a slow disk costs
-//! log lines and never requests.
+//! The lines pass through a bounded queue. If it is full, lines are dropped and counted: a slow disk costs log lines,
+//! not requests.
 
+mod custom;
 mod date;
 mod line;
-mod own;
 mod queue;
 mod writer;
 
+pub use custom::LineFormat;
 pub use line::{Record, Value};
-pub use own::LineFormat;
 
 use queue::Queue;
 use std::cell::RefCell;
@@ -22,43 +23,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use writer::Writer;
 
-/// How long a log that is closed is waited for.
+/// Maximum time that closing a log waits for its writer.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
-/// How a line looks.
+/// Format of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
-    /// The Combined Log Format, followed by the fields of the log's owner as `key=value`. What is unknown is `-`.
+    /// The Combined Log Format, followed by the fields of the log's owner as `key=value`. Unknown values are `-`.
     #[default]
     Combined,
-    /// One JSON object per line, with the same fields. What is unknown is left out.
+    /// One JSON object per line, with the same fields. Unknown values are omitted.
     Json,
-    /// The operator's own.
-    Own(LineFormat),
+    /// A format defined by the operator.
+    Custom(LineFormat),
 }
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessLogOutput {
-    /// Appended to a file, which is created if it is missing.
+    /// A file, which is created if it is missing. Lines are appended.
     File(PathBuf),
     /// The standard output.
     Stdout,
 }
 
-/// An access log.
+/// Configuration of an access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogConfig {
-    /// Where lines go.
+    /// Destination of lines.
     pub output: AccessLogOutput,
-    /// How a line looks.
+    /// Format of a line.
     pub format: AccessFormat,
-    /// Lines that may wait to be written, of 1 KiB on average; more are dropped and counted. At least 1; usual 8,192.
+    /// Maximum number of lines that wait to be written, of 1 KiB on average; further lines are dropped and counted. At
+    /// least 1; usually 8,192.
     pub queue_lines_max: usize,
 }
 
 impl AccessLogConfig {
-    /// A file in the Combined format.
+    /// A log in the Combined format to a file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self {
             output: AccessLogOutput::File(path.into()),
@@ -68,13 +70,13 @@ impl AccessLogConfig {
     }
 }
 
-/// The log.
+/// An open access log.
 #[derive(Debug)]
 pub struct AccessLog {
     config: AccessLogConfig,
     queue: Arc<Queue>,
     dropped: Arc<AtomicU64>,
-    /// Closed when the writer is done.
+    /// Closed when the writer has finished.
     ended: Mutex<Receiver<()>>,
 }
 
@@ -96,20 +98,20 @@ impl AccessLog {
         Ok(Self { config: config.clone(), queue, dropped, ended: Mutex::new(ended) })
     }
 
-    /// The configuration that the log was opened with.
+    /// Returns the configuration.
     pub fn config(&self) -> &AccessLogConfig {
         &self.config
     }
 
-    /// Whether lines show fields of the request's header, and of the reply's.
-    pub fn names_headers(&self) -> (bool, bool) {
+    /// Checks whether the format contains fields of the request's header, and of the reply's.
+    pub fn uses_headers(&self) -> (bool, bool) {
         match &self.config.format {
             AccessFormat::Combined | AccessFormat::Json => (false, false),
-            AccessFormat::Own(format) => format.names_headers(),
+            AccessFormat::Custom(format) => format.uses_headers(),
         }
     }
 
-    /// Queues a line, which is written within about 10 ms, or drops and counts it.
+    /// Queues a line, which is written within about 10 ms. If the queue is full, the line is dropped and counted.
     pub fn write(&self, record: &Record<'_>) {
         thread_local!(static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
         let queued = LINE.try_with(|line| {
@@ -124,12 +126,12 @@ impl AccessLog {
         }
     }
 
-    /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one.
+    /// Reopens the file by its name after it was moved. Lines written before go to the old file.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
 
-    /// Lines not written.
+    /// Returns the number of lines that were not written.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
@@ -142,12 +144,12 @@ impl AccessLog {
 }
 
 impl AccessLog {
-    /// Takes no more lines. Waits until every line is written, at most 2 s: a reader of stdout that has stopped, or a file system that
-    /// hangs, must not keep a process or a reload.
+    /// Stops accepting lines, and waits until all are written, at most 2 s: a stuck reader of stdout or file system
+    /// must not block a process or a reload.
     pub fn close(&self) {
         self.queue.close();
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        // The writer's end of the channel is dropped when it is done.
+        // The writer drops its end of the channel when it has finished.
         if ended.recv_timeout(CLOSING_MAX) == Err(RecvTimeoutError::Timeout) {
             tracing::error!(
                 timeout_s = CLOSING_MAX.as_secs(),
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moved_file_keeps_old_lines_and_a_new_one_gets_the_rest() {
+    fn moved_file_keeps_old_lines_and_new_file_gets_the_rest() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let log = AccessLog::open(&AccessLogConfig::file(&path), Arc::default()).expect("opens");
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_wait_for_the_writer_when_the_file_moves_go_to_the_old_one() {
+    fn waiting_lines_go_to_the_old_file_on_reopen() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let queue = Queue::new(1);
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_counted() {
+    fn unwritable_lines_are_counted() {
         let output = AccessLogOutput::File("/dev/full".into());
         let config = AccessLogConfig { output, ..AccessLogConfig::file("") };
         let log = AccessLog::open(&config, Arc::default()).expect("opens");

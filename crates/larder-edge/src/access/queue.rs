@@ -1,21 +1,22 @@
 //! The queue between the threads that serve requests and the thread that writes the log.
 //!
-//! Lines wait as text in one buffer. The writer takes all of it at once, and is woken rarely: by the first line after a rest, and when
-//! [`BATCH_BYTES`] or half of the queue wait. Waking it for every line would cost more than formatting the line.
+//! Lines wait as text in one buffer, which the writer takes as a whole. The writer is woken rarely, because a wakeup
+//! for every line would cost more than formatting the line: by the first line after a pause, and when [`BATCH_BYTES`]
+//! or half of the queue wait.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The number of waiting bytes for which the writer is woken at once.
+/// Number of waiting bytes at which the writer is woken at once.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Bytes that a line has on average at most, if the queue is to hold as many lines as configured.
+/// Maximum average length of a line for which the queue holds the configured number of lines, in bytes.
 const LINE_BYTES: usize = 1 << 10;
 
 /// Time that the writer waits for more lines after the first.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// The queue.
+/// A bounded queue of log lines.
 #[derive(Debug)]
 pub(super) struct Queue {
     lines_max: usize,
@@ -23,12 +24,12 @@ pub(super) struct Queue {
     wake: Condvar,
 }
 
-/// Lines and orders for the writer.
+/// Lines and commands for the writer.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) text: Vec<u8>,
     pub(super) lines: usize,
-    /// The file is to be opened anew after so many bytes of `text`.
+    /// The file is reopened after this number of bytes of `text`.
     pub(super) reopen_at: Option<usize>,
     is_closed: bool,
 }
@@ -38,7 +39,7 @@ impl Batch {
         self.lines == 0 && self.reopen_at.is_none()
     }
 
-    /// Whether the writer must not wait for more.
+    /// Checks whether the writer should stop waiting for more lines.
     fn is_due(&self, lines_max: usize) -> bool {
         self.is_closed
             || self.reopen_at.is_some()
@@ -48,12 +49,12 @@ impl Batch {
 }
 
 impl Queue {
-    /// A queue of at most so many lines, and of 1 KiB for each.
+    /// Makes a queue for a number of lines of 1 KiB on average.
     pub(super) fn new(lines_max: usize) -> Self {
         Self { lines_max: lines_max.max(1), waiting: Mutex::default(), wake: Condvar::new() }
     }
 
-    /// Adds a line. `false` if the queue is full or closed; the line is lost then.
+    /// Adds a line. Returns `false` if the queue is full or closed: the line is then lost.
     pub(super) fn push(&self, line: &[u8]) -> bool {
         let mut waiting = self.lock();
         let is_full = waiting.lines >= self.lines_max
@@ -72,8 +73,8 @@ impl Queue {
         true
     }
 
-    /// Orders the writer to reopen the file after the lines that wait now. If an earlier order is still pending, its place counts. An order
-    /// is never refused, and the caller does not wait for the writer.
+    /// Tells the writer to reopen the file after the lines that are waiting now. If an earlier command is pending, its
+    /// position is kept. This always succeeds and does not wait for the writer.
     pub(super) fn reopen(&self) {
         let mut waiting = self.lock();
         let lines_before = waiting.text.len();
@@ -82,14 +83,14 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Takes no more lines.
+    /// Stops accepting lines.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.wake.notify_one();
     }
 
-    /// Waits for lines or an order and takes all that waits, in exchange for an empty batch, whose memory is used again. `false` if the
-    /// queue is closed and empty.
+    /// Waits for lines or a command, and takes everything that waits, in exchange for an empty batch, whose memory is
+    /// reused. Returns `false` if the queue is closed and empty.
     pub(super) fn take(&self, batch: &mut Batch) -> bool {
         let mut waiting = self.lock();
         while waiting.is_empty() {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_wait_up_to_the_limit_and_orders_are_never_refused() {
+    fn lines_are_limited_and_commands_always_accepted() {
         let queue = Queue::new(2);
         assert!(queue.push(b"one\n") && queue.push(b"two\n"));
         assert!(!queue.push(b"three\n"), "the queue is full");
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_gives_what_waits_and_takes_no_more() {
+    fn closed_queue_returns_waiting_lines_and_accepts_no_more() {
         let queue = Queue::new(8);
         assert!(queue.push(b"one\n"));
         queue.close();
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_arrives_once_from_many_threads() {
+    fn every_line_of_many_threads_arrives_once() {
         let queue = Queue::new(100_000);
         let (mut lines, mut text) = (0, Vec::new());
         std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use super::AccessLogOutput;
 use super::queue::{Batch, Queue};
-use crate::Seldom;
+use crate::LogLimiter;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,28 +14,28 @@ enum Sink {
     Stdout,
 }
 
-/// Bytes that are written to stdout at once. Writes of so many to a pipe are not mixed with those of other processes (pipe(7), PIPE_BUF):
-/// during a reload, two processes write to the same pipe.
+/// Number of bytes per write to stdout. Writes of this size to a pipe are not mixed with those of other processes
+/// (pipe(7), PIPE_BUF): during a reload, two processes write to the same pipe.
 const PIPE_BYTES: usize = 4_096;
 
-/// Memory for lines that is kept after a time in which many waited.
+/// Memory that is kept for lines after many of them waited.
 const TEXT_KEPT: usize = 1 << 20;
 
-/// The writer.
+/// The state of the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
     output: AccessLogOutput,
     sink: Sink,
-    /// The last write ended within a line.
-    is_torn: bool,
+    /// The last write ended in the middle of a line.
+    is_partial: bool,
     dropped: Arc<AtomicU64>,
-    log: Seldom,
+    log: LogLimiter,
 }
 
 impl Writer {
     pub(super) fn open(output: AccessLogOutput, dropped: Arc<AtomicU64>) -> io::Result<Self> {
         let sink = open(&output)?;
-        Ok(Self { output, sink, is_torn: false, dropped, log: Seldom::default() })
+        Ok(Self { output, sink, is_partial: false, dropped, log: LogLimiter::default() })
     }
 
     /// Writes until the queue is closed and empty.
@@ -58,27 +58,27 @@ impl Writer {
     fn write(&mut self, text: &[u8]) {
         let mut written = 0;
         let Err(error) = self.write_from(text, &mut written) else { return };
-        self.is_torn |= written > 0 && text[written - 1] != b'\n';
+        self.is_partial |= written > 0 && text[written - 1] != b'\n';
         let lines = text[written..].iter().filter(|byte| **byte == b'\n').count();
         self.dropped.fetch_add(lines as u64, Relaxed);
         if let Some(times) = self.log.due() {
-            tracing::error!(%error, lines, times, "access log: lines are lost");
+            tracing::error!(%error, lines, times, "access log: cannot write lines");
         }
     }
 
-    /// Writes text, and keeps `written` at the number of bytes that have been.
+    /// Writes text. Keeps the number of bytes written so far in `written`.
     fn write_from(&mut self, text: &[u8], written: &mut usize) -> io::Result<()> {
         let (sink, longest): (&mut dyn Write, _) = match &mut self.sink {
             Sink::File(file) => (file, usize::MAX),
             Sink::Stdout => (&mut io::stdout().lock(), PIPE_BYTES),
         };
-        if self.is_torn && !text.is_empty() {
+        if self.is_partial && !text.is_empty() {
             sink.write_all(b"\n")?;
-            self.is_torn = false;
+            self.is_partial = false;
         }
         while *written < text.len() {
             let rest = &text[*written..];
-            match sink.write(&rest[..piece(rest, longest)]) {
+            match sink.write(&rest[..chunk_length(rest, longest)]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => *written += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -90,9 +90,9 @@ impl Writer {
 
     fn reopen(&mut self) {
         match open(&self.output) {
-            Ok(sink) => (self.sink, self.is_torn) = (sink, false),
+            Ok(sink) => (self.sink, self.is_partial) = (sink, false),
             Err(error) => {
-                tracing::error!(%error, "access log: cannot be opened anew; lines go to the old file");
+                tracing::error!(%error, "access log: cannot reopen the file; lines still go to the old one");
             }
         }
     }
@@ -107,8 +107,8 @@ fn open(output: &AccessLogOutput) -> io::Result<Sink> {
     }
 }
 
-/// The number of bytes to write at once: as many whole lines as fit in `longest`, but at least one.
-fn piece(text: &[u8], longest: usize) -> usize {
+/// Returns the number of bytes to write at once: as many complete lines as fit in `longest`, at least one.
+fn chunk_length(text: &[u8], longest: usize) -> usize {
     let is_end = |byte: &u8| *byte == b'\n';
     if text.len() <= longest {
         return text.len();
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_is_as_many_whole_lines_as_fit_and_at_least_one() {
+    fn chunk_is_as_many_complete_lines_as_fit_and_at_least_one() {
         for (text, longest, length) in [
             ("a\nbb\nccc\n", 100, 9),
             ("a\nbb\nccc\n", 6, 5),
@@ -132,17 +132,17 @@ mod tests {
             ("aaaa\nb\n", 2, 5),
             ("aaaa", 2, 4),
         ] {
-            assert_eq!(piece(text.as_bytes(), longest), length, "{text:?} {longest}");
+            assert_eq!(chunk_length(text.as_bytes(), longest), length, "{text:?} {longest}");
         }
     }
 
     #[test]
-    fn lines_after_a_torn_one_begin_anew() {
+    fn line_after_a_partial_one_starts_on_a_new_line() {
         let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("log");
         let mut writer = Writer::open(AccessLogOutput::File(path.clone()), Arc::default()).expect("opens");
         writer.write(b"one\ntw");
-        writer.is_torn = true;
+        writer.is_partial = true;
         writer.write(b"three\n");
         assert_eq!(std::fs::read(path).expect("reads"), b"one\ntw\nthree\n");
     }

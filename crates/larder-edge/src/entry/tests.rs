@@ -23,7 +23,7 @@ fn list(mode: Forwarded, name: &str, before: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn an_untrusted_sender_is_the_last_address() {
+fn untrusted_sender_is_the_last_address() {
     for (before, after) in [
         (&[][..], "192.0.2.1"),
         (&["198.51.100.2"], "198.51.100.2, 192.0.2.1"),
@@ -54,7 +54,7 @@ fn forwarded_of_an_untrusted_sender_is_replaced_if_present() {
             assert_eq!(list(mode, "forwarded", said), [own], "{mode:?} {said:?}");
         }
     }
-    let v6 = element("2001:db8::1".parse().unwrap(), "https", None);
+    let v6 = forwarded_element("2001:db8::1".parse().unwrap(), "https", None);
     assert_eq!(v6, "for=\"[2001:db8::1]\";proto=https");
 }
 
@@ -66,7 +66,7 @@ const LIES: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn an_untrusted_sender_sets_no_scheme_host_or_certificate() {
+fn untrusted_sender_cannot_set_scheme_host_or_certificate() {
     let mut headers = map(&LIES);
     EntryRules::default().identify(&mut headers, sender());
     assert_eq!(headers, map(&[("x-forwarded-proto", "http"), ("x-forwarded-for", "192.0.2.1")]));
@@ -84,7 +84,7 @@ fn an_untrusted_sender_sets_no_scheme_host_or_certificate() {
     assert_eq!(headers, map(&expected));
 }
 
-const TOLD: [(&str, &str); 8] = [
+const URL_VALUES: [(&str, &str); 8] = [
     ("x-forwarded-scheme", "https"),
     ("x-forwarded-ssl", "on"),
     ("x-forwarded-port", "8443"),
@@ -96,20 +96,20 @@ const TOLD: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn an_untrusted_sender_tells_no_other_url() {
-    let mut headers = map(&TOLD);
+fn untrusted_sender_cannot_set_another_url() {
+    let mut headers = map(&URL_VALUES);
     assert_eq!(EntryRules::default().identify(&mut headers, sender()), 8);
     assert_eq!(headers, map(&[("x-forwarded-proto", "http"), ("x-forwarded-for", "192.0.2.1")]));
     let keeping = EntryRules { url_fields: true, ..EntryRules::default() };
     for (rules, trusted) in [(keeping, false), (EntryRules::default(), true)] {
-        let mut headers = map(&TOLD);
+        let mut headers = map(&URL_VALUES);
         assert_eq!(rules.identify(&mut headers, Sender { trusted, ..sender() }), 0);
-        assert!(TOLD.iter().all(|(name, _)| headers.contains_key(*name)), "{headers:?}");
+        assert!(URL_VALUES.iter().all(|(name, _)| headers.contains_key(*name)), "{headers:?}");
     }
 }
 
 #[test]
-fn a_trusted_relay_is_believed() {
+fn fields_of_a_trusted_relay_are_kept() {
     let own = HeaderValue::from_static(":of-the-relay:");
     let relay = Sender { trusted: true, client_cert: Some(own.as_bytes()), ..sender() };
     let mut said = map(&LIES);

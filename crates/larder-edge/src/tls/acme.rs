@@ -1,7 +1,7 @@
-//! What a server does for ACME (RFC 8555): shows the certificates of a store, and answers the challenges in it.
+//! The server side of ACME (RFC 8555): serves certificates from a store, and answers the challenges in it.
 //!
-//! Everything is in files, so that who orders and who is asked need not be the same process: after a reload, or with several
-//! switches and one store, whoever is asked has the answer. Who orders is another's business.
+//! All state is in files, so that the process that orders certificates and the one that answers challenges can differ:
+//! after a reload, or with several switches and one store, every process has the answers. Ordering is done elsewhere.
 //!
 //! ```text
 //! FOLDER/certificates/HOST.pem   chain and key
@@ -25,103 +25,103 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
-/// The protocol name of tls-alpn-01 (RFC 8737 section 4).
+/// ALPN protocol name of tls-alpn-01 (RFC 8737 section 4).
 const ACME_TLS: &[u8] = b"acme-tls/1";
-/// Where http-01 asks (RFC 8555 section 8.3).
+/// Path prefix of http-01 requests (RFC 8555 section 8.3).
 pub const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
-/// Longest token; those of today have 43 characters.
+/// Maximum length of a token; current ones have 43 characters.
 const TOKEN_MAX: usize = 255;
-/// Longest answer that is read: a token, a dot and a thumbprint, or a certificate with its key.
+/// Maximum length of an answer: a token, a dot and a thumbprint, or a certificate with its key.
 const ANSWER_BYTES_MAX: u64 = 8192;
-/// Challenges looked up in the store at the same time; what comes beyond is treated as one that is not there.
-const LOOKS_MAX: usize = 16;
+/// Maximum number of concurrent lookups in the store; further challenges are treated as unknown.
+const LOOKUPS_MAX: usize = 16;
 
-/// How the control of a name is shown to an authority.
+/// Method of proving control of a name to an authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// By HTTP, without TLS (RFC 8555 section 8.3).
+    /// HTTP without TLS (RFC 8555 section 8.3).
     Http01,
-    /// By a handshake (RFC 8737).
+    /// A TLS handshake (RFC 8737).
     TlsAlpn01,
 }
 
-/// Where certificates of an authority are kept, and which of them are wanted.
+/// A store of certificates from an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcmeStore {
     /// The folder of one authority.
     pub folder: PathBuf,
-    /// The hosts that are to have certificates, each its own; in lower case, of letters, digits, dots and hyphens.
+    /// Hosts that need a certificate each; in lower case, of letters, digits, dots and hyphens.
     pub hosts: Vec<String>,
-    /// How challenges are answered.
+    /// Challenge method.
     pub challenge: AcmeChallenge,
 }
 
-/// A certificate of the store.
+/// A certificate in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcmeStored {
-    /// From when it may be used, seconds since 1970.
+pub struct StoredCertificate {
+    /// Start of validity, in seconds since 1970.
     pub not_before: i64,
-    /// When it ends, seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub not_after: i64,
-    /// The hosts it is for.
+    /// Hosts of the certificate.
     pub names: Vec<String>,
-    /// It itself, without its chain: DER.
+    /// The certificate without its chain, in DER.
     pub certificate: CertificateDer<'static>,
 }
 
-/// How it stands with a host's certificate.
+/// State of a host's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AcmeStatus {
     /// The host.
     pub host: String,
-    /// When the certificate in the store ends, seconds since 1970; none if there is none.
+    /// End of validity of the certificate in the store, in seconds since 1970; `None` if there is none.
     pub not_after: Option<i64>,
-    /// When the next is ordered, seconds since 1970.
+    /// Time of the next order, in seconds since 1970.
     pub next_order: i64,
-    /// Whether an order is under way.
+    /// Whether an order is in progress.
     pub ordering: bool,
-    /// Orders that have failed since the last that did not.
+    /// Number of failed orders since the last successful one.
     pub failures: u32,
-    /// Why the last one failed.
+    /// Cause of the last failure.
     pub error: Option<String>,
 }
 
 impl AcmeStore {
-    /// Where the certificate of a host is.
+    /// Path of a host's certificate.
     pub fn certificate(&self, host: &str) -> PathBuf {
         self.folder.join("certificates").join(format!("{host}.pem"))
     }
 
-    /// Where challenges are.
+    /// Path of the challenges.
     pub fn challenges(&self) -> PathBuf {
         self.folder.join("challenges")
     }
 
-    /// Where the answer to a challenge of http-01 is; none if this is no token.
+    /// Path of the answer to an http-01 challenge. Returns `None` if the token is invalid.
     pub fn answer(&self, token: &str) -> Option<PathBuf> {
         is_token(token.as_bytes()).then(|| self.challenges().join(token))
     }
 
-    /// Where the certificate for tls-alpn-01 is.
-    pub fn shown_for_challenge(&self, host: &str) -> PathBuf {
+    /// Path of the certificate for tls-alpn-01.
+    pub fn challenge_certificate(&self, host: &str) -> PathBuf {
         self.challenges().join(format!("{host}.pem"))
     }
 
-    /// The certificate of a host; none if there is none yet.
+    /// Reads the certificate of a host. Returns `None` if there is none yet.
     ///
     /// # Errors
-    /// It makes no sense.
-    pub fn stored(&self, host: &str) -> Result<Option<AcmeStored>, CertificateFault> {
+    /// The certificate is invalid.
+    pub fn stored(&self, host: &str) -> Result<Option<StoredCertificate>, CertificateFault> {
         Self::stored_at(&self.certificate(host))
     }
 
-    /// The certificate in a file with its chain and key; none if there is no such file.
+    /// Reads the certificate in a file with its chain and key. Returns `None` if there is no such file.
     ///
     /// # Errors
-    /// It makes no sense.
-    pub fn stored_at(path: &Path) -> Result<Option<AcmeStored>, CertificateFault> {
+    /// The certificate is invalid.
+    pub fn stored_at(path: &Path) -> Result<Option<StoredCertificate>, CertificateFault> {
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        Ok(entry_at(path, &provider)?.map(|entry| AcmeStored {
+        Ok(entry_at(path, &provider)?.map(|entry| StoredCertificate {
             not_before: entry.not_before,
             not_after: entry.not_after,
             names: entry.names,
@@ -146,56 +146,61 @@ fn entry_at(path: &Path, provider: &CryptoProvider) -> Result<Option<Entry>, Cer
     if path.exists() { entry(path, provider, false) } else { Ok(None) }
 }
 
-/// ACME where clients are served.
+/// ACME state of a listener.
 #[derive(Debug)]
 pub struct Acme {
     pub(super) store: AcmeStore,
-    looks: Semaphore,
-    board: Mutex<Vec<AcmeStatus>>,
-    /// Orders that ended with a certificate, and without.
+    lookups: Semaphore,
+    statuses: Mutex<Vec<AcmeStatus>>,
+    /// Numbers of successful and failed orders.
     orders: [AtomicU64; 2],
 }
 
 impl Acme {
     pub(super) fn new(store: AcmeStore) -> Self {
         let status = |host: &String| AcmeStatus { host: host.clone(), ..AcmeStatus::default() };
-        let board = store.hosts.iter().map(status).collect();
-        Self { board: Mutex::new(board), looks: Semaphore::new(LOOKS_MAX), orders: Default::default(), store }
+        let statuses = store.hosts.iter().map(status).collect();
+        Self {
+            statuses: Mutex::new(statuses),
+            lookups: Semaphore::new(LOOKUPS_MAX),
+            orders: Default::default(),
+            store,
+        }
     }
 
-    /// Says how it stands.
+    /// Sets the state of the hosts' certificates.
     pub fn set_status(&self, status: Vec<AcmeStatus>) {
-        *self.board.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *self.statuses.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    /// How it stands with each host.
+    /// Returns the state of each host's certificate.
     pub fn status(&self) -> Vec<AcmeStatus> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts an order that has ended, with a certificate or without.
-    pub fn ordered(&self, issued: bool) {
+    /// Counts a finished order.
+    pub fn count_order(&self, issued: bool) {
         self.orders[usize::from(!issued)].fetch_add(1, Relaxed);
     }
 
-    /// Orders that have ended: how, and how many.
+    /// Returns the numbers of finished orders by outcome.
     pub fn orders(&self) -> [(&'static str, u64); 2] {
         [("issued", self.orders[0].load(Relaxed)), ("failed", self.orders[1].load(Relaxed))]
     }
 
-    /// The answer to a challenge of http-01; none if this is no challenge that the store knows.
+    /// Returns the answer to an http-01 challenge. Returns `None` if the store does not have this challenge.
     pub async fn answer(&self, path: &[u8]) -> Option<Vec<u8>> {
         let token = path.strip_prefix(WELL_KNOWN)?;
         if self.store.challenge != AcmeChallenge::Http01 {
             return None;
         }
         let file = self.store.answer(std::str::from_utf8(token).ok()?)?;
-        let _permit = self.looks.try_acquire().ok()?;
+        let _permit = self.lookups.try_acquire().ok()?;
         tokio::task::spawn_blocking(move || read(&file)).await.ok()?.ok()
     }
 
-    /// Whether this begins a challenge of tls-alpn-01, and for which host.
-    pub(super) fn challenged(&self, hello: &ClientHello<'_>) -> Option<String> {
+    /// If this starts a tls-alpn-01 challenge, returns the host.
+    pub(super) fn challenge_host(&self, hello: &ClientHello<'_>) -> Option<String> {
         // "acme-tls/1" as the only protocol (RFC 8737 section 3).
         let mut protocols = hello.alpn()?;
         if protocols.next() != Some(ACME_TLS) || protocols.next().is_some() {
@@ -205,14 +210,15 @@ impl Acme {
         self.store.hosts.contains(&host).then_some(host)
     }
 
-    /// With what such a handshake goes on; none if there is no challenge for this host.
+    /// Returns the TLS configuration for the handshake of a challenge. Returns `None` if there is no challenge for this
+    /// host.
     pub(super) async fn config_for(
         &self,
         host: &str,
         provider: &Arc<CryptoProvider>,
     ) -> Option<Arc<ServerConfig>> {
-        let (file, used) = (self.store.shown_for_challenge(host), provider.clone());
-        let _permit = self.looks.try_acquire().ok()?;
+        let (file, used) = (self.store.challenge_certificate(host), provider.clone());
+        let _permit = self.lookups.try_acquire().ok()?;
         let read = tokio::task::spawn_blocking(move || challenge_key(&file, &used)).await.ok()?;
         let key = Arc::new(read?);
         let mut config = ServerConfig::builder_with_provider(provider.clone())
@@ -225,8 +231,8 @@ impl Acme {
     }
 }
 
-/// The certificate and the key for a challenge. It has a critical extension that no check of certificates knows (RFC 8737 section
-/// 3), so it is taken as it is; it is our own.
+/// Reads the certificate and the key for a challenge. The certificate has a critical extension that verifiers do not
+/// know (RFC 8737 section 3), so it is not checked; it is larder's own.
 fn challenge_key(file: &Path, provider: &CryptoProvider) -> Option<CertifiedKey> {
     let text = read(file).ok()?;
     let certificate = CertificateDer::from_pem_slice(&text).ok()?;
@@ -234,7 +240,8 @@ fn challenge_key(file: &Path, provider: &CryptoProvider) -> Option<CertifiedKey>
     Some(CertifiedKey::new(vec![certificate], key))
 }
 
-/// Of the alphabet of base64url (RFC 8555 section 8.3), so that it names a file of the folder and no other.
+/// Checks that a token consists of base64url characters (RFC 8555 section 8.3), so that it can only name a file in the
+/// folder.
 fn is_token(bytes: &[u8]) -> bool {
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=TOKEN_MAX).contains(&bytes.len()) && bytes.iter().all(allowed)
@@ -256,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_tokens_of_the_store_are_answered() {
+    async fn only_tokens_in_the_store_are_answered() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("challenges")).unwrap();
         std::fs::write(folder.path().join("challenges/to-Ken_1"), "to-Ken_1.thumb").unwrap();

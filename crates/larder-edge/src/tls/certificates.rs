@@ -1,4 +1,4 @@
-//! Certificates and keys in files, and which of them a client is shown.
+//! Certificates and keys in files, and selection of a certificate for a client.
 
 use super::acme::AcmeStore;
 use super::staple::Staple;
@@ -17,35 +17,35 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// Most certificates in force; a folder with more is refused.
+/// Maximum number of certificates; a folder with more is rejected.
 const CERTIFICATES_MAX: usize = 10_000;
-/// Largest file read.
+/// Maximum size of a file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// A certificate that ends within this time is warned of, seconds.
-const SOON_S: i64 = 7 * 24 * 3600;
+/// A warning is logged if a certificate expires within this time, in seconds.
+const EXPIRY_WARNING_S: i64 = 7 * 24 * 3600;
 const NO_CERTIFICATE: &str = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
 const NO_KEY: &str = "has no key: a line -----BEGIN PRIVATE KEY----- is needed";
 
-/// A certificate in force.
+/// A loaded certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CertificateStatus {
     /// Its file.
     pub file: String,
-    /// Where that comes from: `file` of the config, or `acme`.
+    /// Source of the file: `file` (config) or `acme`.
     pub source: &'static str,
-    /// The hosts it is for.
+    /// Hosts of the certificate.
     pub names: Vec<String>,
-    /// When it ends, seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub not_after: i64,
-    /// Whether clients that name no host are shown it.
+    /// Whether it is used for clients that send no host.
     pub default: bool,
 }
 
-/// One certificate with its chain and key.
+/// A certificate with its chain and key.
 #[derive(Debug)]
 pub(super) struct Entry {
     file: PathBuf,
-    /// It is the store's of ACME.
+    /// It comes from the ACME store.
     pub(super) acme: bool,
     /// In lower case; wildcards as `*.example.org`.
     pub(super) names: Vec<String>,
@@ -53,17 +53,17 @@ pub(super) struct Entry {
     pub(super) not_after: i64,
     pub(super) key: Arc<CertifiedKey>,
     staple: Staple,
-    /// Of what was read.
+    /// Hash of the file contents.
     digest: u64,
 }
 
-/// All of them. Equal if the files say the same.
+/// All loaded certificates. Two sets are equal if their files have the same contents.
 #[derive(Debug)]
 pub(super) struct Certificates {
-    /// The default first.
+    /// The default certificate is first.
     entries: Vec<Entry>,
-    /// Hosts whose certificates are still to come: they are shown no other's.
-    awaited: HashSet<String>,
+    /// Hosts whose certificates have not been issued yet: no other certificate is used for them.
+    pending_hosts: HashSet<String>,
 }
 
 impl PartialEq for Certificates {
@@ -76,8 +76,8 @@ impl PartialEq for Certificates {
 }
 
 impl Certificates {
-    /// Reads files, and folders of them, and what a store of ACME has. What makes no sense there is as if it were not: it is
-    /// for who orders to notice.
+    /// Reads files, folders, and an ACME store. Invalid certificates in the store are ignored: the process that orders
+    /// them handles this.
     pub(super) fn read(
         paths: &[PathBuf],
         store: Option<&AcmeStore>,
@@ -99,27 +99,28 @@ impl Certificates {
                 entries.extend(entry(path, provider, false)?);
             }
         }
-        let mut awaited = HashSet::new();
+        let mut pending_hosts = HashSet::new();
         for (store, host) in
             store.into_iter().flat_map(|store| store.hosts.iter().map(move |host| (store, host)))
         {
             match store.entry(host, provider) {
                 Ok(Some(entry)) => entries.push(entry),
-                Ok(None) | Err(_) => drop(awaited.insert(host.clone())),
+                Ok(None) | Err(_) => drop(pending_hosts.insert(host.clone())),
             }
         }
         if entries.len() > CERTIFICATES_MAX {
-            let what = format!("{} certificates, and {CERTIFICATES_MAX} may be", entries.len());
+            let what = format!("{} certificates; at most {CERTIFICATES_MAX} are allowed", entries.len());
             return Err(CertificateFault::new("", what));
         }
-        Ok(Self { entries, awaited })
+        Ok(Self { entries, pending_hosts })
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Who picks one of them for a client. Of several for a name, the one that ends last.
+    /// Returns a resolver that selects a certificate for a client. If several match a name, the one that expires last
+    /// is used.
     pub(super) fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
         let mut best: BTreeMap<&str, &Entry> = BTreeMap::new();
         for entry in &self.entries {
@@ -138,7 +139,7 @@ impl Certificates {
             };
         }
         let default = self.entries.first().map(|entry| entry.key.clone());
-        Arc::new(ByName { by_name, by_parent, awaited: self.awaited.clone(), default })
+        Arc::new(ByName { by_name, by_parent, pending_hosts: self.pending_hosts.clone(), default })
     }
 
     pub(super) fn status(&self) -> Vec<CertificateStatus> {
@@ -153,8 +154,8 @@ impl Certificates {
         status.collect()
     }
 
-    /// Says which have ended, or will soon.
-    pub(super) fn warn(&self) {
+    /// Logs warnings for certificates that have expired or will expire soon.
+    pub(super) fn log_warnings(&self) {
         let now = now_s() as i64;
         for entry in &self.entries {
             if let Staple::Unusable { file, why } = &entry.staple {
@@ -162,20 +163,20 @@ impl Certificates {
             }
             let (file, left_s) = (entry.file.display(), entry.not_after - now);
             if left_s < 0 {
-                tracing::warn!(%file, "the certificate has ended: clients will refuse it");
-            } else if left_s < SOON_S {
-                tracing::warn!(%file, days = left_s / 86_400, "the certificate ends soon");
+                tracing::warn!(%file, "the certificate has expired: clients will reject it");
+            } else if left_s < EXPIRY_WARNING_S {
+                tracing::warn!(%file, days = left_s / 86_400, "the certificate expires soon");
             }
         }
     }
 }
 
-/// Picks by the host that a client names (RFC 6066 section 3); a wildcard stands for one label (RFC 6125 section 6.4.3).
+/// Selects by the host that a client sends (RFC 6066 section 3); a wildcard matches one label (RFC 6125 section 6.4.3).
 #[derive(Debug)]
 struct ByName {
     by_name: HashMap<String, Arc<CertifiedKey>>,
     by_parent: HashMap<String, Arc<CertifiedKey>>,
-    awaited: HashSet<String>,
+    pending_hosts: HashSet<String>,
     default: Option<Arc<CertifiedKey>>,
 }
 
@@ -183,7 +184,7 @@ impl ByName {
     fn find(&self, host: &str) -> Option<&Arc<CertifiedKey>> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let own = self.by_name.get(&host).or_else(|| self.by_parent.get(host.split_once('.')?.1));
-        own.or(self.default.as_ref().filter(|_| !self.awaited.contains(&host)))
+        own.or(self.default.as_ref().filter(|_| !self.pending_hosts.contains(&host)))
     }
 }
 
@@ -196,7 +197,7 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// Files of a folder that may hold certificates, and those of certbot's folders below it, in the order of their names.
+/// Lists the files of a folder that may contain certificates, and those of certbot's subfolders, sorted by name.
 fn folder(path: &Path) -> Result<Vec<PathBuf>, CertificateFault> {
     let failed = |error: std::io::Error| CertificateFault::new(path, format!("cannot be read: {error}"));
     let mut files = Vec::new();
@@ -217,7 +218,7 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, CertificateFault> {
     Ok(files)
 }
 
-/// The contents of a PEM file, and who may read the file.
+/// The contents and permissions of a PEM file.
 #[derive(Debug)]
 struct PemFile<'a> {
     path: &'a Path,
@@ -233,7 +234,7 @@ impl<'a> PemFile<'a> {
         let mut text = Vec::new();
         file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
         if text.len() as u64 > FILE_MAX {
-            let what = format!("is larger than {FILE_MAX} bytes, which no file of certificates is");
+            let what = format!("is larger than {FILE_MAX} bytes, too large for a certificate file");
             return Err(CertificateFault::new(path, what));
         }
         Ok(Self { path, text, metadata })
@@ -243,7 +244,7 @@ impl<'a> PemFile<'a> {
         self.items()
     }
 
-    /// The private keys in the file. A file with a key that other users may read is refused.
+    /// Parses the private keys in the file. Rejects a file with a key that other users may read.
     fn keys(&self) -> Result<Vec<PrivateKeyDer<'static>>, CertificateFault> {
         let keys: Vec<PrivateKeyDer<'static>> = self.items()?;
         if !keys.is_empty() {
@@ -258,25 +259,25 @@ impl<'a> PemFile<'a> {
     }
 }
 
-/// The certificates in a file. At least one.
+/// Reads the certificates in a file. At least one.
 ///
 /// # Errors
-/// The file cannot be read, is too large, or holds no certificate.
+/// The file cannot be read, is too large, or contains no certificate.
 pub fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
     let chain = PemFile::read(path)?.certificates()?;
     if chain.is_empty() { Err(CertificateFault::new(path, NO_CERTIFICATE)) } else { Ok(chain) }
 }
 
-/// The first private key in a file.
+/// Reads the first private key in a file.
 ///
 /// # Errors
-/// The file cannot be read, is too large, holds no key, or other users may read it.
+/// The file cannot be read, is too large, contains no key, or other users may read it.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateFault> {
     let keys = PemFile::read(path)?.keys()?;
     keys.into_iter().next().ok_or_else(|| CertificateFault::new(path, NO_KEY))
 }
 
-/// Where the key of a certificate is that is not in its file.
+/// Returns possible paths of a certificate's key, for certificate files without the key.
 fn key_paths(path: &Path) -> Vec<PathBuf> {
     let mut paths = vec![path.with_extension("key")];
     let mut beside = path.as_os_str().to_owned();
@@ -288,7 +289,7 @@ fn key_paths(path: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The certificate in a file, with its key. None if the file is one of a folder's and holds none.
+/// Reads the certificate in a file, with its key. Returns `None` if the file is part of a folder and contains none.
 pub(super) fn entry(
     path: &Path,
     provider: &CryptoProvider,
@@ -315,13 +316,13 @@ pub(super) fn entry(
     let wrong = |what: String| CertificateFault::new(path, what);
     let signing =
         provider.key_provider.load_private_key(key).map_err(|error| wrong(format!("its key: {error}")))?;
-    let Described { names, not_before, not_after } = described(&chain[0]).map_err(wrong)?;
+    let CertificateSummary { names, not_before, not_after } = summarize(&chain[0]).map_err(wrong)?;
     let staple = Staple::read(path, &chain[0], now_s());
     let mut key = CertifiedKey::new(chain, signing);
     key.ocsp = staple.response().map(<[u8]>::to_vec);
     key.keys_match().map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => CertificateFault::other_key(path),
-        // Such as one of version 1, which has no extensions.
+        // For example a certificate of version 1, which has no extensions.
         error => wrong(format!("its certificate cannot be used ({error}); TLS needs X.509 version 3")),
     })?;
     let digest = xxhash_rust::xxh3::xxh3_64(&file.text);
@@ -334,14 +335,14 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The hosts a certificate is for, in lower case, and its times, seconds since 1970.
-struct Described {
+/// The hosts of a certificate, in lower case, and its validity, in seconds since 1970.
+struct CertificateSummary {
     names: Vec<String>,
     not_before: i64,
     not_after: i64,
 }
 
-fn described(certificate: &CertificateDer<'_>) -> Result<Described, String> {
+fn summarize(certificate: &CertificateDer<'_>) -> Result<CertificateSummary, String> {
     let (_, parsed) =
         X509Certificate::from_der(certificate).map_err(|error| format!("is no certificate: {error}"))?;
     let alternatives =
@@ -353,5 +354,5 @@ fn described(certificate: &CertificateDer<'_>) -> Result<Described, String> {
     });
     let validity = parsed.validity();
     let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-    Ok(Described { names: names.collect(), not_before, not_after })
+    Ok(CertificateSummary { names: names.collect(), not_before, not_after })
 }

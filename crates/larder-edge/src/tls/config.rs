@@ -1,13 +1,13 @@
-//! What is to be done about TLS.
+//! Configuration of TLS.
 
 use super::acme::AcmeStore;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bounds of [`TlsConfig::reload`].
+/// Minimum of [`TlsConfig::reload`].
 pub const RELOAD_MIN: Duration = Duration::from_secs(1);
-/// The upper one.
+/// Maximum of [`TlsConfig::reload`].
 pub const RELOAD_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// A version of TLS.
@@ -19,52 +19,53 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Whether clients have to prove who they are.
+/// Whether clients must present certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// No certificate is requested.
     Off,
-    /// They are asked; those that have no certificate are served too. With the authorities' certificates, PEM.
+    /// A certificate is requested, but clients without one are served too. Contains the file of trusted authorities,
+    /// PEM.
     Optional(PathBuf),
-    /// Those that have none are not served.
+    /// Clients without a certificate are rejected. Contains the file of trusted authorities, PEM.
     Required(PathBuf),
 }
 
-/// The first thing wrong with a [`TlsConfig`].
+/// The first fault of a [`TlsConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsConfigFault {
     /// `listen` is empty.
     Listen,
-    /// `certificates` is empty, and no authority issues any.
+    /// `certificates` is empty, and there is no ACME store.
     Certificates,
-    /// `reload` is not within [`RELOAD_MIN`] and [`RELOAD_MAX`].
+    /// `reload` is not between [`RELOAD_MIN`] and [`RELOAD_MAX`].
     Reload,
 }
 
-/// TLS where clients connect.
+/// TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Where clients connect. At least one; port 0 takes any free port.
+    /// Listen addresses. At least one; port 0 selects any free port.
     pub listen: Vec<SocketAddr>,
-    /// Files and folders with certificates and their keys, PEM. At least one, unless there is a store of ACME. The first certificate is for clients that name
-    /// no host, or one that no certificate has.
+    /// Files and folders with certificates and their keys, PEM. At least one, unless there is an ACME store. The first
+    /// certificate is used for clients that send no host, or an unknown one.
     pub certificates: Vec<PathBuf>,
-    /// Certificates that an authority issues. Default none.
+    /// The store of certificates issued by an authority. Default none.
     pub acme: Option<AcmeStore>,
-    /// The oldest version spoken. Default 1.2.
+    /// The oldest accepted version. Default 1.2.
     pub min_version: TlsVersion,
     /// Whether HTTP/2 is offered. Default true.
     pub http2: bool,
-    /// Default off.
+    /// Whether clients must present certificates. Default off.
     pub clients: ClientCertificates,
-    /// Time from one look at the files to the next. 1 s to 24 h; default 1 min.
+    /// Interval at which the files are read again. 1 s to 24 h; default 1 min.
     pub reload: Duration,
-    /// Whether requests that come without TLS are answered with a redirect (308) to the same under `https`. Default false.
+    /// Whether requests without TLS are redirected (308) to the same URL with `https`. Default false.
     pub redirect: bool,
 }
 
 impl TlsConfig {
-    /// With the defaults.
+    /// Makes a config with the defaults.
     pub fn new(listen: Vec<SocketAddr>, certificates: Vec<PathBuf>) -> Self {
         Self {
             listen,
@@ -78,7 +79,7 @@ impl TlsConfig {
         }
     }
 
-    /// Checks every range that needs no look at files.
+    /// Checks all ranges that can be checked without reading files.
     ///
     /// # Errors
     /// The first field that is out of range.

@@ -1,58 +1,58 @@
-//! Why a handshake with a server failed, for logs and for people.
+//! Reasons why a handshake with a server failed, for logs and people.
 
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage, PeerIncompatible};
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// Names of a certificate that are told.
+/// Maximum number of a certificate's names in a message.
 const NAMES_MAX: usize = 5;
 
-/// Why a handshake with a server failed. The text names the key of the table with the TLS settings that is likely wrong.
+/// Reason why a handshake with a server failed. The text contains the TLS setting that is probably wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
     /// No trusted authority has signed the certificate.
     #[error("no trusted authority has signed the server's certificate (name its authority's file in `ca`)")]
     UnknownIssuer,
-    /// The certificate is for other names, which are given as far as they are known.
+    /// The certificate is for other names; contains those that are known.
     #[error("the server's certificate is for another name (`name` sets the name that it must be for)")]
     NameMismatch(Vec<String>),
-    /// The certificate has expired, at this time if it is known.
+    /// The certificate has expired; contains the time if it is known.
     #[error("the server's certificate has expired, or this host's clock is wrong")]
     Expired(Option<SystemTime>),
-    /// The certificate is not valid before this time, if it is known.
+    /// The certificate is not valid yet; contains the time if it is known.
     #[error("the server's certificate is not valid yet, or this host's clock is wrong")]
     NotYetValid(Option<SystemTime>),
-    /// The certificate is an authority's own.
+    /// The certificate is that of an authority.
     #[error("the server shows the certificate of an authority (it needs one that its authority has signed)")]
     AuthorityAsServer,
-    /// No certificate can be for the server's host.
+    /// The server's host is not a name that a certificate can have.
     #[error("the server's host is not a name that a certificate can be for (set `name`)")]
     Name,
-    /// The handshake took longer than it may.
+    /// The handshake took too long.
     #[error("the server did not finish the handshake in time")]
     Timeout,
-    /// The server does not speak TLS.
+    /// The server does not use TLS.
     #[error(
         "the server does not speak TLS on this port (is its address for plain HTTP, or its port another?)"
     )]
     NotTls,
-    /// The server refuses connections without a certificate.
+    /// The server requires a client certificate.
     #[error("the server wants a certificate of its client (`certificate`)")]
     CertificateRequired,
-    /// The server speaks none of the protocols offered (ALPN).
+    /// The server supports none of the offered protocols (ALPN).
     #[error("the server speaks none of the protocols that it is offered")]
     NoProtocol,
     /// The connection ended.
     #[error("the server closed the connection during the handshake")]
     Closed,
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
 
 impl TlsFault {
-    /// The reason for an error of a handshake, or of the first bytes after it.
+    /// Returns the reason for an error during a handshake, or in the first bytes after it.
     pub fn of(error: &io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
             Some(error) => Self::of_tls(error),
@@ -61,7 +61,7 @@ impl TlsFault {
         }
     }
 
-    /// The reason for an error of rustls.
+    /// Returns the reason for an error of rustls.
     pub fn of_tls(error: &TlsError) -> Self {
         match error {
             TlsError::InvalidCertificate(error) => Self::of_certificate(error),
@@ -83,7 +83,7 @@ impl TlsFault {
 
     fn of_certificate(error: &CertificateError) -> Self {
         match error {
-            // An authority of the right name with another key has signed it.
+            // `BadSignature`: signed by an authority with the same name and another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
             CertificateError::NotValidForName => Self::NameMismatch(Vec::new()),
             CertificateError::NotValidForNameContext { presented, .. } => {
@@ -101,7 +101,7 @@ impl TlsFault {
         }
     }
 
-    /// The word for logs.
+    /// Returns the keyword for logs.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::UnknownIssuer => "unknown-issuer",
@@ -120,7 +120,7 @@ impl TlsFault {
     }
 }
 
-/// `DnsName("a.test")`, as webpki writes it, is `a.test`.
+/// Converts `DnsName("a.test")`, as webpki formats it, to `a.test`.
 fn plain(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inner.trim_matches('"').escape_debug().to_string()
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_without_their_kind() {
+    fn names_are_shown_without_their_kind() {
         for (name, plain) in [
             ("DnsName(\"a.test\")", "a.test"),
             ("IpAddress(127.0.0.1)", "127.0.0.1"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_has_its_own_word() {
+    fn closed_connection_has_its_own_reason() {
         let of = |kind: io::ErrorKind| TlsFault::of(&kind.into());
         assert_eq!(of(io::ErrorKind::UnexpectedEof), TlsFault::Closed);
         assert_eq!(of(io::ErrorKind::Other).reason(), "other");

@@ -1,8 +1,7 @@
-//! TLS for clients: certificates by name, renewed while the process runs; what a handshake has shown of a client. TLS to
-//! servers is in [`outbound`].
+//! TLS for clients: certificates by name, which are reloaded while the process runs. TLS to servers is in [`outbound`].
 //!
-//! After RFC 8446 and RFC 5246, by rustls. A connection takes the certificates that are in force when it comes; those that are
-//! open keep theirs.
+//! Implements RFC 8446 and RFC 5246, by rustls. A connection uses the certificates that are loaded when it arrives;
+//! open connections are not affected by a reload.
 
 mod acme;
 pub mod certificates;
@@ -13,18 +12,18 @@ mod plain_http;
 pub(crate) mod server_name;
 mod staple;
 
-pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
+pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, StoredCertificate, WELL_KNOWN};
 pub use certificates::CertificateStatus;
 pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
 pub use fault::TlsFault;
 pub use outbound::{LoadedTls, OutboundTls, OwnCertificate};
 
-use crate::Seldom;
-use crate::client_io::Counted;
+use crate::LogLimiter;
+use crate::client_io::CountedTcp;
 use crate::secret_file::CertificateFault;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
-use plain_http::Clear;
+use plain_http::PlaintextClient;
 use rustls::NamedGroup;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -41,33 +40,34 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
-/// Protocol names of ALPN (RFC 7301; RFC 9113 section 3.2).
+/// ALPN protocol names (RFC 7301; RFC 9113 section 3.2).
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// How a handshake ended.
+/// Outcome of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shaken {
-    /// With a connection.
+pub enum TlsHandshakeOutcome {
+    /// The connection was established.
     Done = 0,
-    /// It was no TLS, or client and server have nothing in common, or the client's certificate does not do.
+    /// The first bytes were not TLS, client and server have nothing in common, or the client's certificate was
+    /// rejected.
     Failed = 1,
-    /// It took longer than it may.
+    /// It took too long.
     TimedOut = 2,
-    /// The certificate that the client asked for is still to come.
+    /// The certificate for the client's host has not been issued yet.
     NoCertificate = 3,
-    /// It was an authority's challenge (RFC 8737), and is answered.
+    /// It was a challenge of an authority (RFC 8737), which was answered.
     Challenge = 4,
-    /// The client spoke HTTP without TLS, and got 400.
+    /// The client used HTTP without TLS, and got 400.
     PlainHttp = 5,
 }
 
-impl Shaken {
-    /// All of them.
+impl TlsHandshakeOutcome {
+    /// All outcomes.
     pub const ALL: [Self; 6] =
         [Self::Done, Self::Failed, Self::TimedOut, Self::NoCertificate, Self::Challenge, Self::PlainHttp];
 
-    /// As metrics have it.
+    /// Returns the name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -80,20 +80,20 @@ impl Shaken {
     }
 }
 
-/// A connection whose handshake is done.
+/// A connection after the handshake.
 #[derive(Debug)]
-pub struct Secured {
+pub struct TlsConnection {
     /// The connection.
-    pub stream: Box<TlsStream<Counted>>,
-    /// The client speaks HTTP/2.
+    pub stream: Box<TlsStream<CountedTcp>>,
+    /// Whether HTTP/2 was negotiated.
     pub http2: bool,
-    /// The client's own certificate, where it was asked for one and had one: DER.
+    /// The client's certificate (DER), if one was requested and presented.
     pub client: Option<Vec<u8>>,
-    /// As the PROXY protocol has it.
+    /// The TLS version, as in the PROXY protocol.
     pub version: &'static str,
 }
 
-/// TLS as it is in force.
+/// TLS of a listener, with loaded certificates.
 pub struct Tls {
     config: TlsConfig,
     provider: Arc<CryptoProvider>,
@@ -101,27 +101,27 @@ pub struct Tls {
     verifier: Arc<dyn ClientCertVerifier>,
     acceptor: ArcSwap<ServerConfig>,
     loaded: Mutex<Certificates>,
-    /// Held while the files are looked at, so that an earlier look does not undo a later one.
-    looking: Mutex<()>,
-    /// Why the last look at the files changed nothing, if it failed.
-    trouble: Mutex<Option<String>>,
-    shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
-    /// Where certificates are issued by an authority.
+    /// Held while the files are read, so that an earlier read does not overwrite a later one.
+    reload_lock: Mutex<()>,
+    /// The error of the last reload, if it failed.
+    reload_error: Mutex<Option<String>>,
+    handshakes: Arc<[AtomicU64; TlsHandshakeOutcome::ALL.len()]>,
+    /// Present if an authority issues certificates.
     acme: Option<Acme>,
-    log: Seldom,
-    clear_log: Seldom,
+    log: LogLimiter,
+    plaintext_log: LogLimiter,
 }
 
-/// The outcome of a connection whose client kept to a protocol.
+/// Outcome of a connection that followed a protocol.
 enum Outcome {
-    Secured(Box<TlsStream<Counted>>),
+    Established(Box<TlsStream<CountedTcp>>),
     Challenge,
     PlainHttp,
 }
 
 impl Outcome {
-    fn secured(stream: TlsStream<Counted>) -> Self {
-        Self::Secured(Box::new(stream))
+    fn established(stream: TlsStream<CountedTcp>) -> Self {
+        Self::Established(Box::new(stream))
     }
 }
 
@@ -132,10 +132,10 @@ impl std::fmt::Debug for Tls {
 }
 
 impl TlsConfig {
-    /// Reads the files, and says what is in them.
+    /// Reads the files, and returns their certificates.
     ///
     /// # Errors
-    /// A file cannot be read or makes no sense; it is named.
+    /// A file cannot be read or is invalid. The error contains the file.
     pub fn check(&self) -> Result<Vec<CertificateStatus>, CertificateFault> {
         Tls::load(self.clone()).map(|tls| tls.status().0)
     }
@@ -145,30 +145,31 @@ impl Tls {
     /// Reads the certificates.
     ///
     /// # Errors
-    /// A file cannot be read or makes no sense; it is named.
+    /// A file cannot be read or is invalid. The error contains the file.
     pub fn load(config: TlsConfig) -> Result<Self, CertificateFault> {
-        Self::load_with(config, tickets()?, Arc::default())
+        Self::load_with(config, new_ticketer()?, Arc::default())
     }
 
-    /// What takes the place of this one under other settings, for connections that come later: reads all files anew, and counts on.
-    /// Sessions go on too, unless certificates of clients are asked for: those are then to be shown anew, as an authority may have
-    /// gone.
+    /// Makes a replacement with other settings, for later connections. It reads all files again, and continues the
+    /// counters. Sessions can be resumed too, except with client certificates: those must be presented again, because
+    /// an authority may have been removed.
     ///
     /// # Errors
-    /// As [`Self::load`]. This one is as it was.
+    /// As [`Self::load`]. This one is not changed.
     pub fn successor(&self, config: TlsConfig) -> Result<Self, CertificateFault> {
         let asks = |config: &TlsConfig| config.clients != ClientCertificates::Off;
-        let tickets = if asks(&self.config) || asks(&config) { tickets()? } else { self.tickets.clone() };
-        Self::load_with(config, tickets, self.shaken.clone())
+        let tickets =
+            if asks(&self.config) || asks(&config) { new_ticketer()? } else { self.tickets.clone() };
+        Self::load_with(config, tickets, self.handshakes.clone())
     }
 
     fn load_with(
         config: TlsConfig,
         tickets: Arc<dyn ProducesTickets>,
-        shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
+        handshakes: Arc<[AtomicU64; TlsHandshakeOutcome::ALL.len()]>,
     ) -> Result<Self, CertificateFault> {
         let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-        // Clients of TLS 1.3 that send a share of the hybrid key exchange get it.
+        // Prefer the hybrid key exchange for TLS 1.3 clients that send a key share for it.
         provider.kx_groups.retain(|group| group.name() != NamedGroup::X25519MLKEM768);
         provider.kx_groups.insert(0, X25519MLKEM768);
         provider.cipher_suites = server_name::cipher_suites();
@@ -179,12 +180,12 @@ impl Tls {
         Ok(Self {
             acceptor: ArcSwap::from_pointee(first),
             loaded: Mutex::new(certificates),
-            looking: Mutex::default(),
-            trouble: Mutex::default(),
-            shaken,
+            reload_lock: Mutex::default(),
+            reload_error: Mutex::default(),
+            handshakes,
             acme: config.acme.clone().map(Acme::new),
-            log: Seldom::default(),
-            clear_log: Seldom::default(),
+            log: LogLimiter::default(),
+            plaintext_log: LogLimiter::default(),
             config,
             provider,
             tickets,
@@ -192,26 +193,27 @@ impl Tls {
         })
     }
 
-    /// Shakes hands, for `patience` at most. `None` if nothing came of it, which is counted.
-    pub async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<Secured> {
+    /// Performs a handshake, for `patience` at most. Returns `None` if no connection was established. Counts the
+    /// outcome.
+    pub async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<TlsConnection> {
         let client = tcp.peer_addr();
-        let (shaken, stream) = match tokio::time::timeout(patience, self.shake(tcp)).await {
-            Ok(Ok(Outcome::Secured(stream))) => (Shaken::Done, Some(stream)),
-            Ok(Ok(Outcome::Challenge)) => (Shaken::Challenge, None),
-            Ok(Ok(Outcome::PlainHttp)) => (Shaken::PlainHttp, None),
+        let (handshakes, stream) = match tokio::time::timeout(patience, self.handshake(tcp)).await {
+            Ok(Ok(Outcome::Established(stream))) => (TlsHandshakeOutcome::Done, Some(stream)),
+            Ok(Ok(Outcome::Challenge)) => (TlsHandshakeOutcome::Challenge, None),
+            Ok(Ok(Outcome::PlainHttp)) => (TlsHandshakeOutcome::PlainHttp, None),
             Ok(Err(error)) => {
                 let lacks = lacks_certificate(&error);
                 if !lacks && let Some(times) = self.log.due() {
                     let client =
                         client.map_or_else(|_| "unknown".to_owned(), |client| client.ip().to_string());
-                    let error = explained(&error);
-                    tracing::info!(client, error, times, "TLS: handshakes with clients fail");
+                    let error = describe_error(&error);
+                    tracing::info!(client, error, times, "TLS: handshakes with clients failed");
                 }
-                (if lacks { Shaken::NoCertificate } else { Shaken::Failed }, None)
+                (if lacks { TlsHandshakeOutcome::NoCertificate } else { TlsHandshakeOutcome::Failed }, None)
             }
-            Err(_) => (Shaken::TimedOut, None),
+            Err(_) => (TlsHandshakeOutcome::TimedOut, None),
         };
-        self.shaken[shaken as usize].fetch_add(1, Relaxed);
+        self.handshakes[handshakes as usize].fetch_add(1, Relaxed);
         let stream = stream?;
         let (_, session) = stream.get_ref();
         let http2 = session.alpn_protocol() == Some(HTTP2);
@@ -220,55 +222,55 @@ impl Tls {
             Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
             _ => "TLSv1.3",
         };
-        Some(Secured { http2, client, version, stream })
+        Some(TlsConnection { http2, client, version, stream })
     }
 
-    /// Shakes hands.
-    async fn shake(&self, tcp: TcpStream) -> io::Result<Outcome> {
-        if let Some(clear) = plain_http::spoken(&tcp).await? {
-            if let Some(times) = self.clear_log.due() {
+    /// Performs a handshake.
+    async fn handshake(&self, tcp: TcpStream) -> io::Result<Outcome> {
+        if let Some(clear) = plain_http::detect(&tcp).await? {
+            if let Some(times) = self.plaintext_log.due() {
                 let client =
                     tcp.peer_addr().map_or_else(|_| "unknown".to_owned(), |client| client.ip().to_string());
                 match clear {
-                    Clear::Http => {
-                        tracing::info!(client, times, "TLS: clients speak HTTP without TLS, and get 400");
+                    PlaintextClient::Http => {
+                        tracing::info!(client, times, "TLS: clients use HTTP without TLS, and get 400");
                     }
-                    Clear::Announcement => tracing::warn!(
+                    PlaintextClient::Announcement => tracing::warn!(
                         client,
                         times,
                         hint = "name the balancer's address in proxy_protocol_from",
-                        "TLS: a balancer announces clients (PROXY protocol) and is not trusted to, and gets 400"
+                        "TLS: an untrusted balancer announces clients (PROXY protocol), and gets 400"
                     ),
                 }
             }
             plain_http::refuse(tcp).await;
             return Ok(Outcome::PlainHttp);
         }
-        let tcp = Counted::new(tcp);
+        let tcp = CountedTcp::new(tcp);
         let answers = self.acme.as_ref().filter(|acme| acme.store.challenge == AcmeChallenge::TlsAlpn01);
         let Some(acme) = answers else {
-            return TlsAcceptor::from(self.acceptor.load_full()).accept(tcp).await.map(Outcome::secured);
+            return TlsAcceptor::from(self.acceptor.load_full()).accept(tcp).await.map(Outcome::established);
         };
-        let begun = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
-        if let Some(host) = acme.challenged(&begun.client_hello())
+        let started = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
+        if let Some(host) = acme.challenge_host(&started.client_hello())
             && let Some(config) = acme.config_for(&host, &self.provider).await
         {
-            // The handshake is the answer (RFC 8737 section 3).
-            let mut stream = begun.into_stream(config).await?;
+            // The handshake itself is the answer (RFC 8737 section 3).
+            let mut stream = started.into_stream(config).await?;
             let _ = stream.shutdown().await;
             return Ok(Outcome::Challenge);
         }
-        begun.into_stream(self.acceptor.load_full()).await.map(Outcome::secured)
+        started.into_stream(self.acceptor.load_full()).await.map(Outcome::established)
     }
 
-    /// ACME, where there is.
+    /// Returns the ACME state, if there is one.
     pub fn acme(&self) -> Option<&Acme> {
         self.acme.as_ref()
     }
 
-    /// Reads the files again and takes what they say, if it makes sense. Blocks on the disk.
+    /// Reads the files again, and uses their contents if they are valid. Blocks on the disk.
     pub fn renew(&self) {
-        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reload_lock = self.reload_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let renewed =
             Certificates::read(&self.config.certificates, self.config.acme.as_ref(), &self.provider)
                 .and_then(|certificates| {
@@ -283,52 +285,52 @@ impl Tls {
                         &self.verifier,
                         &self.tickets,
                     )?;
-                    certificates.warn();
-                    tracing::info!(certificates = certificates.len(), "certificates renewed");
+                    certificates.log_warnings();
+                    tracing::info!(certificates = certificates.len(), "certificates reloaded");
                     self.acceptor.store(Arc::new(config));
                     *loaded = certificates;
                     Ok(())
                 });
-        let trouble = renewed.err().map(|fault| fault.to_string());
-        let mut before = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = trouble.as_ref().filter(|error| before.as_ref() != Some(error)) {
-            tracing::warn!(error, "certificates are not renewed: those before stay in force");
+        let reload_error = renewed.err().map(|fault| fault.to_string());
+        let mut before = self.reload_error.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = reload_error.as_ref().filter(|error| before.as_ref() != Some(error)) {
+            tracing::warn!(error, "certificates not reloaded: the previous ones stay in use");
         }
-        *before = trouble;
+        *before = reload_error;
     }
 
-    /// The certificates in force, and why the files' are not, if they are not.
+    /// Returns the loaded certificates, and the error of the last reload if it failed.
     pub fn status(&self) -> (Vec<CertificateStatus>, Option<String>) {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).status();
-        (loaded, self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        (loaded, self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// How many handshakes ended so.
-    pub fn shaken(&self, how: Shaken) -> u64 {
-        self.shaken[how as usize].load(Relaxed)
+    /// Returns the number of handshakes with this outcome.
+    pub fn handshake_count(&self, how: TlsHandshakeOutcome) -> u64 {
+        self.handshakes[how as usize].load(Relaxed)
     }
 
-    /// Looks at the files now and then, for ever.
+    /// Reads the files again periodically, forever.
     pub async fn watch(self: Arc<Self>) {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).warn();
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).log_warnings();
         loop {
             tokio::time::sleep(self.config.reload).await;
             let tls = self.clone();
             if tokio::task::spawn_blocking(move || tls.renew()).await.is_err() {
-                tracing::error!("the look at the certificates was lost to a fault of this program");
+                tracing::error!("the reload of the certificates panicked (a bug in larder)");
             }
         }
     }
 }
 
-/// Whether a handshake has failed for want of a certificate, which rustls tells by words alone.
+/// Checks whether a handshake failed because there is no certificate, which rustls reports only as text.
 fn lacks_certificate(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::General(what)) if what == "no server certificate chain resolved")
 }
 
-/// Why a handshake failed, in words for the operator.
-fn explained(error: &io::Error) -> String {
+/// Returns the reason why a handshake failed, as text for the operator.
+fn describe_error(error: &io::Error) -> String {
     use rustls::{AlertDescription, Error, PeerMisbehaved};
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(Error::PeerMisbehaved(PeerMisbehaved::ServerNameMustContainOneHostName)) => {
@@ -343,8 +345,8 @@ fn explained(error: &io::Error) -> String {
     }
 }
 
-/// New keys for the tickets by which sessions go on.
-fn tickets() -> Result<Arc<dyn ProducesTickets>, CertificateFault> {
+/// Makes new keys for session tickets.
+fn new_ticketer() -> Result<Arc<dyn ProducesTickets>, CertificateFault> {
     rustls::crypto::aws_lc_rs::Ticketer::new()
         .map_err(|error| CertificateFault::new("", format!("no keys for session tickets: {error}")))
 }
@@ -367,7 +369,7 @@ fn server_config(
         .with_cert_resolver(certificates.resolver());
     made.alpn_protocols =
         if config.http2 { vec![HTTP2.to_vec(), HTTP1.to_vec()] } else { vec![HTTP1.to_vec()] };
-    // Sessions go on by tickets, which take no memory here.
+    // Sessions are resumed by tickets, which need no memory here.
     made.ticketer = tickets.clone();
     made.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(made)

@@ -1,6 +1,7 @@
-//! TLS to a server that larder connects to, such as a node or an origin: which certificates it accepts and which it shows.
+//! TLS to a server that larder connects to, such as a node or an origin.
 //!
-//! After RFC 8446 and RFC 5246, by rustls. The server's name is verified after RFC 6125. The roots are a file's or the system's.
+//! Implements RFC 8446 and RFC 5246, by rustls. The server's name is verified according to RFC 6125. The trusted roots
+//! come from a file or the system.
 
 use super::certificates;
 use crate::secret_file::CertificateFault;
@@ -13,16 +14,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// TLS to a server, by the files that it needs.
+/// TLS to a server: settings and file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboundTls {
-    /// File with the certificates of the authorities that are trusted, PEM; `None` takes the system's.
+    /// File with the certificates of trusted authorities, PEM; `None` uses the system's.
     pub authorities: Option<PathBuf>,
-    /// The server's name for SNI and for the verification of its certificate; `None` takes the host in its address.
+    /// Server name for SNI and for certificate verification; `None` uses the host in the server's address.
     pub name: Option<String>,
-    /// Whether the server's certificate is verified. Default true. Without it, whoever can come between passes for the server.
+    /// Whether the server's certificate is verified. Default true. Without it, a man in the middle can impersonate the
+    /// server.
     pub verify: bool,
-    /// File with the certificate that is shown to the server if it asks for one, and its chain, PEM.
+    /// File with the certificate to present if the server requests one, and its chain, PEM.
     pub certificate: Option<PathBuf>,
     /// File with the certificate's key, PEM; `None` if it is in the certificate's file.
     pub key: Option<PathBuf>,
@@ -37,19 +39,19 @@ impl Default for OutboundTls {
 /// A certificate with its chain and key.
 pub type OwnCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// TLS to a server, its files read.
+/// TLS to a server, with loaded files.
 pub struct LoadedTls {
-    /// The certificates of the trusted authorities; empty if the server's certificate is not verified.
+    /// Certificates of the trusted authorities; empty if the server's certificate is not verified.
     pub authorities: Vec<CertificateDer<'static>>,
-    /// The certificate that is shown to the server.
+    /// The certificate to present to the server.
     pub own: Option<OwnCertificate>,
-    /// Without protocols of ALPN.
+    /// Configuration without ALPN protocols.
     pub client: ClientConfig,
     name: Option<ServerName<'static>>,
 }
 
 impl PartialEq for LoadedTls {
-    /// Whether a connection made with the one could have been made with the other.
+    /// Checks whether a connection made with one could have been made with the other.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.authorities == other.authorities && self.own == other.own
     }
@@ -67,7 +69,7 @@ impl OutboundTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// A file cannot be read or is not what it should be. The error names the file.
+    /// A file cannot be read or is invalid. The error contains the file.
     pub fn load(&self) -> Result<LoadedTls, CertificateFault> {
         let name = self.name.as_deref().map(server_name).transpose()?;
         let (authorities, own) = (authorities(self)?, own(self)?);
@@ -77,7 +79,7 @@ impl OutboundTls {
 }
 
 impl LoadedTls {
-    /// The name of the server whose address has this host.
+    /// Returns the server name for an address with this host.
     ///
     /// # Errors
     /// No certificate can be for this host.
@@ -93,14 +95,14 @@ fn server_name(host: &str) -> Result<ServerName<'static>, CertificateFault> {
     })
 }
 
-/// The certificates of the trusted authorities.
+/// Reads the certificates of the trusted authorities.
 fn authorities(config: &OutboundTls) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
     if !config.verify {
         return Ok(Vec::new());
     }
     let Some(file) = &config.authorities else {
         let found = rustls_native_certs::load_native_certs();
-        let sound: Vec<_> = found.certs.into_iter().filter(|der| usable(der).is_ok()).collect();
+        let sound: Vec<_> = found.certs.into_iter().filter(|der| check_certificate(der).is_ok()).collect();
         if sound.is_empty() {
             let what = "the system trusts no authority: name a file with the certificate of the server's authority, or \
                         install the package ca-certificates";
@@ -110,7 +112,7 @@ fn authorities(config: &OutboundTls) -> Result<Vec<CertificateDer<'static>>, Cer
     };
     let chain = certificates::chain(file)?;
     for der in &chain {
-        usable(der).map_err(|what| {
+        check_certificate(der).map_err(|what| {
             CertificateFault::new(file, format!("is no certificate of an authority: {what}"))
         })?;
     }
@@ -118,7 +120,7 @@ fn authorities(config: &OutboundTls) -> Result<Vec<CertificateDer<'static>>, Cer
 }
 
 /// Checks that both x509-parser and rustls accept a certificate.
-fn usable(der: &CertificateDer<'_>) -> Result<(), String> {
+fn check_certificate(der: &CertificateDer<'_>) -> Result<(), String> {
     X509Certificate::from_der(der).map_err(|error| error.to_string())?;
     RootCertStore::empty().add(der.clone()).map_err(|error| error.to_string())
 }
@@ -140,7 +142,8 @@ fn client_config(
     own: Option<&OwnCertificate>,
 ) -> Result<ClientConfig, CertificateFault> {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-    // Without a share of it in the first message, a server that prefers the hybrid key exchange would ask for a second round trip.
+    // Without a key share in the first message, a server that prefers the hybrid key exchange would need a second round
+    // trip.
     provider.kx_groups.retain(|group| group.name() != NamedGroup::X25519MLKEM768);
     let provider = Arc::new(provider);
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -166,7 +169,7 @@ fn client_config(
     }
 }
 
-/// Accepts any certificate, as the operator has asked for. The server still proves that it has the certificate's key.
+/// Accepts any certificate, as configured. The server must still prove that it has the certificate's key.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

@@ -1,36 +1,37 @@
-//! Clients that speak HTTP without TLS to an address for TLS, such as a browser at `http://example.org:443/`.
+//! Clients that use HTTP without TLS on a TLS port, such as a browser at `http://example.org:443/`.
 
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The answer, the same for every request.
+/// The response to every such request.
 const REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 62\r\n\
     Cache-Control: no-store\r\nConnection: close\r\n\r\n\
     This port speaks HTTPS. Use a URL that begins with https://.\r\n";
 
-/// How many bytes of the request are read, so that closing the connection does not reset it before the reply is read.
+/// Number of bytes of the request that are read, so that closing the connection does not reset it before the response
+/// is read.
 const DRAINED_MAX: u64 = 64 * 1024;
-/// How long the client may take to close.
+/// Time limit for the client to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A message that a client sends without TLS.
+/// Kind of plaintext that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clear {
+pub(super) enum PlaintextClient {
     Http,
-    /// A balancer announces its client by the PROXY protocol, version 1.
+    /// A balancer's announcement (PROXY protocol version 1).
     Announcement,
 }
 
-/// Returns the kind of the client's first bytes, or `None` if they may be TLS. A request line begins with a letter (RFC 9112 section 3), TLS with the number of a
-/// record type (RFC 8446 section 5.1), 22.
-pub(super) async fn spoken(tcp: &TcpStream) -> io::Result<Option<Clear>> {
+/// Returns the kind of the client's first bytes, or `None` if they may be TLS. A request line begins with a letter (RFC
+/// 9112 section 3), TLS with a record type, 22 (RFC 8446 section 5.1).
+pub(super) async fn detect(tcp: &TcpStream) -> io::Result<Option<PlaintextClient>> {
     const ANNOUNCEMENT: &[u8] = b"PROXY ";
     let mut first = [0; ANNOUNCEMENT.len()];
     let length = tcp.peek(&mut first).await?;
     let clear = first[..length].first().is_some_and(u8::is_ascii_uppercase);
-    let kind = if first == ANNOUNCEMENT { Clear::Announcement } else { Clear::Http };
+    let kind = if first == ANNOUNCEMENT { PlaintextClient::Announcement } else { PlaintextClient::Http };
     Ok(clear.then_some(kind))
 }
 
@@ -41,7 +42,7 @@ pub(super) async fn refuse(mut tcp: TcpStream) {
     }
     let (mut rest, mut nowhere) = (tcp.take(DRAINED_MAX), tokio::io::sink());
     let drain = tokio::io::copy(&mut rest, &mut nowhere);
-    // Whether the client closed in time makes no difference.
+    // It does not matter whether the client closed in time.
     let _ = tokio::time::timeout(LINGER, drain).await;
 }
 
@@ -57,27 +58,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn http_is_told_from_tls_by_its_first_byte() {
+    async fn http_is_distinguished_from_tls() {
         for (bytes, clear) in [
-            (&b"GET / HTTP/1.1\r\n"[..], Some(Clear::Http)),
-            (b"PRI * HTTP/2.0", Some(Clear::Http)),
-            (b"PROXY TCP4 ", Some(Clear::Announcement)),
+            (&b"GET / HTTP/1.1\r\n"[..], Some(PlaintextClient::Http)),
+            (b"PRI * HTTP/2.0", Some(PlaintextClient::Http)),
+            (b"PROXY TCP4 ", Some(PlaintextClient::Announcement)),
             (b"\x16\x03\x01", None),
         ] {
             let (mut client, server) = pair().await;
             client.write_all(bytes).await.expect("writes");
-            assert_eq!(spoken(&server).await.expect("peeks"), clear, "{bytes:?}");
+            assert_eq!(detect(&server).await.expect("peeks"), clear, "{bytes:?}");
         }
         let (client, server) = pair().await;
         drop(client);
-        assert_eq!(spoken(&server).await.expect("peeks"), None, "nothing was sent");
+        assert_eq!(detect(&server).await.expect("peeks"), None, "nothing was sent");
     }
 
     #[tokio::test]
-    async fn a_client_reads_the_whole_answer_though_its_request_is_long() {
+    async fn client_with_a_long_request_gets_the_complete_response() {
         let (mut client, server) = pair().await;
         let refused = tokio::spawn(refuse(server));
-        // More than the server has read when it answers.
+        // More than the server has read when it responds.
         let _ = client.write_all(&[b'A'; 32 * 1024]).await;
         let mut reply = Vec::new();
         client.read_to_end(&mut reply).await.expect("reads");

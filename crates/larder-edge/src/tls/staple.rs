@@ -1,8 +1,8 @@
-//! OCSP responses that stand in files beside certificates and are stapled to handshakes (RFC 6066 section 8).
+//! OCSP responses in files beside certificates, which are stapled to handshakes (RFC 6066 section 8).
 //!
-//! Something else fetches them, such as `openssl ocsp -respout FILE.ocsp` in a timer; they are read again with the certificates. A
-//! response that clients would refuse is not stapled: one for another certificate, one that is not valid now, one that does not say
-//! *good*. Its signature is for clients to check.
+//! They are fetched by other programs, for example by `openssl ocsp -respout FILE.ocsp` in a timer, and are read again
+//! with the certificates. A response that clients would reject is not stapled: for another certificate, not valid now,
+//! or not *good*. Its signature is verified only by clients.
 
 use der::Decode as _;
 use rustls::pki_types::CertificateDer;
@@ -12,27 +12,27 @@ use std::path::{Path, PathBuf};
 use x509_ocsp::{BasicOcspResponse, CertStatus, OcspGeneralizedTime, OcspResponse};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The largest response. Bytes; a handshake carries it.
+/// Maximum size of a response, in bytes; it is sent in handshakes.
 const RESPONSE_BYTES_MAX: u64 = 16 << 10;
 
-/// The response in the file beside a certificate's, if there is one.
+/// The response in the file beside a certificate.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Staple {
     /// There is no file.
     None,
-    /// It is stapled.
+    /// The response is valid and is stapled.
     Response(Vec<u8>),
-    /// It is not.
+    /// The response is not stapled.
     Unusable {
-        /// Where it stands.
+        /// Its file.
         file: PathBuf,
-        /// Why it is not.
+        /// The reason.
         why: String,
     },
 }
 
 impl Staple {
-    /// Reads `FILE.pem.ocsp`, or `FILE.ocsp`, beside the certificate's `FILE.pem`; `now_s` is in seconds since 1970.
+    /// Reads `FILE.pem.ocsp` or `FILE.ocsp` beside the certificate's `FILE.pem`. `now_s` is in seconds since 1970.
     pub(super) fn read(path: &Path, certificate: &CertificateDer<'_>, now_s: u64) -> Self {
         let mut appended = path.as_os_str().to_owned();
         appended.push(".ocsp");
@@ -74,7 +74,7 @@ fn check(response: &[u8], certificate: &CertificateDer<'_>, now_s: u64) -> Resul
         return Err("it is for another certificate".to_owned());
     };
     if !matches!(single.cert_status, CertStatus::Good(_)) {
-        return Err("it says that the certificate is revoked or unknown".to_owned());
+        return Err("its status is revoked or unknown".to_owned());
     }
     let seconds = |time: &OcspGeneralizedTime| time.0.to_unix_duration().as_secs();
     if seconds(&single.this_update) > now_s {
@@ -98,8 +98,8 @@ mod tests {
         command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 
-    /// An authority's certificate and key, and one that it has issued for this serial number, in a folder; `ok.ocsp` and
-    /// `revoked.ocsp` are its responses.
+    /// Makes an authority's certificate and key in a folder, and a certificate that it has issued with this serial
+    /// number. `ok.ocsp` and `revoked.ocsp` are its responses.
     fn made(folder: &Path, serial: u64) -> CertificateDer<'static> {
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("written");
         let key = KeyPair::generate().expect("a key");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_clients_would_take_is_stapled() {
+    fn only_acceptable_responses_are_stapled() {
         if larder_testkit::needs_tool("openssl", "openssl").is_none() {
             return;
         }
@@ -156,7 +156,7 @@ mod tests {
         refused(read(&another, now_s()), "for another certificate");
         refused(read(&certificate, now_s() + 8 * 86_400), "no longer valid");
         refused(read(&certificate, now_s() - 86_400), "not valid yet");
-        // The name with both extensions comes first.
+        // The name with both extensions has priority.
         put("revoked.ocsp", "a.pem.ocsp");
         refused(read(&certificate, now_s()), "revoked");
         std::fs::write(folder.path().join("a.pem.ocsp"), "no response").expect("written");

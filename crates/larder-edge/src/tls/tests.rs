@@ -9,8 +9,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// A certificate for these hosts and its key, PEM, that ends on the first of January.
-fn made(names: &[&str], year: i32) -> (String, String) {
+/// Makes a certificate for these hosts that expires on the first of January, and its key, PEM.
+fn make_certificate(names: &[&str], year: i32) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params =
         CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
@@ -18,7 +18,7 @@ fn made(names: &[&str], year: i32) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
-/// Writes a file that its owner alone may read.
+/// Writes a file that only its owner may read.
 fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -39,7 +39,11 @@ fn names(certificates: &Certificates) -> Vec<String> {
 fn files_and_folders_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let (a, b, c) = (made(&["a.test"], 2040), made(&["*.b.test", "B.test"], 2040), made(&["c.test"], 2040));
+    let (a, b, c) = (
+        make_certificate(&["a.test"], 2040),
+        make_certificate(&["*.b.test", "B.test"], 2040),
+        make_certificate(&["c.test"], 2040),
+    );
     let both = write(at, "one.pem", &(a.0.clone() + &a.1));
     let apart = write(at, "many/two.crt", &b.0);
     write(at, "many/two.key", &b.1);
@@ -62,10 +66,10 @@ fn files_and_folders_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn faults_are_described() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let (a, b) = (made(&["a.test"], 2040), made(&["b.test"], 2040));
+    let (a, b) = (make_certificate(&["a.test"], 2040), make_certificate(&["b.test"], 2040));
     let cases = [
         (at.join("none.pem"), "none.pem: cannot be read"),
         (write(at, "text.pem", "hello"), "text.pem: holds no certificate"),
@@ -81,15 +85,15 @@ fn what_is_wrong_is_named() {
     }
 }
 
-/// A key counts as exposed in the certificate's file and beside it. A certificate without its key may be public.
+/// A key is exposed both in the certificate's file and beside it. A certificate without its key may be public.
 #[test]
-fn a_key_that_other_users_may_read_is_refused() {
+fn exposed_key_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let made = made(&["a.test"], 2040);
+    let (certificate, key) = make_certificate(&["a.test"], 2040);
     let (both, certificate) =
-        (write(at, "both.pem", &(made.0.clone() + &made.1)), write(at, "a.crt", &made.0));
-    let key = write(at, "a.key", &made.1);
+        (write(at, "both.pem", &(certificate.clone() + &key)), write(at, "a.crt", &certificate));
+    let key = write(at, "a.key", &key);
     let refusal = |path: &Path| {
         let read = Certificates::read(&[path.to_owned()], None, &provider());
         read.err().map(|fault| fault.to_string())
@@ -112,8 +116,8 @@ fn a_key_that_other_users_may_read_is_refused() {
     }
 }
 
-/// The certificate that a client is shown who names this host, or none.
-async fn shown(tls: &Arc<Tls>, host: &str) -> Result<Vec<u8>, String> {
+/// Returns the certificate that a client with this host gets.
+async fn served_certificate(tls: &Arc<Tls>, host: &str) -> Result<Vec<u8>, String> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = tls.clone();
@@ -125,7 +129,7 @@ async fn shown(tls: &Arc<Tls>, host: &str) -> Result<Vec<u8>, String> {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from(host.to_owned()).unwrap();
@@ -138,9 +142,9 @@ async fn shown(tls: &Arc<Tls>, host: &str) -> Result<Vec<u8>, String> {
 }
 
 #[derive(Debug)]
-struct Anyone;
+struct AcceptAnyCertificate;
 
-impl rustls::client::danger::ServerCertVerifier for Anyone {
+impl rustls::client::danger::ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &rustls::pki_types::CertificateDer<'_>,
@@ -191,11 +195,14 @@ fn der(pem: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_client_is_shown_the_certificate_of_its_host() {
+async fn certificate_is_selected_by_host() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let (a, b, newer) =
-        (made(&["a.test"], 2040), made(&["*.b.test"], 2040), made(&["x.b.test", "*.b.test"], 2041));
+    let (a, b, newer) = (
+        make_certificate(&["a.test"], 2040),
+        make_certificate(&["*.b.test"], 2040),
+        make_certificate(&["x.b.test", "*.b.test"], 2041),
+    );
     write(at, "1.pem", &(a.0.clone() + &a.1));
     write(at, "2.pem", &(b.0.clone() + &b.1));
     let tls = Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![at.to_path_buf()])).unwrap();
@@ -208,26 +215,29 @@ async fn a_client_is_shown_the_certificate_of_its_host() {
         ("b.test", &a.0),
         ("other.test", &a.0),
     ] {
-        assert_eq!(shown(&tls, host).await, Ok(der(pem)), "{host}");
+        assert_eq!(served_certificate(&tls, host).await, Ok(der(pem)), "{host}");
     }
-    // A file that makes no sense changes nothing, and is told of.
+    // An invalid file changes nothing, and is reported.
     write(at, "3.pem", &newer.0);
     tls.renew();
-    assert_eq!(shown(&tls, "y.b.test").await, Ok(der(&b.0)));
+    assert_eq!(served_certificate(&tls, "y.b.test").await, Ok(der(&b.0)));
     assert!(tls.status().1.unwrap().contains("3.pem: has no key"));
-    // The one that ends last is shown.
+    // The certificate that expires last is used.
     write(at, "3.pem", &(newer.0.clone() + &newer.1));
     tls.renew();
-    assert_eq!(shown(&tls, "y.b.test").await, Ok(der(&newer.0)));
+    assert_eq!(served_certificate(&tls, "y.b.test").await, Ok(der(&newer.0)));
     assert_eq!((tls.status().0.len(), tls.status().1), (3, None));
-    assert_eq!((tls.shaken(Shaken::Done), tls.shaken(Shaken::Failed)), (8, 0));
+    assert_eq!(
+        (tls.handshake_count(TlsHandshakeOutcome::Done), tls.handshake_count(TlsHandshakeOutcome::Failed)),
+        (8, 0)
+    );
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_is_served_only_where_it_may() {
+async fn client_without_a_certificate_is_served_only_if_optional() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let (own, authority) = (made(&["a.test"], 2040), made(&["authority.test"], 2040));
+    let (own, authority) = (make_certificate(&["a.test"], 2040), make_certificate(&["authority.test"], 2040));
     let file = write(at, "own.pem", &(own.0.clone() + &own.1));
     let authority = write(at, "authority.crt", &authority.0);
     for (clients, served) in [
@@ -236,7 +246,7 @@ async fn a_client_without_a_certificate_is_served_only_where_it_may() {
     ] {
         let config = TlsConfig {
             clients,
-            // The client learns of the refusal in the handshake itself, not after it.
+            // In TLS 1.2, the client learns of the refusal during the handshake, not after it.
             min_version: TlsVersion::Tls12,
             ..TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file.clone()])
         };
@@ -248,7 +258,7 @@ async fn a_client_without_a_certificate_is_served_only_where_it_may() {
                 .with_protocol_versions(&[&rustls::version::TLS12])
                 .unwrap()
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Anyone))
+                .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
                 .with_no_client_auth();
             let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from("a.test").unwrap();
@@ -257,28 +267,28 @@ async fn a_client_without_a_certificate_is_served_only_where_it_may() {
         let (tcp, _) = listener.accept().await.unwrap();
         let secured = tls.accept(tcp, Duration::from_secs(5)).await;
         assert_eq!((secured.is_some(), client.await.unwrap()), (served, served));
-        assert_eq!(tls.shaken(Shaken::Failed), u64::from(!served));
+        assert_eq!(tls.handshake_count(TlsHandshakeOutcome::Failed), u64::from(!served));
     }
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_is_let_go() {
+async fn handshake_times_out() {
     let folder = tempfile::tempdir().unwrap();
-    let own = made(&["a.test"], 2040);
+    let own = make_certificate(&["a.test"], 2040);
     let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
     let tls = Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (tcp, _) = listener.accept().await.unwrap();
     assert!(tls.accept(tcp, Duration::from_millis(20)).await.is_none());
-    assert_eq!(tls.shaken(Shaken::TimedOut), 1);
+    assert_eq!(tls.handshake_count(TlsHandshakeOutcome::TimedOut), 1);
 }
 
 #[tokio::test]
-async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
+async fn hybrid_key_exchange_is_used_if_the_client_sends_a_key_share() {
     use rustls::{HandshakeKind, NamedGroup};
     let folder = tempfile::tempdir().unwrap();
-    let own = made(&["a.test"], 2040);
+    let own = make_certificate(&["a.test"], 2040);
     let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
     let tls = Arc::new(Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap());
     let hybrid: &'static dyn rustls::crypto::SupportedKxGroup =
@@ -286,7 +296,7 @@ async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
     let classical = rustls::crypto::aws_lc_rs::kx_group::X25519;
     for (groups, version, group) in [
         (vec![hybrid, classical], &rustls::version::TLS13, NamedGroup::X25519MLKEM768),
-        // No second round trip for it.
+        // Without a second round trip.
         (vec![classical, hybrid], &rustls::version::TLS13, NamedGroup::X25519),
         (vec![classical], &rustls::version::TLS13, NamedGroup::X25519),
         (vec![hybrid, classical], &rustls::version::TLS12, NamedGroup::X25519),
@@ -296,7 +306,7 @@ async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
             .with_protocol_versions(&[version])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
             .with_no_client_auth();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -315,7 +325,8 @@ async fn the_hybrid_key_exchange_is_taken_by_clients_that_send_a_share_of_it() {
     }
 }
 
-/// How the handshake of a client that keeps its sessions goes: whether a session goes on, or that it is refused.
+/// Performs a handshake of a client that stores sessions. Returns whether a session was resumed, or `None` if the
+/// handshake failed.
 async fn resumed(tls: &Arc<Tls>, client: &Arc<rustls::ClientConfig>) -> Option<bool> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -333,14 +344,14 @@ async fn resumed(tls: &Arc<Tls>, client: &Arc<rustls::ClientConfig>) -> Option<b
     shaken
 }
 
-/// The relay asks for it by the trait. TLS takes more than its socket does.
+/// The relay uses the trait. TLS accepts more than its socket does.
 #[tokio::test]
-async fn a_connection_by_tls_tells_what_its_socket_has_taken() {
+async fn tls_connection_reports_bytes_accepted_by_its_socket() {
     fn sent(io: &impl larder_http::relay::Transport) -> Option<u64> {
         io.sent()
     }
     let folder = tempfile::tempdir().unwrap();
-    let own = made(&["a.test"], 2040);
+    let own = make_certificate(&["a.test"], 2040);
     let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
     let tls = Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -350,7 +361,7 @@ async fn a_connection_by_tls_tells_what_its_socket_has_taken() {
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
             .with_no_client_auth();
         let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
         let name = ServerName::try_from("a.test").unwrap();
@@ -361,7 +372,7 @@ async fn a_connection_by_tls_tells_what_its_socket_has_taken() {
     let _unread = client.await.unwrap();
     let before = sent(&io).unwrap();
     assert!(before > 0, "the handshake");
-    // More than the socket takes from a server whose client reads nothing.
+    // More than the socket accepts if the client reads nothing.
     let (mut taken, piece) = (0, vec![0; 64 << 10]);
     while let Ok(bytes) = tokio::time::timeout(Duration::from_millis(100), io.write(&piece)).await {
         taken += bytes.unwrap() as u64;
@@ -371,22 +382,22 @@ async fn a_connection_by_tls_tells_what_its_socket_has_taken() {
 }
 
 #[tokio::test]
-async fn sessions_go_on_with_a_successor_unless_clients_are_to_show_certificates() {
+async fn sessions_survive_a_reload_without_client_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let (own, authority) = (made(&["a.test"], 2040), made(&["authority.test"], 2040));
+    let (own, authority) = (make_certificate(&["a.test"], 2040), make_certificate(&["authority.test"], 2040));
     let file = write(at, "own.pem", &(own.0.clone() + &own.1));
     let authority = write(at, "authority.crt", &authority.0);
     let config = |clients| {
         let config = TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file.clone()]);
         TlsConfig { clients, ..config }
     };
-    // In a handshake of TLS 1.2 a client gets its ticket, and learns of a refusal, in the handshake itself.
+    // In a TLS 1.2 handshake, a client gets its ticket, and learns of a refusal, during the handshake.
     let client = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS12])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
         .with_no_client_auth();
     let client = Arc::new(client);
     let first = Arc::new(Tls::load(config(ClientCertificates::Off)).unwrap());
@@ -397,6 +408,10 @@ async fn sessions_go_on_with_a_successor_unless_clients_are_to_show_certificates
     assert_eq!(resumed(&asks, &client).await, None, "who has shown none has no session here");
     let last = Arc::new(asks.successor(config(ClientCertificates::Optional(authority))).unwrap());
     assert_eq!(resumed(&last, &client).await, Some(false));
-    assert_eq!((last.shaken(Shaken::Done), last.shaken(Shaken::Failed)), (4, 1), "counts go on");
+    assert_eq!(
+        (last.handshake_count(TlsHandshakeOutcome::Done), last.handshake_count(TlsHandshakeOutcome::Failed)),
+        (4, 1),
+        "counts go on"
+    );
     assert!(last.successor(config(ClientCertificates::Required(at.join("none.pem")))).is_err());
 }

@@ -17,7 +17,7 @@ use crate::metrics::{
 use crate::shared::Shared;
 use larder_core::{Found, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
-use larder_edge::{Acme, AcmeStatus, Shaken};
+use larder_edge::{Acme, AcmeStatus, TlsHandshakeOutcome};
 use larder_spans::Tracer;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -242,8 +242,12 @@ impl MetricsCollector {
     fn tls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let tls = self.shared.tls.as_ref();
         let mut handshakes = describe(encoder, &table::TLS_HANDSHAKES)?;
-        for how in Shaken::ALL {
-            count(&mut handshakes, &[("outcome", how.name())], tls.map_or(0, |tls| tls.shaken(how)))?;
+        for how in TlsHandshakeOutcome::ALL {
+            count(
+                &mut handshakes,
+                &[("outcome", how.name())],
+                tls.map_or(0, |tls| tls.handshake_count(how)),
+            )?;
         }
         let (certificates, trouble) = tls.map(|tls| tls.status()).unwrap_or_default();
         let mut ends = describe(encoder, &table::TLS_NOT_AFTER)?;

@@ -2,14 +2,14 @@
 
 use super::status::SwitchHandle;
 use crate::purge::PurgeReport;
-use larder_edge::{Purge, Unpermitted};
+use larder_edge::{PermissionError, Purge};
 
 impl SwitchHandle {
     /// Checks whether a client with this `Authorization` may purge. Counts refusals.
     ///
     /// # Errors
     /// The switch has no token, or a different one.
-    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
+    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
         self.shared.purges.permit(authorization)
     }
 

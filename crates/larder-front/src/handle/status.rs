@@ -259,7 +259,7 @@ impl SwitchHandle {
     /// Counts a finished ACME order.
     pub fn acme_ordered(&self, issued: bool) {
         if let Some(acme) = self.acme() {
-            acme.ordered(issued);
+            acme.count_order(issued);
         }
     }
 

@@ -125,7 +125,7 @@ impl Requests {
         let (address, named) = (client.address.ip(), host(head).to_vec());
         let sender = Sender {
             address,
-            trusted: rules.trusted_relays.trusts(address),
+            trusted: rules.trusted_relays.contains(address),
             secure: security.is_some(),
             host: Some(&named),
             client_cert: security.and_then(|security| Some(security.client_cert.as_ref()?.as_bytes())),
@@ -248,7 +248,7 @@ impl Requests {
         if client.is_secure() || head.target().starts_with(larder_edge::WELL_KNOWN) {
             return None;
         }
-        let location = larder_edge::under_https(host(head), head.target(), port)?;
+        let location = larder_edge::https_url(host(head), head.target(), port)?;
         let mut answer = Answer::new(308);
         let _ = answer.head.fields.append(b"Location", location.as_bytes());
         Some(self.finish_own_reply(client, exchange, head, answer))

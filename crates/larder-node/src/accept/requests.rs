@@ -209,7 +209,7 @@ impl Proxy for Requests {
     fn address(&self, client: &Client) -> Option<IpAddr> {
         let sender = client.shared.sender()?;
         // A relay stands for many clients.
-        (!client.terms.entry.trusted_relays.trusts(sender)).then_some(sender)
+        (!client.terms.entry.trusted_relays.contains(sender)).then_some(sender)
     }
 
     fn on_http2_fault(&self, _: &Client, fault: Http2Fault) {

@@ -1,7 +1,7 @@
 //! Settings of the reports to switches.
 
 use super::range::{ConfigError, RANGES_MAX, ensure};
-use larder_edge::{AddressRange, Announcers};
+use larder_edge::{AddressRange, AddressRanges};
 use larder_peers::ClusterSecrets;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportConfig {
     /// Addresses that may ask, beside the trusted relays. Default: those of this host. At most 1,024.
-    pub from: Announcers,
+    pub from: AddressRanges,
     /// Secrets of which a switch proves one with each request. Default `None`: addresses decide.
     pub secret: Option<ClusterSecrets>,
     /// Path of the load counters. Default `/.larder/load`; `None` serves none.
@@ -58,7 +58,7 @@ impl CpuScope {
 impl Default for ReportConfig {
     fn default() -> Self {
         Self {
-            from: Announcers(loopback().into_iter().flatten().collect()),
+            from: AddressRanges(loopback().into_iter().flatten().collect()),
             secret: None,
             load_path: Some("/.larder/load".to_owned()),
             events_path: Some("/.larder/events".to_owned()),

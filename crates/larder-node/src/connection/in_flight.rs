@@ -8,7 +8,7 @@ use crate::edge::Entered;
 use crate::traced::Traced;
 use http::Response;
 use http::request::Parts;
-use larder_edge::Announcers;
+use larder_edge::AddressRanges;
 use larder_spans::Tracer;
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,7 +55,7 @@ impl InFlight {
     }
 
     /// It has a line in the access log, if there is one.
-    pub(crate) fn log(&mut self, access: &Arc<Access>, relays: &Announcers, parts: &Parts) {
+    pub(crate) fn log(&mut self, access: &Arc<Access>, relays: &AddressRanges, parts: &Parts) {
         let since = self.since.unwrap_or_else(Instant::now);
         self.line = access.line(relays, self.shared.sender(), parts, since);
     }

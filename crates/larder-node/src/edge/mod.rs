@@ -16,8 +16,8 @@ use crate::counts::Counters;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use larder_edge::{
-    Announcers, CertificateFault, ClientIo, Tls, TlsConfig, Unannounced, WELL_KNOWN, client_cert,
-    read_announcement, under_https,
+    AddressRanges, AnnouncementError, CertificateFault, ClientIo, Tls, TlsConfig, WELL_KNOWN, client_cert,
+    https_url, read_announcement,
 };
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) tls: Option<Arc<Tls>>,
-    announcers: Announcers,
+    announcers: AddressRanges,
     /// Whether requests without TLS are sent to the same with it.
     redirects: bool,
     /// The port of TLS, once the node listens.
@@ -53,7 +53,7 @@ pub(crate) struct Entered {
 
 impl Edge {
     /// Reads the certificates. Blocks on the disk.
-    pub(crate) fn new(tls: Option<TlsConfig>, announcers: Announcers) -> Result<Self, CertificateFault> {
+    pub(crate) fn new(tls: Option<TlsConfig>, announcers: AddressRanges) -> Result<Self, CertificateFault> {
         let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
         let tls = tls.map(Tls::load).transpose()?;
         Ok(Self { tls: tls.map(Arc::new), announcers, redirects, https_port: Arc::default() })
@@ -63,7 +63,7 @@ impl Edge {
     pub(crate) fn successor(
         &self,
         tls: Option<TlsConfig>,
-        announcers: Announcers,
+        announcers: AddressRanges,
     ) -> Result<Self, CertificateFault> {
         let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
         let tls = match (&self.tls, tls) {
@@ -113,7 +113,7 @@ impl Edge {
         let mut entered = self.entered(entry);
         if entry != Entry::Handed {
             let peer = tcp.peer_addr().ok()?;
-            if self.announcers.trusts(peer.ip()) {
+            if self.announcers.contains(peer.ip()) {
                 match read_announcement(&mut tcp, peer, head_timeout).await {
                     // One of the balancer's own, such as a check, names no client.
                     Ok((client, named)) => entered.client = named.map(|_| client.ip().to_canonical()),
@@ -142,11 +142,11 @@ impl Edge {
     }
 }
 
-fn count_unannounced(why: Unannounced, counters: &Counters) {
+fn count_unannounced(why: AnnouncementError, counters: &Counters) {
     match why {
-        Unannounced::Gone => {}
-        Unannounced::Nonsense => counters.announcements_refused.add(1),
-        Unannounced::TimedOut => counters.head_timeouts.add(1),
+        AnnouncementError::Closed => {}
+        AnnouncementError::Invalid => counters.announcements_refused.add(1),
+        AnnouncementError::TimedOut => counters.head_timeouts.add(1),
     }
 }
 
@@ -193,7 +193,7 @@ impl Entered {
             Some(authority) => authority.as_str().as_bytes(),
             None => named.next().filter(|_| named.next().is_none())?.as_bytes(),
         };
-        under_https(host, parts.uri.path_and_query()?.as_str().as_bytes(), port)
+        https_url(host, parts.uri.path_and_query()?.as_str().as_bytes(), port)
     }
 }
 

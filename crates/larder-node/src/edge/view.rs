@@ -1,6 +1,6 @@
 //! TLS of a node, as the admin interface and the metrics show it.
 
-use larder_edge::{CertificateStatus, Shaken, Tls};
+use larder_edge::{CertificateStatus, Tls, TlsHandshakeOutcome};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -11,7 +11,8 @@ use serde::Serialize;
 use std::fmt;
 
 /// How handshakes end at a node, whose certificates are all in files.
-const OUTCOMES: [Shaken; 3] = [Shaken::Done, Shaken::Failed, Shaken::TimedOut];
+const OUTCOMES: [TlsHandshakeOutcome; 3] =
+    [TlsHandshakeOutcome::Done, TlsHandshakeOutcome::Failed, TlsHandshakeOutcome::TimedOut];
 
 /// How it stands with TLS.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -30,7 +31,12 @@ pub struct TlsView {
 impl TlsView {
     pub(super) fn of(tls: &Tls, name: &str) -> Self {
         let (certificates, trouble) = tls.status();
-        Self { certificates, trouble, name: name.to_owned(), handshakes: OUTCOMES.map(|how| tls.shaken(how)) }
+        Self {
+            certificates,
+            trouble,
+            name: name.to_owned(),
+            handshakes: OUTCOMES.map(|how| tls.handshake_count(how)),
+        }
     }
 
     /// The numbers in the Prometheus text format, names beginning with `larder_node_tls_`.

@@ -22,7 +22,7 @@ use crate::store::{Directory, DirectoryError, ManifestError, Model, Store};
 use crate::terms::{CurrentTerms, Terms};
 use crate::uptime::Uptime;
 use larder_core::Bytes;
-use larder_edge::{Announcers, CertificateFault, Purge, Unpermitted};
+use larder_edge::{AddressRanges, CertificateFault, PermissionError, Purge};
 use larder_spans::Tracer;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,7 +97,7 @@ impl Node {
     /// If a value is out of range, or the directory, the manifest or a certificate cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
-        let edge = Edge::new(config.tls.clone(), Announcers(config.announcers.clone()))?;
+        let edge = Edge::new(config.tls.clone(), AddressRanges(config.announcers.clone()))?;
         let tracer = config.traces.clone().map(Tracer::start).transpose().map_err(NodeError::Traces)?;
         let counters = Arc::<Counters>::default();
         let limits = &config.limits;
@@ -202,7 +202,7 @@ impl Node {
         let Ground { memory, machine, terms, .. } = &self.ground;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let access = self.access.prepare(config.access_log.as_ref()).map_err(NodeError::AccessLog)?;
-        let announcers = Announcers(config.announcers.clone());
+        let announcers = AddressRanges(config.announcers.clone());
         let edge = terms.load_full().edge.successor(config.tls.clone(), announcers)?;
         let limits = &config.limits;
         // A node that ends waits for as many connections as there may be: that must not change any more.
@@ -301,7 +301,7 @@ impl Node {
     ///
     /// # Errors
     /// The node has no token, or another one.
-    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), Unpermitted> {
+    pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
         permit_purge(&self.ground.terms.load(), &self.ground.counters, authorization)
     }
 

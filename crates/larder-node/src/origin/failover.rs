@@ -12,7 +12,7 @@ use super::error::OriginError;
 use crate::config::Failover;
 use http::uri::{Authority, Scheme};
 use http::{StatusCode, Uri};
-use larder_edge::Seldom;
+use larder_edge::LogLimiter;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,11 +38,11 @@ pub(super) struct Standing {
     pub(super) scheme: Scheme,
     pub(super) authority: Authority,
     state: Mutex<State>,
-    left_log: Seldom,
-    used_log: Seldom,
-    error_logs: [Seldom; OriginError::COUNT],
+    left_log: LogLimiter,
+    used_log: LogLimiter,
+    error_logs: [LogLimiter; OriginError::COUNT],
     /// For signed requests that the origin refuses.
-    pub(super) refused_log: Seldom,
+    pub(super) refused_log: LogLimiter,
 }
 
 #[derive(Debug, Default)]
@@ -102,10 +102,10 @@ impl Standings {
                 scheme,
                 authority,
                 state: Mutex::default(),
-                left_log: Seldom::default(),
-                used_log: Seldom::default(),
+                left_log: LogLimiter::default(),
+                used_log: LogLimiter::default(),
                 error_logs: Default::default(),
-                refused_log: Seldom::default(),
+                refused_log: LogLimiter::default(),
             })
         };
         let backups = failover.iter().flat_map(|failover| &failover.urls);
@@ -188,7 +188,7 @@ impl Standings {
 
 impl Standing {
     /// The limit for log lines about an error at this origin.
-    pub(super) const fn log(&self, error: OriginError) -> &Seldom {
+    pub(super) const fn log(&self, error: OriginError) -> &LogLimiter {
         &self.error_logs[error as usize]
     }
 

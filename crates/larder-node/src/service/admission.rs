@@ -112,7 +112,7 @@ impl Admission {
         let client = entered.and_then(Entered::client);
         // A balancer that announces clients passes their header on unread: the announced client is the sender, whoever connects.
         let address = client.unwrap_or(peer);
-        let trusted = relays.trusts(address);
+        let trusted = relays.contains(address);
         if !trusted
             && !is_of_client(shared)
             && headers.contains_key(header::VIA)
@@ -152,7 +152,7 @@ fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
     if is_of_client(shared) || is_relayed(headers) {
         return false;
     }
-    let may = |peer| terms.report.from.trusts(peer) || terms.entry.trusted_relays.trusts(peer);
+    let may = |peer| terms.report.from.contains(peer) || terms.entry.trusted_relays.contains(peer);
     match &terms.report.secret {
         Some(secrets) => headers.get(PROOF_FIELD).is_some_and(|proof| secrets.verify_proof(proof.as_bytes())),
         None => shared.peer.is_some_and(may),

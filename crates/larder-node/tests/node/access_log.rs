@@ -19,7 +19,7 @@ struct Log {
 
 impl Log {
     fn new(format: &str) -> Self {
-        let format = AccessFormat::Own(LineFormat::parse(format, &ACCESS_FIELDS).unwrap());
+        let format = AccessFormat::Custom(LineFormat::parse(format, &ACCESS_FIELDS).unwrap());
         Self { folder: tempfile::tempdir().unwrap(), format }
     }
 

@@ -322,7 +322,7 @@ async fn a_tunnel_has_its_line_at_its_end() {
     let file = folder.path().join("log");
     let format =
         LineFormat::parse("{target} {status} {body_bytes} {detail} {origin} {error}", &ACCESS_FIELDS);
-    let format = AccessFormat::Own(format.unwrap());
+    let format = AccessFormat::Custom(format.unwrap());
     let echo = Echo::start(None, ACCEPTED).await;
     let log = AccessLogConfig { format, ..AccessLogConfig::file(&file) };
     let mut node = echo.node(|_, config| config.access_log = Some(log)).await;

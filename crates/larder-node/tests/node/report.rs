@@ -2,7 +2,7 @@
 
 use super::stub::{Answer, Stub};
 use super::*;
-use larder_edge::Announcers;
+use larder_edge::AddressRanges;
 use larder_node::{LoadCounters, Origin, OriginConfig, ProcessorModel};
 use larder_testkit::eventually_asked;
 use serde_json::Value;
@@ -143,7 +143,7 @@ fn all_paths(config: &mut NodeConfig) {
 async fn own_paths_are_not_for_addresses_that_are_not_listed() {
     let listed = |list: &[&str]| {
         let ranges = list.iter().map(|range| range.parse().unwrap());
-        Announcers(ranges.collect())
+        AddressRanges(ranges.collect())
     };
     let unlisted = Running::model("1\t/a\n", quick(), |config| {
         all_paths(config);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use instant_acme::{Account, AccountCredentials, CertificateIdentifier, NewAccount};
 use larder_edge::OutboundTls;
-use larder_front::{AcmeStatus, AcmeStore, AcmeStored, SwitchHandle};
+use larder_front::{AcmeStatus, AcmeStore, StoredCertificate, SwitchHandle};
 use tokio::sync::{Notify, oneshot};
 
 use self::client::{Asked, Https, now};
@@ -68,7 +68,7 @@ pub(crate) struct Running {
 #[derive(Clone, Debug)]
 struct Look {
     host: String,
-    held: Option<AcmeStored>,
+    held: Option<StoredCertificate>,
     state: State,
     wanted: bool,
 }

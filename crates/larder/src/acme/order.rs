@@ -200,7 +200,7 @@ async fn challenges(order: &mut Order, store: &Store, host: &str) -> Result<(), 
             AcmeChallenge::TlsAlpn01 => {
                 let shown = shown(host, answer.digest().as_ref());
                 let shown = shown.map_err(|error| Failure::refused(error.to_string()))?;
-                (store.shown.shown_for_challenge(host), shown)
+                (store.shown.challenge_certificate(host), shown)
             }
         };
         store.challenge(&file, answer.as_bytes())?;

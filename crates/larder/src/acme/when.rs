@@ -4,7 +4,7 @@
 //! do not come at once; or, if its authority says when (RFC 9773), somewhere in that window. What fails is tried again after a pause
 //! that grows, so that the limits of authorities are kept: Let's Encrypt takes 5 failed validations of a name in an hour.
 
-use larder_front::AcmeStored;
+use larder_front::StoredCertificate;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -72,11 +72,11 @@ fn lot(host: &str, number: i64) -> i64 {
 }
 
 /// When the next certificate is ordered, seconds since 1970; what is past is due.
-pub(super) fn next_order(host: &str, held: Option<&AcmeStored>, state: &State) -> i64 {
+pub(super) fn next_order(host: &str, held: Option<&StoredCertificate>, state: &State) -> i64 {
     held.map_or(0, |held| renewal(host, held, state)).max(state.retry_at)
 }
 
-fn renewal(host: &str, held: &AcmeStored, state: &State) -> i64 {
+fn renewal(host: &str, held: &StoredCertificate, state: &State) -> i64 {
     let life = (held.not_after - held.not_before).max(0);
     let lot = lot(host, held.not_after);
     let by_life = held.not_before + life / 3 * 2 - life / 30 * lot / 1000;
@@ -90,7 +90,7 @@ fn renewal(host: &str, held: &AcmeStored, state: &State) -> i64 {
 }
 
 /// When to ask the authority for its window, seconds since 1970; none if the certificate lives too short a time.
-pub(super) fn next_look(held: &AcmeStored, state: &State) -> Option<i64> {
+pub(super) fn next_look(held: &StoredCertificate, state: &State) -> Option<i64> {
     let long = held.not_after - held.not_before >= WINDOW_LIFE_MIN_S;
     long.then(|| state.window.as_ref().map_or(0, |window| window.look_at))
 }
@@ -114,9 +114,9 @@ mod tests {
 
     const DAY: i64 = 24 * 3600;
 
-    fn held(not_before: i64, life: i64) -> AcmeStored {
+    fn held(not_before: i64, life: i64) -> StoredCertificate {
         let (not_after, names) = (not_before + life, vec!["a.test".to_owned()]);
-        AcmeStored { not_before, not_after, names, certificate: Vec::new().into() }
+        StoredCertificate { not_before, not_after, names, certificate: Vec::new().into() }
     }
 
     #[test]

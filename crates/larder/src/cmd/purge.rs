@@ -50,7 +50,7 @@ struct What {
 pub(crate) fn run(args: &PurgeArgs) -> anyhow::Result<()> {
     let What { url, prefix, tag } = &args.what;
     let named = [("url", url), ("prefix", prefix), ("tag", tag)];
-    let purge = Purge::of_parameters(|kind| named.iter().find(|(name, _)| *name == kind)?.1.clone())
+    let purge = Purge::from_parameters(|kind| named.iter().find(|(name, _)| *name == kind)?.1.clone())
         .map_err(|bad| usage(bad.to_string()))?;
     let tokens = Tokens::load(&args.token).map_err(|error| usage(format!("--token: {error}")))?;
     let addresses: anyhow::Result<Vec<_>> = args.admin.iter().map(|admin| admin_address(admin)).collect();

@@ -1,6 +1,6 @@
-//! Clients that send a port with the server name. OpenSSL sends any name, so that it can stand for them all.
+//! Tests with clients that send a port in the server name. OpenSSL can send any name, so it represents all of them.
 
-use crate::tls::{ClientCertificates, Shaken, Tls, TlsConfig, TlsVersion};
+use crate::tls::{ClientCertificates, Tls, TlsConfig, TlsHandshakeOutcome, TlsVersion};
 use larder_testkit::Authority;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
-/// The report of `openssl s_client` about a connection with these options.
+/// Returns the output of `openssl s_client` for a connection with these options.
 async fn report(tls: &Arc<Tls>, name: &str, options: &[&str]) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound").to_string();
@@ -55,7 +55,7 @@ fn tls(authority: &Authority, clients: ClientCertificates) -> Arc<Tls> {
 }
 
 #[tokio::test]
-async fn the_certificate_is_that_of_the_host_before_the_port() {
+async fn certificate_is_selected_by_the_host_without_port() {
     let authority = Authority::new();
     let (tls, ca) = (tls(&authority, ClientCertificates::Off), authority.ca());
     for (name, host) in [
@@ -66,16 +66,19 @@ async fn the_certificate_is_that_of_the_host_before_the_port() {
         ("[::1]:8443", "other.test"),
         ("a.test", "a.test"),
     ] {
-        // The last has no share of a group that the server takes, and begins again after a HelloRetryRequest.
+        // The last client sends no key share that the server supports, and continues after a HelloRetryRequest.
         for version in [&["-tls1_2"][..], &["-tls1_3"], &["-tls1_3", "-groups", "P-521:X25519"]] {
             let options = [version, &["-CAfile", text(&ca), "-verify_hostname", host]].concat();
             let report = report(&tls, name, &options).await;
             assert!(report.contains("served\n"), "{name} {version:?}\n{report}");
         }
     }
-    assert_eq!(tls.shaken(Shaken::Done), 18);
+    assert_eq!(tls.handshake_count(TlsHandshakeOutcome::Done), 18);
     let refused = report(&tls, "a b:1:2", &[]).await;
-    assert!(refused.contains("alert illegal parameter") && tls.shaken(Shaken::Failed) == 1, "{refused}");
+    assert!(
+        refused.contains("alert illegal parameter") && tls.handshake_count(TlsHandshakeOutcome::Failed) == 1,
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -95,7 +98,7 @@ async fn sessions_are_resumed() {
 }
 
 #[tokio::test]
-async fn clients_prove_who_they_are() {
+async fn client_certificates_are_verified() {
     let authority = Authority::new();
     let (ca, own) = (authority.ca(), authority.leaf("client.test", false));
     let tls = tls(&authority, ClientCertificates::Required(ca.clone()));
@@ -104,5 +107,8 @@ async fn clients_prove_who_they_are() {
         let report = report(&tls, "a.test:8443", &options).await;
         assert!(report.contains("served\n"), "{version}\n{report}");
     }
-    assert_eq!((tls.shaken(Shaken::Done), tls.shaken(Shaken::Failed)), (2, 0));
+    assert_eq!(
+        (tls.handshake_count(TlsHandshakeOutcome::Done), tls.handshake_count(TlsHandshakeOutcome::Failed)),
+        (2, 0)
+    );
 }

@@ -1,15 +1,15 @@
 //! Server names (SNI) with a port at the end, such as `a.test:8443`.
 //!
-//! Go programs send such a name if they set it from an address. RFC 6066 section 3 does not allow it, and rustls ends the
-//! handshake; nginx, HAProxy and Caddy serve it. So does this module, in two steps:
+//! Go programs send such a name if they set it from an address. RFC 6066 section 3 does not allow it, and rustls aborts
+//! the handshake; nginx, HAProxy and Caddy accept it. So does this module, in two steps:
 //!
 //! 1. [`FirstRecords`] rewrites the name in the ClientHello before rustls reads it. The length of the message does not
 //!    change: the host remains as the only name, and the port becomes an entry of a type that rustls skips.
-//! 2. Both sides compute their keys from a hash of all messages (RFC 8446 section 4.4.1; RFC 5246 section 7.4.9). The hash
-//!    functions in [`cipher_suites`] therefore see the ClientHello as the client sent it, and so does the verification of a
-//!    client's signature under TLS 1.2 ([`restored_signatures`]).
+//! 2. Both sides compute their keys from a hash of all messages (RFC 8446 section 4.4.1; RFC 5246 section 7.4.9). The
+//!    hash functions in [`cipher_suites`] therefore see the ClientHello as the client sent it, and so does the
+//!    verification of a client's signature in TLS 1.2 ([`restored_signatures`]).
 //!
-//! Nobody gains from sending the rewritten form: the server treats it as the form with the port.
+//! A client that sends the rewritten form gains nothing: the server treats it as the form with the port.
 
 mod records;
 mod transcript;
@@ -28,21 +28,21 @@ const HOST_NAME: u8 = 0;
 /// Bytes of an entry before its name: its type and the length.
 const ENTRY_HEAD: usize = 3;
 
-/// Type of the entry in the place of the colon in `host:port`. No other type than [`HOST_NAME`] is defined.
+/// Type of the entry that replaces the colon in `host:port`. Only [`HOST_NAME`] is a defined type.
 const PORT: u8 = 0xff;
-/// The same in `[host]:port`: the entry begins with the closing bracket.
+/// Type of that entry for `[host]:port`: the entry begins with the closing bracket.
 const BRACKET_AND_PORT: u8 = 0xfe;
-/// Digits of a port.
+/// Maximum number of digits of a port.
 const DIGITS_MAX: usize = 5;
 
-/// Reads fields in their order.
+/// Reads fields in order.
 struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl Fields<'_> {
-    /// The next number, of `width` bytes.
+    /// Returns the next number, of `width` bytes.
     fn number(&mut self, width: usize) -> Option<usize> {
         let bytes = self.bytes.get(self.at..self.at.checked_add(width)?)?;
         self.at += width;
@@ -57,14 +57,14 @@ impl Fields<'_> {
     }
 }
 
-/// Finds the entries of the list of server names in a ClientHello (RFC 8446 section 4.1.2), which may lack its end, as it does
-/// where a PSK's binder is computed (section 4.2.11.2).
+/// Finds the entries of the server name list in a ClientHello (RFC 8446 section 4.1.2). The end of the message may be
+/// missing, as when a PSK binder is computed (section 4.2.11.2).
 fn name_entries(hello: &[u8]) -> Option<Range<usize>> {
     let mut fields = Fields { bytes: hello, at: 0 };
     if fields.number(1)? != usize::from(CLIENT_HELLO) {
         return None;
     }
-    // The length of the message, the version and the random number.
+    // The message length, the version and the random value.
     fields.at += 3 + 2 + 32;
     fields.skip(1)?;
     fields.skip(2)?;
@@ -84,7 +84,7 @@ fn name_entries(hello: &[u8]) -> Option<Range<usize>> {
     None
 }
 
-/// The host in `host:port`, without brackets, and whether it had any.
+/// Returns the host in `host:port`, without brackets, and whether it had brackets.
 fn host(name: &[u8]) -> Option<(Range<usize>, bool)> {
     let colon = name.iter().rposition(|&byte| byte == b':')?;
     if !is_port(&name[colon + 1..]) {
@@ -106,7 +106,7 @@ fn set_length(hello: &mut [u8], entry: usize, length: usize) {
     hello[entry + 1..entry + ENTRY_HEAD].copy_from_slice(&length.to_be_bytes());
 }
 
-/// The only host name of a ClientHello, and the bytes behind it in the list.
+/// Returns the only host name of a ClientHello, and the bytes after it in the list.
 fn only_name(hello: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     let entries = name_entries(hello)?;
     let mut fields = Fields { bytes: &hello[..entries.end], at: entries.start };
@@ -117,7 +117,7 @@ fn only_name(hello: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     (name <= entries.end).then_some((fields.at..name, name..entries.end))
 }
 
-/// Takes the port from the server name, if there is one.
+/// Removes the port from the server name, if there is one.
 fn hide_port(hello: &mut [u8]) {
     let Some((name, rest)) = only_name(hello) else { return };
     if !rest.is_empty() {
@@ -130,7 +130,7 @@ fn hide_port(hello: &mut [u8]) {
     set_length(hello, name.start - ENTRY_HEAD, length);
 }
 
-/// The ClientHello as it was before [`hide_port`]; `None` if it was the same.
+/// Restores the ClientHello as it was before [`hide_port`]. Returns `None` if it was not changed.
 fn restored(hello: &[u8]) -> Option<Vec<u8>> {
     let (name, rest) = only_name(hello)?;
     let bracketed = match &hello[rest.clone()] {
@@ -156,7 +156,7 @@ mod clients_test;
 mod tests {
     use super::*;
 
-    /// A ClientHello whose extensions are one unknown, the server names and one more.
+    /// Makes a ClientHello with three extensions: an unknown one, the server names, and another one.
     pub(crate) fn client_hello(entries: &[u8]) -> Vec<u8> {
         let list = u16::try_from(entries.len()).expect("short");
         let mut extensions = vec![0x12, 0x34, 0, 1, 9, 0, 0];
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_port_becomes_its_host_and_back() {
+    fn name_with_a_port_is_rewritten_and_restored() {
         for (name, host) in [
             ("a.test:8443", "a.test"),
             ("127.0.0.1:18455", "127.0.0.1"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_stay() {
+    fn other_names_are_unchanged() {
         let long = [&b"a.test:"[..], &[b'1'; DIGITS_MAX + 1]].concat();
         let two = [entry(b"a.test:1"), entry(b"b.test:1")].concat();
         let names = ["a.test", "a.test:", ":1", "::1", "::1:80", "a:b:80", "[::1]", "a.test:8a", "a:\u{661}"];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_damaged_messages_are_left_alone() {
+    fn partial_and_damaged_messages_are_unchanged() {
         let whole = client_hello(&entry(b"a.test:8443"));
         for cut in 0..whole.len() {
             let mut part = whole[..cut].to_vec();

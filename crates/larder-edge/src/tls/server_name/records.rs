@@ -1,39 +1,40 @@
-//! The first records that a client sends, before rustls reads them.
+//! The first records of a client, processed before rustls reads them.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes of a record before its content: type, version and length (RFC 8446 section 5.1).
+/// Length of a record's header: type, version and length (RFC 8446 section 5.1).
 const RECORD_HEAD: usize = 5;
-/// Content of a record without encryption (RFC 8446 section 5.1).
+/// Maximum content of an unencrypted record (RFC 8446 section 5.1).
 const CONTENT_MAX: usize = 1 << 14;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HANDSHAKE: u8 = 22;
-/// A ClientHello, a second one after a HelloRetryRequest, and a change_cipher_spec between them (RFC 8446 appendix D.4).
+/// A ClientHello, a second one after a HelloRetryRequest, and a change_cipher_spec between them (RFC 8446 appendix
+/// D.4).
 const RECORDS_MAX: u8 = 3;
-/// Bytes that one read takes from the socket.
+/// Number of bytes read from the socket at once.
 const READ: usize = 4 * 1024;
 
-/// Holds back a record until it is complete and takes the port from the server name in it. Ends with the first record that can
-/// be no ClientHello: the bytes after it pass unread. Holds at most one record and one read (20 KiB).
+/// Holds back a record until it is complete, and removes the port from the server name in it. Ends with the first
+/// record that cannot be a ClientHello: later bytes pass unread. Holds at most one record and one read (20 KiB).
 #[derive(Debug, Default)]
 pub(crate) struct FirstRecords {
     held: Vec<u8>,
-    /// The number of bytes of `held` that may be read.
+    /// Number of bytes of `held` that may be read.
     ready: usize,
     records: u8,
     ended: bool,
 }
 
 impl FirstRecords {
-    /// Whether the socket can be read directly from now on.
+    /// Checks whether the socket can be read directly from now on.
     pub(crate) const fn is_over(&self) -> bool {
         self.ended && self.held.is_empty()
     }
 
-    /// As [`AsyncRead::poll_read`], from `tcp`.
+    /// Like [`AsyncRead::poll_read`], from `tcp`.
     pub(crate) fn poll_read<T: AsyncRead + Unpin>(
         &mut self,
         tcp: &mut T,
@@ -63,7 +64,7 @@ impl FirstRecords {
         self.ready = self.held.len();
     }
 
-    /// Releases the records that are complete.
+    /// Releases the complete records.
     fn release(&mut self) {
         loop {
             let record = &mut self.held[self.ready..];
@@ -98,7 +99,7 @@ mod tests {
         [&[kind, 3, 1][..], &length.to_be_bytes(), content].concat()
     }
 
-    /// A client's stream that comes in pieces, and the records before it.
+    /// A client's stream that arrives in pieces, and the records before it.
     struct Client {
         pieces: VecDeque<Vec<u8>>,
         first: Option<FirstRecords>,
@@ -125,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Reads `sent`, which comes in pieces of `piece` bytes.
+    /// Reads `sent`, which arrives in pieces of `piece` bytes.
     async fn read(sent: &[u8], piece: usize) -> Vec<u8> {
         let pieces = sent.chunks(piece).map(<[u8]>::to_vec).collect();
         let mut client = Client { pieces, first: Some(FirstRecords::default()) };
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_hello_is_rewritten_and_nothing_else() {
+    async fn only_client_hellos_are_rewritten() {
         let hello = client_hello(&entry(b"a.test:8443"));
         let mut hidden = hello.clone();
         super::super::hide_port(&mut hidden);
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_no_tls_or_ends_early_passes() {
+    async fn other_or_truncated_streams_pass_unchanged() {
         let whole = record(HANDSHAKE, &client_hello(&entry(b"a.test:8443")));
         let long = [&[HANDSHAKE, 3, 1, 0xff, 0xff, 1][..], &[0; 70_000]].concat();
         let other = record(HANDSHAKE, &[16, 0, 0, 0]);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_of_records_is_bounded() {
+    async fn number_of_records_is_limited() {
         let changes = record(CHANGE_CIPHER_SPEC, &[1]).repeat(usize::from(RECORDS_MAX));
         let hello = record(HANDSHAKE, &client_hello(&entry(b"a.test:8443")));
         let sent = [changes, hello].concat();

@@ -1,4 +1,4 @@
-//! The hash of all messages of a handshake, over the ClientHello as the client sent it.
+//! The transcript hash of a handshake, over the ClientHello as the client sent it.
 
 use super::restored;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -11,15 +11,15 @@ use rustls::{
 };
 use std::sync::{Arc, LazyLock};
 
-/// The cipher suites of AWS-LC, with hash functions that see the ClientHello as the client sent it.
+/// Returns the cipher suites of AWS-LC, with hash functions that see the ClientHello as the client sent it.
 pub(in crate::tls) fn cipher_suites() -> Vec<SupportedCipherSuite> {
     static SUITES: LazyLock<Vec<SupportedCipherSuite>> =
-        LazyLock::new(|| rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES.iter().map(wrapped).collect());
+        LazyLock::new(|| rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES.iter().map(wrap_suite).collect());
     SUITES.clone()
 }
 
-/// rustls wants its suites for the whole time of the process; each is made once.
-fn wrapped(suite: &SupportedCipherSuite) -> SupportedCipherSuite {
+/// rustls needs suites with static lifetime; each is made once.
+fn wrap_suite(suite: &SupportedCipherSuite) -> SupportedCipherSuite {
     match suite {
         SupportedCipherSuite::Tls12(suite) => {
             SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
@@ -84,7 +84,7 @@ impl Context for TranscriptContext {
         self.0.finish()
     }
 
-    /// rustls adds each message by itself.
+    /// rustls adds each message separately.
     fn update(&mut self, data: &[u8]) {
         match restored(data) {
             Some(sent) => self.0.update(&sent),
@@ -93,8 +93,8 @@ impl Context for TranscriptContext {
     }
 }
 
-/// A verifier to which the messages that a client has signed under TLS 1.2 are as the client sent them (RFC 5246 section 7.4.8:
-/// the signature is over the messages themselves, the ClientHello first).
+/// Returns a verifier that sees the messages signed by a TLS 1.2 client as the client sent them (RFC 5246 section
+/// 7.4.8: the signature covers the messages themselves, the ClientHello first).
 pub(in crate::tls) fn restored_signatures(
     verifier: Arc<dyn ClientCertVerifier>,
 ) -> Arc<dyn ClientCertVerifier> {

@@ -91,7 +91,7 @@ pub(super) fn connect(addresses: &[SocketAddr]) -> io::Result<(SocketAddr, Timed
 }
 
 /// A connection with TLS.
-pub(super) type Secured = StreamOwned<ClientConnection, Timed>;
+pub(super) type TlsConnection = StreamOwned<ClientConnection, Timed>;
 
 impl TlsTo {
     /// Shakes hands, and verifies the certificate as the role does. A server that does not speak HTTP/1.1 is connected to again
@@ -100,7 +100,7 @@ impl TlsTo {
         &self,
         stream: Timed,
         again: impl FnOnce() -> io::Result<Timed>,
-    ) -> Result<Secured, TlsFault> {
+    ) -> Result<TlsConnection, TlsFault> {
         match self.shake(stream, HTTP1) {
             Err(TlsFault::NoProtocol) if self.http2 => {
                 self.shake(again().map_err(|error| TlsFault::of(&error))?, HTTP2)
@@ -109,7 +109,7 @@ impl TlsTo {
         }
     }
 
-    fn shake(&self, mut stream: Timed, protocol: &[u8]) -> Result<Secured, TlsFault> {
+    fn shake(&self, mut stream: Timed, protocol: &[u8]) -> Result<TlsConnection, TlsFault> {
         stream.until = Instant::now() + PATIENCE;
         let mut client = self.files.client.clone();
         client.alpn_protocols = vec![protocol.to_vec()];
@@ -126,7 +126,7 @@ impl TlsTo {
 }
 
 /// Whether requests on the connection are of HTTP/2.
-pub(super) fn is_http2(stream: &Secured) -> bool {
+pub(super) fn is_http2(stream: &TlsConnection) -> bool {
     stream.conn.alpn_protocol() == Some(HTTP2)
 }
 
@@ -142,7 +142,7 @@ pub(super) fn in_clear(mut stream: Timed, request: &str) -> io::Result<Reply> {
 }
 
 /// Sends a request over TLS.
-pub(super) fn over_tls(mut stream: Secured, request: &str) -> io::Result<Reply> {
+pub(super) fn over_tls(mut stream: TlsConnection, request: &str) -> io::Result<Reply> {
     stream.sock.until = Instant::now() + PATIENCE;
     exchange(&mut stream, request)
 }

@@ -16,7 +16,7 @@ pub(crate) fn access_log(
     let format = match format {
         "combined" => AccessFormat::Combined,
         "json" => AccessFormat::Json,
-        text if text.contains('{') => AccessFormat::Own(
+        text if text.contains('{') => AccessFormat::Custom(
             LineFormat::parse(text, fields)
                 .map_err(|error| Fault::new(key(), error.what).hint(error.right))?,
         ),

@@ -1,6 +1,6 @@
 //! `trusted_relays`, `forwarded`, `underscores_in_headers` and `url_fields_in_headers` of a switch or a node, checked.
 
-use larder_edge::{Announcers, EntryRules, Forwarded};
+use larder_edge::{AddressRanges, EntryRules, Forwarded};
 
 use crate::config::error::Fault;
 use crate::config::sections::switch::tls::ranges;
@@ -13,7 +13,7 @@ pub(crate) fn entry(
     forwarded: Forwarded,
     (underscores, url_fields): (bool, bool),
 ) -> Result<EntryRules, Fault> {
-    let trusted_relays = Announcers(ranges(&format!("{role}.trusted_relays"), relays)?);
+    let trusted_relays = AddressRanges(ranges(&format!("{role}.trusted_relays"), relays)?);
     Ok(EntryRules { trusted_relays, forwarded, underscores, url_fields })
 }
 
@@ -47,7 +47,7 @@ mod tests {
                         underscores_in_headers = true\nurl_fields_in_headers = true\n";
             let all = rules(role, &format!("{head}{more}"));
             assert!(
-                all.trusted_relays.trusts([10, 0, 0, 2].into()) && all.underscores && all.url_fields,
+                all.trusted_relays.contains([10, 0, 0, 2].into()) && all.underscores && all.url_fields,
                 "{role}"
             );
             assert_eq!((all.trusted_relays.0.len(), all.forwarded), (2, Forwarded::Overwrite), "{role}");

@@ -1,6 +1,6 @@
 //! `[node.report]`.
 
-use larder_edge::Announcers;
+use larder_edge::AddressRanges;
 use larder_node::{CpuScope, ReportConfig};
 
 use crate::config::error::Fault;
@@ -44,7 +44,7 @@ keys! {
 /// What the node says of itself. Numbers are checked by the node.
 pub(crate) fn report(raw: &ReportSection) -> Result<ReportConfig, Fault> {
     Ok(ReportConfig {
-        from: Announcers(ranges("node.report.from", &raw.from)?),
+        from: AddressRanges(ranges("node.report.from", &raw.from)?),
         // Read when the role starts.
         secret: None,
         load_path: path("node.report.load_path", &raw.load_path)?,
@@ -68,7 +68,7 @@ fn path(key: &str, written: &str) -> Result<Option<String>, Fault> {
 #[cfg(test)]
 mod tests {
     use crate::config::Written;
-    use larder_edge::Announcers;
+    use larder_edge::AddressRanges;
     use larder_node::CpuScope;
     use larder_node::ReportConfig;
     use std::time::Duration;
@@ -86,7 +86,7 @@ mod tests {
         let all = "[node.report]\ncpu = \"process\"\nload_path = \"/load\"\nevents_path = \"off\"\n\
                    from = \"10.0.0.2\"\nsubscribers_max = 3\nbacklog_max = 16\nheartbeat = \"1s\"\n";
         let expected = ReportConfig {
-            from: Announcers(vec!["10.0.0.2".parse().unwrap()]),
+            from: AddressRanges(vec!["10.0.0.2".parse().unwrap()]),
             secret: None,
             load_path: Some("/load".to_owned()),
             events_path: None,

@@ -1,4 +1,4 @@
-//! Lines of an operator's own format: text with parts of what is known of a request that has ended.
+//! Line formats defined by the operator: text with parts that are replaced by values of a finished request.
 
 use super::date::with_now;
 use super::line::{Record, Value, address, escape, integer, iso};
@@ -7,15 +7,15 @@ use crate::template::{FormatError, pieces};
 use http::header::HeaderName;
 use std::sync::Arc;
 
-/// The format of a line: text in which `{part}` stands for what is known; `{{` and `}}` for the braces.
+/// A line format: text in which `{part}` is replaced by a value; `{{` and `}}` are literal braces.
 ///
-/// The parts are those of every log (`client`, `method`, `host`, `target`, `version`, `status`, `body_bytes`, `referer`, `user_agent`),
-/// the fields that the log's owner adds, `time` as in the Combined format, `time_iso` (RFC 3339, milliseconds, UTC), `header:NAME` of
-/// the request and `reply:NAME` of the reply. What is unknown is `-`; quotes, backslashes and what is not printable become `\xHH`, and
-/// so do spaces in parts that do not stand between quotes of the format.
+/// Parts are those of every log (`client`, `method`, `host`, `target`, `version`, `status`, `body_bytes`, `referer`,
+/// `user_agent`), the fields that the log's owner adds, `time` as in the Combined format, `time_iso` (RFC 3339,
+/// milliseconds, UTC), `header:NAME` of the request and `reply:NAME` of the reply. Unknown values are `-`. Quotes,
+/// backslashes and non-printable bytes become `\xHH`, and so do spaces in parts outside the format's quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineFormat {
-    /// Each with whether it stands between quotes.
+    /// The pieces, each with whether it is inside quotes.
     pieces: Arc<[(Piece, bool)]>,
 }
 
@@ -40,7 +40,7 @@ enum Part {
     BodyBytes,
     Referer,
     UserAgent,
-    /// A field of the log's owner, by its place.
+    /// A field of the log's owner, by its index.
     Field(usize),
 }
 
@@ -59,11 +59,12 @@ const PARTS: [(&str, Part); 11] = [
 ];
 
 impl LineFormat {
-    /// Reads a format. `fields` are the names of the fields that the log's owner adds, in the order of [`Record::fields`].
+    /// Parses a format. `fields` are the names of the fields that the log's owner adds, in the order of
+    /// [`Record::fields`].
     ///
     /// # Errors
-    /// It is longer than 1,024 bytes, its braces do not match, it names what there is not, holds a control character other than a
-    /// tab, or holds no part.
+    /// It is longer than 1,024 bytes, its braces do not match, it has an unknown part, it contains a control character
+    /// other than a tab, or it has no part.
     pub fn parse(text: &str, fields: &[&str]) -> Result<Self, FormatError> {
         if text.chars().any(|c| c.is_control() && c != '\t') {
             return Err(FormatError::new("a control character would end the line", "leave it out"));
@@ -82,13 +83,13 @@ impl LineFormat {
         Ok(Self { pieces: pieces.collect() })
     }
 
-    /// Whether it names fields of the request's header, and of the reply's.
-    pub(super) fn names_headers(&self) -> (bool, bool) {
+    /// Checks whether it contains fields of the request's header, and of the reply's.
+    pub(super) fn uses_headers(&self) -> (bool, bool) {
         let names = |is: fn(&Piece) -> bool| self.pieces.iter().any(|(piece, _)| is(piece));
         (names(|piece| matches!(piece, Piece::Request(_))), names(|piece| matches!(piece, Piece::Reply(_))))
     }
 
-    /// Appends a line, without its end.
+    /// Appends a line, without a line end.
     pub(super) fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         for (piece, quoted) in &*self.pieces {
             let start = line.len();
@@ -97,12 +98,12 @@ impl LineFormat {
                     line.extend_from_slice(text);
                     continue;
                 }
-                // It has a space of its own.
+                // The time contains a space.
                 Piece::Part(Part::Time) => {
-                    put(Part::Time, record, line);
+                    write_part(Part::Time, record, line);
                     continue;
                 }
-                Piece::Part(part) => put(*part, record, line),
+                Piece::Part(part) => write_part(*part, record, line),
                 Piece::Request(name) => text(line, field(record.request, name)),
                 Piece::Reply(name) => text(line, field(record.reply, name)),
             }
@@ -156,7 +157,7 @@ fn number(line: &mut Vec<u8>, value: Option<impl itoa::Integer>) {
     }
 }
 
-fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
+fn write_part(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
     match part {
         Part::Client => match record.client {
             Some(client) => address(line, client),
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_filled_in_and_the_unknown_is_a_dash() {
+    fn parts_are_replaced_and_unknown_values_are_dashes() {
         let mut request = HeaderMap::new();
         request.insert("x-user", HeaderValue::from_static("a \"b\""));
         let known = Record { request: Some(&request), ..record(b"/a?\"", b"curl") };
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_format_is_refused() {
+    fn invalid_formats_are_refused() {
         for (format, what) in [
             ("{nod}", "there is no part {nod}"),
             ("{header:a b}", "'a b' is no field's name"),
