@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| larder_front::fuzzing::fuzz_asked(bytes));
+fuzz_target!(|bytes: &[u8]| larder_switch::fuzzing::fuzz_asked(bytes));

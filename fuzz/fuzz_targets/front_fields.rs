@@ -4,7 +4,7 @@
 
 use larder_core::TargetId;
 use larder_core::cache_status::members;
-use larder_front::target_key;
+use larder_switch::target_key;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| larder_front::fuzzing::fuzz_orca(bytes));
+fuzz_target!(|bytes: &[u8]| larder_switch::fuzzing::fuzz_orca(bytes));

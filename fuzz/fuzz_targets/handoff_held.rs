@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use larder_front::fuzzing::fuzz_held;
+use larder_switch::fuzzing::fuzz_held;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| fuzz_held(bytes));

@@ -80,7 +80,7 @@ fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: AttachMode)
 }
 
 fn open_object(config: &PlaneConfig, attach: AttachMode) -> libbpf_rs::Result<OpenObject> {
-    let mut object = ObjectBuilder::default().name("larder_front")?.open_memory(OBJECT)?;
+    let mut object = ObjectBuilder::default().name("larder_switch")?.open_memory(OBJECT)?;
     for mut map in object.maps_mut() {
         if map.name().to_string_lossy().ends_with(".rodata") {
             configure(&mut map, config, attach);

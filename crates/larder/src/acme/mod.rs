@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use instant_acme::{Account, AccountCredentials, CertificateIdentifier, NewAccount};
 use larder_edge::OutboundTls;
-use larder_front::{AcmeStatus, AcmeStore, StoredCertificate, SwitchHandle};
+use larder_switch::{AcmeStatus, AcmeStore, StoredCertificate, SwitchHandle};
 use tokio::sync::{Notify, oneshot};
 
 use self::client::{Asked, Https, now};

@@ -9,7 +9,7 @@ use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, ChallengeType, Error, Identifier,
     NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
-use larder_front::AcmeChallenge;
+use larder_switch::AcmeChallenge;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 
 use super::store::Store;

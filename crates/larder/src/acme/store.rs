@@ -16,7 +16,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use larder_front::{AcmeStore, CertificateFault};
+use larder_switch::{AcmeStore, CertificateFault};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -187,7 +187,7 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_front::AcmeChallenge;
+    use larder_switch::AcmeChallenge;
     use std::os::unix::fs::PermissionsExt as _;
 
     fn store(folder: &Path) -> Store {

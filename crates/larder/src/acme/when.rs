@@ -4,7 +4,7 @@
 //! do not come at once; or, if its authority says when (RFC 9773), somewhere in that window. What fails is tried again after a pause
 //! that grows, so that the limits of authorities are kept: Let's Encrypt takes 5 failed validations of a name in an hour.
 
-use larder_front::StoredCertificate;
+use larder_switch::StoredCertificate;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_core::{PolicyKind, Weight};
-use larder_front::{
+use larder_switch::{
     AcmeStatus, CertificateStatus, DEFAULT_ROUTE, NodeEntry, RouteStatus, ShareError, SwitchHandle,
     UnknownNode,
 };

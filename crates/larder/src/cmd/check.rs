@@ -9,8 +9,8 @@ use clap::Args;
 use larder_core::PolicyKind;
 use larder_core::rules::ClassRules;
 use larder_edge::TlsConfig;
-use larder_front::{AdmissionLimit, DirectReply, Edits, Route, SwitchConfig};
 use larder_node::StoreConfig;
+use larder_switch::{AdmissionLimit, DirectReply, Edits, Route, SwitchConfig};
 
 use crate::acme::AcmeRole;
 use crate::config::{

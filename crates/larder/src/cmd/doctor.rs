@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use larder_front::MechanismSetting;
 use larder_kernel::probe::{Facts, Finding, FindingState, Mechanism, Report, Role, evaluate};
+use larder_switch::MechanismSetting;
 use serde_json::{Value, json};
 
 use self::ask::Ask;

@@ -189,9 +189,9 @@ pub(crate) fn admin_address(listen: AdminListen, unset: Option<SocketAddr>) -> O
 /// # Errors
 /// It cannot be had.
 pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let listener = larder_front::listen(address);
+    let listener = larder_switch::listen(address);
     listener.map_err(|error| match error {
-        larder_front::SwitchError::Listen { source, .. } => {
+        larder_switch::SwitchError::Listen { source, .. } => {
             let what = format!(
                 "cannot bind the admin interface to {address}: write another admin.listen (or --admin), or \"off\""
             );

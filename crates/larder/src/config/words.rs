@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 
 use larder_core::policy::UtilBy;
 use larder_edge::{Forwarded, TlsVersion};
-use larder_front::{AcmeChallenge, Handshake, MechanismSetting, ProxyVersion, SignalSource};
 use larder_node::{ClientNoCache, CpuScope, HostHeader};
+use larder_switch::{AcmeChallenge, Handshake, MechanismSetting, ProxyVersion, SignalSource};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use larder_edge::access::{AccessLogConfig, AccessLogOutput};
-use larder_front::{Encapsulation, MechanismSetting};
 use larder_kernel::probe::{Mechanism, Role, Subject};
 use larder_node::{OriginConfig, StoreConfig};
+use larder_switch::{Encapsulation, MechanismSetting};
 
 use super::HandoffNeed;
 use super::files::{FileNeed, Use};

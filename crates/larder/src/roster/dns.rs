@@ -11,7 +11,7 @@ use hickory_resolver::config::{
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
 use larder_core::Weight;
-use larder_front::NodeEntry;
+use larder_switch::NodeEntry;
 
 use crate::config::{Discover, Place};
 

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use larder_front::NodeEntry;
+use larder_switch::NodeEntry;
 
 use crate::config::{self, ConfigError};
 

@@ -2,7 +2,7 @@
 //! join by hand stays.
 
 use larder_core::{Bytes, NodeSpec, Weight};
-use larder_front::{NodeEntry, NodeReloadState, SwitchHandle};
+use larder_switch::{NodeEntry, NodeReloadState, SwitchHandle};
 use serde::{Deserialize, Serialize};
 
 /// A node as it was.

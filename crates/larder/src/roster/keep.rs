@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use larder_front::{NodeEntry, SwitchHandle};
+use larder_switch::{NodeEntry, SwitchHandle};
 use serde::Serialize;
 use tokio::sync::Notify;
 

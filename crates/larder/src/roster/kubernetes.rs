@@ -17,7 +17,7 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
-use larder_front::NodeEntry;
+use larder_switch::NodeEntry;
 
 use crate::config::{Discover, ServicePort, ServiceSlices};
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use larder_core::Weight;
-use larder_front::NodeEntry;
+use larder_switch::NodeEntry;
 
 /// What is to be done about one node.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 
-use larder_front::NodeEntry;
+use larder_switch::NodeEntry;
 
 use crate::config::{Discover, ServiceSlices};
 

@@ -3,18 +3,18 @@
 //! and change weight; routing tables that are replaced. What the switch recorded is decided again by the simulator's
 //! dispatcher, and the two decision logs are the same bytes.
 
-#[path = "../../../larder-front/tests/support/mod.rs"]
+#[path = "../../../larder-switch/tests/support/mod.rs"]
 mod support;
 
 use larder_core::dispatch::Admission;
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RuleError};
 use larder_core::{NodeSpec, PolicyKind, ServiceClass, Settings, TargetId, Weight};
-use larder_front::{
+use larder_sim::replay::Replay;
+use larder_switch::{
     CacheSignalsConfig, Edits, HealthConfig, NodeEntry, RecordConfig, Route, RouteError, SameSite,
     SignalSource, SignalsConfig, Sticky, StickyBy, StickyCookie, SwitchConfig, SwitchHandle,
 };
-use larder_sim::replay::Replay;
 use larder_testkit::take_time_async;
 use std::fs::File;
 use std::io::BufReader;

@@ -13,9 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::NodeSpec;
-use larder_front::{
-    HandoffConfig, Handshake, MechanismSetting, NodeEntry, NodeHandoff, Switch, SwitchConfig, SwitchHandle,
-};
 use larder_handoff::agent::{
     Agent, AgentConfig, KernelEvent, LinuxKernel, NodeKernel, RestoreRequest, RestoredConnection,
     RestoredSink, ServiceRules,
@@ -28,6 +25,9 @@ use larder_kernel::netns::{Namespace, Topology, TopologySpec, or_skip};
 use larder_kernel::plane::Plane;
 use larder_kernel::repair::RaceFixes;
 use larder_kernel::{CookieKey, FlowKey};
+use larder_switch::{
+    HandoffConfig, Handshake, MechanismSetting, NodeEntry, NodeHandoff, Switch, SwitchConfig, SwitchHandle,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 

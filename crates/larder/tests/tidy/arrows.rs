@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "larder-core",
             "larder-edge",
-            "larder-front",
+            "larder-switch",
             "larder-handoff",
             "larder-http",
             "larder-kernel",
@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-core", &[]),
     ("larder-edge", &["larder-http"]),
     (
-        "larder-front",
+        "larder-switch",
         &[
             "larder-core",
             "larder-edge",
@@ -57,7 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "larder",
             "larder-core",
-            "larder-front",
+            "larder-switch",
             "larder-load",
             "larder-papers",
             "larder-sim",
@@ -197,13 +197,13 @@ fn a_forbidden_arrow_is_noticed() {
     let crates = ["larder-core".to_owned(), "larder-extra".to_owned()];
     let arrows = [
         ("larder-core".to_owned(), "larder-trace".to_owned()),
-        ("larder-front".to_owned(), "larder-node".to_owned()),
-        ("larder".to_owned(), "larder-front".to_owned()),
+        ("larder-switch".to_owned(), "larder-node".to_owned()),
+        ("larder".to_owned(), "larder-switch".to_owned()),
     ];
     let problems = forbidden_arrows(&crates, &arrows);
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(problems[0].contains("larder-extra"));
-    assert!(problems[2].contains("larder-front must not use larder-node"));
+    assert!(problems[2].contains("larder-switch must not use larder-node"));
 }
 
 #[test]

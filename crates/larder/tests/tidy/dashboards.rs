@@ -1,7 +1,7 @@
 //! The example dashboard and the alert rules use metrics and labels that there are.
 
 use larder_core::policy::Reason;
-use larder_front::{METRICS, MetricKind};
+use larder_switch::{METRICS, MetricKind};
 
 use crate::none;
 use crate::repo::text;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use assert_cmd::Command;
 use larder_core::policy::{PolicyKind, Reason};
-use larder_front::{Failure, METRICS};
+use larder_switch::{Failure, METRICS};
 use larder_trace::Format;
 
 use crate::markdown::{anchor, code_block, headings, links};

@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_core::cache::CacheKind;
 use larder_core::{Bytes, PolicyKind, Settings};
-use larder_front::target_key;
 use larder_sim::cost::Modelled;
 use larder_sim::{Arrivals, CacheChoice, Costs, Item, Outcome, Scenario, SimNode, Workload, simulate};
+use larder_switch::target_key;
 use serde::Serialize;
 
 use larder::demo::plan::Plan;

@@ -1,4 +1,4 @@
-//! The switch's process: it drives the machine as `larder_front::handoff` does.
+//! The switch's process: it drives the machine as `larder_switch::handoff` does.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;

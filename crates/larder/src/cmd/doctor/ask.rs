@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use larder_front::{Encapsulation, NodeEntry};
 use larder_kernel::neighbour::{holder, interface_for};
 use larder_kernel::probe::{Finding, FindingState, Mechanism, Role, Subject};
+use larder_switch::{Encapsulation, NodeEntry};
 
 use super::{Asked, DoctorArgs};
 use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use larder_edge::{LoadedTls, OutboundTls, TlsFault};
-use larder_front::{HealthCheck, NodeTls, ProxyVersion, SwitchConfig};
 use larder_kernel::probe::{Finding, FindingState};
 use larder_node::{OriginConfig, StoreConfig};
+use larder_switch::{HealthCheck, NodeTls, ProxyVersion, SwitchConfig};
 
 use super::clock::{self, Compared, Tolerance};
 use super::exchange::{self, Reply, TlsTo};

@@ -193,7 +193,7 @@ fn a_client_shows_its_certificate_and_a_node_may_be_announced_to() {
         ..OutboundTls::default()
     };
     let (at, thread) = secure_server(1, &server, Some(&authority.ca()), &[]);
-    let announcement = larder_front::ProxyVersion::V1.own_announcement();
+    let announcement = larder_switch::ProxyVersion::V1.own_announcement();
     let answer = ask(&Host { announcement, ..secure(at, &tls, false) }, &Names::default()).finding;
     assert_eq!(answer.state, FindingState::Works, "{answer:?}");
     assert!(thread.join().unwrap()[0].starts_with("true OPTIONS * "));

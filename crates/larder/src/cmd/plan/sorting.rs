@@ -4,8 +4,8 @@ use std::path::Path;
 
 use larder_core::dispatch::Settings;
 use larder_core::rules::{ClassRules, Head, KeyTemplate};
-use larder_front::SwitchConfig;
 use larder_sim::plan::Sort;
+use larder_switch::SwitchConfig;
 
 use crate::config::Written;
 use crate::outcome::usage;
@@ -38,7 +38,7 @@ impl Sorting {
     /// What of it the plan passes over: every policy compared serves all routes, and so goes by one set of parameters.
     pub(super) fn passed_over(&self) -> Option<String> {
         let standard = &self.config.settings;
-        let own = |route: &&larder_front::Route| {
+        let own = |route: &&larder_switch::Route| {
             Settings { policy: standard.policy, ..route.settings.clone() } != *standard
         };
         let names: Vec<_> =
@@ -58,7 +58,7 @@ impl Sorting {
     pub(super) fn sort(&self, name: &str) -> Sort {
         let head = Head::get(self.host.as_bytes(), name.as_bytes());
         let takes =
-            |route: &&larder_front::Route| route.matchers.iter().any(|matcher| matcher.matches(&head));
+            |route: &&larder_switch::Route| route.matchers.iter().any(|matcher| matcher.matches(&head));
         let route = self.config.routes.iter().find(takes);
         let key: &KeyTemplate = route.and_then(|route| route.key.as_ref()).unwrap_or(&self.config.key);
         let classes: &ClassRules =

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
-use larder_front::DEFAULT_ROUTE;
+use larder_switch::DEFAULT_ROUTE;
 
 use crate::cmd::serve::ServeArgs;
 use crate::config::{Config, HighKey, LowKey, NodeKey, Span, SwitchSection, Texts, Written};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use larder_front::{Switch, SwitchHandle};
+use larder_switch::{Switch, SwitchHandle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{NO_SECTION, SwitchArgs};

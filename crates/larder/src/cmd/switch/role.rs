@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use larder_front::SwitchesConfig;
 use larder_peers::PeersConfig;
+use larder_switch::SwitchesConfig;
 
 use super::tables::Keeper;
 use crate::cmd::serve;

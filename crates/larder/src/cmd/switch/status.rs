@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_front::ReloadCounts;
+use larder_switch::ReloadCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::cmd::reloads::{By, Last, Outcome};

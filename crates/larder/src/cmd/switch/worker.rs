@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use larder_front::{PreparedSwitch, ShareReloadState, SwitchHandle};
+use larder_switch::{PreparedSwitch, ShareReloadState, SwitchHandle};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};

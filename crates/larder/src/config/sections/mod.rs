@@ -49,6 +49,6 @@ keys! {
     table LogSection;
 
     /// Least severity written to stderr: "error", "warn", "info", "debug", "trace", or a filter such as
-    /// "info,larder_front=debug". The environment variable LARDER_LOG wins over it.
+    /// "info,larder_switch=debug". The environment variable LARDER_LOG wins over it.
     level: String = "info".to_owned(), reload true;
 }

@@ -61,7 +61,7 @@ impl Listeners {
         let clients = plan.listen.iter().map(|asked| {
             match kept.iter().position(|bound| bound.address.asked == *asked) {
                 Some(at) => kept.remove(at).again(),
-                None => Bound::new(*asked, larder_front::listen(*asked).context("the switch cannot start")?),
+                None => Bound::new(*asked, larder_switch::listen(*asked).context("the switch cannot start")?),
             }
         });
         let clients = clients.collect::<anyhow::Result<_>>()?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use larder_core::policy::table::RouteTable;
-use larder_front::{RouteError, SwitchHandle};
+use larder_switch::{RouteError, SwitchHandle};
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval_at};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use larder_edge::OutboundTls;
-use larder_front::{AcmeChallenge, AcmeStore};
+use larder_switch::{AcmeChallenge, AcmeStore};
 use rustix::fs::Access;
 
 use crate::acme::{AcmeRole, folder_of};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use larder_core::{Bytes, NodeSpec, Weight};
-use larder_front::NodeEntry;
+use larder_switch::NodeEntry;
 use serde::Deserialize;
 
 use crate::config::error::{ConfigError, Fault, Source};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use larder_core::Bytes;
-use larder_front::{
+use larder_switch::{
     Compression, ContentCoding, DirectReply, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting,
     MessageKind, PathRewrite, RequestId, SameSite, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_front::{RouteGuard, Users};
+use larder_switch::{RouteGuard, Users};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;

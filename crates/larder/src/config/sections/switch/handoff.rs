@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use larder_core::Bytes;
-use larder_front::{Encapsulation, HandoffConfig, Handshake, MechanismSetting, NodeHandoff};
 use larder_handoff::channel::identity::Identity;
+use larder_switch::{Encapsulation, HandoffConfig, Handshake, MechanismSetting, NodeHandoff};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -156,10 +156,10 @@ pub(crate) fn peer(key: &str, raw: &PeerHandoff) -> Result<NodeHandoff, Fault> {
 #[cfg(test)]
 mod tests {
     use crate::config::Written;
-    use larder_front::Encapsulation;
-    use larder_front::Handshake;
-    use larder_front::MechanismSetting;
     use larder_handoff::channel::identity::Identity;
+    use larder_switch::Encapsulation;
+    use larder_switch::Handshake;
+    use larder_switch::MechanismSetting;
 
     #[test]
     fn every_key_reaches_the_switch() {

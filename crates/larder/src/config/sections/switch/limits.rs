@@ -1,7 +1,7 @@
 //! `[switch.health]`, `[switch.timeouts]` and `[switch.limits]`.
 
 use larder_core::Bytes;
-use larder_front::{HealthCheck, HealthConfig, Limits, Timeouts};
+use larder_switch::{HealthCheck, HealthConfig, Limits, Timeouts};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;

@@ -30,7 +30,7 @@ use larder_core::dispatch::Admission;
 use larder_core::rules::KeyTemplate;
 use larder_core::{PolicyKind, Settings};
 use larder_edge::Forwarded;
-use larder_front::{ACCESS_FIELDS, ConfigError, ProxyVersion, RecordConfig, SwitchConfig};
+use larder_switch::{ACCESS_FIELDS, ConfigError, ProxyVersion, RecordConfig, SwitchConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

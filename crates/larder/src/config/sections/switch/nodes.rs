@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use larder_core::{Bytes, NodeSpec, Weight};
-use larder_front::{NodeEntry, ProxyVersion};
+use larder_switch::{NodeEntry, ProxyVersion};
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};

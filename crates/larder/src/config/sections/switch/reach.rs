@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
-use larder_front::{
+use larder_switch::{
     MechanismSetting, NodeAnnounce, NodeEntry, NodeTls, NodeTransport, OutboundTls, SwitchConfig,
 };
 use schemars::JsonSchema;

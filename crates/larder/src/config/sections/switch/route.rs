@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_core::nodes::GroupId;
 use larder_core::rules::RouteRules;
 use larder_core::{RouteId, Settings};
-use larder_front::{DEFAULT_ROUTE, MechanismSetting, NodeEntry, ROUTES_MAX, Route, SplitBy};
+use larder_switch::{DEFAULT_ROUTE, MechanismSetting, NodeEntry, ROUTES_MAX, Route, SplitBy};
 
 use crate::config::error::Fault;
 use crate::config::explain::suggest;

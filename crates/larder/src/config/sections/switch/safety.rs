@@ -1,7 +1,7 @@
 //! `[switch.long_lived]`, `[switch.clients]`, `[switch.retries]` and `[switch.outliers]`.
 
 use larder_core::Settings;
-use larder_front::{
+use larder_switch::{
     ClientLimits, HandoffConfig, LongLivedConfig, MechanismSetting, OutlierConfig, RetryConfig,
 };
 use schemars::JsonSchema;

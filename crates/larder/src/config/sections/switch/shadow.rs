@@ -3,7 +3,7 @@
 use larder_core::cache::CacheKind;
 use larder_core::shadow::{Shadow, ShadowSettings};
 use larder_core::{Bytes, PolicyKind};
-use larder_front::ShadowConfig;
+use larder_switch::ShadowConfig;
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;

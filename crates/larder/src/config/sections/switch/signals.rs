@@ -2,7 +2,7 @@
 
 use larder_core::Bytes;
 use larder_core::nodes::Signal;
-use larder_front::{CacheSignalsConfig, SignalSource, SignalsConfig};
+use larder_switch::{CacheSignalsConfig, SignalSource, SignalsConfig};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;

@@ -1,7 +1,7 @@
 //! Shares of routes, checked and turned into what the front is told.
 
 use larder_core::rules::Matcher;
-use larder_front::{DEFAULT_ROUTE, MirrorConfig, Route, RouteShare, SplitBy, StickyKey};
+use larder_switch::{DEFAULT_ROUTE, MirrorConfig, Route, RouteShare, SplitBy, StickyKey};
 
 use crate::config::error::Fault;
 use crate::config::explain::suggest;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use larder_edge::{AcmeStore, AddressRange, ClientCertificates, TlsConfig, TlsVersion};
-use larder_front::{HandoffConfig, MechanismSetting};
+use larder_switch::{HandoffConfig, MechanismSetting};
 
 use crate::acme::AcmeRole;
 use crate::config::error::Fault;

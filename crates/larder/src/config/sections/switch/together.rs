@@ -5,7 +5,7 @@ use larder_core::policy::UtilBy;
 use larder_core::policy::thresholds::LowRule;
 use larder_core::rules::ClassRules;
 use larder_core::{PolicyKind, Settings};
-use larder_front::{SignalSource, SwitchConfig};
+use larder_switch::{SignalSource, SwitchConfig};
 
 use crate::config::error::Fault;
 use crate::config::sections::switch::signals::provides;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use larder_front::{HandoffConfig, MechanismSetting};
+use larder_switch::{HandoffConfig, MechanismSetting};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, PolicyKind};
-use larder_front::{DEFAULT_ROUTE, NodeEntry, Route, SwitchConfig};
+use larder_switch::{DEFAULT_ROUTE, NodeEntry, Route, SwitchConfig};
 use larder_trace::ward::WardCosts;
 
 use crate::config::check::number;

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use larder_edge::access::AccessLogConfig;
-use larder_front::SwitchConfig;
+use larder_switch::SwitchConfig;
 use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::time::Duration;

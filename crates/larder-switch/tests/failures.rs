@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::PolicyKind;
-use larder_front::HealthCheck;
+use larder_switch::HealthCheck;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

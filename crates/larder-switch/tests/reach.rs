@@ -5,7 +5,7 @@ mod outer;
 mod support;
 
 use larder_core::NodeSpec;
-use larder_front::{
+use larder_switch::{
     HealthCheck, HealthConfig, NodeAnnounce, NodeEntry, NodeTls, NodeTransport, OutboundTls, ProxyVersion,
     SwitchConfig,
 };
@@ -313,6 +313,6 @@ async fn a_node_says_otherwise_for_itself() {
 async fn http2_connections_announce_no_client() {
     let mut config = over(&[("a", ([127, 0, 0, 1], 1).into())], announcing(ProxyVersion::V2));
     config.nodes[0].http2 = true;
-    let refused = larder_front::Switch::bind(config).expect_err("refused").to_string();
+    let refused = larder_switch::Switch::bind(config).expect_err("refused").to_string();
     assert!(refused.starts_with("node 'a': HTTP/2 connections"), "{refused}");
 }

@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, reason = "a module shared by several test binaries")]
 
 use larder_core::{NodeSpec, Settings};
-use larder_front::{HealthConfig, NodeEntry, Switch, SwitchConfig, SwitchHandle};
+use larder_switch::{HealthConfig, NodeEntry, Switch, SwitchConfig, SwitchHandle};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

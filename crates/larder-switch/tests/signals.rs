@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::policy::PolicyKind;
-use larder_front::{NodeStatus, ReportStatus, SignalSource, SwitchConfig};
+use larder_switch::{NodeStatus, ReportStatus, SignalSource, SwitchConfig};
 use larder_testkit::eventually_asked;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

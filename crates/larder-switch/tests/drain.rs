@@ -3,7 +3,7 @@
 mod support;
 
 use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
-use larder_front::ACCESS_FIELDS;
+use larder_switch::ACCESS_FIELDS;
 use std::time::Duration;
 use support::{Act, Node, PATIENCE, Running, config, eventually, ok};
 
@@ -108,7 +108,7 @@ async fn the_metrics_text_holds_every_metric_of_the_table() {
     let switch = Running::start(config(&[&node]));
     assert_eq!(switch.client().await.get("/").await.status, 200);
     let text = switch.handle.metrics_text();
-    for metric in larder_front::METRICS {
+    for metric in larder_switch::METRICS {
         // A family may have no line, such as the ages of reports where there are none.
         let family = format!("# TYPE {} ", metric.name.strip_suffix("_total").unwrap_or(metric.name));
         assert!(text.contains(&family), "{} is missing in\n{text}", metric.name);

@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::rules::Matcher;
-use larder_front::{Route, RouteGuard, SwitchConfig, Users};
+use larder_switch::{Route, RouteGuard, SwitchConfig, Users};
 use std::sync::Arc;
 use support::{Node, Running, config, eventually};
 

@@ -7,7 +7,7 @@ use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RuleError};
 use larder_core::{Bytes, PolicyKind, ServiceClass, Settings, TargetId};
 use larder_edge::access::{AccessFormat, AccessLogConfig};
-use larder_front::{NodeEntry, Route, RouteError, RouteStatus, SwitchConfig};
+use larder_switch::{NodeEntry, Route, RouteError, RouteStatus, SwitchConfig};
 use larder_testkit::take_time_async;
 use std::collections::BTreeSet;
 use std::sync::Arc;

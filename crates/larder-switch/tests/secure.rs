@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, Version};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use larder_front::{ClientCertificates, SwitchConfig, TlsConfig, TlsVersion};
+use larder_switch::{ClientCertificates, SwitchConfig, TlsConfig, TlsVersion};
 use larder_testkit::take_time_async;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;

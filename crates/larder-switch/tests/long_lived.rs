@@ -3,7 +3,7 @@
 mod support;
 
 use larder_core::dispatch::Admission;
-use larder_front::{LongLivedConfig, SwitchConfig};
+use larder_switch::{LongLivedConfig, SwitchConfig};
 use std::time::Duration;
 use support::{Act, Client, Node, Running, config, eventually, ok};
 

@@ -3,7 +3,7 @@
 mod support;
 
 use http::HeaderName;
-use larder_front::{ClientLimits, HealthConfig, NodeReloadState, OutlierConfig, RetryConfig};
+use larder_switch::{ClientLimits, HealthConfig, NodeReloadState, OutlierConfig, RetryConfig};
 use larder_testkit::{eventually_asked, take_time_async};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
