@@ -27,7 +27,7 @@ impl Edge {
                 EventKind::Up(welcome) => self.node_up((node, session), welcome).await,
                 EventKind::Down(error) => self.node_down(node, &error.to_string()),
                 EventKind::Message(FromNode::Connections(live)) => {
-                    self.handle_connection_list(node, live).await
+                    self.handle_connection_list(node, live).await;
                 }
                 EventKind::Message(message) => self.handle_node_message(node, message),
             }
