@@ -8,6 +8,7 @@
 //! - the size and the words of a file ([`files`]);
 //! - documents ([`documents`]), numbers in them ([`claims`]), commands that they name ([`commands`]), and their comparison with
 //!   other programs ([`compare`]);
+//! - tests that docs/safety.md names for its promises ([`promises`]);
 //! - metrics that examples ask for ([`dashboards`]).
 //!
 //! Each rule is a function from text to the list of its violations, tried on a bad example beside it.
@@ -23,6 +24,7 @@ mod documents;
 mod files;
 mod imports;
 mod markdown;
+mod promises;
 mod purity;
 mod repo;
 mod rust;
