@@ -2,12 +2,12 @@
 //!
 //! A key with a condition (`when`) is checked only where it is used: `policy = press` holds if the key `policy` beside it is
 //! "press", and `policies` alone if that key is given and neither empty, zero nor "off". `used` stands for a condition that only
-//! the section's own code knows, which then asks [`number`].
+//! the section's own code knows, which then asks [`super::range::checked_number`].
 
 use toml::{Table, Value};
 
 use super::error::Fault;
-use super::range::{Range, text};
+use super::range::{fault_of, text};
 use super::schema::Part;
 use super::sections::Sections;
 
@@ -19,16 +19,6 @@ pub(super) fn faults(raw: &Sections) -> Vec<Fault> {
         table(Part::root(), &values, "", &mut faults);
     }
     faults
-}
-
-/// Holds a number that is checked only where it is used against the range of its key.
-pub(super) fn number(key: &str, value: f64) -> Result<f64, Fault> {
-    let range = Part::find(key).and_then(Part::range_text);
-    let mut faults = Vec::new();
-    if let Some(range) = range {
-        one(key, &Value::Float(value), range, &Table::new(), &mut faults);
-    }
-    faults.pop().map_or(Ok(value), Err)
 }
 
 /// Checks the keys of a table.
@@ -99,34 +89,24 @@ fn judge(part: Part, key: &str, value: &Value, beside: &Table, faults: &mut Vec<
     match value {
         Value::Array(entries) => {
             for (i, entry) in entries.iter().enumerate() {
-                one(&format!("{key}[{i}]"), entry, range, beside, faults);
+                faults.extend(fault_of(&format!("{key}[{i}]"), entry, range, |name| beside.get(name)));
             }
         }
         // The values of a map, which has no keys of its own.
         Value::Table(entries) if !part.has_keys() => {
             for (name, entry) in entries {
-                one(&format!("{key}.{name}"), entry, range, beside, faults);
+                faults.extend(fault_of(&format!("{key}.{name}"), entry, range, |name| beside.get(name)));
             }
         }
-        value => one(key, value, range, beside, faults),
+        value => faults.extend(fault_of(key, value, range, |name| beside.get(name))),
     }
-}
-
-/// Checks one value.
-fn one(key: &str, value: &Value, range: &str, beside: &Table, faults: &mut Vec<Fault>) {
-    let beside = |name: &str| beside.get(name);
-    let Some(parsed) = Range::parse(range).filter(|parsed| !parsed.has(value, beside)) else { return };
-    let mut hint = range.to_owned();
-    for (name, value) in parsed.names(beside) {
-        hint.push_str(&format!("; {name} is {value}"));
-    }
-    faults.push(Fault::new(key, format!("{} is out of range", text(value).unwrap_or_default())).hint(hint));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Written;
+    use crate::config::range::Range;
     use crate::config::schema::keys;
 
     /// A misspelt range would check nothing.

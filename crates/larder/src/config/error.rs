@@ -1,12 +1,8 @@
 //! Config errors that name the file, the line, the key, and what would be right.
 
 use std::fmt;
-use std::path::Path;
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
-use super::explain::{explain, suggest};
+use super::suggest::suggest;
 
 /// Why a config cannot be used. It is always the writer's to mend; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,13 +71,13 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// A value that validation refuses: the key it stands at and what is wrong with it. [`Source::locate`] adds where.
+/// A value that validation refuses: the key it stands at and what is wrong with it. [`super::source::Source::locate`] adds where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    key: String,
-    what: String,
-    hint: Option<String>,
-    of_machine: bool,
+    pub(super) key: String,
+    pub(super) what: String,
+    pub(super) hint: Option<String>,
+    pub(super) of_machine: bool,
 }
 
 impl Fault {
@@ -124,147 +120,5 @@ impl Fault {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
-    }
-}
-
-/// The text a config came from, kept to say where an error is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
-    origin: &'a str,
-    text: &'a str,
-}
-
-impl<'a> Source<'a> {
-    /// The config `text`, called `origin` in errors.
-    pub(crate) fn new(origin: &'a str, text: &'a str) -> Self {
-        Self { origin, text }
-    }
-
-    pub(super) fn text(self) -> &'a str {
-        self.text
-    }
-
-    /// Whether the text gives the key, or a part of the file that has no key is meant.
-    pub(super) fn has(&self, key: &str) -> bool {
-        let Ok(table) = DeTable::parse(self.text) else { return true };
-        let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);
-        let offset = |key| offset_of(table.get_ref(), key);
-        parent.is_empty() || offset(key) != offset(parent)
-    }
-
-    /// The error for a file that cannot be read.
-    pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
-        ConfigError::of_file(&path.display().to_string(), format!("cannot be read: {error}"))
-    }
-
-    /// Where the fault stands.
-    pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
-        let table = DeTable::parse(self.text).ok();
-        let offset = table.as_ref().and_then(|table| offset_of(table.get_ref(), &fault.key));
-        let Fault { key, what, hint, of_machine } = fault;
-        let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
-        let hint = hint.map(String::into_boxed_str);
-        ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
-    }
-
-    /// The error for what the TOML reader refuses: broken syntax, unknown keys, wrong types.
-    pub(crate) fn refused(&self, error: &toml::de::Error) -> ConfigError {
-        let offset = error.span().map(|span| span.start);
-        let key = offset.and_then(|at| {
-            let table = DeTable::parse(self.text).ok()?;
-            key_at(table.get_ref(), at)
-        });
-        let key = key.unwrap_or_default();
-        let (what, hint) = explain(&without_secret(error.message(), &key), &key);
-        let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
-        let hint = hint.map(String::into_boxed_str);
-        ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
-    }
-
-    fn line(&self, offset: usize) -> u32 {
-        from_one(self.text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count())
-    }
-
-    fn column(&self, offset: usize) -> u32 {
-        let before = self.text.get(..offset).unwrap_or_default();
-        from_one(before.rsplit('\n').next().unwrap_or_default().chars().count())
-    }
-}
-
-/// The deserialiser's words without the value that it quotes, if the key's values may be secrets.
-fn without_secret(message: &str, key: &str) -> String {
-    let (found, wanted) = message.rsplit_once(", expected ").unwrap_or((message, ""));
-    match found.split_once('"').filter(|_| key.contains(".headers")) {
-        Some((kind, _)) => format!("{kind}(not shown), expected {wanted}"),
-        None => message.to_owned(),
-    }
-}
-
-/// Adds 1, since people count lines and columns from 1. A file is far shorter than the largest number.
-fn from_one(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1)
-}
-
-/// The byte offset of a dotted key, or of its nearest ancestor that is there.
-fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
-    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
-    let (name, index) = match head.split_once('[') {
-        Some((name, index)) => (name, index.trim_end_matches(']').parse::<usize>().ok()),
-        None => (head, None),
-    };
-    let (found, value) = table.iter().find(|(found, _)| found.get_ref() == name)?;
-    let item = match (index, value.get_ref()) {
-        (Some(index), DeValue::Array(items)) => items.get(index),
-        _ => None,
-    };
-    let at = item.map_or(found.span().start, |item| item.span().start);
-    let inner = item.unwrap_or(value);
-    match inner.get_ref() {
-        DeValue::Table(inner) if !rest.is_empty() => offset_of(inner, rest).or(Some(at)),
-        _ => Some(at),
-    }
-}
-
-/// The dotted key whose name or value covers a byte offset.
-pub(super) fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
-    table.iter().find_map(|(name, value)| {
-        let own = || name.get_ref().to_string();
-        if name.span().contains(&offset) {
-            return Some(own());
-        }
-        inside(value, offset).map(|inner| format!("{}{inner}", own()))
-    })
-}
-
-/// The rest of a dotted key below `value`, or none if the offset is not within it.
-fn inside(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<String> {
-    let within = value.span().contains(&offset).then(String::new);
-    match value.get_ref() {
-        DeValue::Table(inner) => key_at(inner, offset).map(|key| format!(".{key}")).or(within),
-        DeValue::Array(items) => {
-            let found = items.iter().enumerate();
-            let mut found = found.filter_map(|(i, item)| Some(format!("[{i}]{}", inside(item, offset)?)));
-            found.next().or(within)
-        }
-        _ => within,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str =
-        "[switch]\nlisten = \"x\"\nnodes = [\n  \"a\",\n  { address = \"b\", weight = 0 },\n]\n";
-
-    #[test]
-    fn a_fault_is_found_in_the_text() {
-        let source = Source::new("f.toml", TEXT);
-        let line = |key: &str| source.locate(Fault::new(key, "bad")).line;
-        assert_eq!(line("switch.listen"), Some(2));
-        assert_eq!(line("switch.nodes"), Some(3));
-        assert_eq!(line("switch.nodes[1].weight"), Some(5));
-        assert_eq!(line("switch.absent"), Some(1));
-        assert_eq!(line("absent"), None);
     }
 }

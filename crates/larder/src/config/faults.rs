@@ -10,7 +10,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 use super::Sections;
-use super::error::{ConfigError, Source, key_at};
+use super::error::ConfigError;
+use super::source::{Source, key_at};
 use super::valid::Config;
 
 /// Faults told of one file.

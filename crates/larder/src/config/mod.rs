@@ -14,16 +14,21 @@ mod faults;
 #[cfg(test)]
 mod inherit_tests;
 mod keys;
+mod nodes_file;
 mod range;
 mod reference;
 mod schema;
 mod sections;
+mod source;
+mod suggest;
 mod text;
 mod valid;
+mod values;
 mod words;
 
 pub(crate) use changes::Changes;
 pub(crate) use error::{ConfigError, Fault};
+pub(crate) use nodes_file::{node, nodes_in};
 pub(crate) use reference::defaults;
 pub(crate) use schema::schema;
 pub(crate) use sections::Sections;
@@ -33,23 +38,24 @@ pub(crate) use sections::node::peers_handoff::PeersHandoffRole;
 pub(crate) use sections::node::peers_policy::{PeersPolicy, PeersWard};
 pub(crate) use sections::node::{ModelSection, NodeRole, NodeSection};
 pub(crate) use sections::policy::threshold::{HighKey, LowKey};
+pub(crate) use sections::switch::SwitchRole;
 #[cfg(feature = "kubernetes")]
 pub(crate) use sections::switch::discover::ServicePort;
 #[cfg(test)]
 pub(crate) use sections::switch::discover::discover_of;
-pub(crate) use sections::switch::discover::{Discover, Place, ServiceSlices, nodes_in};
-pub(crate) use sections::switch::nodes::{NodeKey, node};
+pub(crate) use sections::switch::discover::{Discover, Place, ServiceSlices};
+pub(crate) use sections::switch::nodes::NodeKey;
+pub(crate) use sections::switch::section::SwitchSection;
 pub(crate) use sections::switch::switches::SwitchesRole;
 pub(crate) use sections::switch::user::{RunAs, may};
 pub(crate) use sections::switch::ward::{Refresh, TableFile, WardNode, WardRole};
-pub(crate) use sections::switch::{SwitchRole, SwitchSection};
 pub use text::Size;
 pub(crate) use text::{Span, Texts};
 pub(crate) use valid::{AdminListen, Config, Role};
 
 use std::path::Path;
 
-use error::Source;
+use source::Source;
 
 /// Largest config file read; a larger one is not a config.
 const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use toml::Value;
 
+use super::error::Fault;
 use super::text::{Size, Span};
 
 /// A range, parsed.
@@ -155,6 +156,27 @@ fn number(value: &Value) -> Option<f64> {
         Value::Float(number) => Some(*number),
         _ => None,
     }
+}
+
+/// Checks a value against the range that its key declares. `beside` gives the values of the other keys of its section. `None` if the
+/// value is right.
+pub(super) fn fault_of<'v>(
+    key: &str,
+    value: &Value,
+    range: &str,
+    beside: impl Fn(&str) -> Option<&'v Value>,
+) -> Option<Fault> {
+    let parsed = Range::parse(range).filter(|parsed| !parsed.has(value, &beside))?;
+    let mut hint = range.to_owned();
+    for (name, value) in parsed.names(&beside) {
+        hint.push_str(&format!("; {name} is {value}"));
+    }
+    Some(Fault::new(key, format!("{} is out of range", text(value).unwrap_or_default())).hint(hint))
+}
+
+/// Checks a number that is checked only where it is used.
+pub(super) fn checked_number(key: &str, value: f64, range: &str) -> Result<f64, Fault> {
+    fault_of(key, &Value::Float(value), range, |_| None).map_or(Ok(value), Err)
 }
 
 /// A value as a message shows it; `None` for a table or a list.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::schema::{Part, keys};
 use super::sections::Sections;
 use super::sections::node::NodeSection;
-use super::sections::switch::SwitchSection;
+use super::sections::switch::section::SwitchSection;
 
 /// Widest line of a comment.
 const COLUMNS: usize = 100;

@@ -1,9 +1,6 @@
 //! The config as used: every value is in its range, and no two of them contradict each other.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::str::FromStr;
 
 use super::check::faults;
 use super::error::Fault;
@@ -11,7 +8,7 @@ use super::sections::agent::{AgentRole, agent};
 use super::sections::node::{NodeRole, node};
 use super::sections::switch::{SwitchRole, switch};
 use super::sections::{AdminSection, Sections};
-use super::text::Texts;
+use super::values::no_key;
 
 /// A whole valid config.
 #[derive(Clone, Debug)]
@@ -95,14 +92,6 @@ impl Config {
     }
 }
 
-/// What to say of a secret key's file if it is not there.
-pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
-    let absent = matches!(std::fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
-    let what = || Fault::new(key, format!("{} does not exist", path.display()));
-    absent
-        .then(|| what().hint(format!("make it on the host that uses it: larder keys new {}", path.display())))
-}
-
 fn admin(raw: &AdminSection) -> Result<AdminListen, Fault> {
     match raw.listen.as_deref() {
         None => Ok(AdminListen::Unset),
@@ -112,31 +101,4 @@ fn admin(raw: &AdminSection) -> Result<AdminListen, Fault> {
                 .hint("write \"127.0.0.1:9900\", or \"off\"")
         }),
     }
-}
-
-pub(super) fn addresses(key: &str, texts: &Texts, example: &str) -> Result<Vec<SocketAddr>, Fault> {
-    if texts.0.is_empty() {
-        return Err(Fault::new(key, "missing: where to listen").hint(format!("write listen = \"{example}\"")));
-    }
-    let parse = |text: &String| {
-        text.parse().map_err(|_| {
-            Fault::new(key, format!("'{text}' is not an IP address with a port"))
-                .hint(format!("write \"{example}\", \"0.0.0.0:80\" or \"[::]:80\""))
-        })
-    };
-    texts.0.iter().map(parse).collect()
-}
-
-pub(super) fn node_name(key: &str, name: &str) -> Result<(), Fault> {
-    let plain =
-        name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '/' | '?' | '#' | ','));
-    if plain && (1..=128).contains(&name.len()) {
-        return Ok(());
-    }
-    Err(Fault::new(key, format!("'{}' cannot be a node's name", name.escape_debug()))
-        .hint("1 to 128 letters, digits and -._:[]; names stand in URLs, logs and headers"))
-}
-
-pub(super) fn word<T: FromStr>(key: &str, text: &str, known: &[&str]) -> Result<T, Fault> {
-    text.parse().map_err(|_| Fault::unknown(key, text, known))
 }

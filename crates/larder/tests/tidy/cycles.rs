@@ -12,9 +12,6 @@ use crate::repo::texts;
 /// Most files of a cycle.
 const FILES_MAX: usize = 6;
 
-/// Crates that have larger cycles, or cycles over several folders, with the files of their largest cycle. The numbers only shrink.
-const EXCEPTIONS: &[(&str, usize)] = &[("larder", 26)];
-
 /// Files that import each other, in order of path.
 type Cycle = BTreeSet<String>;
 
@@ -69,24 +66,11 @@ fn describe(cycle: &Cycle, imports: &Imports) -> String {
     text
 }
 
-/// The problems of a crate whose largest cycle may have so many files; more than [`FILES_MAX`] if it is an exception.
-fn problems(name: &str, imports: &Imports, allowed: Option<usize>) -> Vec<String> {
-    let found = cycles(imports);
-    let largest = found.first().map_or(0, BTreeSet::len);
-    let is_knot = |cycle: &&Cycle| cycle.len() > FILES_MAX || !is_of_one_folder(cycle);
-    let knots = found.iter().filter(is_knot);
-    match allowed {
-        None => knots.map(|cycle| describe(cycle, imports)).collect(),
-        Some(_) if knots.count() == 0 => vec![format!("{name} needs no exception any more: remove it")],
-        Some(most) if largest < most => {
-            vec![format!(
-                "{name}: the largest cycle has {largest} files: lower its exception, {most}, to that"
-            )]
-        }
-        Some(most) => {
-            found.iter().filter(|cycle| cycle.len() > most).map(|cycle| describe(cycle, imports)).collect()
-        }
-    }
+/// The cycles of a crate that are too large or leave their folder.
+fn problems(imports: &Imports) -> Vec<String> {
+    let is_knot = |cycle: &Cycle| cycle.len() > FILES_MAX || !is_of_one_folder(cycle);
+    let knots = cycles(imports).into_iter().filter(is_knot);
+    knots.map(|cycle| describe(&cycle, imports)).collect()
 }
 
 #[test]
@@ -103,9 +87,7 @@ fn import_cycles_are_small() {
     for (folder, files) in &crates {
         let roots = ["lib.rs", "main.rs"].map(|root| format!("{folder}/src/{root}"));
         let root = roots.iter().find(|root| files.contains_key(*root)).expect("a crate has a root");
-        let name = folder.rsplit('/').next().unwrap_or(folder);
-        let allowed = EXCEPTIONS.iter().find(|(known, _)| *known == name).map(|(_, files)| *files);
-        all.extend(problems(name, &imports(files, root), allowed));
+        all.extend(problems(&imports(files, root)));
     }
     none(&all);
 }
@@ -154,14 +136,10 @@ mod tests {
             let one = |at: usize| ((name(at), name((at + 1) % count)), Default::default());
             (0..count).map(one).collect()
         };
-        assert_eq!(problems("a", &ring(FILES_MAX, ""), None), Vec::<String>::new());
-        let seen = problems("a", &ring(FILES_MAX + 1, ""), None);
+        assert_eq!(problems(&ring(FILES_MAX, "")), Vec::<String>::new());
+        let seen = problems(&ring(FILES_MAX + 1, ""));
         assert!(seen[0].starts_with("7 files") && seen[0].contains("src/6.rs:0 -> src/0.rs"), "{seen:?}");
-        assert!(problems("a", &ring(2, "b/"), None)[0].contains("src/b/0.rs"));
-        assert!(problems("a", &ring(2, ""), Some(7))[0].contains("needs no exception"));
-        assert!(problems("a", &ring(8, ""), Some(9))[0].contains("lower its exception"));
-        assert!(problems("a", &ring(8, ""), Some(8)).is_empty());
-        assert!(problems("a", &ring(9, ""), Some(8))[0].starts_with("9 files"));
+        assert!(problems(&ring(2, "b/"))[0].contains("src/b/0.rs"));
     }
 
     #[test]

@@ -40,10 +40,12 @@ fn tests_of_promises_exist() {
 
 #[test]
 fn named_tests_are_read() {
-    let row =
-        "| A promise of `a.b`. | `crates/a/src/b.rs`: `one`, `two`; `bench/c.py`; `crates/d.rs`: `three` |";
+    let row = "| A promise of `a.b`. | `crates/a/src/b.rs`: `it_is_one`, `it_is_two`; `bench/c.py`; `crates/d.rs`: `it_is_three` |";
     let test = |file: &str, name: &str| NamedTest { file: file.to_owned(), name: name.to_owned() };
-    let expected =
-        [test("crates/a/src/b.rs", "one"), test("crates/a/src/b.rs", "two"), test("crates/d.rs", "three")];
+    let expected = [
+        test("crates/a/src/b.rs", "it_is_one"),
+        test("crates/a/src/b.rs", "it_is_two"),
+        test("crates/d.rs", "it_is_three"),
+    ];
     assert_eq!(named_tests(row), expected);
 }

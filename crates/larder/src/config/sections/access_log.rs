@@ -3,7 +3,7 @@
 use larder_edge::access::{AccessFormat, AccessLogConfig, AccessLogOutput, LineFormat};
 
 use crate::config::error::Fault;
-use crate::config::explain::suggest;
+use crate::config::suggest::suggest;
 
 /// The access log of the role `at`, whose lines have these fields besides those that all lines have.
 pub(crate) fn access_log(

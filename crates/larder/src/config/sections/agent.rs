@@ -11,7 +11,7 @@ use larder_kernel::abi::SERVICES_MAX;
 use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::text::{Span, Texts};
-use crate::config::valid::{addresses, node_name};
+use crate::config::values::{addresses, node_name};
 use crate::config::words::choice;
 
 keys! {

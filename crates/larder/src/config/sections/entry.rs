@@ -3,8 +3,8 @@
 use larder_edge::{AddressRanges, EntryRules, Forwarded};
 
 use crate::config::error::Fault;
-use crate::config::sections::switch::tls::ranges;
 use crate::config::text::Texts;
+use crate::config::values::ranges;
 
 /// The rules for header fields of requests as they enter. `role` is "switch" or "node".
 pub(crate) fn entry(

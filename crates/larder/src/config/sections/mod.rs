@@ -16,7 +16,7 @@ pub(crate) mod traces;
 use crate::config::keys::keys;
 use crate::config::sections::agent::AgentSection;
 use crate::config::sections::node::NodeSection;
-use crate::config::sections::switch::SwitchSection;
+use crate::config::sections::switch::section::SwitchSection;
 
 keys! {
     /// The config file of larder. A switch needs `switch.listen` and `switch.nodes`; a node needs `node.listen` and

@@ -32,10 +32,10 @@ use crate::config::sections::node::origin::{OriginSection, odd, origin};
 use crate::config::sections::node::peers::{PeersRole, PeersSection, peers};
 use crate::config::sections::node::report::{ReportSection, report};
 use crate::config::sections::node::tls::NodeTlsSection;
-use crate::config::sections::switch::tls::{node_tls, ranges};
+use crate::config::sections::switch::tls::node_tls;
 use crate::config::sections::traces::{TracesSection, traces};
 use crate::config::text::{Size, Span, Texts};
-use crate::config::valid::{addresses, node_name, word};
+use crate::config::values::{addresses, node_name, ranges, word};
 use crate::config::words::Word;
 
 keys! {
@@ -233,7 +233,7 @@ pub(crate) fn node(raw: &NodeSection, warnings: &mut Vec<Fault>) -> Result<NodeR
         health_path: Some(raw.health_path.clone()).filter(|path| !path.is_empty()),
         stats_path: None,
         report: report(&raw.report)?,
-        tls: raw.tls.as_ref().map(|raw| node_tls(raw, listen)).transpose()?,
+        tls: raw.tls.as_ref().map(|raw| node_tls(&raw.as_switch(), listen)).transpose()?,
         announcers: ranges("node.proxy_protocol_from", &raw.proxy_protocol_from)?,
         entry: entry(
             "node",

@@ -8,8 +8,8 @@ use larder_edge::read_secret;
 use larder_node::Signing;
 
 use crate::config::error::Fault;
-use crate::config::explain::suggest;
 use crate::config::keys::keys;
+use crate::config::suggest::suggest;
 use crate::config::text::Texts;
 
 keys! {

@@ -16,7 +16,7 @@ use crate::config::sections::node::NodeSection;
 use crate::config::sections::node::peers_handoff::{PeersHandoffRole, handoff};
 use crate::config::sections::node::peers_policy::{PeersPolicy, policy};
 use crate::config::text::{Size, Span, Texts};
-use crate::config::valid::addresses;
+use crate::config::values::addresses;
 use crate::config::words::choice;
 
 keys! {

@@ -8,7 +8,7 @@ use larder_core::Bytes;
 use crate::config::error::Fault;
 use crate::config::sections::node::peers::{PeersHandoff, PeersSection};
 use crate::config::text::Texts;
-use crate::config::valid::addresses;
+use crate::config::values::addresses;
 
 /// How connections are handed over between peers, valid.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use crate::config::sections::node::peers::{
 use crate::config::sections::policy::threshold::{HighKey, LowKey};
 use crate::config::sections::policy::{Parameters, apply, permille};
 use crate::config::sections::switch::ward::every;
-use crate::config::valid::word;
+use crate::config::values::word;
 
 /// Who decides where a request is served, valid.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use larder_node::{CpuScope, ReportConfig};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::switch::tls::ranges;
 use crate::config::text::{Span, Texts};
+use crate::config::values::ranges;
 use crate::config::words::Word;
 
 /// Written in place of a path that is not served.

@@ -6,8 +6,8 @@ use larder_core::nodes::Signal;
 use larder_core::policy::hacc::{HaccSettings, Level, SignalWeight};
 
 use crate::config::error::Fault;
-use crate::config::explain::suggest;
 use crate::config::sections::policy::{HaccSection, Preset, WeightKey, permille};
+use crate::config::suggest::suggest;
 
 pub(crate) fn hacc(at: &str, raw: &HaccSection, hacc: &mut HaccSettings) -> Result<(), Fault> {
     let key = |name: &str| format!("{at}.{name}");

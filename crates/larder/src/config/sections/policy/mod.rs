@@ -24,7 +24,7 @@ use crate::config::sections::policy::threshold::{
     CostSection, HighKey, LowKey, TrainingSection, cost, thresholds,
 };
 use crate::config::text::{Size, Span};
-use crate::config::valid::word;
+use crate::config::values::word;
 use crate::config::words::{Word, choice};
 
 /// All that a policy goes by, as one section gives it.
@@ -175,6 +175,12 @@ keys! {
     slack: Option<u32> = Some(cap.slack), range "0 to 100000";
 }
 
+/// The range of the costs of `[switch.ward]`, in microseconds.
+pub(crate) const COST_RANGE: &str = "0 to 1000000";
+
+/// The range of `carry` of `[switch.ward]`.
+pub(crate) const CARRY_RANGE: &str = "0 to 1";
+
 keys! {
     /// `[switch.ward]`.
     partial WardSection, costs = WardCosts::ward01();
@@ -190,11 +196,11 @@ keys! {
     /// Memory of each node's cache, for the refresh. Unset: the least `cache` of the route's nodes.
     memory: Option<Size>, example "8GiB";
     /// Price of a handoff in microseconds, for the refresh.
-    forward_us: Option<f64> = Some(costs.forward_us), range "0 to 1000000", when "used";
+    forward_us: Option<f64> = Some(costs.forward_us), range COST_RANGE, when "used";
     /// Extra time of a byte from disk over memory in microseconds, for the refresh.
-    disk_us_per_byte: Option<f64> = Some(costs.disk_us_per_byte), range "0 to 1000000", when "used";
+    disk_us_per_byte: Option<f64> = Some(costs.disk_us_per_byte), range COST_RANGE, when "used";
     /// How much of a target's count goes over into the next period.
-    carry: Option<f64> = Some(0.5), range "0 to 1", when "used";
+    carry: Option<f64> = Some(0.5), range CARRY_RANGE, when "used";
     /// Targets counted for the refresh; beyond that the least requested of a few is forgotten.
     targets_max: Option<usize> = Some(1 << 20), range "64 to 100000000";
 }

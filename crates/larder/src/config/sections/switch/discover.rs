@@ -1,16 +1,15 @@
 //! `[[switch.discover]]` and its files.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_core::{Bytes, NodeSpec, Weight};
 use larder_switch::NodeEntry;
-use serde::Deserialize;
 
-use crate::config::error::{ConfigError, Fault, Source};
+use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::switch::nodes::{NodeKey, WEIGHT, groups, host_and_port, peers};
+use crate::config::sections::switch::nodes::{WEIGHT, groups, host_and_port};
 use crate::config::text::{Size, Span, Texts};
 
 keys! {
@@ -266,24 +265,6 @@ fn server(key: &str, text: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
-/// What a file of nodes holds.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NodesFile {
-    nodes: Vec<NodeKey>,
-}
-
-/// The nodes that a file's text names; `path` names it in errors.
-///
-/// # Errors
-/// What is wrong, with its line.
-pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, ConfigError> {
-    let origin = path.display().to_string();
-    let source = Source::new(&origin, text);
-    let file: NodesFile = toml::from_str(text).map_err(|error| source.refused(&error))?;
-    peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
-}
-
 /// A source as its table says, for tests.
 #[cfg(test)]
 pub(crate) fn discover_of(text: &str) -> Option<Discover> {
@@ -293,6 +274,7 @@ pub(crate) fn discover_of(text: &str) -> Option<Discover> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::source::Source;
 
     fn parsed(text: &str) -> Result<Discover, Fault> {
         discover("switch.discover[0]", &toml::from_str(text).unwrap())
@@ -354,24 +336,6 @@ mod tests {
         ] {
             let fault = parsed(text).expect_err(text);
             let error = Source::new("f", text).locate(fault).to_string();
-            assert!(error.contains(complaint), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_file_names_nodes_as_the_config_does() {
-        let path = Path::new("/etc/nodes.toml");
-        let nodes = nodes_in(path, "nodes = [\"a:1\", { address = \"b:2\", backup = true }]").unwrap();
-        assert_eq!((nodes.len(), nodes[1].address.as_str()), (2, "b:2"));
-        assert_eq!((nodes[0].spec.backup, nodes[1].spec.backup), (false, true));
-        assert_eq!(nodes_in(path, "nodes = []").unwrap(), []);
-        for (text, complaint) in [
-            ("", "missing: the key 'nodes'"),
-            ("nodes = [\n\"a:1\",\n\"b\"]", "/etc/nodes.toml:3:1: nodes[1]: 'b' "),
-            ("nodes = [\"a:1\", \"a:1\"]", "is that of nodes[0] already"),
-            ("node = []", "node"),
-        ] {
-            let error = nodes_in(path, text).expect_err(text).to_string();
             assert!(error.contains(complaint), "{text}: {error}");
         }
     }

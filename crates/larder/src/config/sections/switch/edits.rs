@@ -7,17 +7,14 @@ use std::io::Read as _;
 
 use larder_core::Bytes;
 use larder_switch::{
-    Compression, ContentCoding, DirectReply, EditError, Edits, FieldRules, HedgeConfig, MechanismSetting,
+    Compression, ContentCoding, DirectReply, EditError, FieldRules, HedgeConfig, MechanismSetting,
     MessageKind, PathRewrite, RequestId, SameSite, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
 use crate::config::error::Fault;
-use crate::config::explain::suggest;
 use crate::config::keys::keys;
-use crate::config::sections::switch::SwitchSection;
-use crate::config::sections::switch::guard::{guard, guard_of_route};
-use crate::config::sections::switch::route::RouteSection;
 use crate::config::sections::switch::rule::key as key_template;
+use crate::config::suggest::suggest;
 use crate::config::text::{Size, Span, Texts};
 use crate::config::words::choice;
 
@@ -174,13 +171,13 @@ choice! {
 const THOUSANDTHS: f64 = 1_000.0;
 
 /// A fault of the edit at `at`.
-fn fault(at: &str, error: EditError) -> Fault {
+pub(super) fn fault(at: &str, error: EditError) -> Fault {
     let key = if error.key.is_empty() { at.to_owned() } else { format!("{at}.{}", error.key) };
     Fault::new(key, error.what).hint(error.right)
 }
 
 /// Header rules at `at`.
-fn headers(at: &str, raw: &HeadersSection, side: MessageKind) -> Result<FieldRules, Fault> {
+pub(super) fn headers(at: &str, raw: &HeadersSection, side: MessageKind) -> Result<FieldRules, Fault> {
     let mut rules = FieldRules::default();
     let numbered = |key: String, i: usize, of: usize| if of == 1 { key } else { format!("{key}[{i}]") };
     for (i, name) in raw.remove.0.iter().enumerate() {
@@ -200,7 +197,7 @@ fn headers(at: &str, raw: &HeadersSection, side: MessageKind) -> Result<FieldRul
 }
 
 /// `switch.request_id`.
-fn request_id(raw: &RequestIdSection) -> Result<Option<RequestId>, Fault> {
+pub(super) fn request_id(raw: &RequestIdSection) -> Result<Option<RequestId>, Fault> {
     if raw.header == "off" {
         return Ok(None);
     }
@@ -209,7 +206,7 @@ fn request_id(raw: &RequestIdSection) -> Result<Option<RequestId>, Fault> {
     Ok(Some(id))
 }
 
-fn redirect(at: &str, raw: &RedirectSection) -> Result<DirectReply, Fault> {
+pub(super) fn redirect(at: &str, raw: &RedirectSection) -> Result<DirectReply, Fault> {
     let secure = raw.scheme.map(|scheme| scheme == Scheme::Https);
     if raw.to.is_empty() {
         let hint = "write to = \"https://www.example.com{path}{query}\"";
@@ -218,7 +215,7 @@ fn redirect(at: &str, raw: &RedirectSection) -> Result<DirectReply, Fault> {
     DirectReply::redirect(raw.status, &raw.to, secure).map_err(|error| fault(at, error))
 }
 
-fn rewrite(at: &str, raw: &RewriteSection) -> Result<PathRewrite, Fault> {
+pub(super) fn rewrite(at: &str, raw: &RewriteSection) -> Result<PathRewrite, Fault> {
     if raw.prefix.is_empty() {
         let hint = "write prefix = \"/api\", or \"/\" to put something before every path";
         return Err(Fault::new(format!("{at}.prefix"), "missing: what is replaced").hint(hint));
@@ -249,7 +246,7 @@ fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
 }
 
 /// Sticky sessions at `at`; none if they are off.
-fn sticky(at: &str, raw: &StickySection) -> Result<Option<Sticky>, Fault> {
+pub(super) fn sticky(at: &str, raw: &StickySection) -> Result<Option<Sticky>, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     let by = match raw.by.as_str() {
         "off" => return Ok(None),
@@ -278,7 +275,7 @@ fn cookie(at: &str, raw: &StickySection) -> Result<StickyCookie, Fault> {
 }
 
 /// What is compressed, as `at` says; none if nothing is.
-fn compress(at: &str, raw: &CompressSection) -> Result<Option<Compression>, Fault> {
+pub(super) fn compress(at: &str, raw: &CompressSection) -> Result<Option<Compression>, Fault> {
     if raw.codings.is_empty() {
         return Ok(None);
     }
@@ -296,83 +293,18 @@ fn compress(at: &str, raw: &CompressSection) -> Result<Option<Compression>, Faul
 }
 
 /// When requests are hedged; never if nothing is.
-fn hedge(raw: &HedgeSection) -> Option<HedgeConfig> {
+pub(super) fn hedge(raw: &HedgeSection) -> Option<HedgeConfig> {
     let share = (raw.share * THOUSANDTHS).round() as u32;
     (!raw.after.0.is_zero()).then_some(HedgeConfig { after: raw.after.0, share })
 }
 
 /// A client that must come back to its node is not served by another.
-fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
+pub(super) fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
     if !(hedges && sticks) {
         return Ok(());
     }
     let what = "contradicts sticky: its clients come back to one node, and another has not what that one has";
     Err(Fault::new(format!("{at}.hedge"), what).hint("leave one of them out"))
-}
-
-/// What the switch edits for all routes, and on the default one.
-pub(crate) fn edits_of_all(raw: &SwitchSection, switch: &mut SwitchConfig) -> Result<(), Fault> {
-    switch.request_fields = headers("switch.request_headers", &raw.request_headers, MessageKind::Request)?;
-    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, MessageKind::Reply)?;
-    switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
-    switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
-    switch.guard = raw.guard.as_ref().map_or(Ok(None), |raw| guard("switch.guard", raw))?;
-    switch.hedge = raw.hedge.as_ref().and_then(hedge);
-    hedge_or_stick("switch", switch.hedge.is_some(), switch.sticky.is_some())?;
-    switch.request_id = request_id(&raw.request_id)?;
-    Ok(())
-}
-
-/// What a route edits; `standard` has what it inherits.
-pub(crate) fn edits(at: &str, raw: &RouteSection, standard: &SwitchSection) -> Result<Edits, Fault> {
-    let of = |key: &str| format!("{at}.{key}");
-    let answer = match (&raw.redirect, &raw.respond) {
-        (Some(_), Some(_)) => {
-            return Err(
-                Fault::new(of("respond"), "contradicts redirect: both answer").hint("leave one of them out")
-            );
-        }
-        (Some(raw), None) => Some(redirect(&of("redirect"), raw)?),
-        (None, Some(raw)) => {
-            let answer = DirectReply::respond(raw.status, &raw.body, &raw.r#type);
-            Some(answer.map_err(|error| fault(&of("respond"), error))?)
-        }
-        (None, None) => None,
-    };
-    let mut edits = Edits {
-        request_fields: headers(&of("request_headers"), &raw.request_headers, MessageKind::Request)?,
-        reply_fields: headers(&of("reply_headers"), &raw.reply_headers, MessageKind::Reply)?,
-        guard: guard_of_route(at, raw, standard)?,
-        answer,
-        rewrite: raw.rewrite.as_ref().map(|raw| rewrite(&of("rewrite"), raw)).transpose()?,
-        compress: match (&raw.compress, &standard.compress) {
-            (Some(own), _) => compress(&of("compress"), own)?,
-            (None, Some(standard)) => compress("switch.compress", standard)?,
-            (None, None) => None,
-        },
-        hedge: None,
-        sticky: match (&raw.sticky, &standard.sticky) {
-            (Some(own), _) => sticky(&of("sticky"), own)?,
-            (None, Some(standard)) => sticky("switch.sticky", standard)?,
-            (None, None) => None,
-        },
-    };
-    edits.hedge = match (&raw.hedge, &standard.hedge) {
-        (Some(own), _) => hedge(own),
-        (None, Some(standard)) if edits.sticky.is_none() => hedge(standard),
-        _ => None,
-    };
-    hedge_or_stick(at, edits.hedge.is_some(), edits.sticky.is_some())?;
-    let all_answered = matches!(
-        edits.answer,
-        Some(DirectReply::Respond { .. } | DirectReply::Redirect { secure: None, .. })
-    );
-    if all_answered && (edits.rewrite.is_some() || !edits.request_fields.is_empty()) {
-        let key = if edits.rewrite.is_some() { "rewrite" } else { "request_headers" };
-        let what = "has nothing to do: the switch answers all requests of this route itself";
-        return Err(Fault::new(of(key), what).hint("leave it out, or the answer"));
-    }
-    Ok(edits)
 }
 
 /// What is edited must be relayed.

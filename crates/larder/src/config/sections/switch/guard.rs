@@ -6,10 +6,8 @@ use larder_switch::{RouteGuard, Users};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::switch::SwitchSection;
-use crate::config::sections::switch::route::RouteSection;
-use crate::config::sections::switch::tls::ranges;
 use crate::config::text::{Size, Texts};
+use crate::config::values::ranges;
 
 keys! {
     /// `guard`.
@@ -82,43 +80,6 @@ pub(crate) fn guard(at: &str, raw: &GuardSection) -> Result<Option<RouteGuard>, 
         || guard.users.is_some()
         || guard.body_bytes_max.is_some();
     Ok(demands.then_some(guard))
-}
-
-/// The guard of a route: its own, that of the route whose share it takes, or that of `[switch]`.
-pub(crate) fn guard_of_route(
-    at: &str,
-    raw: &RouteSection,
-    switch: &SwitchSection,
-) -> Result<Option<RouteGuard>, Fault> {
-    if let Some(own) = &raw.guard {
-        return guard(&format!("{at}.guard"), own);
-    }
-    let split = raw.of.as_ref().and_then(|of| switch.routes.iter().position(|route| route.name == *of));
-    match (split.and_then(|i| Some((i, switch.routes[i].guard.as_ref()?))), &switch.guard) {
-        (Some((i, of_split)), _) => guard(&format!("switch.routes[{i}].guard"), of_split),
-        (None, Some(standard)) => guard("switch.guard", standard),
-        (None, None) => Ok(None),
-    }
-}
-
-/// Warns of guards that a client passes with a request that the route does not take but a server may treat alike.
-pub(crate) fn warn_of_bypasses(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
-    let keeps_out =
-        |guard: &GuardSection| !guard.allow.is_empty() || !guard.deny.is_empty() || guard.users.is_some();
-    if raw.guard.as_ref().is_some_and(keeps_out) {
-        return;
-    }
-    for (i, route) in raw.routes.iter().enumerate() {
-        if route.guard.as_ref().is_some_and(keeps_out) {
-            let what = format!(
-                "protects only what route '{}' takes: '/%61dmin' or the host 'admin.example.' is not '/admin' or \
-                 'admin.example' to the switch, but may be to a server",
-                route.name
-            );
-            let hint = "put the guard under [switch], and write guard = {} in routes that are open to all";
-            warnings.push(Fault::new(format!("switch.routes[{i}].guard"), what).hint(hint));
-        }
-    }
 }
 
 #[cfg(test)]

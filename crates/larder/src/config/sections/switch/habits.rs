@@ -1,8 +1,8 @@
 //! Warnings for what HAProxy, nginx and Envoy read otherwise: variables in header values, and paths that end in "/".
 
 use crate::config::error::Fault;
-use crate::config::sections::switch::SwitchSection;
 use crate::config::sections::switch::edits::HeadersSection;
+use crate::config::sections::switch::section::SwitchSection;
 
 /// Beginnings of other programs' variables, and larder's part of the same meaning.
 const VARIABLES: [(&str, &str); 13] = [

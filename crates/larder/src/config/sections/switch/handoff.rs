@@ -12,7 +12,7 @@ use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::sections::switch::nodes::host_and_port;
 use crate::config::text::{Size, Span};
-use crate::config::valid::no_key;
+use crate::config::values::no_key;
 use crate::config::words::{Word, choice};
 
 keys! {

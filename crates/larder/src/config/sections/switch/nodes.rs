@@ -10,11 +10,11 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::error::{ConfigError as ConfigFault, Fault, Source};
+use crate::config::error::Fault;
 use crate::config::sections::switch::handoff::{PeerHandoff, peer};
 use crate::config::sections::switch::reach::{PeerTls, of_node};
 use crate::config::text::{Size, Texts};
-use crate::config::valid::node_name;
+use crate::config::values::node_name;
 use crate::config::words::Word;
 
 /// The range of the weight of a node.
@@ -174,16 +174,6 @@ pub(crate) fn peers(list: &str, raw: &[NodeKey]) -> Result<Vec<NodeEntry>, Fault
         peers.push(of_node(&key, entry, node)?);
     }
     Ok(peers)
-}
-
-/// A node by itself, for a caller that is no file.
-///
-/// # Errors
-/// What is wrong.
-pub(crate) fn node(raw: &NodeKey) -> Result<NodeEntry, ConfigFault> {
-    let one = peers("nodes", std::slice::from_ref(raw))
-        .map_err(|fault| Source::new("request", "").locate(fault))?;
-    one.into_iter().next().ok_or_else(|| Source::new("request", "").locate(Fault::new("nodes", "none")))
 }
 
 /// The groups a node names.

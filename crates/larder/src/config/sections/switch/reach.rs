@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::sections::outbound::outbound;
-use crate::config::sections::switch::SwitchSection;
 use crate::config::sections::switch::nodes::NodeKey;
+use crate::config::sections::switch::section::SwitchSection;
 
 keys! {
     /// `[switch.node_tls]`, and `tls` of a node.

@@ -10,7 +10,7 @@ use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::sections::switch::covers::covers;
 use crate::config::text::Texts;
-use crate::config::valid::word;
+use crate::config::values::word;
 
 keys! {
     /// An entry of `classes`.

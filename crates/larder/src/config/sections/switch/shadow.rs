@@ -8,7 +8,7 @@ use larder_switch::ShadowConfig;
 use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::text::{Size, Texts};
-use crate::config::valid::word;
+use crate::config::values::word;
 
 keys! {
     /// `[switch.shadow]`.

@@ -4,10 +4,10 @@ use larder_core::rules::Matcher;
 use larder_switch::{DEFAULT_ROUTE, MirrorConfig, Route, RouteShare, SplitBy, StickyKey};
 
 use crate::config::error::Fault;
-use crate::config::explain::suggest;
 use crate::config::sections::switch::edits::MirrorSection;
 use crate::config::sections::switch::route::RouteSection;
 use crate::config::sections::switch::rule::key as key_template;
+use crate::config::suggest::suggest;
 
 /// Thousandths of a percent, in which shares are counted.
 const WHOLE: u32 = 100_000;

@@ -9,7 +9,7 @@ use larder_peers::{Name, Seed};
 use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::text::{Span, Texts};
-use crate::config::valid::{addresses, no_key};
+use crate::config::values::{addresses, no_key};
 
 keys! {
     /// `[switch.switches]`.

@@ -9,10 +9,9 @@ use larder_switch::{HandoffConfig, MechanismSetting};
 use crate::acme::AcmeRole;
 use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::node::tls::NodeTlsSection;
 use crate::config::sections::switch::acme::{AcmeSection, acme, handed_over};
 use crate::config::text::{Span, Texts};
-use crate::config::valid::addresses;
+use crate::config::values::addresses;
 use crate::config::words::{Word, choice};
 
 keys! {
@@ -65,14 +64,14 @@ pub(crate) fn tls(
     Ok((section.tls(raw, listen, clear, store)?, role))
 }
 
-/// TLS of a node.
-pub(crate) fn node_tls(raw: &NodeTlsSection, clear: Option<SocketAddr>) -> Result<TlsConfig, Fault> {
-    let (section, raw) = (Section("node"), raw.as_switch());
-    let listen = section.listen(&raw, clear.as_slice())?;
+/// TLS of a node, whose section has the keys of a switch's that a node has too.
+pub(crate) fn node_tls(raw: &TlsSection, clear: Option<SocketAddr>) -> Result<TlsConfig, Fault> {
+    let section = Section("node");
+    let listen = section.listen(raw, clear.as_slice())?;
     if raw.certificates.0.is_empty() {
         return Err(section.no_certificates().hint("name a PEM file with both, or a folder of such files"));
     }
-    section.tls(&raw, listen, clear.as_slice(), None)
+    section.tls(raw, listen, clear.as_slice(), None)
 }
 
 /// The role that a section is of, for what is said of its keys.
@@ -152,18 +151,6 @@ impl Section {
             }
         }
     }
-}
-
-/// A list of ranges of addresses.
-pub(crate) fn ranges(key: &str, raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
-    raw.0
-        .iter()
-        .map(|text| {
-            text.parse().map_err(|what: String| {
-                Fault::new(key, what).hint("write \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.1\"")
-            })
-        })
-        .collect()
 }
 
 /// What must be read before it is decided cannot be delivered before it is read.

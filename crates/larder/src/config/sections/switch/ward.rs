@@ -8,10 +8,10 @@ use larder_core::{Bytes, PolicyKind};
 use larder_switch::{DEFAULT_ROUTE, NodeEntry, Route, SwitchConfig};
 use larder_trace::ward::WardCosts;
 
-use crate::config::check::number;
 use crate::config::error::Fault;
-use crate::config::sections::policy::{WardSection, permille};
-use crate::config::sections::switch::SwitchSection;
+use crate::config::range::checked_number;
+use crate::config::sections::policy::{CARRY_RANGE, COST_RANGE, WardSection, permille};
+use crate::config::sections::switch::section::SwitchSection;
 use crate::config::text::Span;
 
 /// A route that goes by a routing table, and where it has it from.
@@ -202,7 +202,7 @@ impl<'a> Section<'a> {
             origin: "config".to_owned(),
         };
         let carry_permille = match self.get("carry", |raw| raw.carry) {
-            Some((key, carry)) => permille(number(&key, carry)?),
+            Some((key, carry)) => permille(checked_number(&key, carry, CARRY_RANGE)?),
             None => 500,
         };
         Ok(Refresh { every, memory, costs, carry_permille, core: policy == PolicyKind::Ward })
@@ -214,7 +214,7 @@ impl<'a> Section<'a> {
         of: impl Fn(&WardSection) -> Option<f64>,
         standard: f64,
     ) -> Result<f64, Fault> {
-        self.get(name, of).map_or(Ok(standard), |(key, value)| number(&key, value))
+        self.get(name, of).map_or(Ok(standard), |(key, value)| checked_number(&key, value, COST_RANGE))
     }
 }
 
