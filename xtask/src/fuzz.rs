@@ -41,11 +41,11 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
 
 fn need_nightly() -> Result<()> {
     if find("rustup").is_none() {
-        return Err(Failure::Missing("fuzzing needs a nightly Rust, and rustup to have one".to_owned()));
+        return Err(Failure::Check("fuzzing needs a nightly Rust, and rustup to have one".to_owned()));
     }
     if !succeeds(&mut command_with("rustup", ["run", "nightly", "rustc", "--version"])) {
         let remedy = "rustup toolchain install nightly --profile minimal";
-        return Err(Failure::Missing(format!("fuzzing needs a nightly Rust: {remedy}")));
+        return Err(Failure::Check(format!("fuzzing needs a nightly Rust: {remedy}")));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask`: everything that is done with the repository besides editing it. `cargo xtask help` lists the tasks.
 //!
-//! The crate uses the standard library alone, so that it builds in seconds and needs no network. What a build needs before
+//! The crate uses the standard library alone, so that it builds in seconds. What a build needs before
 //! it is installed by `scripts/setup.sh`; the Makefile runs that first.
 
 mod acceptance;

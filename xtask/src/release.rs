@@ -29,6 +29,8 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
     let directory =
         if arguments.is_empty() { root().join("target/dist") } else { arguments.path("DIRECTORY")? };
     arguments.finish()?;
+    // Before the build, which takes minutes.
+    prepare(&directory)?;
     let binary = match binary {
         Some(binary) => binary,
         None => static_binary::build()?,
@@ -36,15 +38,20 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
     make(&binary, &directory)
 }
 
-/// Makes and verifies the files from a built binary. The directory must be empty or new.
-pub(crate) fn make(binary: &Path, directory: &Path) -> Result<()> {
-    let binary = Binary::open(binary)?;
+/// Checks that the directory is empty or new, and installs the tools of a release.
+fn prepare(directory: &Path) -> Result<()> {
     make_directory(directory)?;
     if !list(directory)?.is_empty() {
         let problem = "is not empty: name an empty or a new directory";
         return Err(Failure::Check(format!("{} {problem}", directory.display())));
     }
-    set_up("release")?;
+    set_up("release")
+}
+
+/// Makes and verifies the files from a built binary. The directory must be empty or new.
+pub(crate) fn make(binary: &Path, directory: &Path) -> Result<()> {
+    let binary = Binary::open(binary)?;
+    prepare(directory)?;
     let release = Release::new(&binary, directory)?;
     say(&format!("packaging {} (version {}, {MACHINE})", binary.path().display(), release.version));
     release.pack_tarball()?;

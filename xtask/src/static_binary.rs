@@ -16,7 +16,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     let archive = PathBuf::from(read(&mut command_with(&compiler, ["-print-file-name=libelf.a"]))?);
     let libraries = archive.parent().filter(|it| !it.as_os_str().is_empty());
     let libraries =
-        libraries.ok_or_else(|| Failure::Missing("libelf.a is needed: install libelf-dev".to_owned()))?;
+        libraries.ok_or_else(|| Failure::Check("libelf.a is needed: install libelf-dev".to_owned()))?;
     let triple = host()?;
     build_for(&triple, libraries)?;
     let binary = target_directory().join(triple).join("release/larder");

@@ -33,7 +33,7 @@ pub(crate) enum CopyOutcome {
     /// The dispatcher had no node or no admission for it.
     NoRoom,
     /// The limit of copies in flight was reached.
-    RateExceeded,
+    TooMany,
     /// The request body was too large.
     TooLarge,
     /// The request was incomplete: its client left, or it was retried.
@@ -46,7 +46,7 @@ impl CopyOutcome {
         Self::Failed,
         Self::TimedOut,
         Self::NoRoom,
-        Self::RateExceeded,
+        Self::TooMany,
         Self::TooLarge,
         Self::Unfinished,
     ];
@@ -57,7 +57,7 @@ impl CopyOutcome {
             Self::Failed => "failed",
             Self::TimedOut => "timed_out",
             Self::NoRoom => "no_room",
-            Self::RateExceeded => "too_many",
+            Self::TooMany => "too_many",
             Self::TooLarge => "too_large",
             Self::Unfinished => "unfinished",
         }
@@ -103,7 +103,7 @@ impl Mirror {
         let max = self.config.copies_max;
         let more = |count: u32| (count < max).then_some(count + 1);
         if self.in_flight.fetch_update(Relaxed, Relaxed, more).is_err() {
-            self.count(CopyOutcome::RateExceeded);
+            self.count(CopyOutcome::TooMany);
             return None;
         }
         Some(CopyPermit(self.clone()))

@@ -15,7 +15,7 @@ const LAYOUT: Layout = Layout { units: "usr/lib/systemd/system", zsh: "usr/share
 pub(crate) fn make(binary: &Binary, output: &Path) -> Result<()> {
     if find("rpmbuild").is_none() {
         let remedy = "install the package rpm (Debian) or rpm-build (Fedora)";
-        return Err(Failure::Missing(format!("rpmbuild is needed: {remedy}")));
+        return Err(Failure::Check(format!("rpmbuild is needed: {remedy}")));
     }
     let temporary = TemporaryDirectory::new()?;
     let (stage, built) = (temporary.path().join("root"), temporary.path().join("rpm"));

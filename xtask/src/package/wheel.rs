@@ -38,7 +38,7 @@ fn python_with_wheel() -> Result<&'static str> {
     let has_wheel = |python: &&str| succeeds(&mut command_with(python, ["-c", "import wheel"]));
     ["python3", "/usr/bin/python3"].into_iter().find(has_wheel).ok_or_else(|| {
         let remedy = "pip install wheel, or install the package python3-wheel";
-        Failure::Missing(format!("Python's module wheel is needed: {remedy}"))
+        Failure::Check(format!("Python's module wheel is needed: {remedy}"))
     })
 }
 

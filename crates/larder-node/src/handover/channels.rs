@@ -1,6 +1,6 @@
-//! The channels to the peers that connections are handed over to, and what is done about what they say.
+//! The channels to the peers that connections are handed over to, and the handling of their messages.
 //!
-//! EventKind is to be done says [`larder_core::peers::handing`].
+//! [`larder_core::peers::handing`] decides what is done.
 
 use super::members::{Peer, Waits};
 use super::{Handover, Secrets, State, lock};
@@ -30,7 +30,7 @@ const RESTS_NS: u64 = 1_000_000_000;
 /// Entries that are looked up or taken out of the plane while others wait for the lock: two system calls each, some microseconds.
 const SWEPT_AT_ONCE: usize = 64;
 
-/// EventKind comes of an input.
+/// The outputs of the state machine for an input.
 type Outputs = Vec<Output<FlowKey, Waits>>;
 
 impl State {
@@ -323,7 +323,7 @@ impl Handover {
         }
     }
 
-    /// EventKind an earlier process has handed over goes on.
+    /// Continues the connections that an earlier process has handed over.
     pub(super) fn adopt(&self) {
         let mut state = self.state();
         let taken = self.plane.each_flow(|key, flow| {

@@ -71,7 +71,7 @@ impl Addresses {
 
 impl Handover {
     /// Sets up both sides on this host: its own connections can be given away, and `sockets` gets those that peers hand over.
-    /// Peers are known once the network says so. The agent is to be told of the end ([`Agent::farewell`]) and stopped last.
+    /// Peers are known once the network says so. The agent is to be told of the end ([`Agent::announce_shutdown`]) and stopped last.
     ///
     /// # Errors
     /// What is missing.

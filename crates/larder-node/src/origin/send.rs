@@ -1,4 +1,4 @@
-//! TrackedBody of a request: over a kept connection or its own, to one origin after another, and what can go wrong.
+//! Sends a request: over a kept connection or its own, to one origin after another, and what can go wrong.
 //!
 //! | the attempt | the next attempt |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Compression of replies for clients that accept it (RFC 9110 sections 8.4 and 12.5.3).
 //!
 //! A reply is compressed if its status is 200, 203, 404 or 410 (a whole representation), the request uses HTTP/1.1 or
-//! later, the route lists its media type, it is not shorter than the route's minimum, it has no content coding yet,
+//! later, the route lists its media type, it is not shorter than the route's minimum if its length is known, it has no content coding yet,
 //! it is not a range, and its `Cache-Control` has no `no-transform` (RFC 9110 section 7.7). Every reply that could be
 //! compressed gets `Vary: Accept-Encoding`, so that caches keep the variants apart. Replies to HEAD otherwise keep
 //! the fields of the uncompressed content. A compressed reply loses its length, its digests and `Accept-Ranges`. Its

@@ -182,7 +182,7 @@ pub enum DeliveryReason {
     Http2,
     /// Neither HTTP/1 nor TLS.
     Unreadable,
-    /// The first packet does not contain the whole header.
+    /// The header was not complete in the packets that were held for it.
     Incomplete,
     /// TLS ends here.
     Tls,

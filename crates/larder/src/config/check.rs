@@ -14,11 +14,42 @@ use super::sections::Sections;
 /// The faults of single values, in the order of the keys.
 pub(super) fn faults(raw: &Sections) -> Vec<Fault> {
     let mut faults = Vec::new();
-    // A number that TOML cannot write did not come from a file, and its type allows it.
-    if let Ok(values) = Table::try_from(raw) {
-        table(Part::root(), &values, "", &mut faults);
+    match Table::try_from(raw) {
+        Ok(values) => table(Part::root(), &values, "", &mut faults),
+        Err(error) => match through_json(raw) {
+            Some(values) => table(Part::root(), &values, "", &mut faults),
+            // The types of sections are made so that this cannot happen; a config that is not checked must not be used.
+            None => faults.push(Fault::new("", format!("cannot be checked: {error}"))),
+        },
     }
     faults
+}
+
+/// The values of a config that TOML cannot write because a number is above 2^63 - 1, such as a seed. Such a number is rounded, which
+/// no range notices.
+fn through_json(raw: &Sections) -> Option<Table> {
+    match value_of(serde_json::to_value(raw).ok()?) {
+        Some(Value::Table(values)) => Some(values),
+        _ => None,
+    }
+}
+
+/// A value of JSON as one of TOML; `None` for null, which stands for a key that is not given.
+fn value_of(json: serde_json::Value) -> Option<Value> {
+    use serde_json::Value as Json;
+    Some(match json {
+        Json::Null => return None,
+        Json::Bool(value) => Value::Boolean(value),
+        Json::Number(number) => match number.as_i64() {
+            Some(whole) => Value::Integer(whole),
+            None => Value::Float(number.as_f64()?),
+        },
+        Json::String(text) => Value::String(text),
+        Json::Array(entries) => Value::Array(entries.into_iter().filter_map(value_of).collect()),
+        Json::Object(keys) => Value::Table(
+            keys.into_iter().filter_map(|(name, value)| Some((name, value_of(value)?))).collect(),
+        ),
+    })
 }
 
 /// Checks the keys of a table.
@@ -165,5 +196,19 @@ mod tests {
         ] {
             assert_eq!((check(off), check(on)), (0, 1), "{off}");
         }
+    }
+
+    #[test]
+    fn a_number_above_those_of_toml_switches_no_check_off() {
+        let head = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\nseed = 18446744073709551615\n";
+        let keys = |text: &str| {
+            let written = Written::parse("f", &format!("{head}{text}")).expect("it reads");
+            faults(&written.raw).iter().map(|fault| fault.key().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(""), Vec::<String>::new());
+        assert_eq!(
+            keys("queue_max = 9999999999999999999\nfollow_names = \"2h\"\n"),
+            ["switch.follow_names", "switch.queue_max"]
+        );
     }
 }

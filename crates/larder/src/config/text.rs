@@ -114,7 +114,9 @@ impl FromStr for Span {
             "d" => 86_400.0,
             _ => return Err(bad()),
         };
-        Duration::try_from_secs_f64(number * unit_s).map(Self).map_err(|_| bad())
+        let span = Duration::try_from_secs_f64(number * unit_s).map_err(|_| bad())?;
+        // Less than a microsecond is written as 0s, which means something else.
+        if span.is_zero() || span >= Duration::from_micros(1) { Ok(Self(span)) } else { Err(bad()) }
     }
 }
 

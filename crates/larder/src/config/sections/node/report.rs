@@ -41,7 +41,7 @@ keys! {
     heartbeat: Span = Span(report.heartbeat), range "100ms to 1m", reload true;
 }
 
-/// What the node says of itself. Numbers are checked by the node.
+/// The reports of a node.
 pub(crate) fn report(raw: &ReportSection) -> Result<ReportConfig, Fault> {
     Ok(ReportConfig {
         from: AddressRanges(ranges("node.report.from", &raw.from)?),

@@ -86,7 +86,7 @@ choice! {
     ForwardKind { L2, Ipip, Gue, Vxlan }
 }
 
-/// Handoff at the switch. Ranges are checked by the front. The key is read here, so that `larder check` finds it wrong; if
+/// Handoff at the switch. The key is read here, so that `larder check` finds it wrong; if
 /// there is none yet, that is said in `absent`, and one that nobody knows stands in for it.
 pub(crate) fn handoff(raw: &HandoffSection, absent: &mut Vec<Fault>) -> Result<HandoffConfig, Fault> {
     let mut config = HandoffConfig {
