@@ -44,11 +44,11 @@ impl Collector for ReloadCounts {
         for (how, count) in [("done", self.done), ("refused", self.refused), ("failed", self.failed)] {
             ConstCounter::new(count).encode(reloads.encode_family(&[("outcome", how)])?)?;
         }
-        let help = "When the last reload was over, seconds since 1970; 0 if there was none";
+        let help = "End of the last reload, seconds since 1970; 0 if there was none";
         let name = "last_reload_timestamp_seconds";
         let at = ConstGauge::new(self.last_unix_s);
         at.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
-        let help = "1 if the last reload was done, or there was none; else 0";
+        let help = "1 if the last reload succeeded or there was none, otherwise 0";
         let success = ConstGauge::new(u64::from(!self.last_failed));
         success.encode(encoder.encode_descriptor("last_reload_success", help, None, MetricType::Gauge)?)
     }
