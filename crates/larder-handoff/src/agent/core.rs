@@ -61,7 +61,7 @@ pub(super) struct Core {
     pub(super) kernel: Option<Arc<dyn NodeKernel>>,
     restored_sink: Option<RestoredSink>,
     pub(super) switches: SwitchTable,
-    /// Value of [`AccessState::revocations`] at the last check.
+    /// Value of `AccessState::revocations` at the last check.
     pub(super) revocations: u64,
     pub(super) applied: KernelSettings,
     pub(super) connected: BTreeMap<PublicKey, ConnectedSwitch>,
