@@ -10,6 +10,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// 28 s for a small file: busy for longer than any test takes.
+fn stuck() -> DiskModel {
+    DiskModel { speed: 0.001, ..DiskModel::default() }
+}
+
 /// 280 ms for a small file.
 fn slow() -> DiskModel {
     DiskModel { speed: 0.1, ..DiskModel::default() }
@@ -106,7 +111,7 @@ fn has(here: bool, holder: Option<SocketAddr>) -> Option<HolderReply> {
 
 #[tokio::test]
 async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
-    let pair = Pair::new(slow(), |there| has(false, Some(there)), |_| {}).await;
+    let pair = Pair::new(stuck(), |there| has(false, Some(there)), |lateral| lateral.age = PATIENCE).await;
     let warm = pair.there.client().await.get("/wanted").await;
     assert_eq!(warm.status, 200);
     let mut client = pair.used().await;
@@ -128,11 +133,15 @@ async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
     assert_eq!((&*asked.method, &*asked.host, &*asked.target), ("GET", "n", "/wanted"));
     // Served by the other as any request: no later one there, whatever it is there.
     assert_eq!(pair.there.node.stats().later_served, 0);
-    pair.here.until(|stats| stats.store_reading == 0).await;
-    let reply = client.get("/wanted").await;
-    assert_eq!(reply.cache_status(), "here; fwd=uri-miss; stored", "its disk is idle again");
+}
+
+#[tokio::test]
+async fn a_node_whose_disk_is_idle_serves_and_keeps_without_a_question() {
+    let pair = Pair::new(quick(), |there| has(false, Some(there)), |_| {}).await;
+    let mut client = pair.used().await;
+    assert_eq!(client.get("/wanted").await.cache_status(), "here; fwd=uri-miss; stored");
     assert_eq!(client.get("/wanted").await.cache_status(), "here; hit");
-    assert_eq!((pair.later(), pair.asked()), ([2, 4, 0, 0], 1));
+    assert_eq!((pair.later(), pair.asked()), ([2, 0, 0, 0], 0));
 }
 
 #[tokio::test]
