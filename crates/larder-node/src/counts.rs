@@ -35,7 +35,7 @@ impl Level {
     }
 }
 
-/// What the node counts as it goes. See [`crate::NodeStats`] for the meanings.
+/// The node's counters. [`crate::NodeStats`] explains them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) requests: Count,

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// 9999-12-31 23:59:59 UTC, the last second an HTTP date can name.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// What becomes of contents that a request has read.
+/// The use of contents that a request has read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping {
     /// By which id the switch knows the target.

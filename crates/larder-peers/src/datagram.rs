@@ -63,7 +63,7 @@ impl foca::Identity for Identity {
     }
 }
 
-/// What a member knows about the sender of a discovery datagram.
+/// A member's knowledge about the sender of a discovery datagram.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KnownIdentity {
     pub(crate) identity: Identity,

@@ -34,7 +34,7 @@ pub struct NodeConfig {
     pub name: String,
     /// The memory cache.
     pub cache: CacheConfig,
-    /// Where contents come from.
+    /// A source of contents.
     pub store: StoreConfig,
     /// Targets that programs answer instead of the store. Default `None`.
     pub dynamic: Option<DynamicConfig>,

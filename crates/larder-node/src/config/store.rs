@@ -4,7 +4,7 @@ use super::origin::OriginConfig;
 use larder_core::cost::{DiskModel, ProcessorModel};
 use std::path::PathBuf;
 
-/// Where contents come from.
+/// A source of contents.
 #[derive(Clone, Debug)]
 pub enum StoreConfig {
     /// The files below a directory.

@@ -113,7 +113,7 @@ struct State {
     jobs: Vec<Job>,
 }
 
-/// What takes too long to be done with the lock held.
+/// Work that takes too long to be done with the lock held.
 #[derive(Debug)]
 enum Job {
     Count { whole: bool },
@@ -200,7 +200,7 @@ impl Cooperation {
         Ok(())
     }
 
-    /// Where this node listens to its peers.
+    /// Address at which this node listens to its peers.
     pub(crate) fn address(&self) -> SocketAddr {
         self.network.local_addr()
     }

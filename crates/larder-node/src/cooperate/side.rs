@@ -31,7 +31,7 @@ pub(super) enum Told {
     Table,
 }
 
-/// What nodes that cooperate go by of a node's memory.
+/// The facts about a node's memory that its peers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeersMemory {
     /// How large it is taken to be: the memory's size, or what the config says instead.

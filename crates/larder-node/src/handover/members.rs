@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use tokio::sync::oneshot;
 
-/// Who waits for a move.
+/// The waiters for a move.
 pub(super) type Waits = oneshot::Sender<Heard>;
 
 /// The channel to a peer.
