@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from run import MAKERS, Proxy, backend, certificate, check, free_port, measure, url
+from run import MAKERS, OPENSSL_CONFIG, Proxy, backend, certificate, check, free_port, measure, url, write
 
 QUANTILES = {"p50": "p50_us", "p99": "p99_us", "p99.9": "p99_9_us"}
 
@@ -56,6 +56,7 @@ def main():
             os.umask(0o022)
         origin, proxies = backend(work, args.load_core, args.nginx), []
         pem = None if args.clients == "clear" else certificate(work)
+        args.openssl_config = write(work / "openssl.cnf", OPENSSL_CONFIG)
         try:
             for name, path in paths.items():
                 port = free_port()

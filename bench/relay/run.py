@@ -20,6 +20,17 @@ import urllib.request
 SIZES = {"1KB": 1024, "64KB": 65536, "1MB": 1 << 20}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+# Clients offer their cipher suites in the order in which browsers and Go do; OpenSSL's own default begins with AES-256.
+OPENSSL_CONFIG = """
+openssl_conf = init
+[init]
+ssl_conf = ssl
+[ssl]
+system_default = tls
+[tls]
+Ciphersuites = TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256
+"""
+
 
 def free_port():
     with socket.socket() as probe:
@@ -333,8 +344,9 @@ def by_wrk(proxy, size_name, args):
 def measure(proxy, size_name, args):
     command, read = {"h2": by_h2load, "handshakes": by_openssl}.get(args.clients, by_wrk)(proxy, size_name, args)
     command = ["taskset", "-c", str(args.load_core), *command]
+    environment = {**os.environ, "OPENSSL_CONF": args.openssl_config}
     before, began = proxy.cpu_s(), time.monotonic()
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     cpu_s, wall_s = proxy.cpu_s() - before, time.monotonic() - began
     requests, bad, p99 = read(output)
     if bad:
@@ -401,6 +413,7 @@ def main():
             os.umask(0o022)
         origin = backend(work, args.load_core, args.nginx)
         pem = None if args.clients == "clear" else certificate(work)
+        args.openssl_config = write(work / "openssl.cnf", OPENSSL_CONFIG)
         try:
             for name in wanted:
                 if not paths[name] or not os.access(paths[name], os.X_OK):
