@@ -61,6 +61,9 @@ def main():
     parser.add_argument("--markdown", help="put the result into this document, between its marks")
     args = parser.parse_args()
     programs = {"larder": args.larder, "node": args.larder, "haproxy": args.haproxy, "nginx": args.nginx, "envoy": args.envoy}
+    known = [f"{name}{suffix}" for name in programs for suffix in ("", "-tls")]
+    if unknown := [name for name in args.only.split(",") if name not in known]:
+        parser.error(f"--only: unknown server {', '.join(unknown)} (known: {', '.join(known)})")
     h2spec = h2spec_program(args.h2spec)
     results = {}
     with tempfile.TemporaryDirectory(prefix="h2spec-") as directory:

@@ -68,6 +68,8 @@ def main():
 
     programs = {"larder": args.larder, "node": args.larder, "haproxy": args.haproxy, "nginx": args.nginx, "envoy": args.envoy}
     wanted = args.only.split(",") if args.only else list(programs)
+    if unknown := [name for name in wanted if name not in programs]:
+        parser.error(f"--only: unknown server {', '.join(unknown)} (known: {', '.join(programs)})")
     cases = [case for case in corpus.read() if case.id.startswith(args.case or "")]
     missing = [name for name in wanted if not programs[name] or not os.access(programs[name], os.X_OK)]
     for name in missing:

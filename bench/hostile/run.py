@@ -232,6 +232,9 @@ def main():
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, hard), max(wanted, hard)))
     except ValueError:
         sys.exit(f"{hard} open files are allowed, and --slow {args.slow} needs {wanted}: ulimit -n {wanted}, as root")
+    known = [attack[0] for attack in attacks.ATTACKS]
+    if unknown := [name for name in (args.only or "").split(",") if name and name not in known]:
+        sys.exit(f"--only: unknown attack {', '.join(unknown)} (known: {', '.join(known)})")
     chosen = [attack for attack in attacks.ATTACKS if not args.only or attack[0] in args.only.split(",")]
     with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
         cluster = Cluster(shutil.which(args.larder) or args.larder, pathlib.Path(directory), args.slow, args.at)

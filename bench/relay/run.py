@@ -402,6 +402,8 @@ def main():
              "envoy": args.envoy, "larder-node": args.larder, "nginx-files": args.nginx}
     able = ["larder", "haproxy"] if args.work == "full" else [name for name in MAKERS if (name in STORES) == args.stores]
     wanted = args.only.split(",") if args.only else able
+    if unknown := [name for name in wanted if name not in MAKERS]:
+        parser.error(f"--only: unknown program {', '.join(unknown)} (known: {', '.join(MAKERS)})")
     if unable := [name for name in wanted if name not in able and args.work == "full"]:
         parser.error(f"--work full is not configured for {', '.join(unable)}")
     proxies, results, served = [], {}, {}
