@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{ControlConfig, GossipConfig};
+use crate::config::{ControlConfig, GossipConfig, LinksConfig};
 use crate::control_links::MESSAGE_BYTES_MAX;
 use crate::events::{Event, LinkDirection};
 use crate::member::LeaveReason;
@@ -16,8 +16,8 @@ pub(crate) fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// The defaults with shorter times for discovery and reconnection. Failure detection keeps its defaults, because a busy
-/// machine would declare live members down.
+/// The defaults with shorter times for discovery and reconnection. Failure detection by gossip keeps its defaults, because
+/// a busy machine would declare live members down. For the same reason, links wait long for a connection and a ping.
 pub(crate) fn config(local: &str, seeds: &[SocketAddr], key: u8) -> PeersConfig {
     let listen = "127.0.0.1:0".parse().expect("an address");
     let ms = Duration::from_millis;
@@ -25,6 +25,7 @@ pub(crate) fn config(local: &str, seeds: &[SocketAddr], key: u8) -> PeersConfig 
         seeds: seeds.iter().map(|seed| seed.to_string().parse().expect("a seed")).collect(),
         gossip: GossipConfig { seek_alone: ms(50), seek: ms(200), ..GossipConfig::default() },
         control: ControlConfig { retry_min: ms(10), retry_max: ms(100), ..ControlConfig::default() },
+        links: LinksConfig { connect_timeout: LONG, ping_timeout: LONG, ..LinksConfig::default() },
         ..PeersConfig::new(name(local), listen, ClusterSecret::new([key; 32]))
     }
 }
