@@ -27,12 +27,12 @@
     reason = "a benchmark reads the clock, prints, and may stop on its own mistakes"
 )]
 
-use larder_core::dispatch::{Admission, Found, RouteSpec};
+use larder_core::dispatch::{Admission, CacheResult, RouteSpec};
 use larder_core::id::RouteId;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{
-    Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, Request, Served,
+    Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, Request, RequestOutcome,
     ServiceClass, Settings, TargetId, Time,
 };
 use std::collections::VecDeque;
@@ -234,10 +234,10 @@ impl Run {
     fn end(&mut self) {
         let (request, node) = self.held.pop_front().unwrap();
         let lot = mix(self.requests);
-        let (found, times) = if lot >> 61 == 0 { (Found::Miss, 10) } else { (Found::Hit, 1) };
+        let (found, times) = if lot >> 61 == 0 { (CacheResult::Miss, 10) } else { (CacheResult::Hit, 1) };
         let elapsed = Duration::from_micros((300 + lot % 3_000) * times);
-        let served = Served { elapsed, first_byte: None, found: Some(found) };
-        self.dispatcher.served(self.now(), &request, node, &served);
+        let served = RequestOutcome { elapsed, first_byte: None, found: Some(found) };
+        self.dispatcher.observe_reply(self.now(), &request, node, &served);
         self.dispatcher.finish_on(self.now(), self.route, black_box(node), &mut Vec::new());
     }
 

@@ -6,7 +6,7 @@
 //! Caches in use break the grammar, for example with a URL as the `key`. Reading therefore never fails: a member that
 //! breaks the grammar is read as far as its delimiters allow, and [`Member::is_valid`] is false.
 
-use crate::dispatch::Found;
+use crate::dispatch::CacheResult;
 
 /// A member of the list: one cache, and what it did for the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl<'a> Member<'a> {
     }
 
     /// Whether the cache had the target; `None` if the member does not say.
-    pub fn found(&self) -> Option<Found> {
-        if self.hit { Some(Found::Hit) } else { self.fwd.map(|_| Found::Miss) }
+    pub fn found(&self) -> Option<CacheResult> {
+        if self.hit { Some(CacheResult::Hit) } else { self.fwd.map(|_| CacheResult::Miss) }
     }
 
     /// Returns the bytes of the name without quotes and escapes.
@@ -194,17 +194,17 @@ mod tests {
     #[test]
     fn the_last_member_is_closest_to_the_client() {
         for (value, expected) in [
-            ("n1; hit", Some(Found::Hit)),
-            ("n1;hit;ttl=30", Some(Found::Hit)),
-            ("n1; fwd=uri-miss; stored", Some(Found::Miss)),
-            ("origin; hit, n1; fwd=uri-miss", Some(Found::Miss)),
-            ("origin; fwd=miss, n1; hit", Some(Found::Hit)),
-            ("\"a; hit, b\"; fwd=stale", Some(Found::Miss)),
-            ("\"a\\\"; hit\"; fwd=miss", Some(Found::Miss)),
-            ("n1; hit=?0; fwd=miss", Some(Found::Miss)),
+            ("n1; hit", Some(CacheResult::Hit)),
+            ("n1;hit;ttl=30", Some(CacheResult::Hit)),
+            ("n1; fwd=uri-miss; stored", Some(CacheResult::Miss)),
+            ("origin; hit, n1; fwd=uri-miss", Some(CacheResult::Miss)),
+            ("origin; fwd=miss, n1; hit", Some(CacheResult::Hit)),
+            ("\"a; hit, b\"; fwd=stale", Some(CacheResult::Miss)),
+            ("\"a\\\"; hit\"; fwd=miss", Some(CacheResult::Miss)),
+            ("n1; hit=?0; fwd=miss", Some(CacheResult::Miss)),
             // Not valid, and still understood.
-            ("10.0.0.1:80; hit", Some(Found::Hit)),
-            ("n1; fwd=miss; key=GET-/a?b=c", Some(Found::Miss)),
+            ("10.0.0.1:80; hit", Some(CacheResult::Hit)),
+            ("n1; fwd=miss; key=GET-/a?b=c", Some(CacheResult::Miss)),
             ("n1", None),
             ("", None),
             ("hit", None),

@@ -10,7 +10,7 @@
 
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
-use crate::policy::{Memory, PolicyKind};
+use crate::policy::{LearnedState, PolicyKind};
 use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
 use crate::{TargetId, nodes::NodeState};
@@ -44,7 +44,7 @@ pub enum HandoverError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OfRoute {
     policy: String,
-    memory: Memory,
+    memory: LearnedState,
 }
 
 /// What a dispatcher has learned.
@@ -61,7 +61,7 @@ impl Handover {
         let members = rows.filter(|row| row.state != NodeState::Removed);
         let learned = |route| {
             let policy = dispatcher.settings_of(route).policy.name().to_owned();
-            OfRoute { policy, memory: dispatcher.memory(route) }
+            OfRoute { policy, memory: dispatcher.learned_state(route) }
         };
         Self {
             nodes: members.map(|row| (row.id, row.name.to_string())).collect(),
@@ -82,7 +82,7 @@ impl Handover {
         if same != Ok(dispatcher.settings_of(route).policy) {
             memory = memory.sets_only();
         }
-        dispatcher.remember(route, &memory);
+        dispatcher.restore(route, &memory);
         memory.len()
     }
 
@@ -139,7 +139,7 @@ fn name(wire: &mut Wire<'_>, what: &'static str) -> Result<String, WireError> {
     Ok(text.to_owned())
 }
 
-pub(crate) fn put_memory(out: &mut Vec<u8>, memory: &Memory) {
+pub(crate) fn put_memory(out: &mut Vec<u8>, memory: &LearnedState) {
     put(out, memory.len() as u64);
     for set in memory.sets() {
         out.extend_from_slice(&set.target.0.to_le_bytes());
@@ -148,8 +148,8 @@ pub(crate) fn put_memory(out: &mut Vec<u8>, memory: &Memory) {
         set.servers.iter().for_each(|node| put(out, node.0.into()));
     }
     put_numbers(out, &memory.numbers);
-    put(out, memory.of_nodes.len() as u64);
-    for (node, numbers) in &memory.of_nodes {
+    put(out, memory.per_node.len() as u64);
+    for (node, numbers) in &memory.per_node {
         put(out, node.0.into());
         put_numbers(out, numbers);
     }
@@ -160,8 +160,8 @@ fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| put(out, *number));
 }
 
-pub(crate) fn memory(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
-    let mut memory = Memory::default();
+pub(crate) fn memory(wire: &mut Wire<'_>) -> Result<LearnedState, WireError> {
+    let mut memory = LearnedState::default();
     for _ in 0..wire.count("number of targets", TARGETS_MAX)? {
         let target = TargetId(wire.word("target")?);
         let changed = Time::from_nanos(wire.number("time")?);
@@ -175,7 +175,7 @@ pub(crate) fn memory(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
     for _ in 0..wire.count("number of nodes", usize::from(u16::MAX))? {
         let node = wire.node()?;
         let of = numbers(wire)?;
-        memory.of_nodes.push((node, of));
+        memory.per_node.push((node, of));
     }
     Ok(memory)
 }

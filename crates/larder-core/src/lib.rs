@@ -24,26 +24,27 @@ pub mod nodes;
 pub mod peers;
 pub mod policy;
 mod range;
+pub mod read_log;
+mod read_source;
 pub mod record;
 pub mod rules;
 pub mod shadow;
-mod source;
 mod spread;
 pub mod switches;
-pub mod tape;
 pub mod time;
 pub mod unit;
 mod wire;
 
 pub use class::ServiceClass;
 pub use dispatch::{
-    Arrival, CacheEvent, Decision, Dispatcher, Exclude, Found, Refusal, Request, RouteSpec, Served, Settings,
-    Started,
+    Arrival, CacheEvent, CacheResult, Decision, DequeuedRequest, Dispatcher, ExcludedNodes, Refusal, Request,
+    RequestOutcome, RouteSpec, Settings,
 };
 pub use handover::{Handover, HandoverError};
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
-    GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Signal, Weight,
+    ClusterView, GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal,
+    Weight,
 };
 pub use policy::{PolicyKind, Reason};
 pub use time::Time;

@@ -1,4 +1,5 @@
-//! Long-lived requests: their limit, what counts them, and the admission limit of a live switch.
+//! Tests of long-lived requests: their limit, the policies that count them, and the admission limit of a live
+//! switch.
 
 use super::*;
 use crate::nodes::JoinError;
@@ -22,7 +23,7 @@ fn start(dispatcher: &Dispatcher, request: Request) -> NodeId {
     }
 }
 
-/// A long-lived request that asks for an upgrade.
+/// Starts a long-lived request that asks for an upgrade.
 fn upgrade(dispatcher: &Dispatcher, target: u64) -> NodeId {
     let node = start(dispatcher, Request::new(TargetId(target)).with_lasting(true));
     assert!(dispatcher.become_long_lived(Time::ZERO, RouteId::DEFAULT, node, &mut Vec::new()));
@@ -34,7 +35,7 @@ fn loads(dispatcher: &Dispatcher) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn a_live_switch_admits_by_thresholds_only_where_a_policy_chooses_by_them() {
+fn auto_admission_uses_thresholds_only_with_a_threshold_policy() {
     let limit = |policy, n| cluster(settings(policy), n).admission_limit();
     assert_eq!(limit(PolicyKind::LardR, 3), 2 * 65 + 25 - 1);
     assert_eq!(limit(PolicyKind::Lard, 1), 1_000, "there is nothing to choose");
@@ -47,7 +48,7 @@ fn a_live_switch_admits_by_thresholds_only_where_a_policy_chooses_by_them() {
 }
 
 #[test]
-fn the_limit_of_a_group_is_that_of_the_routes_that_use_it() {
+fn group_limit_follows_the_routes_that_use_it() {
     let group = GroupId::new(1).expect("a group");
     let spread = RouteSpec { group, settings: settings(PolicyKind::Rr) };
     let placed = RouteSpec { group, settings: Settings { t_high: 100, ..settings(PolicyKind::Lard) } };
@@ -63,7 +64,7 @@ fn the_limit_of_a_group_is_that_of_the_routes_that_use_it() {
 }
 
 #[test]
-fn a_request_that_becomes_long_lived_lets_a_waiting_one_in() {
+fn becoming_long_lived_admits_a_queued_request() {
     let dispatcher = cluster(Settings { admission: Admission::Fixed(1), ..settings(PolicyKind::LardR) }, 1);
     let request = Request::new(TargetId(1));
     let node = start(&dispatcher, request);
@@ -73,7 +74,7 @@ fn a_request_that_becomes_long_lived_lets_a_waiting_one_in() {
     assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [ticket]);
     assert_eq!((loads(&dispatcher), dispatcher.outstanding()), (vec![(2, 1)], 1));
 
-    // Before another try it takes its place again, though there is none.
+    // Before another attempt the request counts as admitted again, although there is no room.
     assert!(dispatcher.become_short_lived(Time::ZERO, RouteId::DEFAULT, node));
     assert_eq!((loads(&dispatcher), dispatcher.outstanding()), (vec![(2, 0)], 2));
     assert!(!dispatcher.become_short_lived(Time::ZERO, RouteId::DEFAULT, node), "there is no other");
@@ -86,7 +87,7 @@ fn a_request_that_becomes_long_lived_lets_a_waiting_one_in() {
 }
 
 #[test]
-fn beyond_its_limit_a_request_stays_among_the_admitted() {
+fn request_above_long_lived_limit_stays_admitted() {
     let dispatcher = cluster(Settings { long_lived_max: 1, ..settings(PolicyKind::LardR) }, 1);
     let nodes = [1, 2].map(|target| start(&dispatcher, Request::new(TargetId(target))));
     let became =
@@ -96,7 +97,7 @@ fn beyond_its_limit_a_request_stays_among_the_admitted() {
 }
 
 #[test]
-fn idle_connections_by_the_thousand_do_not_cost_a_target_its_node() {
+fn idle_connections_do_not_move_a_target() {
     for policy in [PolicyKind::Lard, PolicyKind::LardR] {
         let dispatcher = cluster(settings(policy), 2);
         let home: Vec<NodeId> = (0..50).map(|t| start(&dispatcher, Request::new(TargetId(t)))).collect();
@@ -130,7 +131,7 @@ fn a_policy_that_spreads_load_counts_long_lived_requests() {
     let dispatcher = cluster(settings(PolicyKind::LeastConn), 2);
     let long = upgrade(&dispatcher, 1);
     let other = NodeId(1 - long.0);
-    // A key of the fast search alone would choose in turn.
+    // A search by load word alone would choose the nodes in turn.
     for _ in 0..2 {
         let node = start(&dispatcher, Request::new(TargetId(2)));
         assert_eq!(node, other);
@@ -140,18 +141,19 @@ fn a_policy_that_spreads_load_counts_long_lived_requests() {
 }
 
 #[test]
-fn a_slot_with_long_lived_requests_is_not_given_away() {
+fn slot_with_long_lived_requests_is_not_reused() {
     let dispatcher = cluster(Settings { nodes_max: 1, ..settings(PolicyKind::LardR) }, 1);
     let node = upgrade(&dispatcher, 1);
     let mut started = Vec::new();
     assert!(dispatcher.leave(Time::ZERO, node, &mut started));
-    let join = |started: &mut Vec<Started>| dispatcher.join(Time::ZERO, NodeSpec::named("new"), started);
+    let join =
+        |started: &mut Vec<DequeuedRequest>| dispatcher.join(Time::ZERO, NodeSpec::named("new"), started);
     assert_eq!(join(&mut started), Err(JoinError::Full(1)));
     dispatcher.end_long_lived(Time::ZERO, node);
     assert_eq!(join(&mut started), Ok(node));
 }
 
-/// Keeps what it is told.
+/// A sink that stores everything it receives.
 #[derive(Debug, Default)]
 struct Keeper(Mutex<Vec<Told>>);
 
@@ -174,7 +176,7 @@ impl Witness for Keeper {
 }
 
 #[test]
-fn a_run_with_long_lived_requests_can_be_decided_anew() {
+fn run_with_long_lived_requests_can_be_replayed() {
     for policy in [PolicyKind::LardR, PolicyKind::LeastConn, PolicyKind::P2c, PolicyKind::Wrr] {
         let nodes: Vec<NodeSpec> = (0..3).map(|i| NodeSpec::named(format!("n{i}"))).collect();
         let keeper = std::sync::Arc::new(Keeper::default());

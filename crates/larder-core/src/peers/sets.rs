@@ -6,13 +6,13 @@
 
 use crate::clock::{self, ClockTable, Slot};
 use crate::id::{NodeId, TargetId};
-use crate::policy::set::Small;
+use crate::policy::set::InlineSet;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     target: TargetId,
-    set: Small,
+    set: InlineSet,
     used: bool,
 }
 
@@ -102,8 +102,8 @@ impl Sets {
 
     /// The members that count, by tag and node.
     fn live(&self, target: TargetId, slot: Option<Slot>) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
-        let small = slot.map_or(Small::EMPTY, |slot| self.table.get(slot).set);
-        let large = if small == Small::EMPTY { self.large.get(&target) } else { None };
+        let small = slot.map_or(InlineSet::EMPTY, |slot| self.table.get(slot).set);
+        let large = if small == InlineSet::EMPTY { self.large.get(&target) } else { None };
         let tags = small.iter().chain(large.into_iter().flatten().copied());
         tags.filter_map(|tag| Some((tag, self.owners[tag.index()]?)))
     }
@@ -148,7 +148,7 @@ impl Sets {
             self.large.remove(&target);
             return self.table.remove(target);
         }
-        let fresh = || Entry { target, set: Small::EMPTY, used: false };
+        let fresh = || Entry { target, set: InlineSet::EMPTY, used: false };
         let (slot, forgotten) = match self.table.find(target) {
             Some(slot) => (slot, None),
             None => self.table.touch(target, fresh),
@@ -156,8 +156,8 @@ impl Sets {
         if let Some(forgotten) = forgotten {
             self.large.remove(&forgotten.target);
         }
-        let small = Small::from_slice(&members);
-        self.table.get_mut(slot).set = small.unwrap_or(Small::EMPTY);
+        let small = InlineSet::from_slice(&members);
+        self.table.get_mut(slot).set = small.unwrap_or(InlineSet::EMPTY);
         match small {
             Some(_) => drop(self.large.remove(&target)),
             None => drop(self.large.insert(target, members)),

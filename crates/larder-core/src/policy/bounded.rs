@@ -23,16 +23,16 @@
 //! ketama's). State: the ring, about 20 bytes a point. Cost: O(1) to find the point, then one step for each full node passed:
 //! few unless c is next to 1 or the target hot; O(p log p) for p points on a change of membership or weights.
 
-use super::about::About;
-use super::members::{Member, PerMembership};
+use super::description::PolicyDescription;
+use super::membership_cache::{MembershipCache, OpenNode};
 use super::{Choice, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::{Sight, mix};
+use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `bounded`.
-pub(super) const ABOUT: About = About::by_target(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
     "bounded",
     "the node that a hash ring names, or the next that is not above its share of the load",
 );
@@ -73,17 +73,17 @@ impl BoundedSettings {
 #[derive(Debug)]
 pub(super) struct Bounded {
     settings: BoundedSettings,
-    ring: PerMembership<Ring>,
+    ring: MembershipCache<Ring>,
 }
 
 impl Bounded {
     pub(super) fn new(settings: BoundedSettings) -> Self {
-        Self { settings, ring: PerMembership::default() }
+        Self { settings, ring: MembershipCache::default() }
     }
 
     /// The choice when `in_flight` requests are there, this one included.
-    fn choose(&self, request: &Request, nodes: Sight<'_>, in_flight: u32) -> Option<Choice> {
-        let ring = self.ring.of(nodes, |members| Ring::new(&members, self.settings.points));
+    fn choose(&self, request: &Request, nodes: ClusterView<'_>, in_flight: u32) -> Option<Choice> {
+        let ring = self.ring.get_or_build(nodes, |members| Ring::new(&members, self.settings.points));
         let fair = u128::from(self.settings.factor_permille) * u128::from(in_flight.max(1));
         // What a node of this weight may have, worked out once for neighbours of equal weight.
         let bound =
@@ -111,14 +111,14 @@ impl Bounded {
 }
 
 impl Policy for Bounded {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         // Among all that are outstanding the request is counted before a node is asked for; at the nodes of a group it
         // is not.
         let in_flight = nodes.outstanding_count().saturating_add((!nodes.sees_all()).into());
-        self.choose(request, nodes, in_flight).map(|choice| choice.counted(nodes))
+        self.choose(request, nodes, in_flight).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.choose(request, nodes, nodes.outstanding_count().saturating_add(1))
     }
 }
@@ -142,12 +142,12 @@ struct Point {
 
 impl Ring {
     #[expect(clippy::cast_possible_truncation, reason = "a ring has at most 2^20 points and one per node")]
-    fn new(members: &[Member], points_each: u32) -> Self {
+    fn new(members: &[OpenNode], points_each: u32) -> Self {
         let weight_sum: u64 = members.iter().map(|member| u64::from(member.weight_milli)).sum();
         let wanted = |weight_milli: u64| weight_milli * u64::from(points_each);
         let scale = (wanted(weight_sum) / 1000).max(POINTS_MAX);
         let mut points = Vec::new();
-        for &Member { node, identity, weight_milli } in members {
+        for &OpenNode { node, identity, weight_milli } in members {
             let share = u128::from(wanted(weight_milli.into())) * u128::from(POINTS_MAX);
             let count = ((share / u128::from(scale) + 500) / 1000).max(1) as u64;
             points.extend((1..=count).map(|i| Point { hash: mix(identity ^ mix(i)), node, weight_milli }));
@@ -175,12 +175,12 @@ mod tests {
     use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, Weight};
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use crate::policy::{PolicyKind, PolicySettings};
     use proptest::prelude::*;
 
-    fn members(weights: &[u32]) -> Vec<Member> {
-        let member = |(slot, weight): (u16, &u32)| Member {
+    fn members(weights: &[u32]) -> Vec<OpenNode> {
+        let member = |(slot, weight): (u16, &u32)| OpenNode {
             node: NodeId(slot),
             identity: mix(900 + u64::from(slot)),
             weight_milli: *weight,

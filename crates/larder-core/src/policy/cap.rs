@@ -16,16 +16,16 @@
 //! Parameters: none but the classification, which is the shell's. State: four counters. Cost: O(1) expected, O(n) if
 //! most nodes are closed.
 
-use super::about::About;
+use super::description::PolicyDescription;
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, Request};
+use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::class::ServiceClass;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::time::Time;
 
 /// The description of `cap`.
-pub(super) const ABOUT: About =
-    About::by_request("cap", "each node in turn, separately for each service class (CAP)");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("cap", "each node in turn, separately for each service class (CAP)");
 
 #[derive(Debug)]
 pub(super) struct Cap {
@@ -44,24 +44,24 @@ pub(super) fn turns() -> [Turn; ServiceClass::COUNT] {
 }
 
 impl Policy for Cap {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let node = turn.take(nodes, |node| !request.exclude.contains(node))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let (node, _) = turn.next(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory(&self.turns)
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        Turn::learned_state(&self.turns)
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember(&self.turns, memory);
+    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
+        Turn::restore(&self.turns, memory);
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use crate::id::{NodeId, TargetId};
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use ServiceClass::{Cb, Db, Dcb, N};
 
     const A: NodeId = NodeId(0);

@@ -26,20 +26,20 @@
 //! Parameters: [`CapLoadSettings`] and the classification. State: four counters. Cost: O(1) expected in the group of all
 //! nodes; O(n) in another group, whose mean is added up.
 
-use super::about::About;
 use super::cap::turns;
+use super::description::PolicyDescription;
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, Request};
+use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::class::ServiceClass;
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::nodes::load::Key;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `cap-load`.
-pub(super) const ABOUT: About =
-    About::by_request("cap-load", "like cap, passing over nodes above the mean load");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("cap-load", "like cap, passing over nodes above the mean load");
 
 /// The parameters of `cap-load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl CapLoad {
     }
 
     /// The most load with which a node is given its turn.
-    fn bound(&self, nodes: Sight<'_>) -> Key {
+    fn bound(&self, nodes: ClusterView<'_>) -> Key {
         let mean = Key::mean(nodes.outstanding_count(), nodes.weight_sum());
         let allowed = u128::from(mean.get()) * u128::from(self.settings.factor_permille) / 1_000;
         Key::of(self.settings.slack).plus_units(u64::try_from(allowed).unwrap_or(u64::MAX))
@@ -85,16 +85,16 @@ impl CapLoad {
 }
 
 impl Policy for CapLoad {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let untried = |node: NodeId| !request.exclude.contains(node);
         let bound = self.bound(nodes);
         let within = turn.take(nodes, |node| untried(node) && nodes.key(node) <= bound);
         let node = within.or_else(|| turn.take(nodes, untried))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let untried = |node: NodeId| !request.exclude.contains(node);
         let bound = self.bound(nodes);
@@ -103,12 +103,12 @@ impl Policy for CapLoad {
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory(&self.turns)
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        Turn::learned_state(&self.turns)
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember(&self.turns, memory);
+    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
+        Turn::restore(&self.turns, memory);
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use crate::policy::{PolicyKind, PolicySettings};
     use ServiceClass::{Cb, Db, Dcb, N};
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_range_are_named() {
+    fn error_names_the_setting_out_of_range() {
         let low = CapLoadSettings { factor_permille: 999, slack: 0 };
         let error = low.validate().expect_err("below the mean nobody fits").to_string();
         assert_eq!(error, "cap_load.factor_permille = 999 is out of range: it must be 1000 to 100000");

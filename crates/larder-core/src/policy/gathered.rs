@@ -22,11 +22,11 @@
 //! State: two numbers per node and the queue of the due, behind one lock. Cost: O(log n); O(n) at a gather and at a change
 //! of membership.
 
-use super::common::Common;
-use super::measured::open;
-use super::{Choice, Memory, Policy, Reason, Request};
+use super::common::CommonSettings;
+use super::open_nodes::open_nodes;
+use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::{LoadReport, Sight, Visits, lock};
+use crate::nodes::{ClusterView, LoadReport, VisitCounter, lock};
 use crate::time::Time;
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -63,15 +63,21 @@ struct State {
     clock: u64,
     /// The membership for which the weights hold.
     members: Option<u64>,
-    visits: Visits,
+    visits: VisitCounter,
 }
 
 impl Gathered {
-    pub(super) fn new(common: &Common, quality: Quality) -> Self {
+    pub(super) fn new(common: &CommonSettings, quality: Quality) -> Self {
         Self { quality, t_gat: common.t_gat, age_max: common.report_age_max, state: Mutex::default() }
     }
 
-    fn decide(&self, state: &mut State, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn decide(
+        &self,
+        state: &mut State,
+        now: Time,
+        request: &Request,
+        nodes: ClusterView<'_>,
+    ) -> Option<Choice> {
         let members = Some(nodes.members_epoch());
         let due = now >= state.next;
         if due {
@@ -92,7 +98,7 @@ impl Gathered {
 
 impl State {
     /// Turns what was gathered into shares, and the queue into one for these.
-    fn weigh(&mut self, nodes: Sight<'_>) {
+    fn weigh(&mut self, nodes: ClusterView<'_>) {
         self.quality.resize(nodes.slots(), None);
         let known: Vec<u64> = open(nodes).filter_map(|node| self.quality[node.index()]).collect();
         let sum: u128 = known.iter().map(|quality| u128::from(*quality)).sum();
@@ -124,7 +130,7 @@ impl State {
     }
 
     /// The node that is due next.
-    fn next_of(&mut self, nodes: Sight<'_>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    fn next_of(&mut self, nodes: ClusterView<'_>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let mut passed = Vec::new();
         let chosen = loop {
             let Some(mut top) = self.queue.peek_mut() else { break None };
@@ -155,41 +161,41 @@ const fn gap(weight: u64) -> u64 {
 }
 
 impl Policy for Gathered {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let mut state = lock(&self.state);
-        nodes.visit(&mut state.visits);
+        nodes.record_visit(&mut state.visits);
         let choice = self.decide(&mut state, now, request, nodes);
         drop(state);
-        choice.map(|choice| choice.counted(nodes))
+        choice.map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let mut state = lock(&self.state).clone();
         self.decide(&mut state, now, request, nodes)
     }
 
     /// When the next gather is due and the last node was; of each node in the queue what was gathered, plus 1, or 0 if
     /// nothing was, its share, and when it is due.
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
         let state = lock(&self.state);
         let told = |node: NodeId| state.quality.get(node.index()).copied().flatten();
         let of = |node: NodeId, due| {
             let share = state.weights.get(node.index()).copied().unwrap_or(0);
             vec![told(node).map_or(0, |quality| quality.saturating_add(1)), share, due]
         };
-        let of_nodes = state.queue.iter().map(|Reverse((due, node))| (*node, of(*node, *due)));
+        let per_node = state.queue.iter().map(|Reverse((due, node))| (*node, of(*node, *due)));
         let numbers = vec![state.next.as_nanos(), state.clock];
-        Memory { numbers, of_nodes: of_nodes.collect(), ..Memory::default() }
+        LearnedState { numbers, per_node: per_node.collect(), ..LearnedState::default() }
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
         let [next, clock] = memory.numbers[..] else { return };
         let mut state = lock(&self.state);
         // Weighed anew for the nodes there are, since no membership is given.
         *state = State { next: Time::from_nanos(next), clock, visits: state.visits, ..State::default() };
         state.quality.resize(nodes.slots(), None);
         state.weights.resize(nodes.slots(), 0);
-        for (node, of) in memory.of_nodes.iter().filter(|(node, _)| node.index() < nodes.slots()) {
+        for (node, of) in memory.per_node.iter().filter(|(node, _)| node.index() < nodes.slots()) {
             if let [told, share, due] = of[..] {
                 state.quality[node.index()] = told.checked_sub(1).map(|quality| quality.min(1 << 32));
                 state.weights[node.index()] = share.min(ONE);
@@ -205,7 +211,7 @@ mod tests {
     use crate::dispatch::Dispatcher;
     use crate::nodes::Weight;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::turns::{dispatcher, send, shares};
+    use crate::policy::policy_tests::turns::{dispatcher, send, shares};
     use proptest::prelude::*;
 
     fn busy(dispatcher: &Dispatcher, now: Time, node: u16, processes: u32) {

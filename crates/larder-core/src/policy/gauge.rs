@@ -1,6 +1,6 @@
 //! What nodes last reported, as one number each, where a decision reads it without a lock.
 //!
-//! A policy makes a load of each report as it comes ([`Policy::reported`](super::Policy::reported)) and puts it here. It
+//! A policy makes a load of each report as it comes ([`Policy::on_report`](super::Policy::on_report)) and puts it here. It
 //! counts until the node reports again, loses its targets (fails, drains, leaves), or the report is too old; it is *missing*
 //! then. Loads change with reports only, and so are the same for all decisions between two changes; they are read as they stand.
 //!
@@ -12,7 +12,7 @@
 //! minima go by what was put last, also where that has become missing since; this costs a look, not the result.
 
 use crate::id::NodeId;
-use crate::nodes::{Sight, lock};
+use crate::nodes::{ClusterView, lock};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -84,7 +84,7 @@ impl Gauge {
     }
 
     /// Keeps a node's load; `None` makes it missing.
-    pub(super) fn put(&self, now: Time, node: NodeId, load: Option<u32>, nodes: Sight<'_>) {
+    pub(super) fn put(&self, now: Time, node: NodeId, load: Option<u32>, nodes: ClusterView<'_>) {
         let Some(slot) = self.slots.get(node.index()) else { return };
         let _one = lock(&self.writing);
         let load = load.map_or(MISSING, |load| load.min(MISSING - 1));
@@ -112,7 +112,7 @@ impl Gauge {
 
     /// The node's load; `None` if it is missing.
     #[inline]
-    pub(super) fn get(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<u32> {
+    pub(super) fn get(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> Option<u32> {
         let slot = self.slots.get(node.index())?;
         let word = slot.word.load(Ordering::Acquire);
         let (epoch, load) = ((word >> 32) as u32, word as u32);
@@ -122,13 +122,13 @@ impl Gauge {
     }
 
     /// When the node's load was put last, as long as it is not missing.
-    pub(super) fn put_at(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<Time> {
+    pub(super) fn put_at(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> Option<Time> {
         self.get(now, node, nodes)?;
         self.slots.get(node.index()).map(|slot| Time::from_nanos(slot.at.load(Ordering::Relaxed)))
     }
 
     /// Whether some open node's load is known and below `bound`.
-    pub(super) fn any_below(&self, now: Time, bound: u32, nodes: Sight<'_>) -> bool {
+    pub(super) fn any_below(&self, now: Time, bound: u32, nodes: ClusterView<'_>) -> bool {
         let used = nodes.slots().min(self.slots.len());
         self.blocks_up_to(bound.saturating_sub(1)).any(|block| {
             let mut slots = (block * BLOCK..((block + 1) * BLOCK).min(used)).map(node_at);
@@ -149,7 +149,7 @@ impl Gauge {
         now: Time,
         start: usize,
         unknown: Unknown,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         skip: impl Fn(NodeId) -> bool,
     ) -> Option<NodeId> {
         let used = nodes.slots().min(self.slots.len());
@@ -197,7 +197,7 @@ impl Gauge {
     fn to_probe(
         &self,
         now: Time,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         usable: impl Fn(NodeId) -> bool,
     ) -> impl Iterator<Item = NodeId> {
         let holds = self.checked.members.load(Ordering::Acquire) == nodes.members_epoch()
@@ -223,7 +223,7 @@ impl Gauge {
 
     /// Makes the bits of missing loads anew.
     #[cold]
-    fn check(&self, now: Time, nodes: Sight<'_>) {
+    fn check(&self, now: Time, nodes: ClusterView<'_>) {
         let _one = lock(&self.writing);
         let members = nodes.members_epoch();
         let mut until = u64::MAX;
@@ -243,7 +243,7 @@ impl Gauge {
         self.checked.members.store(members, Ordering::Release);
     }
 
-    fn is_above(&self, now: Time, node: NodeId, bound: u32, nodes: Sight<'_>) -> bool {
+    fn is_above(&self, now: Time, node: NodeId, bound: u32, nodes: ClusterView<'_>) -> bool {
         self.get(now, node, nodes).is_some_and(|load| load > bound) && nodes.is_open(node)
     }
 
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::id::RouteId;
     use crate::nodes::{GroupId, JoinPace, NodeSpec, NodeState, Nodes};
-    use crate::source::Source;
+    use crate::read_source::ReadSource;
     use proptest::prelude::*;
 
     const AGE_MAX: Duration = Duration::from_secs(10);
@@ -279,20 +279,20 @@ mod tests {
         let nodes = Nodes::new(300, JoinPace { targets_per_s: 1, warm_targets: 0 });
         for i in 0..n {
             nodes
-                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, Source::LIVE, |_| {})
+                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, ReadSource::LIVE, |_| {})
                 .expect("there is room");
         }
         nodes
     }
 
-    fn sight(nodes: &Nodes) -> Sight<'_> {
-        Sight::of(nodes, Source::LIVE, RouteId::DEFAULT, GroupId::ALL)
+    fn view(nodes: &Nodes) -> ClusterView<'_> {
+        ClusterView::of(nodes, ReadSource::LIVE, RouteId::DEFAULT, GroupId::ALL)
     }
 
     proptest! {
         /// The search is a scan over all nodes with the rules taken literally.
         #[test]
-        fn the_search_is_a_scan(
+        fn search_matches_scan(
             n in 1_usize..200,
             steps in prop::collection::vec((0_usize..200, 0_u8..9, 0_u32..6, 0_u64..20), 0..300),
             start in 0_usize..220,
@@ -307,14 +307,14 @@ mod tests {
                 let (index, node) = (node % n, node_at(node % n));
                 match what {
                     0..=5 if nodes.is_open(node) => {
-                        gauge.put(Time::from_secs(at), node, Some(load), sight(&nodes));
+                        gauge.put(Time::from_secs(at), node, Some(load), view(&nodes));
                         truth[index] = Some((at, load));
                     }
                     6 => {
-                        gauge.put(Time::from_secs(at), node, None, sight(&nodes));
+                        gauge.put(Time::from_secs(at), node, None, view(&nodes));
                         truth[index] = None;
                     }
-                    7 => { sight(&nodes).start(node); }
+                    7 => { view(&nodes).start(node); }
                     8 => {
                         let state = if nodes.is_open(node) { NodeState::Down } else { NodeState::Up };
                         nodes.set_state(node, state);
@@ -323,17 +323,17 @@ mod tests {
                     _ => {}
                 }
             }
-            let (now, sight) = (Time::from_secs(now), sight(&nodes));
+            let (now, view) = (Time::from_secs(now), view(&nodes));
             let unknown = if probes { Unknown::Probe } else { Unknown::At(3) };
             // A search at another time leaves its bits behind.
-            let _ = gauge.least(Time::from_secs(earlier), 0, unknown, sight, |_| false);
+            let _ = gauge.least(Time::from_secs(earlier), 0, unknown, view, |_| false);
             let known = |node: NodeId| {
                 let fresh = |(at, _): &(u64, u32)| now.since(Time::from_secs(*at)) <= AGE_MAX;
                 truth[node.index()].filter(fresh).map(|(_, load)| load)
             };
             let open: Vec<NodeId> = (0..n).map(node_at).filter(|node| nodes.is_open(*node)).collect();
             for node in &open {
-                prop_assert_eq!(gauge.get(now, *node, sight), known(*node));
+                prop_assert_eq!(gauge.get(now, *node, view), known(*node));
             }
             let loads: Vec<u32> = open.iter().filter_map(|node| known(*node)).collect();
             let (least, most) = (loads.iter().min().copied(), loads.iter().max().copied());
@@ -350,10 +350,10 @@ mod tests {
                 (!probe(*node), known(*node).unwrap_or(stand_in), nodes.key(*node), after)
             };
             let expected = open.iter().copied().min_by_key(rank);
-            prop_assert_eq!(gauge.least(now, start, unknown, sight, |_| false), expected);
+            prop_assert_eq!(gauge.least(now, start, unknown, view, |_| false), expected);
             for bound in 0..7 {
                 let below = loads.iter().any(|load| *load < bound);
-                prop_assert_eq!(gauge.any_below(now, bound, sight), below);
+                prop_assert_eq!(gauge.any_below(now, bound, view), below);
             }
         }
     }

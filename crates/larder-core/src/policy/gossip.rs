@@ -11,10 +11,10 @@
 //! Each entry also has the second in which its set was made or heard here: who has missed something asks for what was learned since,
 //! whatever its date.
 
-use super::Memory;
+use super::LearnedState;
 use super::targets::{Shard, Targets};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, lock};
+use crate::nodes::{ClusterView, lock};
 use crate::time::Time;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -23,7 +23,7 @@ use core::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The sets as they are now.
-    pub sets: Memory,
+    pub sets: LearnedState,
     /// Some changes are not among them, and will not be.
     pub missed: bool,
     /// Some changes are left for the next time.
@@ -34,7 +34,7 @@ pub struct Changes {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The sets.
-    pub sets: Memory,
+    pub sets: LearnedState,
     /// Where the next part begins; `None` after the last one.
     pub next: Option<u64>,
 }
@@ -83,11 +83,11 @@ impl Targets {
 
     /// Keeps journals from now on.
     pub(crate) fn keep_journals(&self) {
-        self.shards.iter().for_each(|shard| lock(&shard.0).journal.kept = true);
+        self.shards.iter().for_each(|shard| lock(&shard.0).journal.enabled = true);
     }
 
     /// The sets that have changed since they were last asked for, about `most` of them; the rest stays for the next time.
-    pub(crate) fn changes(&self, most: usize, nodes: Sight<'_>) -> Changes {
+    pub(crate) fn changes(&self, most: usize, nodes: ClusterView<'_>) -> Changes {
         let (mut changes, first) = (Changes::default(), self.next.load(Ordering::Relaxed));
         for step in 0..self.shards.len() {
             let at = (first + step) % self.shards.len();
@@ -113,7 +113,13 @@ impl Targets {
     /// About `most` of the sets that were made or heard here at `since` or later by the own clock, and some others, from the place
     /// `at` on, which is 0 or the last page's `next`. Where a shard's table was laid anew since the last page it is shown from
     /// its beginning. What changes meanwhile may be missing: it is told anyway.
-    pub(crate) fn page(&self, (now, since): (Time, Time), at: u64, most: usize, nodes: Sight<'_>) -> Page {
+    pub(crate) fn page(
+        &self,
+        (now, since): (Time, Time),
+        at: u64,
+        most: usize,
+        nodes: ClusterView<'_>,
+    ) -> Page {
         let Place { shard: first, laid, bucket } = Place::of(at);
         let mut page = Page::default();
         for (index, shard) in self.shards.iter().enumerate().skip(first) {
@@ -133,7 +139,7 @@ impl Targets {
     }
 
     /// Takes over those sets that are later than what is known here. No use is counted.
-    pub(crate) fn adopt(&self, now: Time, sets: &Memory, nodes: Sight<'_>) -> Adopted {
+    pub(crate) fn adopt(&self, now: Time, sets: &LearnedState, nodes: ClusterView<'_>) -> Adopted {
         let (mut adopted, epoch) = (Adopted::default(), nodes.epoch());
         let identities = |servers: &mut dyn Iterator<Item = NodeId>| -> Vec<u64> {
             servers.map(|node| nodes.identity(node)).collect()
@@ -161,7 +167,7 @@ impl Targets {
 
 impl Shard {
     /// Adds a target's set as it is now; a target that was forgotten since is left out.
-    fn show(&self, target: TargetId, to: &mut Memory, nodes: Sight<'_>) {
+    fn show(&self, target: TargetId, to: &mut LearnedState, nodes: ClusterView<'_>) {
         if let Some(slot) = self.find(target) {
             let used = self.table.get(slot).used;
             to.push((target, self.stamp(slot), used), self.members(slot, nodes));
@@ -173,13 +179,13 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::nodes::{JoinPace, NodeSpec, Nodes, mix};
-    use crate::source::Source;
+    use crate::read_source::ReadSource;
     use proptest::prelude::*;
 
     fn nodes(names: &[&str]) -> Nodes {
         let nodes = Nodes::new(8, JoinPace { targets_per_s: 1, warm_targets: 0 });
         for name in names {
-            nodes.join(Time::ZERO, NodeSpec::named(*name), true, Source::LIVE, |_| {}).expect("room");
+            nodes.join(Time::ZERO, NodeSpec::named(*name), true, ReadSource::LIVE, |_| {}).expect("room");
         }
         nodes
     }
@@ -194,7 +200,7 @@ mod tests {
     #[test]
     fn what_changes_is_told_once_and_what_is_adopted_is_not_told_on() {
         let nodes = nodes(&["a", "b", "c"]);
-        let sight = Sight::live(&nodes);
+        let view = ClusterView::live(&nodes);
         let (ours, theirs) = (Targets::new(100, 4), Targets::new(100, 4));
         set(&ours, &nodes, 1, &[0], 5);
         ours.keep_journals();
@@ -204,42 +210,42 @@ mod tests {
             set(&ours, &nodes, mix(target), &[2], 100 + target);
         }
         let mut told = 0;
-        while let changes @ Changes { missed: false, .. } = ours.changes(5, sight) {
+        while let changes @ Changes { missed: false, .. } = ours.changes(5, view) {
             if changes.sets.is_empty() {
                 break;
             }
             told += changes.sets.len();
             assert!(changes.sets.sets().all(|set| set.servers == [NodeId(2)]), "the last change alone");
-            assert_eq!(theirs.adopt(Time::ZERO, &changes.sets, sight).taken, changes.sets.len());
+            assert_eq!(theirs.adopt(Time::ZERO, &changes.sets, view).taken, changes.sets.len());
         }
         assert_eq!(told, 20, "what was there before the journal is for those who ask");
-        assert_eq!(theirs.changes(100, sight), Changes::default(), "no echo");
+        assert_eq!(theirs.changes(100, view), Changes::default(), "no echo");
     }
 
     #[test]
     fn a_full_journal_says_so_once() {
         use crate::policy::journal::JOURNAL_MAX;
         let nodes = nodes(&["a"]);
-        let sight = Sight::live(&nodes);
+        let view = ClusterView::live(&nodes);
         let targets = Targets::new(4_000, 1);
         targets.keep_journals();
         for target in 0..=JOURNAL_MAX as u64 {
             set(&targets, &nodes, mix(target), &[0], 1);
         }
-        let changes = targets.changes(10_000, sight);
+        let changes = targets.changes(10_000, view);
         assert_eq!((changes.sets.len(), changes.missed), (JOURNAL_MAX, true));
-        assert!(!targets.changes(10_000, sight).missed);
+        assert!(!targets.changes(10_000, view).missed);
     }
 
     #[test]
     fn a_later_decision_wins_over_a_clock_that_is_ahead() {
         let nodes = nodes(&["a", "b"]);
-        let sight = Sight::live(&nodes);
+        let view = ClusterView::live(&nodes);
         let targets = Targets::new(10, 1);
         set(&targets, &nodes, 1, &[0], 5_000);
-        let ahead = targets.memory(sight);
+        let ahead = targets.learned_state(view);
         set(&targets, &nodes, 1, &[1], 10);
-        let adopted = targets.adopt(Time::ZERO, &ahead, sight);
+        let adopted = targets.adopt(Time::ZERO, &ahead, view);
         assert_eq!((adopted.older, adopted.taken), (1, 0));
     }
 
@@ -261,13 +267,13 @@ mod tests {
     #[test]
     fn pages_show_every_set_since() {
         let nodes = nodes(&["a"]);
-        let sight = Sight::live(&nodes);
+        let view = ClusterView::live(&nodes);
         let targets = Targets::new(1_000, 4);
         let second = |target: u64| (target + 1) * 1_000_000_000;
         (0..300).for_each(|target| set(&targets, &nodes, mix(target), &[0], second(target)));
         let (mut at, mut seen) = (Some(0), Vec::new());
         while let Some(from) = at {
-            let page = targets.page((Time::from_secs(301), Time::from_secs(101)), from, 7, sight);
+            let page = targets.page((Time::from_secs(301), Time::from_secs(101)), from, 7, view);
             assert!(page.sets.len() <= 7);
             seen.extend(page.sets.sets().map(|set| set.target));
             at = page.next;
@@ -281,12 +287,12 @@ mod tests {
     #[test]
     fn pages_miss_nothing_where_a_table_grows_between_them() {
         let nodes = nodes(&["a"]);
-        let sight = Sight::live(&nodes);
+        let view = ClusterView::live(&nodes);
         let targets = Targets::new(2_000, 1);
         (0..200).for_each(|target| set(&targets, &nodes, mix(target), &[0], 1));
         let (mut at, mut seen, mut pages) = (Some(0), Vec::new(), 0);
         while let Some(from) = at {
-            let page = targets.page((Time::ZERO, Time::ZERO), from, 20, sight);
+            let page = targets.page((Time::ZERO, Time::ZERO), from, 20, view);
             seen.extend(page.sets.sets().map(|set| set.target));
             (at, pages) = (page.next, pages + 1);
             if pages == 5 {
@@ -300,22 +306,22 @@ mod tests {
     #[test]
     fn what_was_learned_of_late_is_found_whatever_its_date() {
         let nodes = nodes(&["a", "b"]);
-        let sight = Sight::live(&nodes);
+        let view = ClusterView::live(&nodes);
         let theirs = Targets::new(10, 1);
         set(&theirs, &nodes, 1, &[0], 5);
-        let old = theirs.memory(sight);
+        let old = theirs.learned_state(view);
         // Seconds are kept in two bytes.
         for now in [100, 65_536, 65_536 + 40, 400_000].map(Time::from_secs) {
             let targets = Targets::new(10, 1);
-            assert_eq!(targets.adopt(now, &old, sight).taken, 1);
+            assert_eq!(targets.adopt(now, &old, view).taken, 1);
             let shown = |later: u64, ago: u64| {
                 let at = Time::from_secs(now.whole_secs() + later);
                 let since = Time::from_secs(at.whole_secs().saturating_sub(ago));
-                targets.page((at, since), 0, 10, sight).sets.len()
+                targets.page((at, since), 0, 10, view).sets.len()
             };
             assert_eq!((shown(0, 0), shown(50, 50), shown(50, 49), shown(50, 40)), (1, 1, 0, 0));
             assert_eq!((shown(65_500, 65_500), shown(200_000, 200_000)), (1, 1));
-            let ahead = targets.page((Time::from_secs(now.whole_secs() - 1), now), 0, 10, sight);
+            let ahead = targets.page((Time::from_secs(now.whole_secs() - 1), now), 0, 10, view);
             assert_eq!(ahead.sets.len(), 1, "another thread's clock was read a moment later");
         }
     }
@@ -335,16 +341,16 @@ mod tests {
                 let (targets, table) = if here { (&ours, &left) } else { (&theirs, &right) };
                 set(targets, table, target, &[server], at);
             }
-            let told = ours.changes(1_000, Sight::live(&left)).sets;
-            let heard = theirs.changes(1_000, Sight::live(&right)).sets;
-            theirs.adopt(Time::ZERO, &told.with_nodes(across), Sight::live(&right));
-            ours.adopt(Time::ZERO, &heard.with_nodes(back), Sight::live(&left));
-            let sorted = |memory: &Memory| {
+            let told = ours.changes(1_000, ClusterView::live(&left)).sets;
+            let heard = theirs.changes(1_000, ClusterView::live(&right)).sets;
+            theirs.adopt(Time::ZERO, &told.with_nodes(across), ClusterView::live(&right));
+            ours.adopt(Time::ZERO, &heard.with_nodes(back), ClusterView::live(&left));
+            let sorted = |memory: &LearnedState| {
                 let mut sets: Vec<_> = memory.sets().map(|set| (set.target, set.changed, set.servers.to_vec())).collect();
                 sets.sort_unstable();
                 sets
             };
-            let (ours, theirs) = (ours.memory(Sight::live(&left)), theirs.memory(Sight::live(&right)).with_nodes(back));
+            let (ours, theirs) = (ours.learned_state(ClusterView::live(&left)), theirs.learned_state(ClusterView::live(&right)).with_nodes(back));
             prop_assert_eq!(sorted(&ours), sorted(&theirs));
         }
     }

@@ -24,7 +24,7 @@
 //! and targets of all sizes make the times' tails. They are counted in classes of an eighth of a doubling (an error of 9 % at
 //! most), each half forgotten after 4,096 samples. M is the ratio, cut to 1 to 1,000; until there are 64 samples of each, or
 //! where nodes do not say what was a hit, it is the value to start from, the paper's 50. Decisions read it as
-//! [`Sight::learned`].
+//! [`ClusterView::learned`].
 //!
 //! *What stays a constant.* L_idle and L_overload, the paper's 30 and 130 connections: no time of a single request tells them.
 //! By the formula a node with `load` in flight delays what comes by load - L_idle units, so with hits of r ms L_overload
@@ -47,23 +47,25 @@ mod miss;
 
 pub use miss::{CostSettings, MissCost};
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::lard::{known, retry};
 use super::lard_r::{Verdict, apply, least_of, most_of};
 use super::targets::{Shard, Targets};
-use super::{Choice, Found, Known, Memory, Policy, Reason, Request, Served};
+use super::{CacheResult, Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
 use crate::clock::Slot;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;
-use crate::nodes::{Placing, Sight};
+use crate::nodes::{ClusterView, PlacementOptions};
 use crate::time::Time;
 use core::time::Duration;
 use miss::Misses;
 
 /// The description of `lard-cost`.
-pub(super) const ABOUT: About =
-    About::by_target("lard-cost", "like lard-r, by what queues and misses cost instead of thresholds");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
+    "lard-cost",
+    "like lard-r, by what queues and misses cost instead of thresholds",
+);
 
 /// Requests in flight, by the node's weight, up to which a node counts as unloaded.
 pub const UNLOADED: u32 = 4;
@@ -86,7 +88,7 @@ pub(super) struct LardCost {
 }
 
 impl LardCost {
-    pub(super) fn new(common: &Common, settings: CostSettings) -> Self {
+    pub(super) fn new(common: &CommonSettings, settings: CostSettings) -> Self {
         let CostSettings { idle, overload, miss } = settings;
         let (default, measured) = match miss {
             MissCost::Fixed(units) => (units, false),
@@ -103,7 +105,7 @@ impl LardCost {
     }
 
     /// M in units of keys.
-    fn miss(&self, nodes: Sight<'_>) -> u64 {
+    fn miss(&self, nodes: ClusterView<'_>) -> u64 {
         let milli = match &self.misses {
             None => self.miss_milli,
             Some(misses) => match nodes.learned(|| misses.milli()) {
@@ -129,7 +131,7 @@ impl LardCost {
 
     /// The only server, counted, if its cost is the least there can be.
     #[inline]
-    fn cheap(&self, node: NodeId, nodes: Sight<'_>) -> Option<Choice> {
+    fn cheap(&self, node: NodeId, nodes: ClusterView<'_>) -> Option<Choice> {
         if nodes.start(node) < self.idle {
             return Some(Choice { node, reason: Reason::Local });
         }
@@ -138,7 +140,13 @@ impl LardCost {
         None
     }
 
-    fn first(now: Time, target: TargetId, nodes: Sight<'_>, lost: bool, placing: Placing) -> Option<Verdict> {
+    fn first(
+        now: Time,
+        target: TargetId,
+        nodes: ClusterView<'_>,
+        lost: bool,
+        placing: PlacementOptions,
+    ) -> Option<Verdict> {
         let node = nodes.place(now, target, |_| false, placing)?;
         let reason = if lost { Reason::Lost } else { Reason::First };
         Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
@@ -149,7 +157,7 @@ impl LardCost {
         now: Time,
         target: TargetId,
         found: (&Shard, Slot),
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         take: bool,
     ) -> Option<Verdict> {
         let (shard, slot) = found;
@@ -160,7 +168,7 @@ impl LardCost {
                 target,
                 nodes,
                 shard.was_assigned(slot),
-                Placing::first(self.idle, take),
+                PlacementOptions::first(self.idle, take),
             );
         };
         let choice = Choice { node: least, reason: Reason::Local };
@@ -168,7 +176,7 @@ impl LardCost {
         let miss = self.miss(nodes);
         let cost = self.cost(nodes.key(least), true, miss);
         if cost > miss {
-            let other = nodes.place(now, target, |_| false, Placing::relief(take))?;
+            let other = nodes.place(now, target, |_| false, PlacementOptions::relief(take))?;
             if members().all(|member| member != other) && self.cost(nodes.key(other), false, miss) < cost {
                 verdict.choice = Choice { node: other, reason: Reason::Replicate };
                 verdict.add = Some(other);
@@ -188,7 +196,7 @@ impl LardCost {
     }
 
     /// Another server of the target, or else any node, that was not tried.
-    fn retry(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn retry(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let shard = self.targets.visit(request.target, nodes);
         let replica = shard.find(request.target).and_then(|slot| {
             let untried = shard.members(slot, nodes).filter(|node| !request.exclude.contains(*node));
@@ -202,9 +210,9 @@ impl LardCost {
 }
 
 impl Policy for LardCost {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return self.retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let epoch = nodes.epoch();
         let mut shard = self.targets.visit(request.target, nodes);
@@ -217,22 +225,22 @@ impl Policy for LardCost {
         if changes || !shard.is_current(slot, nodes) {
             apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
         }
-        Some(verdict.choice.counted(nodes))
+        Some(verdict.choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes);
         }
         let shard = self.targets.shard(request.target);
         let verdict = match shard.find(request.target) {
-            None => Self::first(now, request.target, nodes, false, Placing::first(self.idle, false)),
+            None => Self::first(now, request.target, nodes, false, PlacementOptions::first(self.idle, false)),
             Some(slot) => self.decide(now, request.target, (&shard, slot), nodes, false),
         };
         verdict.map(|verdict| verdict.choice)
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         known(&self.targets, target, nodes)
     }
 
@@ -244,24 +252,31 @@ impl Policy for LardCost {
         Some(&self.targets)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
         let numbers = self.misses.as_ref().map_or_else(Vec::new, |misses| misses.numbers());
-        Memory { numbers, ..self.targets.memory(nodes) }
+        LearnedState { numbers, ..self.targets.learned_state(nodes) }
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.targets.remember(memory, nodes);
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(memory, nodes);
         if let Some(misses) = &self.misses {
             misses.go_on(&memory.numbers);
         }
     }
 
-    fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
+    fn on_reply(
+        &self,
+        _now: Time,
+        _request: &Request,
+        node: NodeId,
+        served: &RequestOutcome,
+        nodes: ClusterView<'_>,
+    ) {
         let (Some(misses), Some(found)) = (&self.misses, served.found) else { return };
         let load = nodes.key(node);
         let counts = match found {
-            Found::Hit => load <= Key::of(UNLOADED),
-            Found::Miss => load < self.idle,
+            CacheResult::Hit => load <= Key::of(UNLOADED),
+            CacheResult::Miss => load < self.idle,
         };
         if counts {
             misses.sample(found, served.elapsed);

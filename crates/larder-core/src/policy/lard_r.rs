@@ -22,21 +22,23 @@
 //! map. State: the target map.
 //! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::lard::{known, retry};
 use super::targets::{Shard, Targets};
 use super::thresholds::{Levels, Thresholds};
-use super::{Choice, Known, Memory, Policy, Reason, Request, Served};
+use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
 use crate::clock::Slot;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Placing, Sight};
+use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
 use crate::time::Time;
 use core::time::Duration;
 
 /// The description of `lard-r`.
-pub(super) const ABOUT: About =
-    About::by_target("lard-r", "the nodes that have the target; more of them while it is hot (LARD/R)");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
+    "lard-r",
+    "the nodes that have the target; more of them while it is hot (LARD/R)",
+);
 
 #[derive(Debug)]
 pub(super) struct LardR {
@@ -54,7 +56,7 @@ pub(super) struct Verdict {
 }
 
 impl LardR {
-    pub(super) fn new(common: &Common) -> Self {
+    pub(super) fn new(common: &CommonSettings) -> Self {
         Self {
             thresholds: Thresholds::new(common.t_low, common.t_high, common.thresholds),
             decay: common.replication_decay,
@@ -62,7 +64,13 @@ impl LardR {
         }
     }
 
-    fn first(now: Time, target: TargetId, nodes: Sight<'_>, lost: bool, placing: Placing) -> Option<Verdict> {
+    fn first(
+        now: Time,
+        target: TargetId,
+        nodes: ClusterView<'_>,
+        lost: bool,
+        placing: PlacementOptions,
+    ) -> Option<Verdict> {
         let node = nodes.place(now, target, |_| false, placing)?;
         let reason = if lost { Reason::Lost } else { Reason::First };
         Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
@@ -73,19 +81,19 @@ impl LardR {
         now: Time,
         target: TargetId,
         found: (&Shard, Slot, Levels),
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         take: bool,
     ) -> Option<Verdict> {
         let (shard, slot, levels) = found;
         let members = || shard.members(slot, nodes);
         let Some(least) = least_of(members(), nodes) else {
-            let placing = Placing::first(levels.low, take);
+            let placing = PlacementOptions::first(levels.low, take);
             return Self::first(now, target, nodes, shard.was_assigned(slot), placing);
         };
         let mut verdict =
             Verdict { choice: Choice { node: least, reason: Reason::Local }, add: None, remove: None };
         if levels.overloaded(nodes.key(least), nodes) {
-            let other = nodes.place(now, target, |_| false, Placing::relief(take))?;
+            let other = nodes.place(now, target, |_| false, PlacementOptions::relief(take))?;
             // Loads move while they are read, so the least loaded of all may turn out to be a member.
             if nodes.key(other) < nodes.key(least) && members().all(|member| member != other) {
                 verdict.choice = Choice { node: other, reason: Reason::Replicate };
@@ -106,7 +114,7 @@ impl LardR {
     }
 
     /// Another server of the target, or else any node, that was not tried.
-    fn retry(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn retry(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let shard = self.targets.visit(request.target, nodes);
         let replica = shard.find(request.target).and_then(|slot| {
             let untried = shard.members(slot, nodes).filter(|node| !request.exclude.contains(*node));
@@ -120,9 +128,9 @@ impl LardR {
 }
 
 impl Policy for LardR {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return self.retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let epoch = nodes.epoch();
         let mut shard = self.targets.visit(request.target, nodes);
@@ -136,23 +144,25 @@ impl Policy for LardR {
         if changes || !shard.is_current(slot, nodes) {
             apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
         }
-        Some(verdict.choice.counted(nodes))
+        Some(verdict.choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes);
         }
         let shard = self.targets.shard(request.target);
         let levels = self.thresholds.levels(nodes);
         let verdict = match shard.find(request.target) {
-            None => Self::first(now, request.target, nodes, false, Placing::first(levels.low, false)),
+            None => {
+                Self::first(now, request.target, nodes, false, PlacementOptions::first(levels.low, false))
+            }
             Some(slot) => self.decide(now, request.target, (&shard, slot, levels), nodes, false),
         };
         verdict.map(|verdict| verdict.choice)
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         known(&self.targets, target, nodes)
     }
 
@@ -164,21 +174,28 @@ impl Policy for LardR {
         Some(&self.targets)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        Memory { numbers: self.thresholds.numbers(), ..self.targets.memory(nodes) }
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        LearnedState { numbers: self.thresholds.numbers(), ..self.targets.learned_state(nodes) }
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.targets.remember(memory, nodes);
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(memory, nodes);
         self.thresholds.go_on(&memory.numbers);
     }
 
-    fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
-        self.thresholds.served(node, served.elapsed, nodes);
+    fn on_reply(
+        &self,
+        _now: Time,
+        _request: &Request,
+        node: NodeId,
+        served: &RequestOutcome,
+        nodes: ClusterView<'_>,
+    ) {
+        self.thresholds.on_reply(node, served.elapsed, nodes);
     }
 
-    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
-        self.thresholds.reported(now, node, report, nodes);
+    fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
+        self.thresholds.on_report(now, node, report, nodes);
     }
 
     fn thresholds(&self) -> Option<(u32, u32)> {
@@ -192,7 +209,7 @@ pub(super) fn apply(
     slot: Slot,
     verdict: Verdict,
     changed: Option<Time>,
-    nodes: Sight<'_>,
+    nodes: ClusterView<'_>,
     epoch: u32,
 ) {
     let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
@@ -202,11 +219,11 @@ pub(super) fn apply(
 }
 
 /// The least loaded; the first among equals.
-pub(super) fn least_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
+pub(super) fn least_of(members: impl Iterator<Item = NodeId>, nodes: ClusterView<'_>) -> Option<NodeId> {
     members.min_by_key(|node| nodes.key(*node))
 }
 
 /// The most loaded; the first among equals.
-pub(super) fn most_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
+pub(super) fn most_of(members: impl Iterator<Item = NodeId>, nodes: ClusterView<'_>) -> Option<NodeId> {
     members.reduce(|most, node| if nodes.key(node) > nodes.key(most) { node } else { most })
 }

@@ -39,21 +39,21 @@
 //! `report_age_max` (60 s), the size of the target map. State: the target map and a number per node. Cost: O(1) while the
 //! target's node is not overloaded, else the search for the least loaded: n/64 steps and a few blocks of 64.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::targets::Targets;
-use super::{Choice, Known, Memory, Policy, Reason, Request};
+use super::{Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Sight};
+use crate::nodes::{ClusterView, LoadReport};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::time::Duration;
 
 /// The description of `lard-util`.
-pub(super) const ABOUT: About =
-    About::by_target("lard-util", "like lard, on the utilisation that nodes report");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_target("lard-util", "like lard, on the utilisation that nodes report");
 
 /// The measure that `lard-util` takes for a node's load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) struct LardUtil {
 }
 
 impl LardUtil {
-    pub(super) fn new(common: &Common, settings: LardUtilSettings) -> Self {
+    pub(super) fn new(common: &CommonSettings, settings: LardUtilSettings) -> Self {
         let (low, high) = match settings.by {
             UtilBy::Utilisation => (settings.low_permille.into(), settings.high_permille.into()),
             UtilBy::Connections => (common.t_low * 1_000, common.t_high * 1_000),
@@ -120,19 +120,19 @@ impl LardUtil {
     }
 
     /// What the node's load counts as when nodes are compared.
-    fn load(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> u32 {
+    fn load(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> u32 {
         self.gauge.get(now, node, nodes).unwrap_or(self.low)
     }
 
     #[inline]
-    fn overloaded(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> bool {
+    fn overloaded(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> bool {
         let is = |load: u32| {
             load > self.high && (load >= 2 * self.high || self.gauge.any_below(now, self.low, nodes))
         };
         self.gauge.get(now, node, nodes).is_some_and(is)
     }
 
-    fn least(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<NodeId> {
+    fn least(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<NodeId> {
         let start = nodes.position(request.target.0);
         let tried = |node| request.exclude.contains(node);
         self.gauge.least(now, start, Unknown::At(self.low), nodes, tried)
@@ -144,7 +144,7 @@ impl LardUtil {
         request: &Request,
         server: Option<NodeId>,
         was_assigned: bool,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
     ) -> Option<Choice> {
         let Some(server) = server else {
             let reason = if was_assigned { Reason::Lost } else { Reason::First };
@@ -159,7 +159,7 @@ impl LardUtil {
         Some(if better { Choice { node, reason: Reason::Migrate } } else { local })
     }
 
-    fn retry(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn retry(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let node = self.least(now, request, nodes)?;
         Some(Choice { node, reason: Reason::Retry })
     }
@@ -171,23 +171,23 @@ impl LardUtil {
 }
 
 impl Policy for LardUtil {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return self.retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
         if let Some(node) = shard.sole(slot, nodes).filter(|node| !self.overloaded(now, *node, nodes)) {
-            return Some(Choice { node, reason: Reason::Local }.counted(nodes));
+            return Some(Choice { node, reason: Reason::Local }.count_request(nodes));
         }
         let epoch = nodes.epoch();
         let server = shard.open_members(slot, nodes).next();
         let choice = self.decide(now, request, server, shard.was_assigned(slot), nodes)?;
         shard.put_sole(slot, choice, now, epoch, nodes);
-        Some(choice.counted(nodes))
+        Some(choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes);
         }
@@ -199,7 +199,7 @@ impl Policy for LardUtil {
         self.decide(now, request, server, was_assigned, nodes)
     }
 
-    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+    fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
         let load = match self.by {
             UtilBy::Utilisation => report.utilisation().map(u32::from),
             UtilBy::Connections => {
@@ -216,7 +216,7 @@ impl Policy for LardUtil {
         self.gauge.put(now, node, load, nodes);
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         known(&self.targets, target, nodes)
     }
 
@@ -228,12 +228,12 @@ impl Policy for LardUtil {
         Some(&self.targets)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        self.targets.memory(nodes)
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        self.targets.learned_state(nodes)
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.targets.remember(memory, nodes);
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(memory, nodes);
     }
 }
 

@@ -40,20 +40,20 @@
 //! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1); O(n) for a
 //! miss that finds the cache that had room full.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::lard::retry;
-use super::measured::open;
 use super::mirror::{Copy, Mirror};
-use super::{CacheEvent, Choice, Known, Memory, Policy, Reason, Request};
+use super::open_nodes::open;
+use super::{CacheEvent, Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, Visits, lock};
+use crate::nodes::{ClusterView, VisitCounter, lock};
 use crate::time::Time;
 use core::cell::Cell;
 use std::sync::Mutex;
 
 /// The description of `lb-gc`.
-pub(super) const ABOUT: About = About::by_target(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
     "lb-gc",
     "the node that caches the target, else the one with the globally oldest (LB/GC)",
 )
@@ -70,7 +70,7 @@ struct State {
     /// By slot: what is known of the room in the node's cache.
     rooms: Vec<Room>,
     search: Cell<Search>,
-    visits: Visits,
+    visits: VisitCounter,
 }
 
 /// How the last search for a cache with room ended, so that not every miss looks at all nodes.
@@ -125,19 +125,19 @@ struct Verdict {
 }
 
 impl LbGc {
-    pub(super) fn new(common: &Common) -> Self {
+    pub(super) fn new(common: &CommonSettings) -> Self {
         let state = State {
             mirror: Mirror::new(common.targets_max),
             rooms: Vec::new(),
             search: Cell::default(),
-            visits: Visits::default(),
+            visits: VisitCounter::default(),
         };
         Self { state: Mutex::new(state) }
     }
 }
 
 impl State {
-    fn decide(&self, target: TargetId, nodes: Sight<'_>) -> Option<Verdict> {
+    fn decide(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<Verdict> {
         let holders = self.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node);
         if let Some(node) = holders.min_by_key(|node| (nodes.key(*node), *node)) {
             return Some(Verdict { choice: Choice { node, reason: Reason::Local }, leaves: None });
@@ -155,7 +155,7 @@ impl State {
     }
 
     /// Whether some cache has room. O(1) while the one found last has, or while none had and nothing has changed.
-    fn some_has_room(&self, nodes: Sight<'_>) -> bool {
+    fn some_has_room(&self, nodes: ClusterView<'_>) -> bool {
         let members = Some(nodes.members_epoch());
         let last = self.search.get();
         let has = |node: NodeId| nodes.is_open(node) && !self.is_full(node, nodes);
@@ -168,13 +168,13 @@ impl State {
     }
 
     /// Whether something must leave before the node can store.
-    fn is_full(&self, node: NodeId, nodes: Sight<'_>) -> bool {
+    fn is_full(&self, node: NodeId, nodes: ClusterView<'_>) -> bool {
         let room = self.rooms.get(node.index()).copied().unwrap_or_default();
         room.free == 0 && room.filled.is_some_and(|epoch| !nodes.lost_since(node, epoch))
     }
 
     /// Forgets the oldest copies of nodes that have lost theirs, up to the first that is alive.
-    fn bury(&mut self, nodes: Sight<'_>) {
+    fn bury(&mut self, nodes: ClusterView<'_>) {
         loop {
             let oldest = self.mirror.oldest_first().next();
             let Some(copy) = oldest.filter(|copy| !alive(copy, nodes)) else { return };
@@ -184,17 +184,17 @@ impl State {
 }
 
 /// Whether the node still has what it had when the copy was put down.
-fn alive(copy: &Copy, nodes: Sight<'_>) -> bool {
+fn alive(copy: &Copy, nodes: ClusterView<'_>) -> bool {
     nodes.is_open(copy.node) && !nodes.lost_since(copy.node, copy.epoch)
 }
 
 impl Policy for LbGc {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let mut state = lock(&self.state);
-        nodes.visit(&mut state.visits);
+        nodes.record_visit(&mut state.visits);
         let epoch = nodes.epoch();
         state.bury(nodes);
         let verdict = state.decide(request.target, nodes)?;
@@ -208,22 +208,22 @@ impl Policy for LbGc {
             room.free = room.free.saturating_sub(1);
         }
         state.mirror.used(request.target, node, epoch);
-        Some(verdict.choice.counted(nodes))
+        Some(verdict.choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes);
         }
         lock(&self.state).decide(request.target, nodes).map(|verdict| verdict.choice)
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         let state = lock(&self.state);
         let mut servers: Vec<NodeId> =
             state.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node).collect();
         servers.sort_unstable();
-        (!servers.is_empty()).then_some(Known { servers, changed: None })
+        (!servers.is_empty()).then_some(TargetServers { servers, changed: None })
     }
 
     fn cache_event(
@@ -232,10 +232,10 @@ impl Policy for LbGc {
         node: NodeId,
         target: TargetId,
         event: CacheEvent,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
     ) -> bool {
         let mut state = lock(&self.state);
-        nodes.visit(&mut state.visits);
+        nodes.record_visit(&mut state.visits);
         let epoch = nodes.epoch();
         if state.rooms.len() <= node.index() {
             state.rooms.resize(node.index() + 1, Room::default());
@@ -275,9 +275,9 @@ impl Policy for LbGc {
 
     /// The copies as sets of one, in the order of use, with their sizes for times, of which one number tells; and of each
     /// node's room whether it was filled, what is free, what has left and the last of it.
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
         let state = lock(&self.state);
-        let mut memory = Memory { numbers: vec![SIZED], ..Memory::default() };
+        let mut memory = LearnedState { numbers: vec![SIZED], ..LearnedState::default() };
         for copy in state.mirror.oldest_first().filter(|copy| alive(copy, nodes)) {
             let size = Time::from_nanos(copy.size.into());
             memory.push((copy.target, size, true), core::iter::once(copy.node));
@@ -286,12 +286,12 @@ impl Policy for LbGc {
             let Ok(node) = u16::try_from(index).map(NodeId) else { break };
             let filled = room.filled.is_some_and(|epoch| !nodes.lost_since(node, epoch));
             let of = [filled.into(), room.free, room.left, room.left_last];
-            memory.of_nodes.push((node, of.map(u64::from).to_vec()));
+            memory.per_node.push((node, of.map(u64::from).to_vec()));
         }
         memory
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
         let mut state = lock(&self.state);
         let epoch = nodes.epoch();
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -303,7 +303,7 @@ impl Policy for LbGc {
                 state.mirror.stored(Copy { target: set.target, node: *node, epoch, size });
             }
         }
-        for (node, of) in memory.of_nodes.iter().filter(|(node, _)| node.index() < nodes.slots()) {
+        for (node, of) in memory.per_node.iter().filter(|(node, _)| node.index() < nodes.slots()) {
             let [filled, free, left, left_last] = of[..] else { continue };
             if state.rooms.len() <= node.index() {
                 state.rooms.resize(node.index() + 1, Room::default());

@@ -2,9 +2,9 @@
 //!
 //! A lot is SplitMix64 of the seed and a counter, so that a run repeats.
 
-use super::members::{Member, scale};
+use super::membership_cache::{OpenNode, scale};
 use crate::id::NodeId;
-use crate::nodes::{Sight, mix};
+use crate::nodes::{ClusterView, mix};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a pair is drawn anew because one of it cannot be used.
@@ -23,9 +23,9 @@ impl Lots {
     }
 
     /// The next lot.
-    pub(super) fn take(&self, nodes: Sight<'_>) -> u64 {
+    pub(super) fn take(&self, nodes: ClusterView<'_>) -> u64 {
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
-        nodes.drawn(number);
+        nodes.record_random_draw(number);
         self.lot(number)
     }
 
@@ -65,7 +65,7 @@ pub(super) struct Urn {
 }
 
 impl Urn {
-    pub(super) fn new(members: &[Member]) -> Self {
+    pub(super) fn new(members: &[OpenNode]) -> Self {
         let nodes: Box<[Drawn]> = members
             .iter()
             .map(|member| Drawn { node: member.node, weight_milli: member.weight_milli })
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn urn(weights: &[u32]) -> Urn {
-        let member = |(slot, weight): (u16, &u32)| Member {
+        let member = |(slot, weight): (u16, &u32)| OpenNode {
             node: NodeId(slot),
             identity: slot.into(),
             weight_milli: *weight,

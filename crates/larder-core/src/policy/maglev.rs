@@ -19,17 +19,17 @@
 //! Parameters: `size` M (65,537, the paper's; a prime). State: the table, 2 bytes a place. Cost: O(1); O(M log M)
 //! on a change of membership or weights.
 
-use super::about::About;
-use super::members::{Member, PerMembership, scale};
+use super::description::PolicyDescription;
+use super::membership_cache::{MembershipCache, OpenNode, scale};
 use super::{Choice, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::{Sight, mix};
+use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `maglev`.
-pub(super) const ABOUT: About =
-    About::by_target("maglev", "the node that an evenly filled hash table names (Maglev)");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_target("maglev", "the node that an evenly filled hash table names (Maglev)");
 
 /// Stands for no node.
 const NONE: u16 = u16::MAX;
@@ -58,22 +58,22 @@ impl Default for MaglevSettings {
 #[derive(Debug)]
 pub(super) struct Maglev {
     size: u32,
-    table: PerMembership<Box<[u16]>>,
+    table: MembershipCache<Box<[u16]>>,
 }
 
 impl Maglev {
     pub(super) fn new(settings: MaglevSettings) -> Self {
-        Self { size: settings.size, table: PerMembership::default() }
+        Self { size: settings.size, table: MembershipCache::default() }
     }
 }
 
 impl Policy for Maglev {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.peek(now, request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.peek(now, request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let table = self.table.of(nodes, |members| table(&members, self.size as usize));
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let table = self.table.get_or_build(nodes, |members| table(&members, self.size as usize));
         let node = look_up(&table, request, nodes)?;
         Some(Choice { node, reason: request.reason_or(Reason::Hash) })
     }
@@ -81,7 +81,7 @@ impl Policy for Maglev {
 
 /// The node at the request's place of a table; if that is excluded or closed, at the place of the hash stepped on, and
 /// at last the first usable one from there.
-pub(super) fn look_up(table: &[u16], request: &Request, nodes: Sight<'_>) -> Option<NodeId> {
+pub(super) fn look_up(table: &[u16], request: &Request, nodes: ClusterView<'_>) -> Option<NodeId> {
     let usable = |node: &NodeId| nodes.is_open(*node) && !request.exclude.contains(*node);
     let mut hash = mix(request.target.0);
     for _ in 0..16 {
@@ -98,7 +98,7 @@ pub(super) fn look_up(table: &[u16], request: &Request, nodes: Sight<'_>) -> Opt
 }
 
 /// The table for these nodes; empty if there are none.
-fn table(members: &[Member], size: usize) -> Box<[u16]> {
+fn table(members: &[OpenNode], size: usize) -> Box<[u16]> {
     let heaviest = u64::from(members.iter().map(|member| member.weight_milli).max().unwrap_or(0));
     if heaviest == 0 {
         return Box::default();
@@ -136,7 +136,7 @@ struct Walker {
 }
 
 impl Walker {
-    fn new(member: &Member, modulus: u64) -> Self {
+    fn new(member: &OpenNode, modulus: u64) -> Self {
         let (h1, h2) = (member.identity, mix(member.identity));
         Self {
             node: member.node,
@@ -173,8 +173,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn member(slot: u16, weight_milli: u32) -> Member {
-        Member { node: NodeId(slot), identity: mix(1_000 + u64::from(slot)), weight_milli }
+    fn member(slot: u16, weight_milli: u32) -> OpenNode {
+        OpenNode { node: NodeId(slot), identity: mix(1_000 + u64::from(slot)), weight_milli }
     }
 
     fn counts(table: &[u16], n: usize) -> Vec<usize> {
@@ -206,7 +206,7 @@ mod tests {
         /// Equal nodes differ by one place at most; unequal ones are within two of their share by weight.
         #[test]
         fn places_follow_weights(weights in prop::collection::vec(1_u32..6, 1..40)) {
-            let members: Vec<Member> =
+            let members: Vec<OpenNode> =
                 (0_u16..).zip(&weights).map(|(slot, weight)| member(slot, weight * 1000)).collect();
             let table = table(&members, 4_099);
             let sum: u32 = weights.iter().sum();

@@ -14,30 +14,30 @@
 //!
 //! Parameters: `seed`. State: one counter, and the list of nodes. Cost: O(1); O(log n) with unequal weights.
 
-use super::about::About;
+use super::description::PolicyDescription;
 use super::lots::{Lots, Urn};
-use super::members::PerMembership;
-use super::{Choice, Memory, Policy, Reason, Request};
-use crate::nodes::Sight;
+use super::membership_cache::MembershipCache;
+use super::{Choice, LearnedState, Policy, Reason, Request};
+use crate::nodes::ClusterView;
 use crate::time::Time;
 
 /// The description of `p2c`.
-pub(super) const ABOUT: About =
-    About::by_request("p2c", "of two nodes drawn by lot the one with fewer requests in flight");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("p2c", "of two nodes drawn by lot the one with fewer requests in flight");
 
 #[derive(Debug)]
 pub(super) struct TwoChoices {
     lots: Lots,
-    urn: PerMembership<Urn>,
+    urn: MembershipCache<Urn>,
 }
 
 impl TwoChoices {
     pub(super) fn new(seed: u64) -> Self {
-        Self { lots: Lots::new(seed), urn: PerMembership::default() }
+        Self { lots: Lots::new(seed), urn: MembershipCache::default() }
     }
 
-    fn choose(&self, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let urn = self.urn.of(nodes, |members| Urn::new(&members));
+    fn choose(&self, lot: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let urn = self.urn.get_or_build(nodes, |members| Urn::new(&members));
         let usable = |node| nodes.is_open(node) && !request.exclude.contains(node);
         let (first, second) = urn.two(lot, usable)?;
         let node = match second {
@@ -49,19 +49,19 @@ impl TwoChoices {
 }
 
 impl Policy for TwoChoices {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.choose(self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.choose(self.lots.take(nodes), request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.choose(self.lots.next(), request, nodes)
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Memory { numbers: vec![self.lots.drawn()], ..Memory::default() }
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        LearnedState { numbers: vec![self.lots.drawn()], ..LearnedState::default() }
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
         memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, Weight, mix};
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
 
     /// The loads after so many requests that stay, on nodes of these weights.
     fn loads(policy: PolicyKind, weights: &[f64], requests: u64) -> Vec<u32> {

@@ -24,26 +24,26 @@
 //! Where we differ: time goes in steps of 2^20 ns, about a millisecond; observations within one step count as peaks
 //! only. As in [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.
 //!
-//! The estimates are not recorded; a decision reads it by [`Sight::learned`], so that it can be made anew.
+//! The estimates are not recorded; a decision reads it by [`ClusterView::learned`], so that it can be made anew.
 //!
 //! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
 //! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::lots::{Drawn, Lots, Urn};
-use super::members::PerMembership;
-use super::{Choice, Memory, Policy, Reason, Request, Served};
+use super::membership_cache::MembershipCache;
+use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome};
 use crate::curve::exp_minus;
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 /// The description of `peak-ewma`.
-pub(super) const ABOUT: About = About::by_request(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
     "peak-ewma",
     "of two nodes drawn by lot the one that promises the shorter wait, by latencies",
 );
@@ -77,24 +77,24 @@ impl Default for PeakEwmaSettings {
 #[derive(Debug)]
 pub(super) struct PeakEwma {
     lots: Lots,
-    urn: PerMembership<Urn>,
+    urn: MembershipCache<Urn>,
     learned: Box<[Learned]>,
     /// tau in steps.
     decay_steps: f64,
 }
 
 impl PeakEwma {
-    pub(super) fn new(common: &Common, settings: PeakEwmaSettings) -> Self {
+    pub(super) fn new(common: &CommonSettings, settings: PeakEwmaSettings) -> Self {
         Self {
             lots: Lots::new(common.seed),
-            urn: PerMembership::default(),
+            urn: MembershipCache::default(),
             learned: (0..common.nodes_max).map(|_| Learned::default()).collect(),
             decay_steps: settings.decay.as_nanos() as f64 / f64::from(1_u32 << STEP_BITS),
         }
     }
 
-    fn choose(&self, now: Time, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let urn = self.urn.of(nodes, |members| Urn::new(&members));
+    fn choose(&self, now: Time, lot: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let urn = self.urn.get_or_build(nodes, |members| Urn::new(&members));
         let usable = |node| nodes.is_open(node) && !request.exclude.contains(node);
         let (first, second) = urn.two(lot, usable)?;
         let node = match second {
@@ -104,7 +104,7 @@ impl PeakEwma {
         Some(Choice { node, reason: request.reason_or(Reason::Quickest) })
     }
 
-    fn cost(&self, now: Time, drawn: Drawn, nodes: Sight<'_>) -> f64 {
+    fn cost(&self, now: Time, drawn: Drawn, nodes: ClusterView<'_>) -> f64 {
         let Drawn { node, weight_milli } = drawn;
         let load = nodes.load(node);
         let word = nodes.learned(|| self.estimate(now, node, nodes).map_or(0, f64::to_bits));
@@ -117,7 +117,7 @@ impl PeakEwma {
     }
 
     /// The latency expected of a node in nanoseconds, at least 1; `None` if it is unknown.
-    fn estimate(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<f64> {
+    fn estimate(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> Option<f64> {
         let learned = self.learned.get(node.index())?;
         let known = Estimate::of(learned.word.load(Ordering::Acquire))?;
         if nodes.lost_since(node, learned.epoch.load(Ordering::Acquire)) {
@@ -126,7 +126,7 @@ impl PeakEwma {
         Some(known.expected(now, self.decay_steps))
     }
 
-    fn observe(&self, now: Time, node: NodeId, latency: Duration, nodes: Sight<'_>) {
+    fn observe(&self, now: Time, node: NodeId, latency: Duration, nodes: ClusterView<'_>) {
         self.learn(now, node, latency, nodes, |before, fresh| {
             let lower = before.filter(|before| fresh.latency_ns <= before.latency_ns);
             lower.map_or(fresh, |before| before.followed_by(fresh, now, self.decay_steps))
@@ -134,7 +134,7 @@ impl PeakEwma {
     }
 
     /// At least that long a reply would have taken.
-    fn peak(&self, now: Time, node: NodeId, waited: Duration, nodes: Sight<'_>) {
+    fn peak(&self, now: Time, node: NodeId, waited: Duration, nodes: ClusterView<'_>) {
         self.learn(now, node, waited, nodes, |before, fresh| {
             // Another thread may have raised it since it was looked at.
             let expected = before.map_or(0.0, |before| before.expected(now, self.decay_steps));
@@ -148,7 +148,7 @@ impl PeakEwma {
         now: Time,
         node: NodeId,
         latency: Duration,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         next: impl Fn(Option<Estimate>, Estimate) -> Estimate,
     ) {
         let Some(learned) = self.learned.get(node.index()).filter(|_| nodes.is_open(node)) else { return };
@@ -162,28 +162,28 @@ impl PeakEwma {
 }
 
 impl Policy for PeakEwma {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.choose(now, self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.choose(now, self.lots.take(nodes), request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.choose(now, self.lots.next(), request, nodes)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
         let word = |(index, learned): (usize, &Learned)| {
             let node = u16::try_from(index).ok().map(NodeId)?;
             let word = learned.word.load(Ordering::Acquire);
             let lost = nodes.lost_since(node, learned.epoch.load(Ordering::Acquire));
             (word != 0 && !lost).then(|| (node, vec![word]))
         };
-        let of_nodes = self.learned.iter().enumerate().take(nodes.slots()).filter_map(word).collect();
-        Memory { numbers: vec![self.lots.drawn()], of_nodes, ..Memory::default() }
+        let per_node = self.learned.iter().enumerate().take(nodes.slots()).filter_map(word).collect();
+        LearnedState { numbers: vec![self.lots.drawn()], per_node, ..LearnedState::default() }
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
         memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
-        for (node, of) in &memory.of_nodes {
+        for (node, of) in &memory.per_node {
             let known = of.first().copied().and_then(Estimate::of);
             let sane = known.filter(|known| known.latency_ns.is_finite() && known.latency_ns >= 1.0);
             if let (Some(estimate), Some(learned)) = (sane, self.learned.get(node.index())) {
@@ -193,7 +193,14 @@ impl Policy for PeakEwma {
         }
     }
 
-    fn unserved(&self, now: Time, _request: &Request, node: NodeId, waited: Duration, nodes: Sight<'_>) {
+    fn on_failure(
+        &self,
+        now: Time,
+        _request: &Request,
+        node: NodeId,
+        waited: Duration,
+        nodes: ClusterView<'_>,
+    ) {
         let expected = self.estimate(now, node, nodes);
         let least = expected.unwrap_or(f64::from(1_u32 << STEP_BITS));
         if waited.as_nanos() as f64 > least {
@@ -201,7 +208,14 @@ impl Policy for PeakEwma {
         }
     }
 
-    fn served(&self, now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
+    fn on_reply(
+        &self,
+        now: Time,
+        _request: &Request,
+        node: NodeId,
+        served: &RequestOutcome,
+        nodes: ClusterView<'_>,
+    ) {
         self.observe(now, node, served.first_byte.unwrap_or(served.elapsed), nodes);
     }
 }
@@ -266,7 +280,7 @@ mod tests {
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, NodeState};
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
 
     const REQUEST: Request = Request::new(TargetId(7));
 
@@ -279,12 +293,12 @@ mod tests {
 
     /// `node` has answered after `ms`.
     fn took(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
-        let served = Served {
+        let served = RequestOutcome {
             elapsed: Duration::from_secs(9),
             first_byte: Some(Duration::from_millis(ms)),
             found: None,
         };
-        dispatcher.served(now, &REQUEST, NodeId(node), &served);
+        dispatcher.observe_reply(now, &REQUEST, NodeId(node), &served);
     }
 
     /// The nodes of the next `count` requests, each of which ends before the next comes.
@@ -335,7 +349,7 @@ mod tests {
 
     /// `node` was waited for in vain for so long.
     fn gave_up(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
-        dispatcher.unserved(now, &REQUEST, NodeId(node), Duration::from_millis(ms));
+        dispatcher.observe_failure(now, &REQUEST, NodeId(node), Duration::from_millis(ms));
     }
 
     #[test]
@@ -380,7 +394,7 @@ mod tests {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 10);
         assert_eq!(next(&dispatcher, Time::ZERO, 3), [1; 3], "it is unknown and idle");
-        dispatcher.unserved(Time::ZERO, &REQUEST, NodeId(1), Duration::from_micros(900));
+        dispatcher.observe_failure(Time::ZERO, &REQUEST, NodeId(1), Duration::from_micros(900));
         assert_eq!(next(&dispatcher, Time::ZERO, 3), [1; 3], "the client did not wait");
         gave_up(&dispatcher, Time::ZERO, 1, 500);
         assert_eq!(next(&dispatcher, Time::ZERO, 9), [0; 9]);

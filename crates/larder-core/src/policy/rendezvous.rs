@@ -24,18 +24,18 @@
 //! Parameters: `places` S (262,144; a power of two). State: the table, 2 bytes a place. Cost: O(1);
 //! O(S log S) on a change of membership or weights.
 
-use super::about::About;
+use super::description::PolicyDescription;
 use super::maglev::look_up;
-use super::members::{Member, PerMembership};
+use super::membership_cache::{MembershipCache, OpenNode};
 use super::{Choice, Policy, Reason, Request};
 use crate::curve::ln;
-use crate::nodes::{Sight, mix};
+use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `rendezvous`.
-pub(super) const ABOUT: About =
-    About::by_target("rendezvous", "the node with the highest random weight for the target");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_target("rendezvous", "the node with the highest random weight for the target");
 
 /// The parameters of `rendezvous`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,29 +61,29 @@ impl Default for RendezvousSettings {
 #[derive(Debug)]
 pub(super) struct Rendezvous {
     places: u32,
-    table: PerMembership<Box<[u16]>>,
+    table: MembershipCache<Box<[u16]>>,
 }
 
 impl Rendezvous {
     pub(super) fn new(settings: RendezvousSettings) -> Self {
-        Self { places: settings.places, table: PerMembership::default() }
+        Self { places: settings.places, table: MembershipCache::default() }
     }
 }
 
 impl Policy for Rendezvous {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.peek(now, request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.peek(now, request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let table = self.table.of(nodes, |members| table(&members, self.places.ilog2()));
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let table = self.table.get_or_build(nodes, |members| table(&members, self.places.ilog2()));
         let node = look_up(&table, request, nodes)?;
         Some(Choice { node, reason: request.reason_or(Reason::Hash) })
     }
 }
 
 /// The winners of 2^`bits` places; empty if there are no nodes.
-fn table(members: &[Member], bits: u32) -> Box<[u16]> {
+fn table(members: &[OpenNode], bits: u32) -> Box<[u16]> {
     let sum: f64 = members.iter().map(|member| f64::from(member.weight_milli)).sum();
     if members.is_empty() {
         return Box::default();
@@ -162,8 +162,8 @@ mod tests {
     use crate::id::NodeId;
     use proptest::prelude::*;
 
-    fn members(weights: &[u32]) -> Vec<Member> {
-        let member = |(slot, weight): (u16, &u32)| Member {
+    fn members(weights: &[u32]) -> Vec<OpenNode> {
+        let member = |(slot, weight): (u16, &u32)| OpenNode {
             node: NodeId(slot),
             identity: mix(77 + u64::from(slot)),
             weight_milli: *weight,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// The winner of a place by the definition: all scores worked out and compared.
-    fn by_definition(members: &[Member], bits: u32) -> Vec<u16> {
+    fn by_definition(members: &[OpenNode], bits: u32) -> Vec<u16> {
         let places = 1_usize << bits;
         let mut best = vec![(f64::INFINITY, u16::MAX); places];
         for member in members {

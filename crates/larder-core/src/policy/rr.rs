@@ -1,14 +1,14 @@
 //! `rr`: each node in turn, whatever its load or weight. State: one counter.
 
-use super::about::About;
-use super::{Choice, Memory, Policy, Reason, Request};
+use super::description::PolicyDescription;
+use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The description of `rr`.
-pub(super) const ABOUT: About = About::by_request("rr", "each node in turn");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request("rr", "each node in turn");
 
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
@@ -16,22 +16,22 @@ pub(super) struct RoundRobin {
 }
 
 impl Policy for RoundRobin {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let node = self.turn.take(nodes, |node| !request.exclude.contains(node))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let (node, _) = self.turn.next(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory([&self.turn])
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        Turn::learned_state([&self.turn])
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember([&self.turn], memory);
+    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
+        Turn::restore([&self.turn], memory);
     }
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Turn {
 
 impl Turn {
     /// Where a policy's turns are.
-    pub(super) fn memory<'a>(turns: impl IntoIterator<Item = &'a Self>) -> Memory {
+    pub(super) fn learned_state<'a>(turns: impl IntoIterator<Item = &'a Self>) -> LearnedState {
         let numbers = turns.into_iter().map(|turn| turn.next.load(Ordering::Relaxed)).collect();
-        Memory { numbers, ..Memory::default() }
+        LearnedState { numbers, ..LearnedState::default() }
     }
 
     /// Lets a policy's turns go on where others were.
-    pub(super) fn remember<'a>(turns: impl IntoIterator<Item = &'a Self>, memory: &Memory) {
+    pub(super) fn restore<'a>(turns: impl IntoIterator<Item = &'a Self>, memory: &LearnedState) {
         for (turn, number) in turns.into_iter().zip(&memory.numbers) {
             turn.next.store(*number, Ordering::Relaxed);
         }
@@ -63,7 +63,11 @@ impl Turn {
     }
 
     /// The open node whose turn it is among those for which `fits` is true, and the slots passed over, it included.
-    pub(super) fn next(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
+    pub(super) fn next(
+        &self,
+        nodes: ClusterView<'_>,
+        fits: impl Fn(NodeId) -> bool,
+    ) -> Option<(NodeId, u64)> {
         let slots = nodes.slots() as u64;
         let from = nodes.turn(|| self.next.load(Ordering::Relaxed));
         (0..slots).find_map(|step| {
@@ -73,7 +77,7 @@ impl Turn {
     }
 
     /// Like [`Turn::next`], and passes the turn on.
-    pub(super) fn take(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    pub(super) fn take(&self, nodes: ClusterView<'_>, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let (node, passed) = self.next(nodes, fits)?;
         self.pass(nodes, passed);
         Some(node)
@@ -83,7 +87,7 @@ impl Turn {
     pub(super) fn next_of(
         &self,
         those: &[NodeId],
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         fits: impl Fn(NodeId) -> bool,
     ) -> Option<(NodeId, u64)> {
         let count = those.len() as u64;
@@ -94,8 +98,8 @@ impl Turn {
     }
 
     /// Passes the turn on by what [`Turn::next_of`] says was passed over.
-    pub(super) fn pass(&self, nodes: Sight<'_>, passed: u64) {
+    pub(super) fn pass(&self, nodes: ClusterView<'_>, passed: u64) {
         let before = self.next.fetch_add(passed, Ordering::Relaxed);
-        nodes.turned(self.number, before, before.wrapping_add(passed));
+        nodes.record_turn(self.number, before, before.wrapping_add(passed));
     }
 }

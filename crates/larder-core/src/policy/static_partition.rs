@@ -18,20 +18,20 @@
 //! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division.
 //! Cost: O(1) expected, O(n) if most nodes are closed.
 
-use super::about::About;
-use super::members::PerMembership;
+use super::description::PolicyDescription;
+use super::membership_cache::MembershipCache;
 use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, Request, cap};
+use super::{Choice, LearnedState, Policy, Reason, Request, cap};
 use crate::class::ServiceClass;
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::ops::Range;
 
 /// The description of `static`.
-pub(super) const ABOUT: About =
-    About::by_request("static", "each node in turn among those set aside for the service class");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("static", "each node in turn among those set aside for the service class");
 
 /// The slots of each class, counted within the route's group.
 type Division = [Range<usize>; ServiceClass::COUNT];
@@ -61,7 +61,7 @@ impl Default for StaticSettings {
 pub(super) struct StaticPartition {
     shares: [u32; ServiceClass::COUNT],
     turns: [Turn; ServiceClass::COUNT],
-    parts: PerMembership<Parts>,
+    parts: MembershipCache<Parts>,
 }
 
 /// The group's nodes, closed ones included, and which of them are each class's own.
@@ -73,18 +73,18 @@ struct Parts {
 
 impl StaticPartition {
     pub(super) fn new(settings: StaticSettings) -> Self {
-        Self { shares: settings.shares, turns: cap::turns(), parts: PerMembership::default() }
+        Self { shares: settings.shares, turns: cap::turns(), parts: MembershipCache::default() }
     }
 
-    fn parts(&self, nodes: Sight<'_>) -> Parts {
+    fn parts(&self, nodes: ClusterView<'_>) -> Parts {
         let slots = (0..nodes.slots()).filter_map(|index| u16::try_from(index).ok().map(NodeId));
         let all: Box<[NodeId]> = slots.filter(|node| nodes.rank(*node).is_some()).collect();
         Parts { own: divide(self.shares, all.len()), all }
     }
 
-    fn next(&self, request: &Request, nodes: Sight<'_>, take: bool) -> Option<Choice> {
+    fn next(&self, request: &Request, nodes: ClusterView<'_>, take: bool) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
-        let parts = self.parts.of(nodes, |_| self.parts(nodes));
+        let parts = self.parts.get_or_build(nodes, |_| self.parts(nodes));
         let untried = |node| !request.exclude.contains(node);
         let own = &parts.all[parts.own[request.class.index()].clone()];
         // Asked first, so that a turn is read once.
@@ -98,20 +98,20 @@ impl StaticPartition {
 }
 
 impl Policy for StaticPartition {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.next(request, nodes, true).map(|choice| choice.counted(nodes))
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.next(request, nodes, true).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.next(request, nodes, false)
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory(&self.turns)
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        Turn::learned_state(&self.turns)
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember(&self.turns, memory);
+    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
+        Turn::restore(&self.turns, memory);
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
     use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use crate::policy::{PolicyKind, PolicySettings};
     use ServiceClass::{Cb, Db, Dcb, N};
 

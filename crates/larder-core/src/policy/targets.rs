@@ -13,13 +13,13 @@
 //! A node that fails takes its targets with it. They are not hunted down: each entry carries the membership epoch at
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
 
-use super::common::Common;
+use super::common::CommonSettings;
 use super::journal::Journal;
-use super::set::Small;
+use super::set::InlineSet;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, Slot};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, Visits, lock};
+use crate::nodes::{ClusterView, VisitCounter, lock};
 use crate::spread::Spread;
 use crate::time::Time;
 use core::sync::atomic::AtomicUsize;
@@ -34,7 +34,7 @@ pub const BUCKET_BYTES: usize = size_of::<Entry>() + 1;
 pub(super) struct Entry {
     pub(super) target: TargetId,
     pub(super) changed: Time,
-    set: Small,
+    set: InlineSet,
     epoch: u32,
     /// The second of the own clock in which this set was made or heard, as [`Entry::learned_since`] reads it.
     learned: u16,
@@ -87,7 +87,7 @@ pub(super) struct Padded(pub(super) Mutex<Shard>);
 
 impl Targets {
     /// The map of these settings.
-    pub(super) fn of(common: &Common) -> Self {
+    pub(super) fn of(common: &CommonSettings) -> Self {
         Self::spread(common.targets_max, common.shards, Spread::new(common.spread_key))
     }
 
@@ -105,9 +105,9 @@ impl Targets {
 
     /// The shard of a target, locked for a decision.
     #[inline(always)]
-    pub(super) fn visit(&self, target: TargetId, nodes: Sight<'_>) -> MutexGuard<'_, Shard> {
+    pub(super) fn visit(&self, target: TargetId, nodes: ClusterView<'_>) -> MutexGuard<'_, Shard> {
         let mut shard = self.shard(target);
-        nodes.visit(&mut shard.visits);
+        nodes.record_visit(&mut shard.visits);
         shard
     }
 
@@ -126,7 +126,7 @@ impl Targets {
     /// Shows every target with its members: when the set last changed, and whether it was used lately.
     pub(super) fn each<'a>(
         &self,
-        nodes: Sight<'a>,
+        nodes: ClusterView<'a>,
         mut show: impl FnMut((TargetId, Time, bool), &mut dyn Iterator<Item = NodeId>),
     ) {
         for shard in &self.shards {
@@ -149,7 +149,7 @@ pub(super) struct Shard {
     pub(super) table: ClockTable<Entry>,
     /// Sets with more than four members.
     large: BTreeMap<TargetId, Box<[NodeId]>>,
-    visits: Visits,
+    visits: VisitCounter,
     pub(super) journal: Journal,
     /// How far the clock of changes runs ahead of this dispatcher's own; see [`super::gossip`].
     pub(super) ahead: Duration,
@@ -160,7 +160,7 @@ impl Shard {
         Self {
             table: ClockTable::spread(targets_max, spread),
             large: BTreeMap::new(),
-            visits: Visits::to_shard(index),
+            visits: VisitCounter::to_shard(index),
             journal: Journal::default(),
             ahead: Duration::ZERO,
         }
@@ -174,8 +174,14 @@ impl Shard {
     /// The entry of a target, used now; made if there was none, in place of one not used lately where the shard is
     /// full. An entry made is empty.
     pub(super) fn touch(&mut self, target: TargetId) -> Slot {
-        let fresh =
-            || Entry { target, changed: Time::ZERO, set: Small::EMPTY, epoch: 0, learned: 0, used: false };
+        let fresh = || Entry {
+            target,
+            changed: Time::ZERO,
+            set: InlineSet::EMPTY,
+            epoch: 0,
+            learned: 0,
+            used: false,
+        };
         let (slot, forgotten) = self.table.touch(target, fresh);
         if let Some(forgotten) = forgotten {
             self.large.remove(&forgotten.target);
@@ -184,34 +190,34 @@ impl Shard {
     }
 
     /// The members that have not lost their targets since the entry was last looked at.
-    pub(super) fn members(&self, slot: Slot, nodes: Sight<'_>) -> impl Iterator<Item = NodeId> {
+    pub(super) fn members(&self, slot: Slot, nodes: ClusterView<'_>) -> impl Iterator<Item = NodeId> {
         let entry = self.entry(slot);
         let (epoch, current) = (entry.epoch, self.is_current(slot, nodes));
-        let large = if entry.set == Small::EMPTY { self.large.get(&entry.target) } else { None };
+        let large = if entry.set == InlineSet::EMPTY { self.large.get(&entry.target) } else { None };
         let all = entry.set.iter().chain(large.into_iter().flat_map(|members| members.iter().copied()));
         all.filter(move |node| current || !nodes.lost_since(*node, epoch))
     }
 
     /// The members that take requests. Another switch's sets name nodes that are up there and may be closed or stand by here.
-    pub(super) fn open_members(&self, slot: Slot, nodes: Sight<'_>) -> impl Iterator<Item = NodeId> {
+    pub(super) fn open_members(&self, slot: Slot, nodes: ClusterView<'_>) -> impl Iterator<Item = NodeId> {
         self.members(slot, nodes).filter(move |node| nodes.is_open(*node))
     }
 
     /// The only member, if there is just one, it takes requests, and none can have been lost: the common case, in one look.
-    pub(super) fn sole(&self, slot: Slot, nodes: Sight<'_>) -> Option<NodeId> {
+    pub(super) fn sole(&self, slot: Slot, nodes: ClusterView<'_>) -> Option<NodeId> {
         let single = if self.is_current(slot, nodes) { self.entry(slot).set.single() } else { None };
         single.filter(|node| nodes.is_open(*node))
     }
 
     /// Whether the members were looked at since any node last lost its targets.
-    pub(super) fn is_current(&self, slot: Slot, nodes: Sight<'_>) -> bool {
+    pub(super) fn is_current(&self, slot: Slot, nodes: ClusterView<'_>) -> bool {
         self.entry(slot).epoch == nodes.epoch()
     }
 
     /// Whether the entry names any server, lost ones included.
     pub(super) fn was_assigned(&self, slot: Slot) -> bool {
         let entry = self.entry(slot);
-        entry.set != Small::EMPTY || self.large.contains_key(&entry.target)
+        entry.set != InlineSet::EMPTY || self.large.contains_key(&entry.target)
     }
 
     /// When the set last changed.
@@ -227,17 +233,17 @@ impl Shard {
 
     /// Replaces the members, as seen at `epoch`. With `changed` this counts as a change of the set.
     pub(super) fn put(&mut self, slot: Slot, members: &[NodeId], epoch: u32, changed: Option<Time>) {
-        let (small, ahead) = (Small::from_slice(members), self.ahead);
+        let (small, ahead) = (InlineSet::from_slice(members), self.ahead);
         let entry = self.entry_mut(slot);
-        let (target, was_large) = (entry.target, entry.set == Small::EMPTY);
+        let (target, was_large) = (entry.target, entry.set == InlineSet::EMPTY);
         entry.epoch = epoch;
-        entry.set = small.unwrap_or(Small::EMPTY);
+        entry.set = small.unwrap_or(InlineSet::EMPTY);
         if let Some(changed) = changed {
             // Another switch's clock may be ahead: what is decided after that was heard is the later change all the same.
             let after = if entry.changed > Time::ZERO { entry.changed + TICK } else { Time::ZERO };
             entry.changed = (changed + ahead).max(after);
             entry.learned = changed.whole_secs() as u16;
-            self.journal.note(target);
+            self.journal.record(target);
         }
         if small.is_none() {
             self.large.insert(target, members.into());
@@ -247,7 +253,14 @@ impl Shard {
     }
 
     /// Writes down what was decided for a target with one server: a change unless the server stays.
-    pub(super) fn put_sole(&mut self, slot: Slot, choice: Choice, now: Time, epoch: u32, nodes: Sight<'_>) {
+    pub(super) fn put_sole(
+        &mut self,
+        slot: Slot,
+        choice: Choice,
+        now: Time,
+        epoch: u32,
+        nodes: ClusterView<'_>,
+    ) {
         if choice.reason != Reason::Local {
             self.put(slot, &[choice.node], epoch, Some(now));
         } else if !self.is_current(slot, nodes) {
@@ -321,7 +334,7 @@ mod tests {
         let many: Vec<NodeId> = (0..9).map(NodeId).collect();
         for members in [&many[..], &many[..2], &many[..5], &many[..0]] {
             shard.put(slot, members, nodes.epoch(), None);
-            assert_eq!(shard.members(slot, Sight::live(&nodes)).collect::<Vec<_>>(), members);
+            assert_eq!(shard.members(slot, ClusterView::live(&nodes)).collect::<Vec<_>>(), members);
         }
         assert!(shard.large.is_empty());
     }
@@ -334,7 +347,7 @@ mod tests {
         let many: Vec<NodeId> = (0..9).map(NodeId).collect();
         shard.put(slot, &many, nodes.epoch(), None);
         let slot = shard.touch(TargetId(2));
-        assert_eq!(shard.members(slot, Sight::live(&nodes)).count(), 0);
+        assert_eq!(shard.members(slot, ClusterView::live(&nodes)).count(), 0);
         assert!(shard.find(TargetId(1)).is_none() && shard.large.is_empty());
     }
 

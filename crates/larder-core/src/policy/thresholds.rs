@@ -21,13 +21,13 @@
 //! eighth. If there are fewer than 32 samples of either kind when the phase is over, it goes on until there are; the value
 //! given stays in force. What comes out is cut to [`Training::min`] and [`Training::max`]. It is learned once.
 //!
-//! What is learned is no input: decisions read it as [`Sight::learned`], one value, so that they can be made anew. With both
+//! What is learned is no input: decisions read it as [`ClusterView::learned`], one value, so that they can be made anew. With both
 //! thresholds given nothing is read. A sample that finds another thread taking one is dropped.
 
 use super::{Choice, Reason};
 use crate::id::NodeId;
 use crate::nodes::load::Key;
-use crate::nodes::{LoadReport, Sight, lock};
+use crate::nodes::{ClusterView, LoadReport, lock};
 use crate::range::{SettingsError, in_range, period};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -142,7 +142,7 @@ impl Levels {
 
     /// The node, counted, unless it is to be relieved.
     #[inline]
-    pub(super) fn local(&self, node: NodeId, nodes: Sight<'_>) -> Option<Choice> {
+    pub(super) fn local(&self, node: NodeId, nodes: ClusterView<'_>) -> Option<Choice> {
         if self.overloaded(nodes.start(node), nodes) {
             let counted = nodes.end(node);
             debug_assert!(counted, "it was counted a moment ago");
@@ -153,7 +153,7 @@ impl Levels {
 
     /// Whether a node with this key is to be relieved.
     #[inline]
-    pub(super) fn overloaded(&self, key: Key, nodes: Sight<'_>) -> bool {
+    pub(super) fn overloaded(&self, key: Key, nodes: ClusterView<'_>) -> bool {
         key > self.high && (key >= self.high_twice || nodes.any_below(self.low))
     }
 }
@@ -177,7 +177,7 @@ impl Thresholds {
 
     /// What is in force for a decision.
     #[inline]
-    pub(super) fn levels(&self, nodes: Sight<'_>) -> Levels {
+    pub(super) fn levels(&self, nodes: ClusterView<'_>) -> Levels {
         match &self.learner {
             None => self.given,
             Some(learner) => learner.levels(nodes),
@@ -203,17 +203,17 @@ impl Thresholds {
 
     /// A request has ended.
     #[inline]
-    pub(super) fn served(&self, node: NodeId, elapsed: Duration, nodes: Sight<'_>) {
+    pub(super) fn on_reply(&self, node: NodeId, elapsed: Duration, nodes: ClusterView<'_>) {
         if let Some(learner) = &self.learner {
-            learner.served(elapsed, nodes.key(node));
+            learner.on_reply(elapsed, nodes.key(node));
         }
     }
 
     /// A node has reported.
     #[inline]
-    pub(super) fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+    pub(super) fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
         if let (Some(learner), Some(busy)) = (&self.learner, report.utilisation()) {
-            learner.reported(now, nodes.key(node), busy);
+            learner.on_report(now, nodes.key(node), busy);
         }
     }
 }
@@ -265,12 +265,12 @@ impl Learner {
         Self { rules, given_high: high, in_force, lessons: Mutex::new(lessons) }
     }
 
-    fn levels(&self, nodes: Sight<'_>) -> Levels {
+    fn levels(&self, nodes: ClusterView<'_>) -> Levels {
         let (low, high) = unpack(nodes.learned(|| self.in_force.load(Ordering::Relaxed)));
         Levels::new(low, high)
     }
 
-    fn served(&self, elapsed: Duration, load: Key) {
+    fn on_reply(&self, elapsed: Duration, load: Key) {
         if !matches!(self.rules.high, HighRule::ByDelay { service: None, .. }) || load == Key::CLOSED {
             return;
         }
@@ -282,7 +282,7 @@ impl Learner {
         }
     }
 
-    fn reported(&self, now: Time, load: Key, busy_permille: u16) {
+    fn on_report(&self, now: Time, load: Key, busy_permille: u16) {
         let LowRule::Learned(training) = self.rules.low else { return };
         let Ok(mut lessons) = self.lessons.try_lock() else { return };
         if lessons.trained || load == Key::CLOSED {
@@ -405,7 +405,7 @@ const fn unpack(packed: u64) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Served, Settings};
+    use crate::dispatch::{Admission, Arrival, Dispatcher, Request, RequestOutcome, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
@@ -446,16 +446,16 @@ mod tests {
         assert_eq!(thresholds.in_force(), (25, 65), "as given until there are samples");
         for i in 0..1_280_u32 {
             let load = 1 + i % 40;
-            learner.served(Duration::from_millis(5) * load, Key::of(load));
+            learner.on_reply(Duration::from_millis(5) * load, Key::of(load));
         }
         assert_eq!(thresholds.in_force(), (25, 65), "(25 + 525 / 5) / 2");
         // A client that takes an hour counts like eight times the mean, once in a thousand.
-        learner.served(Duration::from_secs(3_600), Key::of(1));
-        (0..63).for_each(|_| learner.served(Duration::from_millis(5), Key::of(1)));
+        learner.on_reply(Duration::from_secs(3_600), Key::of(1));
+        (0..63).for_each(|_| learner.on_reply(Duration::from_millis(5), Key::of(1)));
         let (_, high) = thresholds.in_force();
         assert!((64..=65).contains(&high), "{high}");
         // Twice as slow: half of D / R, once the old samples have faded.
-        (0..64 * 160).for_each(|_| learner.served(Duration::from_millis(10), Key::of(1)));
+        (0..64 * 160).for_each(|_| learner.on_reply(Duration::from_millis(10), Key::of(1)));
         assert_eq!(thresholds.in_force(), (25, (25 + 52) / 2));
     }
 
@@ -468,13 +468,13 @@ mod tests {
         let report = |second: u64, load: u32| {
             // Kept busy from 14 on, but for one sample in ten that says the opposite.
             let busy = (load >= 14) != second.is_multiple_of(10);
-            learner.reported(Time::from_secs(second), Key::of(load), if busy { 950 } else { 400 });
+            learner.on_report(Time::from_secs(second), Key::of(load), if busy { 950 } else { 400 });
         };
         (5..65).for_each(|second| (0..30).for_each(|load| report(second, load)));
         assert_eq!(thresholds.in_force(), (25, 65), "the phase is not over");
         report(65, 3);
         assert_eq!(thresholds.in_force(), (14, 65));
-        (0..500).for_each(|i| learner.reported(Time::from_secs(70 + i), Key::of(3), 1000));
+        (0..500).for_each(|i| learner.on_report(Time::from_secs(70 + i), Key::of(3), 1000));
         assert_eq!(thresholds.in_force(), (14, 65), "it is learned once");
     }
 
@@ -484,7 +484,8 @@ mod tests {
         let rules = ThresholdSettings { low: LowRule::Learned(training), high: HighRule::Fixed };
         let thresholds = learner(rules);
         let learner = thresholds.learner.as_ref().expect("T_low is learned");
-        let report = |i: u64, load: u32, busy: u16| learner.reported(Time::from_secs(i), Key::of(load), busy);
+        let report =
+            |i: u64, load: u32, busy: u16| learner.on_report(Time::from_secs(i), Key::of(load), busy);
         (0..100).for_each(|i| report(i, 1, 100));
         assert_eq!(thresholds.in_force(), (25, 65), "no node was ever busy");
         (100..132).for_each(|i| report(i, 2, 1000));
@@ -537,8 +538,8 @@ mod tests {
                 let Arrival::Start(choice) = dispatcher.arrive(Time::ZERO, request) else {
                     panic!("there is room")
                 };
-                let served = Served { elapsed, first_byte: None, found: None };
-                dispatcher.served(Time::ZERO, &request, choice.node, &served);
+                let served = RequestOutcome { elapsed, first_byte: None, found: None };
+                dispatcher.observe_reply(Time::ZERO, &request, choice.node, &served);
                 dispatcher.finish(Time::ZERO, choice.node, &mut Vec::new());
             }
             // (25 + 525 / 15) / 2 = 30.

@@ -32,25 +32,25 @@
 //! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one
 //! counter, and the table. Cost: O(1), one binary search among a few ids.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
-use super::{Choice, Memory, Policy, Reason, Request};
-use crate::nodes::Sight;
+use super::{Choice, LearnedState, Policy, Reason, Request};
+use crate::nodes::ClusterView;
 use crate::time::Time;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 
 /// The description of `ward`.
-pub(super) const ABOUT: About = About::by_target(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
     "ward",
     "where the routing table says: core where it arrived, partition at its owner (WARD)",
 );
 
 /// The description of `part`.
-pub(super) const PART: About =
-    About::by_target("part", "where the routing table says, without a core (PART)");
+pub(super) const PART: PolicyDescription =
+    PolicyDescription::by_target("part", "where the routing table says, without a core (PART)");
 
 #[derive(Debug)]
 pub(super) struct Ward {
@@ -60,7 +60,7 @@ pub(super) struct Ward {
 }
 
 impl Ward {
-    pub(super) fn new(common: &Common) -> Self {
+    pub(super) fn new(common: &CommonSettings) -> Self {
         Self {
             table: ArcSwapOption::new(common.table.clone()),
             has_core: true,
@@ -69,12 +69,12 @@ impl Ward {
     }
 
     /// The same without a core.
-    pub(super) fn part(common: &Common) -> Self {
+    pub(super) fn part(common: &CommonSettings) -> Self {
         Self { has_core: false, ..Self::new(common) }
     }
 
     /// Where the table or the origin sends the request; `None` if neither does.
-    fn route(&self, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn route(&self, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return None;
         }
@@ -101,23 +101,23 @@ fn owner_is(request: &Request, owner: crate::id::NodeId) -> bool {
 }
 
 impl Policy for Ward {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         match self.route(request, nodes) {
-            Some(choice) => Some(choice.counted(nodes)),
+            Some(choice) => Some(choice.count_request(nodes)),
             None => self.fallback.pick(now, request, nodes),
         }
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.route(request, nodes).or_else(|| self.fallback.peek(now, request, nodes))
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        self.fallback.memory(nodes)
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        self.fallback.learned_state(nodes)
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.fallback.remember(memory, nodes);
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
+        self.fallback.restore(memory, nodes);
     }
 
     fn set_table(&self, table: Arc<RouteTable>) -> bool {

@@ -11,17 +11,19 @@
 //! Parameters: `t_gat` (1 ms to 1 h, 10 s; the paper finds small ones best and badly chosen ones worse than plain round
 //! robin), `report_age_max`. A node that has not reported counts as the mean of those that have.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::gathered::Gathered;
 use crate::nodes::LoadReport;
 
 /// The description of `wrr-num`.
-pub(super) const ABOUT: About =
-    About::by_request("wrr-num", "each node in turn, weighted by the active processes it reports");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
+    "wrr-num",
+    "each node in turn, weighted by the active processes it reports",
+);
 
 /// The policy.
-pub(super) fn wrr_num(common: &Common) -> Gathered {
+pub(super) fn wrr_num(common: &CommonSettings) -> Gathered {
     Gathered::new(common, quality)
 }
 
@@ -35,7 +37,7 @@ mod tests {
     use super::*;
     use crate::id::NodeId;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::turns::{dispatcher, shares};
+    use crate::policy::policy_tests::turns::{dispatcher, shares};
     use crate::time::Time;
 
     #[test]

@@ -10,17 +10,17 @@
 //!
 //! Parameters: `t_gat` (1 ms to 1 h, 10 s), `report_age_max`.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::gathered::Gathered;
 use crate::nodes::LoadReport;
 
 /// The description of `wrr-time`.
-pub(super) const ABOUT: About =
-    About::by_request("wrr-time", "each node in turn, weighted by the service time it reports");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("wrr-time", "each node in turn, weighted by the service time it reports");
 
 /// The policy.
-pub(super) fn wrr_time(common: &Common) -> Gathered {
+pub(super) fn wrr_time(common: &CommonSettings) -> Gathered {
     Gathered::new(common, quality)
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
     use crate::id::NodeId;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::turns::{dispatcher, send, shares};
+    use crate::policy::policy_tests::turns::{dispatcher, send, shares};
     use crate::time::Time;
 
     fn takes(service_us: u32) -> LoadReport {

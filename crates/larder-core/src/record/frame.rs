@@ -3,13 +3,15 @@
 use super::FRAME_BYTES_MAX;
 use super::witness::{Changed, Decided};
 use crate::class::ServiceClass;
-use crate::dispatch::{Arrival, CacheEvent, Cause, Change, Decision, Exclude, Refusal, Request, Tie};
+use crate::dispatch::{
+    Affinity, Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request,
+};
 use crate::handover::{memory, put_memory};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{Elsewhere, Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
+use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, PeerSwitchState, Signal, Weight};
 use crate::policy::Reason;
 use crate::policy::table::{Place, RouteTable};
-use crate::tape::{Entry, Lane, Read, Track};
+use crate::read_log::{ReadKind, ReadLogEntry, RouteSequence, Sequence};
 use crate::time::Time;
 use crate::unit::Bytes;
 use crate::wire::{Wire, WireError, put, put_bytes};
@@ -115,7 +117,7 @@ fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
         }
     }
     put_request(out, &decided.request);
-    put_tape(out, &decided.tape);
+    put_tape(out, &decided.read_log);
     match decided.outcome {
         Arrival::Start(Decision { node, reason }) => {
             out.push(0);
@@ -141,26 +143,26 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, WireError> {
         cause => return Err(WireError::Value { what: "cause", value: cause.into() }),
     };
     let request = request(wire)?;
-    let tape = tape(wire)?;
+    let read_log = read_log(wire)?;
     let outcome = match wire.byte("outcome")? {
         0 => Arrival::Start(Decision { node: wire.node()?, reason: wire.one_of(&Reason::ALL, "reason")? }),
         1 => Arrival::Wait(Ticket(wire.number("ticket")?)),
         2 => Arrival::Refused(wire.one_of(&Refusal::ALL, "refusal")?),
         outcome => return Err(WireError::Value { what: "outcome", value: outcome.into() }),
     };
-    Ok(Decided { generation, at, cause, request, tape, outcome })
+    Ok(Decided { generation, at, cause, request, read_log, outcome })
 }
 
 /// How many numbers each kind of tie has: as many as there are nodes.
 const TIE_NODES: u64 = 1 << 16;
 
 /// 0 is none; origins come first, as in records of before there were others.
-fn tie_number(tie: Tie) -> u64 {
-    let (kind, node) = match tie {
-        Tie::None => return 0,
-        Tie::Origin(node) => (0, node),
-        Tie::Wish(node) => (1, node),
-        Tie::Past(node) => (2, node),
+fn affinity_number(affinity: Affinity) -> u64 {
+    let (kind, node) = match affinity {
+        Affinity::None => return 0,
+        Affinity::Origin(node) => (0, node),
+        Affinity::Sticky(node) => (1, node),
+        Affinity::Expired(node) => (2, node),
     };
     kind * TIE_NODES + u64::from(node.0) + 1
 }
@@ -169,7 +171,7 @@ fn put_request(out: &mut Vec<u8>, request: &Request) {
     out.extend(request.target.0.to_le_bytes());
     out.push(place(&ServiceClass::ALL, request.class));
     put(out, request.route.0.into());
-    put(out, tie_number(request.tie));
+    put(out, affinity_number(request.affinity));
     out.push(request.lasting.into());
     put(out, request.exclude.nodes().count() as u64);
     // The earliest first, as they were added.
@@ -180,42 +182,42 @@ fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     let target = TargetId(wire.word("target")?);
     let class = wire.one_of(&ServiceClass::ALL, "service class")?;
     let route = RouteId(wire.small("route")?);
-    let tie = match wire.number("tie")? {
-        0 => Tie::None,
+    let affinity = match wire.number("tie")? {
+        0 => Affinity::None,
         number => {
             let node = NodeId(u16::try_from((number - 1) % TIE_NODES).unwrap_or(u16::MAX));
             match (number - 1) / TIE_NODES {
-                0 => Tie::Origin(node),
-                1 => Tie::Wish(node),
-                2 => Tie::Past(node),
+                0 => Affinity::Origin(node),
+                1 => Affinity::Sticky(node),
+                2 => Affinity::Expired(node),
                 _ => return Err(WireError::Value { what: "tie", value: number }),
             }
         }
     };
     let lasting = wire.one_of(&[false, true], "lasting")?;
-    let mut exclude = Exclude::NONE;
+    let mut exclude = ExcludedNodes::NONE;
     let excluded = wire.number("number of excluded nodes")?;
-    if excluded > Exclude::MAX as u64 {
+    if excluded > ExcludedNodes::MAX as u64 {
         return Err(WireError::Value { what: "number of excluded nodes", value: excluded });
     }
     for _ in 0..excluded {
         exclude = exclude.with(wire.node()?);
     }
-    Ok(Request { target, exclude, tie, class, route, lasting })
+    Ok(Request { target, exclude, affinity, class, route, lasting })
 }
 
 /// Reads have codes below this, visits at or above.
 const VISITS: u8 = 0x40;
 
-fn put_tape(out: &mut Vec<u8>, tape: &[Entry]) {
-    put(out, tape.len() as u64);
-    for entry in tape {
+fn put_tape(out: &mut Vec<u8>, read_log: &[ReadLogEntry]) {
+    put(out, read_log.len() as u64);
+    for entry in read_log {
         match *entry {
-            Entry::Read(read, value) => {
+            ReadLogEntry::Read(read, value) => {
                 out.push(read.code());
                 put(out, value);
             }
-            Entry::Visit(track, at) => {
+            ReadLogEntry::Visit(track, at) => {
                 put_track(out, track);
                 put(out, at);
             }
@@ -223,7 +225,7 @@ fn put_tape(out: &mut Vec<u8>, tape: &[Entry]) {
     }
 }
 
-fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, WireError> {
+fn read_log(wire: &mut Wire<'_>) -> Result<Vec<ReadLogEntry>, WireError> {
     let entries = wire.number("length of the tape")?;
     // An entry has at least two bytes.
     if entries > wire.0.len() as u64 / 2 {
@@ -232,11 +234,11 @@ fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, WireError> {
     let entry = |_| {
         let code = wire.byte("tape entry")?;
         if code >= VISITS {
-            return Ok(Entry::Visit(track(wire, code)?, wire.number("visit")?));
+            return Ok(ReadLogEntry::Visit(track(wire, code)?, wire.number("visit")?));
         }
-        let read = Read::ALL.get(usize::from(code));
+        let read = ReadKind::ALL.get(usize::from(code));
         let read = read.ok_or(WireError::Value { what: "tape entry", value: code.into() })?;
-        Ok(Entry::Read(*read, wire.number("value read")?))
+        Ok(ReadLogEntry::Read(*read, wire.number("value read")?))
     };
     (0..entries).map(entry).collect()
 }
@@ -244,13 +246,13 @@ fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, WireError> {
 /// Set in the code of a visit on another route than the default one; the route follows.
 const ROUTED: u8 = 0x20;
 
-fn put_track(out: &mut Vec<u8>, track: Track) {
-    let (code, index) = match track.lane {
-        Lane::Turn => (VISITS, None),
-        Lane::Lots => (VISITS + 1, None),
-        Lane::Joiners => (VISITS + 2, None),
-        Lane::Shard(index) => (VISITS + 3, Some(index)),
-        Lane::Own(index) => (VISITS + 4, Some(index)),
+fn put_track(out: &mut Vec<u8>, track: RouteSequence) {
+    let (code, index) = match track.sequence {
+        Sequence::Turn => (VISITS, None),
+        Sequence::Lots => (VISITS + 1, None),
+        Sequence::Joiners => (VISITS + 2, None),
+        Sequence::Shard(index) => (VISITS + 3, Some(index)),
+        Sequence::Own(index) => (VISITS + 4, Some(index)),
     };
     if track.route == RouteId::DEFAULT {
         out.push(code);
@@ -261,17 +263,17 @@ fn put_track(out: &mut Vec<u8>, track: Track) {
     index.into_iter().for_each(|index| put(out, index.into()));
 }
 
-fn track(wire: &mut Wire<'_>, code: u8) -> Result<Track, WireError> {
+fn track(wire: &mut Wire<'_>, code: u8) -> Result<RouteSequence, WireError> {
     let route = if code & ROUTED == 0 { RouteId::DEFAULT } else { RouteId(wire.small("route")?) };
-    let lane = match code & !ROUTED {
-        VISITS => Lane::Turn,
-        0x41 => Lane::Lots,
-        0x42 => Lane::Joiners,
-        0x43 => Lane::Shard(wire.small("shard")?),
-        0x44 => Lane::Own(wire.small("lane")?),
+    let sequence = match code & !ROUTED {
+        VISITS => Sequence::Turn,
+        0x41 => Sequence::Lots,
+        0x42 => Sequence::Joiners,
+        0x43 => Sequence::Shard(wire.small("shard")?),
+        0x44 => Sequence::Own(wire.small("lane")?),
         _ => return Err(WireError::Value { what: "tape entry", value: code.into() }),
     };
-    Ok(Track { route, lane })
+    Ok(RouteSequence { route, sequence })
 }
 
 fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
@@ -313,7 +315,7 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             put(out, route.0.into());
             put_table(out, table);
         }
-        Change::Elsewhere(elsewhere) => {
+        Change::PeerSwitchState(elsewhere) => {
             out.push(6);
             put_elsewhere(out, elsewhere);
         }
@@ -333,7 +335,7 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             out.push((*backup).into());
         }
     }
-    put_tape(out, &changed.tape);
+    put_tape(out, &changed.read_log);
     put(out, changed.node.0.into());
 }
 
@@ -355,18 +357,18 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
             Change::Cache(node, target, event)
         }
         5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),
-        6 => Change::Elsewhere(Arc::new(elsewhere(wire)?)),
+        6 => Change::PeerSwitchState(Arc::new(elsewhere(wire)?)),
         7 => Change::Sets(RouteId(wire.small("route")?), Arc::new(memory(wire)?)),
         8 => Change::LongLived(wire.node()?, wire.small("long-lived requests")?),
         9 => Change::Backup(wire.node()?, wire.one_of(&[false, true], "backup")?),
         change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
-    Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
+    Ok(Changed { generation, at, change, read_log: read_log(wire)?, node: wire.node()? })
 }
 
 /// The other switches, what they have by slot, and what cannot be told apart. What they have admitted concerns the gates
 /// alone, whose answers are on the tape.
-fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &Elsewhere) {
+fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &PeerSwitchState) {
     put(out, elsewhere.switches.into());
     put(out, elsewhere.apart.into());
     put(out, u64::try_from(elsewhere.ahead.as_nanos()).unwrap_or(u64::MAX));
@@ -374,12 +376,12 @@ fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &Elsewhere) {
     elsewhere.requests.iter().for_each(|requests| put(out, (*requests).into()));
 }
 
-fn elsewhere(wire: &mut Wire<'_>) -> Result<Elsewhere, WireError> {
+fn elsewhere(wire: &mut Wire<'_>) -> Result<PeerSwitchState, WireError> {
     let (switches, apart) = (wire.small("number of switches")?, wire.small("number of connections")?);
     let ahead = Duration::from_nanos(wire.number("time")?);
     let nodes = wire.count("number of nodes", usize::from(u16::MAX))?;
     let requests = (0..nodes).map(|_| wire.small("number of requests")).collect::<Result<_, _>>()?;
-    Ok(Elsewhere { switches, requests, apart, ahead, admitted: Vec::new() })
+    Ok(PeerSwitchState { switches, requests, apart, ahead, admitted: Vec::new() })
 }
 
 /// Its nodes, how many targets, and each target's distance from the one before with its place: 0 for the core, else the

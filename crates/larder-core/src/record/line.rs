@@ -11,7 +11,7 @@
 
 use crate::dispatch::{Arrival, CacheEvent, Change};
 use crate::id::{NodeId, TargetId};
-use crate::tape::{Entry, Track};
+use crate::read_log::{ReadLogEntry, RouteSequence};
 use crate::time::Time;
 use core::fmt::Write as _;
 
@@ -19,7 +19,7 @@ use core::fmt::Write as _;
 pub fn decided_line(
     out: &mut String,
     generation: u64,
-    first: Option<(Track, u64)>,
+    first: Option<(RouteSequence, u64)>,
     at: Time,
     target: TargetId,
     outcome: Arrival,
@@ -27,7 +27,7 @@ pub fn decided_line(
     let ns = at.as_nanos();
     // Writing to a string does not fail.
     let _ = match first {
-        Some((lane, place)) => write!(out, "{generation} {lane} {place} {ns} {target} "),
+        Some((sequence, place)) => write!(out, "{generation} {sequence} {place} {ns} {target} "),
         None => write!(out, "{generation} - - {ns} {target} "),
     };
     let _ = match outcome {
@@ -50,7 +50,7 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
         Change::Cache(_, target, CacheEvent::Evicted) => (Some(target), "evicted".to_owned()),
         Change::Cache(_, target, CacheEvent::Gone) => (Some(target), "gone".to_owned()),
         Change::LongLived(_, requests) => (None, format!("long-lived:{requests}")),
-        Change::Elsewhere(elsewhere) => (None, format!("elsewhere:{}", elsewhere.switches)),
+        Change::PeerSwitchState(elsewhere) => (None, format!("elsewhere:{}", elsewhere.switches)),
         Change::Sets(route, sets) => (None, format!("sets:{}:{}", route.0, sets.len())),
         Change::Table(route, table) => (None, format!("table:{}:{}", route.0, table.len())),
     };
@@ -59,9 +59,9 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
 }
 
 /// A recorded tape's first visit.
-pub fn first_visit(tape: &[Entry]) -> Option<(Track, u64)> {
-    tape.iter().find_map(|entry| match *entry {
-        Entry::Visit(track, place) => Some((track, place)),
-        Entry::Read(..) => None,
+pub fn first_visit(read_log: &[ReadLogEntry]) -> Option<(RouteSequence, u64)> {
+    read_log.iter().find_map(|entry| match *entry {
+        ReadLogEntry::Visit(track, place) => Some((track, place)),
+        ReadLogEntry::Read(..) => None,
     })
 }

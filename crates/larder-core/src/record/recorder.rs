@@ -10,7 +10,7 @@
 //! [`Dispatcher::redecide`] and [`Dispatcher::rechange`] are the other half: they take a record and run the same code
 //! on the same inputs with the tape played.
 //!
-//! Records of one generation are told from the threads that decided, in any order; [`Entry::Visit`](crate::tape::Entry)
+//! Records of one generation are told from the threads that decided, in any order; [`ReadLogEntry::Visit`](crate::read_log::ReadLogEntry)
 //! says in which order they are to be made anew. A change is told after all decisions of the generations before it and
 //! before all of its own.
 
@@ -20,8 +20,8 @@ use crate::dispatch::{
 };
 use crate::id::NodeId;
 use crate::nodes::NodeSpec;
-use crate::source::Source;
-use crate::tape::Tape;
+use crate::read_log::ReadLog;
+use crate::read_source::ReadSource;
 use crate::time::Time;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -52,30 +52,31 @@ impl Interceptor for Recorder {
         at: Time,
         cause: Cause,
         request: &Request,
-        decide: &dyn Fn(Source<'_>) -> Arrival,
+        decide: &dyn Fn(ReadSource<'_>) -> Arrival,
     ) -> Arrival {
         let generation = self.generation.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
-            return decide(Source::LIVE);
+            return decide(ReadSource::LIVE);
         }
-        let tape = Tape::blank();
-        let outcome = decide(Source::through(&tape));
-        let (request, tape) = (*request, tape.into_entries());
-        let decided = Decided { generation: *generation, at, cause, request, tape, outcome };
+        let read_log = ReadLog::new_recording();
+        let outcome = decide(ReadSource::logged(&read_log));
+        let (request, read_log) = (*request, read_log.into_entries());
+        let decided = Decided { generation: *generation, at, cause, request, read_log, outcome };
         self.note(self.witness.decided(decided));
         outcome
     }
 
-    fn change(&self, at: Time, act: &mut dyn FnMut(Source<'_>) -> Option<(Change, NodeId)>) {
+    fn change(&self, at: Time, act: &mut dyn FnMut(ReadSource<'_>) -> Option<(Change, NodeId)>) {
         let mut generation = self.generation.write().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
-            act(Source::LIVE);
+            act(ReadSource::LIVE);
             return;
         }
-        let tape = Tape::blank();
-        if let Some((change, node)) = act(Source::through(&tape)) {
+        let read_log = ReadLog::new_recording();
+        if let Some((change, node)) = act(ReadSource::logged(&read_log)) {
             *generation += 1;
-            let changed = Changed { generation: *generation, at, change, tape: tape.into_entries(), node };
+            let changed =
+                Changed { generation: *generation, at, change, read_log: read_log.into_entries(), node };
             self.note(self.witness.changed(changed));
         }
     }

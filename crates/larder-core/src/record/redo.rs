@@ -2,8 +2,8 @@
 
 use crate::dispatch::{Arrival, Cause, Change, Dispatcher, Request};
 use crate::id::NodeId;
-use crate::source::Source;
-use crate::tape::{Entry, Fault, Tape, Visit};
+use crate::read_log::{ReadLog, ReadLogEntry, ReplayFault, SequenceVisit};
+use crate::read_source::ReadSource;
 use crate::time::Time;
 
 /// The reason why a recorded decision cannot be made anew.
@@ -11,7 +11,7 @@ use crate::time::Time;
 pub enum RedoError {
     /// The tape does not fit.
     #[error(transparent)]
-    Tape(#[from] Fault),
+    ReadLog(#[from] ReplayFault),
     /// A change names a node that is not there, or repeats what is so already, or a join is impossible.
     #[error("the change has no effect")]
     NoChange,
@@ -19,7 +19,7 @@ pub enum RedoError {
 
 impl Dispatcher {
     /// Makes a recorded decision anew. Gives what comes of it, and the lanes it visited in their order. The visits
-    /// must be this dispatcher's next: see [`Visit`]. The request is counted nowhere, so that none is to be ended.
+    /// must be this dispatcher's next: see [`SequenceVisit`]. The request is counted nowhere, so that none is to be ended.
     ///
     /// # Errors
     /// The tape does not fit the decision; what the dispatcher remembers is void then.
@@ -28,11 +28,11 @@ impl Dispatcher {
         at: Time,
         cause: Cause,
         request: &Request,
-        tape: Vec<Entry>,
-    ) -> Result<(Arrival, Vec<Visit>), RedoError> {
-        let tape = Tape::recorded(tape);
-        let outcome = self.decision(at, cause, request, Source::through(&tape));
-        Ok((outcome, tape.played()?))
+        read_log: Vec<ReadLogEntry>,
+    ) -> Result<(Arrival, Vec<SequenceVisit>), RedoError> {
+        let read_log = ReadLog::new_replay(read_log);
+        let outcome = self.decision(at, cause, request, ReadSource::logged(&read_log));
+        Ok((outcome, read_log.finish_replay()?))
     }
 
     /// Makes a recorded change anew; gives the node that changed, and the lanes visited in their order.
@@ -43,11 +43,11 @@ impl Dispatcher {
         &self,
         at: Time,
         change: &Change,
-        tape: Vec<Entry>,
-    ) -> Result<(NodeId, Vec<Visit>), RedoError> {
-        let tape = Tape::recorded(tape);
-        let node = self.apply(at, change, Source::through(&tape));
-        let visits = tape.played()?;
+        read_log: Vec<ReadLogEntry>,
+    ) -> Result<(NodeId, Vec<SequenceVisit>), RedoError> {
+        let read_log = ReadLog::new_replay(read_log);
+        let node = self.apply(at, change, ReadSource::logged(&read_log));
+        let visits = read_log.finish_replay()?;
         Ok((node.ok_or(RedoError::NoChange)?, visits))
     }
 }

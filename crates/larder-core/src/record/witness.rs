@@ -2,7 +2,7 @@
 
 use crate::dispatch::{Arrival, Cause, Change, Request};
 use crate::id::NodeId;
-use crate::tape::Entry;
+use crate::read_log::ReadLogEntry;
 use crate::time::Time;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct Decided {
     /// The request it is about.
     pub request: Request,
     /// The values that it read and the locks that it visited.
-    pub tape: Vec<Entry>,
+    pub read_log: Vec<ReadLogEntry>,
     /// The decision.
     pub outcome: Arrival,
 }
@@ -53,7 +53,7 @@ pub struct Changed {
     /// The change.
     pub change: Change,
     /// The values that it read and the locks that it visited.
-    pub tape: Vec<Entry>,
+    pub read_log: Vec<ReadLogEntry>,
     /// The node that changed; for one that joined, the slot it got; [`Change::NO_NODE`] for what concerns no single one.
     pub node: NodeId,
 }

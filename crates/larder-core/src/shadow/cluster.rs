@@ -13,7 +13,8 @@ use super::settings::ShadowSettings;
 use super::tally::{Figures, Tallies};
 use crate::cache::{ByteCache, Inserted};
 use crate::dispatch::{
-    Arrival, CacheEvent, Dispatcher, Found, Request, RouteSpec, Served, Settings, SettingsError, Started,
+    Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, Request, RequestOutcome, RouteSpec,
+    Settings, SettingsError,
 };
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{NodeSpec, NodeState, Weight};
@@ -57,7 +58,7 @@ pub(super) struct Cluster {
     /// Thinned targets that some node has had: what it reads for the first time it reads once, not `q` times.
     introduced: HashSet<(TargetId, NodeId), BuildHasherDefault<xxhash_rust::xxh3::Xxh3Default>>,
     evicted: Vec<(TargetId, Bytes)>,
-    ended: Vec<Started>,
+    ended: Vec<DequeuedRequest>,
 }
 
 /// A node.
@@ -78,7 +79,7 @@ struct Running {
     sequence: u64,
     node: NodeId,
     request: Request,
-    served: Served,
+    served: RequestOutcome,
 }
 
 impl PartialEq for Running {
@@ -127,7 +128,7 @@ impl Cluster {
     /// A request comes.
     pub(super) fn enter(&mut self, now: Time, seen: &Seen, entry: Entry) {
         self.end_until(now);
-        let request = Request { exclude: Default::default(), tie: Default::default(), ..seen.request };
+        let request = Request { exclude: Default::default(), affinity: Default::default(), ..seen.request };
         let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else { return };
         let node = decision.node;
         let found = self.look(now, request.target, node, entry.charge);
@@ -139,7 +140,7 @@ impl Cluster {
             sequence: self.sequence,
             node,
             request,
-            served: Served { elapsed, first_byte: seen.first_byte, found: Some(found) },
+            served: RequestOutcome { elapsed, first_byte: seen.first_byte, found: Some(found) },
         }));
         if self.running.len() > RUNNING_MAX {
             self.end_next(now);
@@ -147,12 +148,12 @@ impl Cluster {
     }
 
     /// Whether the node has it in memory; it has it afterwards, if it keeps it at all.
-    fn look(&mut self, now: Time, target: TargetId, node: NodeId, charge: Option<Bytes>) -> Found {
-        let Some(Some(member)) = self.members.get_mut(node.index()) else { return Found::Miss };
+    fn look(&mut self, now: Time, target: TargetId, node: NodeId, charge: Option<Bytes>) -> CacheResult {
+        let Some(Some(member)) = self.members.get_mut(node.index()) else { return CacheResult::Miss };
         if member.cache.touch(&target) {
-            return Found::Hit;
+            return CacheResult::Hit;
         }
-        let Some(charge) = charge else { return Found::Miss };
+        let Some(charge) = charge else { return CacheResult::Miss };
         self.evicted.clear();
         let stored = member.cache.insert(target, charge, &mut self.evicted);
         if self.mirrors {
@@ -163,16 +164,17 @@ impl Cluster {
                 self.dispatcher.cache_event(now, node, target, CacheEvent::Stored);
             }
         }
-        Found::Miss
+        CacheResult::Miss
     }
 
-    fn count(&mut self, seen: &Seen, node: NodeId, found: Found, elapsed: Duration, entry: Entry) {
+    fn count(&mut self, seen: &Seen, node: NodeId, found: CacheResult, elapsed: Duration, entry: Entry) {
         let weight = u64::from(entry.weight);
-        let first =
-            entry.thinned && found == Found::Miss && self.introduced.insert((seen.request.target, node));
+        let first = entry.thinned
+            && found == CacheResult::Miss
+            && self.introduced.insert((seen.request.target, node));
         let missed = match found {
-            Found::Miss if seen.tells() && first => 1,
-            Found::Miss if seen.tells() => weight,
+            CacheResult::Miss if seen.tells() && first => 1,
+            CacheResult::Miss if seen.tells() => weight,
             _ => 0,
         };
         let bytes = missed * seen.bytes.map_or(0, Bytes::get);
@@ -192,7 +194,7 @@ impl Cluster {
 
     fn end_next(&mut self, now: Time) {
         let Some(Reverse(ends)) = self.running.pop() else { return };
-        self.dispatcher.served(now, &ends.request, ends.node, &ends.served);
+        self.dispatcher.observe_reply(now, &ends.request, ends.node, &ends.served);
         self.dispatcher.finish_on(now, ends.request.route, ends.node, &mut self.ended);
         // Nothing waits: there is no limit.
         self.ended.clear();
@@ -322,11 +324,11 @@ impl Cluster {
 }
 
 /// How long a request would have lasted.
-fn adapt(seen: &Seen, found: Found, miss_by_hit: f64) -> Duration {
+fn adapt(seen: &Seen, found: CacheResult, miss_by_hit: f64) -> Duration {
     let longest = Duration::from_secs(3_600);
     let factor = match (seen.found, found) {
-        (Some(Found::Hit), Found::Miss) => miss_by_hit,
-        (Some(Found::Miss), Found::Hit) => 1.0 / miss_by_hit,
+        (Some(CacheResult::Hit), CacheResult::Miss) => miss_by_hit,
+        (Some(CacheResult::Miss), CacheResult::Hit) => 1.0 / miss_by_hit,
         _ => 1.0,
     };
     Duration::try_from_secs_f64(seen.elapsed.as_secs_f64() * factor).unwrap_or(longest).min(longest)

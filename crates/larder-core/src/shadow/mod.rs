@@ -26,7 +26,7 @@ pub use seen::{HELD, LiveNode, Seen};
 pub use settings::ShadowSettings;
 pub use tally::Figures;
 
-use crate::dispatch::{Admission, Found, RouteSpec, Settings, SettingsError};
+use crate::dispatch::{Admission, CacheResult, RouteSpec, Settings, SettingsError};
 use crate::hottest::Hottest;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeState;
@@ -268,7 +268,7 @@ impl Shadow {
     }
 
     fn count_live(&mut self, seen: &Seen, weight: u64) {
-        let missed = if seen.found == Some(Found::Miss) { weight } else { 0 };
+        let missed = if seen.found == Some(CacheResult::Miss) { weight } else { 0 };
         let bytes = missed.saturating_mul(seen.bytes.map_or(0, Bytes::get));
         self.live.count(|tally| {
             tally.asked += if seen.tells() { weight } else { 0 };
@@ -278,8 +278,8 @@ impl Shadow {
             tally.served(seen.node, weight, seen.elapsed);
         });
         let mean = match seen.found {
-            Some(Found::Hit) => &mut self.hit_s,
-            Some(Found::Miss) => &mut self.miss_s,
+            Some(CacheResult::Hit) => &mut self.hit_s,
+            Some(CacheResult::Miss) => &mut self.miss_s,
             None => return,
         };
         let took = seen.elapsed.as_secs_f64();

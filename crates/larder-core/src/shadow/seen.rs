@@ -1,6 +1,6 @@
 //! Facts that a live switch tells its shadows.
 
-use crate::dispatch::{Found, Request};
+use crate::dispatch::{CacheResult, Request};
 use crate::id::NodeId;
 use crate::nodes::{Groups, NodeState, Weight};
 use crate::time::Time;
@@ -27,7 +27,7 @@ pub struct Seen {
     /// The object's size; `None` if the reply does not show it, as one to HEAD or to a condition.
     pub bytes: Option<Bytes>,
     /// Whether the live node had it; `None` if it does not say.
-    pub found: Option<Found>,
+    pub found: Option<CacheResult>,
     /// A node keeps such a reply.
     pub keeps: bool,
 }

@@ -21,7 +21,7 @@ use super::common::Common;
 use super::ends::{ENDS_MAX, End};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::Demand;
-use crate::policy::Memory;
+use crate::policy::LearnedState;
 use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
 use std::sync::Arc;
@@ -77,11 +77,11 @@ pub(super) enum Message {
         gates: Vec<Gate>,
     },
     /// Sets that have changed there, times in the common clock.
-    Sets { route: u16, sets: Memory },
+    Sets { route: u16, sets: LearnedState },
     /// It asks for a route's sets changed since a time, from a place on; the route is by the asker's number.
     Want { question: u64, route: u16, since: Time, at: u64 },
     /// The answer; the route is by the answerer's number.
-    Part { question: u64, route: u16, sets: Memory, next: Option<u64> },
+    Part { question: u64, route: u16, sets: LearnedState, next: Option<u64> },
     /// More has changed since then than it could tell.
     Missed { since: Time },
     /// It does not understand, and asks for a hello.
@@ -277,7 +277,7 @@ fn put_loads(out: &mut Vec<u8>, loads: &[(NodeId, u32)], gates: &[Gate]) {
     }
 }
 
-fn put_sets(out: &mut Vec<u8>, sets: &Memory) {
+fn put_sets(out: &mut Vec<u8>, sets: &LearnedState) {
     put(out, sets.len() as u64);
     for set in sets.sets() {
         out.extend_from_slice(&set.target.0.to_le_bytes());
@@ -287,8 +287,8 @@ fn put_sets(out: &mut Vec<u8>, sets: &Memory) {
     }
 }
 
-fn sets(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
-    let mut sets = Memory::default();
+fn sets(wire: &mut Wire<'_>) -> Result<LearnedState, WireError> {
+    let mut sets = LearnedState::default();
     for _ in 0..wire.count("number of targets", COUNT_MAX)? {
         let target = TargetId(wire.word("target")?);
         let changed = moment(wire)?;
@@ -303,8 +303,8 @@ fn sets(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
 
 /// Packs sets into as many parts as messages of [`PACK_BYTES`] need; at least one. How many sets were too large to be told
 /// comes with them.
-pub(super) fn packed(sets: &Memory) -> (Vec<Memory>, usize) {
-    let (mut packs, mut bytes, mut too_large) = (vec![Memory::default()], 0, 0);
+pub(super) fn packed(sets: &LearnedState) -> (Vec<LearnedState>, usize) {
+    let (mut packs, mut bytes, mut too_large) = (vec![LearnedState::default()], 0, 0);
     for set in sets.sets() {
         if set.servers.len() > SERVERS_MAX {
             too_large += 1;
@@ -313,7 +313,7 @@ pub(super) fn packed(sets: &Memory) -> (Vec<Memory>, usize) {
         // A target, a time of ten bytes, a count of three, and three bytes a server at most.
         let takes = 8 + 10 + 3 + 3 * set.servers.len();
         if bytes + takes > PACK_BYTES {
-            packs.push(Memory::default());
+            packs.push(LearnedState::default());
             bytes = 0;
         }
         bytes += takes;
@@ -328,8 +328,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn memory(sets: &[(u64, u64, &[u16])]) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(sets: &[(u64, u64, &[u16])]) -> LearnedState {
+        let mut memory = LearnedState::default();
         for (target, changed, servers) in sets {
             let head = (TargetId(*target), Time::from_nanos(*changed), target % 2 == 0);
             memory.push(head, servers.iter().copied().map(NodeId));
@@ -377,7 +377,7 @@ mod tests {
         let servers: Vec<u16> = (0..1_000).collect();
         let sets: Vec<(u64, u64, &[u16])> = (0..200).map(|i| (i, 1 << 61, &servers[..])).collect();
         let (packs, too_large) = packed(&memory(&sets));
-        assert_eq!((packs.iter().map(Memory::len).sum::<usize>(), too_large), (200, 0));
+        assert_eq!((packs.iter().map(LearnedState::len).sum::<usize>(), too_large), (200, 0));
         for sets in packs {
             assert!(Message::Sets { route: 9, sets }.encode(&longest).len() < 64 << 10);
         }

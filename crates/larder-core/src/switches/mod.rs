@@ -44,10 +44,10 @@ mod tests;
 
 pub use settings::SwitchesSettings;
 
-use crate::dispatch::{Dispatcher, SettingsError, Started};
+use crate::dispatch::{DequeuedRequest, Dispatcher, SettingsError};
 use crate::id::{NodeId, RouteId};
-use crate::nodes::{Demand, Elsewhere};
-use crate::policy::{Adopted, Memory};
+use crate::nodes::{Demand, PeerSwitchState};
+use crate::policy::{Adopted, LearnedState};
 use crate::time::Time;
 use crate::wire::WireError;
 use common::Common;
@@ -83,7 +83,7 @@ pub struct Out {
     /// Messages, in order.
     pub messages: Vec<Outgoing>,
     /// Requests that had waited for admission.
-    pub started: Vec<Started>,
+    pub started: Vec<DequeuedRequest>,
 }
 
 /// What has happened so far.
@@ -144,7 +144,7 @@ pub struct Switches {
     members_epoch: u64,
     /// When, in the common clock, journals were last empty.
     told_until: Time,
-    elsewhere: Arc<Elsewhere>,
+    elsewhere: Arc<PeerSwitchState>,
     counts: SwitchesCounts,
 }
 
@@ -163,8 +163,8 @@ impl Switches {
     ) -> Result<Self, SettingsError> {
         settings.validate()?;
         dispatcher.keep_journals();
-        let elsewhere = Arc::<Elsewhere>::default();
-        dispatcher.set_elsewhere(now, &elsewhere, &mut Vec::new());
+        let elsewhere = Arc::<PeerSwitchState>::default();
+        dispatcher.set_peer_switches(now, &elsewhere, &mut Vec::new());
         Ok(Self {
             settings,
             life,
@@ -341,7 +341,7 @@ impl Switches {
     }
 
     /// What the others have, as decisions see it.
-    pub const fn elsewhere(&self) -> &Arc<Elsewhere> {
+    pub const fn elsewhere(&self) -> &Arc<PeerSwitchState> {
         &self.elsewhere
     }
 
@@ -497,7 +497,7 @@ impl Switches {
         };
         let switches = u32::try_from(self.others.len()).unwrap_or(u32::MAX);
         let groups = told::gates(dispatcher, &self.routes);
-        let elsewhere = Elsewhere {
+        let elsewhere = PeerSwitchState {
             switches,
             requests,
             apart: switches.saturating_mul(self.settings.step),
@@ -506,7 +506,7 @@ impl Switches {
         };
         if *self.elsewhere != elsewhere {
             self.elsewhere = Arc::new(elsewhere);
-            dispatcher.set_elsewhere(now, &self.elsewhere, &mut out.started);
+            dispatcher.set_peer_switches(now, &self.elsewhere, &mut out.started);
         }
     }
 }
@@ -518,7 +518,7 @@ fn before(time: Time, margin: Duration) -> Time {
 }
 
 /// Takes over another's sets of a route that is here too; of servers that are not, nothing is taken.
-fn adopt(now: Time, other: &Other, route: u16, sets: &Memory, dispatcher: &Dispatcher) -> Adopted {
+fn adopt(now: Time, other: &Other, route: u16, sets: &LearnedState, dispatcher: &Dispatcher) -> Adopted {
     let Some(route) = other.route(route) else { return Adopted::default() };
     dispatcher.adopt_sets(now, route, &Arc::new(sets.with_nodes(|node| other.node(node))))
 }

@@ -5,7 +5,7 @@ mod lost;
 use super::*;
 use crate::dispatch::{Admission, Arrival, Request, Settings};
 use crate::id::TargetId;
-use crate::nodes::{NodeSpec, Sight};
+use crate::nodes::{ClusterView, NodeSpec};
 use crate::policy::PolicyKind;
 use std::collections::VecDeque;
 
@@ -150,14 +150,14 @@ impl World {
     /// What a switch takes for a node's load.
     fn load(&self, at: usize, node: &str) -> u32 {
         let nodes = self.switches[at].dispatcher.nodes();
-        Sight::live(nodes).load(nodes.id_of(node).expect("it is there"))
+        ClusterView::live(nodes).load(nodes.id_of(node).expect("it is there"))
     }
 
     /// A switch's sets, by names.
     fn sets(&self, at: usize) -> BTreeMap<TargetId, Vec<String>> {
         let dispatcher = &self.switches[at].dispatcher;
         let name = |node: &NodeId| dispatcher.nodes().name(*node).to_string();
-        let memory = dispatcher.memory(RouteId::DEFAULT);
+        let memory = dispatcher.learned_state(RouteId::DEFAULT);
         memory.sets().map(|set| (set.target, set.servers.iter().map(name).collect())).collect()
     }
 }
@@ -336,7 +336,7 @@ fn strangers_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
+fn error_names_the_setting_out_of_range() {
     let said = |change: fn(&mut SwitchesSettings)| {
         let mut settings = SwitchesSettings::default();
         change(&mut settings);

@@ -1,7 +1,7 @@
 //! The dispatcher of a node. It works where somebody asks it.
 
 use super::message::{Batch, CardMessage, NameKey, Seat};
-use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Settings, SettingsError, Tie};
+use crate::dispatch::{Admission, Affinity, Arrival, Dispatcher, Request, Settings, SettingsError};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeSpec;
 use crate::time::Time;
@@ -129,8 +129,8 @@ impl Desk {
     }
 
     pub(super) fn place(&mut self, now: Time, asker: NodeId, target: TargetId) -> Seat {
-        let tie = self.origins.get(&asker).map_or(Tie::None, |node| Tie::Origin(*node));
-        let request = Request::new(target).with_tie(tie);
+        let affinity = self.origins.get(&asker).map_or(Affinity::None, |node| Affinity::Origin(*node));
+        let request = Request::new(target).with_affinity(affinity);
         let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else {
             return Seat::ASKER;
         };

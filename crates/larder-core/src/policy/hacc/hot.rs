@@ -12,7 +12,7 @@
 //! within the limit. It leaves one again only when its requests have fallen to half of what gave it the node.
 //!
 //! Which requests end up in which window depends on how threads interleave, so what a decision reads of all this is
-//! one value, by [`Sight::learned`](crate::nodes::Sight::learned); nothing is counted where a record is played.
+//! one value, by [`ClusterView::learned`](crate::nodes::ClusterView::learned); nothing is counted where a record is played.
 
 use crate::id::TargetId;
 use crate::nodes::lock;

@@ -63,23 +63,25 @@ mod tests;
 
 pub use settings::{HaccSettings, Level, SignalWeight};
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::lard_r::{Verdict, apply, least_of, most_of};
 use super::targets::{Shard, Targets};
-use super::{Choice, Known, Memory, Policy, Reason, Request};
+use super::{Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::clock::Slot;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Sight};
+use crate::nodes::{ClusterView, LoadReport};
 use crate::time::Time;
 use hot::{Hot, Spread};
 use monitor::Monitor;
 
 /// The description of `hacc`.
-pub(super) const ABOUT: About =
-    About::by_target("hacc", "the node that has the document; the loads that nodes report move some (HACC)");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
+    "hacc",
+    "the node that has the document; the loads that nodes report move some (HACC)",
+);
 
 #[derive(Debug)]
 pub(super) struct Hacc {
@@ -91,7 +93,7 @@ pub(super) struct Hacc {
 }
 
 impl Hacc {
-    pub(super) fn new(common: &Common, settings: HaccSettings) -> Self {
+    pub(super) fn new(common: &CommonSettings, settings: HaccSettings) -> Self {
         let HaccSettings { hot_share_permille, hot_nodes, .. } = settings;
         Self {
             settings,
@@ -107,7 +109,7 @@ impl Hacc {
         &self,
         now: Time,
         target: TargetId,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         skip: impl Fn(NodeId) -> bool,
     ) -> Option<NodeId> {
         self.gauge.least(now, nodes.position(target.0), Unknown::Probe, nodes, skip)
@@ -121,14 +123,14 @@ impl Hacc {
         target: TargetId,
         shard: &Shard,
         slot: Slot,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
     ) -> Option<NodeId> {
         let node = shard.sole(slot, nodes)?;
         let moved = self.monitor.moved(now, target, node, shard.changed(slot));
         moved.is_none().then_some(node)
     }
 
-    fn first(&self, now: Time, target: TargetId, nodes: Sight<'_>, lost: bool) -> Option<Verdict> {
+    fn first(&self, now: Time, target: TargetId, nodes: ClusterView<'_>, lost: bool) -> Option<Verdict> {
         let node = self.least(now, target, nodes, |_| false)?;
         let reason = if lost { Reason::Lost } else { Reason::First };
         Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
@@ -140,7 +142,7 @@ impl Hacc {
         target: TargetId,
         (shard, slot): (&Shard, Slot),
         spread: Spread,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
     ) -> Option<Verdict> {
         let members = || shard.open_members(slot, nodes);
         let Some(least) = least_of(members(), nodes) else {
@@ -168,22 +170,22 @@ impl Hacc {
         Some(verdict)
     }
 
-    fn retry(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn retry(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let node = self.least(now, request.target, nodes, |node| request.exclude.contains(node))?;
         Some(Choice { node, reason: Reason::Retry })
     }
 
     /// Notes that a node was chosen that may have been probed.
-    fn chosen(&self, now: Time, choice: Choice, nodes: Sight<'_>) -> Choice {
+    fn chosen(&self, now: Time, choice: Choice, nodes: ClusterView<'_>) -> Choice {
         if self.gauge.get(now, choice.node, nodes).is_none() {
             self.gauge.rest(choice.node, now + self.settings.period);
         }
-        choice.counted(nodes)
+        choice.count_request(nodes)
     }
 }
 
 impl Policy for Hacc {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes).map(|choice| self.chosen(now, choice, nodes));
         }
@@ -199,7 +201,7 @@ impl Policy for Hacc {
         if spread.up_to == 1
             && let Some(node) = self.settled(now, request.target, &shard, slot, nodes)
         {
-            return Some(Choice { node, reason: Reason::Local }.counted(nodes));
+            return Some(Choice { node, reason: Reason::Local }.count_request(nodes));
         }
         let epoch = nodes.epoch();
         let verdict = self.decide(now, request.target, (&shard, slot), spread, nodes)?;
@@ -210,7 +212,7 @@ impl Policy for Hacc {
         Some(self.chosen(now, verdict.choice, nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes);
         }
@@ -223,13 +225,13 @@ impl Policy for Hacc {
         verdict.map(|verdict| verdict.choice)
     }
 
-    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+    fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
         let load = self.settings.load(report, nodes.weight(node));
         let put = || self.gauge.put(now, node, load, nodes);
-        self.monitor.reported(now, node, &self.settings, &self.gauge, nodes, put);
+        self.monitor.on_report(now, node, &self.settings, &self.gauge, nodes, put);
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         known(&self.targets, target, nodes)
     }
 
@@ -241,11 +243,11 @@ impl Policy for Hacc {
         Some(&self.targets)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        self.targets.memory(nodes)
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        self.targets.learned_state(nodes)
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.targets.remember(memory, nodes);
+    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(memory, nodes);
     }
 }

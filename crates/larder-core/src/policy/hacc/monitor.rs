@@ -8,10 +8,10 @@
 //! that rounds of one period that do not come to the microsecond are each compared.
 
 use super::super::gauge::Gauge;
-use super::super::measured::open;
+use super::super::open_nodes::open;
 use super::HaccSettings;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, lock, mix};
+use crate::nodes::{ClusterView, lock, mix};
 use crate::time::Time;
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -53,28 +53,28 @@ struct Rounds {
 
 impl Monitor {
     /// A node has reported; `put` brings the gauge up to date.
-    pub(super) fn reported(
+    pub(super) fn on_report(
         &self,
         now: Time,
         node: NodeId,
         settings: &HaccSettings,
         gauge: &Gauge,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         put: impl FnOnce(),
     ) {
         let mut rounds = lock(&self.rounds);
-        if rounds.reported.get(node.index()) == Some(&true) {
+        if rounds.on_report.get(node.index()) == Some(&true) {
             // Another round begins. The one before was compared when it was complete; if it never was, it is now.
             if rounds.count < nodes.open_count() {
                 self.compare(now, settings, gauge, nodes, &mut rounds);
             }
-            rounds.reported.fill(false);
+            rounds.on_report.fill(false);
             rounds.count = 0;
         }
         put();
         let slots = nodes.slots().max(node.index() + 1);
-        rounds.reported.resize(slots, false);
-        rounds.reported[node.index()] = true;
+        rounds.on_report.resize(slots, false);
+        rounds.on_report[node.index()] = true;
         rounds.count += 1;
         if rounds.count >= nodes.open_count() {
             self.compare(now, settings, gauge, nodes, &mut rounds);
@@ -86,7 +86,7 @@ impl Monitor {
         now: Time,
         settings: &HaccSettings,
         gauge: &Gauge,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         rounds: &mut Rounds,
     ) {
         if now < rounds.next {
@@ -135,7 +135,7 @@ impl Monitor {
 
 /// The part of the documents of the node with the high load that moves to the other, of 2^64. Load moved counts at the other
 /// node by the ratio of their weights.
-fn part(settings: &HaccSettings, high: (u32, NodeId), low: (u32, NodeId), nodes: Sight<'_>) -> u64 {
+fn part(settings: &HaccSettings, high: (u32, NodeId), low: (u32, NodeId), nodes: ClusterView<'_>) -> u64 {
     let weight = |node| u128::from(nodes.weight(node).milli());
     let (from, to) = (weight(high.1), weight(low.1));
     let gap = u128::from(high.0 - low.0) * u128::from(settings.amount_permille) * 2 * to;

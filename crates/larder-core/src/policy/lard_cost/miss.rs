@@ -1,7 +1,7 @@
 //! What a miss costs: given, or measured from the requests that end.
 
 use crate::nodes::lock;
-use crate::policy::Found;
+use crate::policy::CacheResult;
 use crate::range::{SettingsError, in_range};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -118,11 +118,11 @@ impl Misses {
     }
 
     /// One request's time. A sample that finds another thread taking one is dropped.
-    pub(super) fn sample(&self, found: Found, elapsed: Duration) {
+    pub(super) fn sample(&self, found: CacheResult, elapsed: Duration) {
         let Ok(mut times) = self.times.try_lock() else { return };
         match found {
-            Found::Hit => times.hits.add(elapsed),
-            Found::Miss => times.misses.add(elapsed),
+            CacheResult::Hit => times.hits.add(elapsed),
+            CacheResult::Miss => times.misses.add(elapsed),
         }
         times.since_look += 1;
         if times.since_look < LOOK {
@@ -203,16 +203,16 @@ mod tests {
         for i in 0..2_000_u64 {
             // Every twentieth client takes a minute, whatever it gets.
             let slow = Duration::from_secs(if i % 20 == 0 { 60 } else { 0 });
-            misses.sample(Found::Hit, Duration::from_micros(900 + i % 60) + slow);
+            misses.sample(CacheResult::Hit, Duration::from_micros(900 + i % 60) + slow);
             if i == 40 {
                 assert_eq!(misses.milli(), 0, "too few samples");
             }
-            misses.sample(Found::Miss, Duration::from_micros(28_000 + i % 1_000) + slow);
+            misses.sample(CacheResult::Miss, Duration::from_micros(28_000 + i % 1_000) + slow);
         }
         let milli = misses.milli();
         assert!((27_000..=34_000).contains(&milli), "28.5 ms over 0.93 ms is 30.6: {milli}");
         // The disk is replaced by one ten times as fast: old samples fade.
-        (0..20_000).for_each(|_| misses.sample(Found::Miss, Duration::from_micros(2_850)));
+        (0..20_000).for_each(|_| misses.sample(CacheResult::Miss, Duration::from_micros(2_850)));
         let milli = misses.milli();
         assert!((2_700..=3_400).contains(&milli), "{milli}");
     }
@@ -222,8 +222,8 @@ mod tests {
         let ratio = |hit_us, miss_us| {
             let misses = Misses::default();
             for _ in 0..128 {
-                misses.sample(Found::Hit, Duration::from_micros(hit_us));
-                misses.sample(Found::Miss, Duration::from_micros(miss_us));
+                misses.sample(CacheResult::Hit, Duration::from_micros(hit_us));
+                misses.sample(CacheResult::Miss, Duration::from_micros(miss_us));
             }
             misses.milli()
         };

@@ -70,8 +70,8 @@ fn a_measured_miss_cost_takes_the_place_of_the_default() {
     let request = Request::new(TargetId(1));
     let serve = |found, ms| {
         assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 0);
-        let served = Served { elapsed: Duration::from_millis(ms), first_byte: None, found };
-        dispatcher.served(Time::ZERO, &request, NodeId(0), &served);
+        let served = RequestOutcome { elapsed: Duration::from_millis(ms), first_byte: None, found };
+        dispatcher.observe_reply(Time::ZERO, &request, NodeId(0), &served);
         dispatcher.finish(Time::ZERO, NodeId(0), &mut Vec::new());
     };
     (0..200).for_each(|_| serve(None, 1));
@@ -82,8 +82,8 @@ fn a_measured_miss_cost_takes_the_place_of_the_default() {
         count
     };
     (0..100).for_each(|_| {
-        serve(Some(Found::Hit), 1);
-        serve(Some(Found::Miss), 10);
+        serve(Some(CacheResult::Hit), 1);
+        serve(Some(CacheResult::Miss), 10);
     });
     // M is 10, give or take a class: the target stays up to about 30 + 10 in flight instead of 80.
     let count = stays(&dispatcher);

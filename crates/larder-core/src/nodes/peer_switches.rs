@@ -1,27 +1,27 @@
-//! Switches side by side: the others' requests at the nodes, as they last told ([`crate::switches`]).
+//! The requests of the other switches at the nodes, as those switches last reported ([`crate::switches`]).
 
 use super::group::GroupId;
 use super::load::Key;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-/// The requests of the other switches, as they last told.
+/// The state of the other switches, as they last reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Other switches that live.
+pub struct PeerSwitchState {
+    /// The number of other switches that are alive.
     pub switches: u32,
-    /// Their requests at each node, by slot; nodes beyond the list have none.
+    /// The requests of the other switches at each node, by slot. Nodes beyond the list have none.
     pub requests: Vec<u32>,
-    /// Nodes whose loads differ by no more than this count as equal when a target is placed. Connections at a node of
+    /// The largest load difference at which nodes count as equal when a target is placed. Connections at a node of
     /// weight 1.
     pub apart: u32,
-    /// The time by which the clock that dates changes of server sets runs ahead of the dispatcher's own.
+    /// The offset by which the clock that dates changes of server sets is ahead of the dispatcher's clock.
     pub ahead: Duration,
-    /// Requests that they have admitted, by group of nodes; see [`fair_share`].
+    /// The requests that the other switches have admitted, by group of nodes; see [`fair_share`].
     pub admitted: Vec<(GroupId, Vec<Option<Demand>>)>,
 }
 
-/// Requests that a switch has admitted, and requests that wait there.
+/// The number of requests that a switch has admitted, and the number that wait there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Requests admitted and not ended.
@@ -30,12 +30,15 @@ pub struct Demand {
     pub waiting: u32,
 }
 
-/// A switch's part of S requests: max-min fair among all of them, where this one could use any number. What the others do
-/// not use is shared by those who want more; a switch whose demand is unknown is taken to want all it can get. Never less
-/// than `total / (others + 1)`, rounded down, or 1.
+/// Returns this switch's part of S requests: max-min fair among all switches, where this switch could use any
+/// number.
 ///
-/// With demands as told, the parts in use sum up to S at most. A switch that wakes up finds its equal part at once, before
-/// the others have heard of it: for that moment there may be up to one such part more.
+/// Capacity that other switches do not use is shared by the switches that need more. A switch whose demand is
+/// unknown counts as if it needs all it can get. The part is never less than `total / (others + 1)`, rounded down,
+/// or 1.
+///
+/// With the reported demands, the parts in use add up to at most S. A switch whose demand begins takes its equal
+/// part at once, before the others know of it. Until they do, the sum may exceed S by one such part.
 pub fn fair_share(total: u32, others: &[Option<Demand>]) -> u32 {
     let wants = |demand: &Option<Demand>| {
         demand.map_or(u32::MAX, |demand| demand.outstanding.saturating_add(demand.waiting))
@@ -53,32 +56,32 @@ pub fn fair_share(total: u32, others: &[Option<Demand>]) -> u32 {
     u32::try_from(left / sharers).unwrap_or(u32::MAX).max(1)
 }
 
-/// The part of it that the table keeps for decisions.
+/// The state of the other switches that the node table keeps for decisions.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    /// [`Elsewhere::apart`] as a key and 1; 0 where there are no other switches.
+pub(super) struct PeerSwitchLoads {
+    /// [`PeerSwitchState::apart`] as a key, plus 1. 0 if there are no other switches.
     apart: AtomicU64,
     requests: AtomicU32,
 }
 
-impl Shared {
-    /// Keeps the sum of the other switches' requests.
-    pub(super) fn set_requests(&self, elsewhere: &Elsewhere) {
-        let sum: u64 = elsewhere.requests.iter().map(|requests| u64::from(*requests)).sum();
+impl PeerSwitchLoads {
+    /// Stores the sum of the other switches' requests.
+    pub(super) fn set_requests(&self, peer_switches: &PeerSwitchState) {
+        let sum: u64 = peer_switches.requests.iter().map(|requests| u64::from(*requests)).sum();
         self.requests.store(u32::try_from(sum).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// Keeps the difference up to which nodes count as equal.
-    pub(super) fn set_apart(&self, elsewhere: &Elsewhere) {
-        self.apart.store(Key::of(elsewhere.apart).get() + 1, Ordering::Relaxed);
+    /// Stores the largest load difference at which nodes count as equal.
+    pub(super) fn set_apart(&self, peer_switches: &PeerSwitchState) {
+        self.apart.store(Key::of(peer_switches.apart).get() + 1, Ordering::Relaxed);
     }
 
-    /// Requests of other switches at all nodes.
+    /// Returns the number of requests that other switches have at all nodes.
     pub(super) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Nodes whose loads differ by no more count as equal; `None` where there are no other switches.
+    /// Returns the largest key difference at which nodes count as equal; `None` if there are no other switches.
     #[inline]
     pub(super) fn apart(&self) -> Option<u64> {
         self.apart.load(Ordering::Relaxed).checked_sub(1)
@@ -91,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn parts_of_s_are_fair() {
+    fn shares_of_s_are_fair() {
         let demand = |outstanding, waiting| Some(Demand { outstanding, waiting });
         assert_eq!(fair_share(90, &[]), 90);
         assert_eq!(fair_share(90, &[demand(0, 0)]), 90, "an idle one leaves all of it");
@@ -103,10 +106,10 @@ mod tests {
     }
 
     proptest! {
-        /// Each takes what it wants up to its part: together that is S at most (and one each at least), and nobody who
-        /// wants more could have more without another below him having less.
+        /// Each switch takes as much as it needs up to its part. The sum is at most S (and at least one for each).
+        /// No switch could have more unless a switch with less had even less.
         #[test]
-        fn parts_sum_up_to_s_at_most(total in 1_u32..5_000, wants in prop::collection::vec(0_u32..3_000, 1..9)) {
+        fn shares_add_up_to_at_most_s(total in 1_u32..5_000, wants in prop::collection::vec(0_u32..3_000, 1..9)) {
             let demands: Vec<Option<Demand>> =
                 wants.iter().map(|want| Some(Demand { outstanding: *want, waiting: 0 })).collect();
             let taken: u64 = wants.iter().enumerate().map(|(own, want)| {

@@ -2,7 +2,7 @@
 
 use super::{dispatcher_of, report, started, table, target};
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, Dispatcher, Refusal, Request, RouteSpec, Settings, Tie,
+    Admission, Affinity, Arrival, CacheEvent, Dispatcher, Refusal, Request, RouteSpec, Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{GroupId, Groups, NodeRow, NodeSpec, NodeState, Weight, mix};
@@ -66,7 +66,7 @@ fn backups_serve_together_while_no_ordinary_node_is_up() {
 fn a_client_of_a_backup_stays_there_while_it_is_up() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher_of(kind, &specs(4, |i| i == 2));
-        let wish = |i| target(i).with_tie(Tie::Wish(NodeId(2)));
+        let wish = |i| target(i).with_affinity(Affinity::Sticky(NodeId(2)));
         assert_eq!(started(dispatcher.arrive(Time::ZERO, wish(1))), NodeId(2), "{kind}");
         set_all(&dispatcher, NodeState::Down, |row| row.backup);
         assert_ne!(started(dispatcher.arrive(Time::ZERO, wish(1))), NodeId(2), "{kind}");
@@ -108,7 +108,7 @@ fn sets_that_name_a_backup_send_nothing_there() {
         let sets = there.changed_sets(route, 1_000).sets;
         assert!(sets.len() > 30 || !there.has_sets(route), "{kind}: {}", sets.len());
         here.adopt_sets(Time::from_secs(1), route, &Arc::new(sets));
-        later.remember(route, &there.memory(route));
+        later.restore(route, &there.learned_state(route));
         for dispatcher in [here, later] {
             for i in 100..140 {
                 let now = Time::from_secs(2);

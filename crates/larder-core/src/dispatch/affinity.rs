@@ -1,65 +1,80 @@
-//! Wishes: a client that comes back to the node that keeps something for it.
+//! Session affinity: a client returns to the node that keeps its session.
 //!
-//! A wish is granted before the policy is asked, which learns nothing of it, if the node is of the route's group, is up
-//! or drains, has not failed this request, and has less than T_high: a client's habit is no reason to overload a node.
-//! S holds as for any request, since a wish is looked at behind the gate. Else the policy decides, and the reason says why the
-//! wish was not granted. A backup that is up and stands by keeps its clients too, since it has their state: as with HAProxy, whose
-//! persistence cookies hold for backups. Whether a draining node still keeps its clients is the shell's to say, which knows since when it
-//! drains: it asks by [`Tie::Past`] when that is over.
+//! The client's node is used without asking the policy if four conditions hold. It belongs to the route's group, it
+//! is up or draining, it has not failed this request, and its load is below T_high. A session is no reason to
+//! overload a node. The policy does not learn from such a request. The admission limit S applies as for any request,
+//! because affinity is evaluated after admission.
+//!
+//! Otherwise the policy decides, and the reason states why the affinity was not followed.
+//!
+//! A backup that is up but stands by keeps its clients too, because it has their state. HAProxy's persistence
+//! cookies apply to backups in the same way.
+//!
+//! The caller decides how long a draining node keeps its clients, because it knows when draining began. After that
+//! time it passes [`Affinity::Expired`].
 
 use super::arrival::Decision;
-use crate::nodes::Sight;
-use crate::policy::{Reason, Request, Tie};
+use crate::nodes::ClusterView;
+use crate::policy::{Affinity, Reason, Request};
 
-/// The outcome of a wish.
+/// The outcome of evaluating a request's affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wished {
-    /// There is none, or the node has failed the request already.
-    No,
-    Granted(Decision),
-    /// It is not granted, for this reason.
-    Denied(Reason),
+pub(super) enum AffinityOutcome {
+    /// The request has no affinity, or the node has failed the request already.
+    None,
+    Accepted(Decision),
+    /// The affinity is not followed, for this reason.
+    Rejected(Reason),
 }
 
-impl Wished {
-    /// The policy's decision instead, with the reason why it was asked.
+impl AffinityOutcome {
+    /// Returns the policy's decision, with the reason why the policy was asked.
     #[inline]
-    pub(super) fn instead(self, decision: Option<Decision>) -> Option<Decision> {
+    pub(super) fn or_policy(self, decision: Option<Decision>) -> Option<Decision> {
         match self {
-            Self::Denied(reason) => decision.map(|decision| Decision { reason, ..decision }),
+            Self::Rejected(reason) => decision.map(|decision| Decision { reason, ..decision }),
             _ => decision,
         }
     }
 }
 
-/// The outcome of a request's wish. `thresholds` gives T_low and T_high of its route. Nothing is counted.
+/// Evaluates a request's affinity. `thresholds` returns T_low and T_high of its route. Counts nothing.
 #[inline]
-pub(super) fn wished(request: &Request, sight: Sight<'_>, thresholds: impl Fn() -> (u32, u32)) -> Wished {
-    match answer(request, sight, thresholds) {
-        // That it is tried again says more.
-        Wished::Denied(_) if !request.exclude.is_empty() => Wished::No,
-        wished => wished,
+pub(super) fn evaluate_affinity(
+    request: &Request,
+    view: ClusterView<'_>,
+    thresholds: impl Fn() -> (u32, u32),
+) -> AffinityOutcome {
+    match evaluate_first_attempt(request, view, thresholds) {
+        // The reason "retry" is more informative.
+        AffinityOutcome::Rejected(_) if !request.exclude.is_empty() => AffinityOutcome::None,
+        affinity => affinity,
     }
 }
 
 #[inline]
-fn answer(request: &Request, sight: Sight<'_>, thresholds: impl Fn() -> (u32, u32)) -> Wished {
-    match request.tie {
-        Tie::None | Tie::Origin(_) => Wished::No,
-        Tie::Past(_) => Wished::Denied(Reason::StickyDrained),
-        Tie::Wish(node) if request.exclude.contains(node) => Wished::No,
-        Tie::Wish(node) => {
-            // Looked at only where the node takes no new clients: it drains, or stands by.
-            if !sight.is_open(node) && !sight.keeps_clients(node) {
-                return Wished::Denied(Reason::StickyDown);
+fn evaluate_first_attempt(
+    request: &Request,
+    view: ClusterView<'_>,
+    thresholds: impl Fn() -> (u32, u32),
+) -> AffinityOutcome {
+    match request.affinity {
+        Affinity::None | Affinity::Origin(_) => AffinityOutcome::None,
+        Affinity::Expired(_) => AffinityOutcome::Rejected(Reason::StickyDrained),
+        Affinity::Sticky(node) if request.exclude.contains(node) => AffinityOutcome::None,
+        Affinity::Sticky(node) => {
+            // This is checked only if the node takes no new clients: it drains or stands by.
+            if !view.is_open(node) && !view.keeps_clients(node) {
+                return AffinityOutcome::Rejected(Reason::StickyDown);
             }
-            let high = sight.learned(|| thresholds().1.into());
-            let most = high.saturating_mul(u64::from(sight.weight(node).milli()));
-            // Long-lived requests do not count: a client of a node's fellow connections would lose its session to them.
-            if u64::from(sight.counting(false).load(node)) * 1000 >= most {
-                return Wished::Denied(Reason::StickyFull);
+            let high = view.learned(|| thresholds().1.into());
+            let most = high.saturating_mul(u64::from(view.weight(node).milli()));
+            // Long-lived requests do not count. Otherwise a client could lose its session because of its node's
+            // other connections.
+            if u64::from(view.counting(false).load(node)) * 1000 >= most {
+                return AffinityOutcome::Rejected(Reason::StickyFull);
             }
-            Wished::Granted(Decision { node, reason: request.reason_or(Reason::Sticky) })
+            AffinityOutcome::Accepted(Decision { node, reason: request.reason_or(Reason::Sticky) })
         }
     }
 }
@@ -73,7 +88,7 @@ mod tests {
     use crate::policy::PolicyKind;
     use crate::time::Time;
 
-    /// Three nodes, the last of which alone is in a group, which route 1 uses.
+    /// Creates a dispatcher with three nodes. Only the last node is in the group that route 1 uses.
     fn dispatcher(policy: PolicyKind) -> Dispatcher {
         let admission = Admission::Unlimited;
         let settings = Settings { policy, t_low: 1, t_high: 2, admission, ..Settings::default() };
@@ -85,7 +100,7 @@ mod tests {
     }
 
     fn wish(target: u64, node: u16) -> Request {
-        Request::new(TargetId(target)).with_tie(Tie::Wish(NodeId(node)))
+        Request::new(TargetId(target)).with_affinity(Affinity::Sticky(NodeId(node)))
     }
 
     fn arrive(dispatcher: &Dispatcher, request: Request) -> (u16, &'static str) {
@@ -96,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_granted_up_to_t_high_whatever_the_policy() {
+    fn sticky_node_is_used_up_to_t_high_with_every_policy() {
         for policy in PolicyKind::ALL
             .into_iter()
             .filter(|policy| !matches!(policy, PolicyKind::Ward | PolicyKind::Part))
@@ -114,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_is_a_share_of_t_high() {
+    fn weight_scales_t_high() {
         let dispatcher = dispatcher(PolicyKind::Rr);
         let mut started = Vec::new();
         assert!(dispatcher.reweigh(
@@ -128,24 +143,24 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_drains_keeps_its_clients_and_one_that_is_down_gives_way() {
+    fn draining_node_keeps_clients_and_down_node_does_not() {
         let dispatcher = dispatcher(PolicyKind::LardR);
         let mut started = Vec::new();
         assert!(dispatcher.drain(Time::ZERO, NodeId(0), &mut started));
         assert_eq!(arrive(&dispatcher, wish(1, 0)), (0, "sticky"));
-        let past = Request::new(TargetId(1)).with_tie(Tie::Past(NodeId(0)));
+        let past = Request::new(TargetId(1)).with_affinity(Affinity::Expired(NodeId(0)));
         let (node, reason) = arrive(&dispatcher, past);
         assert!(node != 0 && reason == "sticky_drained", "{node} {reason}");
         assert!(dispatcher.fail(Time::ZERO, NodeId(1), &mut started));
         let (node, reason) = arrive(&dispatcher, wish(1, 1));
         assert!(node == 2 && reason == "sticky_down", "{node} {reason}");
-        // What has failed there goes elsewhere, and says so.
+        // A request that failed at its node goes to another node, and the reason says so.
         let retried = dispatcher.retry(Time::ZERO, NodeId(0), wish(1, 0)).expect("another node");
         assert_eq!((retried.node, retried.reason.name()), (NodeId(2), "retry"));
     }
 
     #[test]
-    fn a_wish_for_a_node_of_another_group_is_none() {
+    fn affinity_to_a_node_of_another_group_is_not_followed() {
         let dispatcher = dispatcher(PolicyKind::Hash);
         assert_eq!(arrive(&dispatcher, wish(1, 0).with_route(RouteId(1))), (2, "sticky_down"));
         assert_eq!(arrive(&dispatcher, wish(1, 2).with_route(RouteId(1))), (2, "sticky"));
@@ -153,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_explained_is_what_is_decided() {
+    fn explanation_matches_decision() {
         let dispatcher = dispatcher(PolicyKind::Lard);
         for request in [wish(1, 1), wish(2, 1), wish(3, 1)] {
             let explained = dispatcher.explain_request(Time::ZERO, &request).decision.expect("a node");

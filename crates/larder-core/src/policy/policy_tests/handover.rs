@@ -1,7 +1,9 @@
 //! A policy that goes on where another of its kind was decides as that one would have.
 
 use super::{report, target};
-use crate::dispatch::{Admission, Arrival, CacheEvent, Dispatcher, Found, Request, Served, Settings};
+use crate::dispatch::{
+    Admission, Arrival, CacheEvent, CacheResult, Dispatcher, Request, RequestOutcome, Settings,
+};
 use crate::handover::Handover;
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{NodeSpec, mix};
@@ -52,13 +54,13 @@ fn arrive(dispatcher: &Dispatcher, now: Time, step: u64) -> (NodeId, Reason) {
 fn live(dispatcher: &Dispatcher, from: u64, steps: u64) -> Vec<(NodeId, Reason)> {
     let (mut log, mut held) = (Vec::new(), std::collections::VecDeque::new());
     let end = |now, (step, node): (u64, NodeId)| {
-        let found = [Found::Hit, Found::Miss][step as usize % 2];
+        let found = [CacheResult::Hit, CacheResult::Miss][step as usize % 2];
         let elapsed = Duration::from_micros(300 + mix(step) % 9_000);
-        dispatcher.served(
+        dispatcher.observe_reply(
             now,
             &request(step),
             node,
-            &Served { elapsed, first_byte: None, found: Some(found) },
+            &RequestOutcome { elapsed, first_byte: None, found: Some(found) },
         );
         dispatcher.finish(now, node, &mut Vec::new());
     };

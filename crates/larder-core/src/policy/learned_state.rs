@@ -1,33 +1,33 @@
-//! What a policy has learned, taken out of one dispatcher and laid into another: so that the process that takes over from
-//! one that ends does not begin anew.
+//! The learned state of a policy, which is passed from one dispatcher to another. At a reload the new process
+//! therefore starts with the state of its predecessor.
 //!
-//! Server sets mean the same to every policy that keeps some, so they also pass from one policy to another. The rest is
-//! numbers that only the policy that wrote them can read. What follows from the nodes' reports is not in it: nodes are
-//! asked anew.
+//! Server sets mean the same to every policy that stores them, so they also pass from one policy to another. The
+//! rest is numbers that only the policy that wrote them can read. Values that depend on the nodes' reports are not
+//! included, because the nodes are asked again.
 
 use super::targets::Targets;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::time::Time;
 
-/// What a policy has learned.
+/// The learned state of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    pub(super) rows: Vec<Row>,
-    /// The servers of all targets, one after the other.
+pub struct LearnedState {
+    pub(super) rows: Vec<SetRow>,
+    /// The servers of all targets, concatenated.
     pub(super) servers: Vec<NodeId>,
-    /// Turns, lots and estimates, for the policy that wrote them.
+    /// Turns, random draws and estimates, for the policy that wrote them.
     pub(crate) numbers: Vec<u64>,
-    /// What is known of single nodes, for the policy that wrote it.
-    pub(crate) of_nodes: Vec<(NodeId, Vec<u64>)>,
+    /// Numbers for single nodes, for the policy that wrote them.
+    pub(crate) per_node: Vec<(NodeId, Vec<u64>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct SetRow {
     target: TargetId,
     changed: Time,
     used: bool,
-    /// Where its servers end.
+    /// The end of the target's range in `servers`.
     end: u32,
 }
 
@@ -36,16 +36,16 @@ pub(super) struct Row {
 pub struct ServerSet<'a> {
     /// The target.
     pub target: TargetId,
-    /// When the set last changed.
+    /// The time at which the set last changed.
     pub changed: Time,
-    /// Whether it was used lately.
+    /// Whether the set was used recently.
     pub used: bool,
-    /// Its servers, in the order in which they were added; at least one.
+    /// The servers, in the order in which they were added; at least one.
     pub servers: &'a [NodeId],
 }
 
-impl Memory {
-    /// Adds a target. One without servers is left out, and so is what is beyond 2^32 servers.
+impl LearnedState {
+    /// Adds a target. A target without servers is ignored, as is a target that would exceed 2^32 servers in all.
     pub(crate) fn push(
         &mut self,
         (target, changed, used): (TargetId, Time, bool),
@@ -54,12 +54,12 @@ impl Memory {
         let before = self.servers.len();
         self.servers.extend(servers);
         match u32::try_from(self.servers.len()) {
-            Ok(end) if self.servers.len() > before => self.rows.push(Row { target, changed, used, end }),
+            Ok(end) if self.servers.len() > before => self.rows.push(SetRow { target, changed, used, end }),
             _ => self.servers.truncate(before),
         }
     }
 
-    /// The targets and their servers, in the order in which they were added.
+    /// Returns the server sets, in the order in which they were added.
     pub fn sets(&self) -> impl Iterator<Item = ServerSet<'_>> {
         let mut begin = 0;
         self.rows.iter().map(move |row| {
@@ -70,8 +70,8 @@ impl Memory {
         })
     }
 
-    /// Some of the server sets, in their order, each as `change` makes it: when it last changed, and its servers. Those for
-    /// which it gives none are left out.
+    /// Returns a state with the server sets that `change` returns, in the same order. `change` returns the time of
+    /// the last change and the servers of a set, or `None` to omit the set.
     #[must_use]
     pub fn map_sets<I: Iterator<Item = NodeId>>(
         &self,
@@ -86,24 +86,24 @@ impl Memory {
         memory
     }
 
-    /// Number of targets.
+    /// Returns the number of targets.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether the state is empty.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.numbers.is_empty() && self.of_nodes.is_empty()
+        self.rows.is_empty() && self.numbers.is_empty() && self.per_node.is_empty()
     }
 
-    /// The same in another dispatcher, whose nodes have other places; what is known of nodes that it does not have is
-    /// left out.
+    /// Returns this state with node ids translated by `place` for another dispatcher. Values of nodes that the other
+    /// dispatcher does not have are omitted.
     #[must_use]
     pub fn with_nodes(&self, place: impl Fn(NodeId) -> Option<NodeId>) -> Self {
-        let of_nodes = self.of_nodes.iter();
+        let per_node = self.per_node.iter();
         let mut memory = Self {
             numbers: self.numbers.clone(),
-            of_nodes: of_nodes.filter_map(|(node, of)| Some((place(*node)?, of.clone()))).collect(),
+            per_node: per_node.filter_map(|(node, of)| Some((place(*node)?, of.clone()))).collect(),
             ..Self::default()
         };
         for set in self.sets() {
@@ -115,23 +115,23 @@ impl Memory {
         memory
     }
 
-    /// The server sets alone.
+    /// Returns the server sets without the numbers.
     #[must_use]
     pub fn sets_only(&self) -> Self {
-        Self { numbers: Vec::new(), of_nodes: Vec::new(), ..self.clone() }
+        Self { numbers: Vec::new(), per_node: Vec::new(), ..self.clone() }
     }
 }
 
 impl Targets {
-    /// All sets.
-    pub(super) fn memory(&self, nodes: Sight<'_>) -> Memory {
-        let mut memory = Memory::default();
+    /// Returns all server sets as learned state.
+    pub(super) fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        let mut memory = LearnedState::default();
         self.each(nodes, |entry, servers| memory.push(entry, servers));
         memory
     }
 
-    /// Lays sets into the map, in place of those of the same targets.
-    pub(super) fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+    /// Inserts server sets into the map, in place of the sets of the same targets.
+    pub(super) fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
         for set in memory.sets() {
             let mut shard = self.shard(set.target);
             let slot = shard.touch(set.target);

@@ -1,4 +1,4 @@
-//! What policies learn while they serve is no input: a recorded run is made anew by a dispatcher that learns nothing.
+//! Tests that learned values are not an input: a dispatcher that learns nothing replays a recorded run.
 
 use super::UtilBy;
 use super::hacc::{HaccSettings, SignalWeight};
@@ -6,7 +6,7 @@ use super::lard_cost::{CostSettings, MissCost};
 use super::thresholds::{HighRule, LowRule, ThresholdSettings, Training};
 use super::{PolicyKind, PolicySettings};
 use crate::class::ServiceClass;
-use crate::dispatch::{Admission, Arrival, Dispatcher, Found, Request, Served, Settings};
+use crate::dispatch::{Admission, Arrival, CacheResult, Dispatcher, Request, RequestOutcome, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, Signal, Weight, mix};
 use crate::record::{Changed, Decided, Witness};
@@ -14,7 +14,7 @@ use crate::time::Time;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-/// What was told, in order.
+/// A recorded event, in order.
 #[derive(Clone, Debug)]
 enum Frame {
     Decided(Decided),
@@ -36,7 +36,7 @@ impl Witness for Keeper {
     }
 }
 
-/// Every policy that learns or goes by reports, with all of it switched on.
+/// Returns settings for every policy that learns or uses reports, with all of their features enabled.
 fn runs() -> Vec<Settings> {
     let base = Settings {
         admission: Admission::Fixed(95),
@@ -86,7 +86,7 @@ fn nodes() -> Vec<NodeSpec> {
     (0..6).map(|i| NodeSpec { weight: weight(i), ..NodeSpec::named(format!("n{i}")) }).collect()
 }
 
-/// Serves for some seconds: requests, what became of them, reports, failures. Gives the requests by reason.
+/// Serves for some seconds: requests, their results, reports, failures. Returns the number of requests by reason.
 fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, usize> {
     let (mut held, mut started) = (Vec::new(), Vec::new());
     let mut reasons = std::collections::BTreeMap::new();
@@ -101,9 +101,14 @@ fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, u
         }
         while held.len() > 10 + (i / 300 % 100) as usize {
             let (node, request) = held.swap_remove((lot >> 20) as usize % held.len());
-            let found = Some(if lot >> 50 & 3 == 0 { Found::Miss } else { Found::Hit });
-            let elapsed = Duration::from_micros(if found == Some(Found::Miss) { 9_000 } else { 800 });
-            dispatcher.served(now, &request, node, &Served { elapsed, first_byte: None, found });
+            let found = Some(if lot >> 50 & 3 == 0 { CacheResult::Miss } else { CacheResult::Hit });
+            let elapsed = Duration::from_micros(if found == Some(CacheResult::Miss) { 9_000 } else { 800 });
+            dispatcher.observe_reply(
+                now,
+                &request,
+                node,
+                &RequestOutcome { elapsed, first_byte: None, found },
+            );
             dispatcher.finish(now, node, &mut started);
             let begun = started.drain(..).filter_map(|started| started.outcome.ok());
             held.extend(begun.map(|choice| (choice.node, request)));
@@ -131,7 +136,7 @@ fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, u
 }
 
 #[test]
-fn what_was_learned_is_played_back() {
+fn learned_values_are_replayed() {
     for settings in runs() {
         let keeper = Keeper::default();
         let policy = settings.policy;

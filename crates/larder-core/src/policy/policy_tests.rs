@@ -12,8 +12,8 @@ use super::{
 };
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, Dispatcher, Exclude, Found, Refusal, Request, Served, Settings, Started,
-    Tie,
+    Admission, Affinity, Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, ExcludedNodes,
+    Refusal, Request, RequestOutcome, Settings,
 };
 use crate::id::{NodeId, TargetId, Ticket};
 use crate::nodes::{JoinError, LoadReport, NodeSpec, NodeState, mix};
@@ -191,7 +191,7 @@ struct Outputs {
     changed: Option<bool>,
     joined: Option<Result<NodeId, JoinError>>,
     expired: Vec<Ticket>,
-    started: Vec<Started>,
+    started: Vec<DequeuedRequest>,
 }
 
 /// Takes one step, the `number`th; requests that end are taken out of `held`.
@@ -207,7 +207,7 @@ fn step(
     match what {
         0..=2 => out.arrival = Some(dispatcher.arrive(now, target(which))),
         3 => out.arrival = Some(dispatcher.arrive(now, target(which).with_origin(node))),
-        4 => out.arrival = Some(dispatcher.arrive(now, target(which).with_tie(Tie::Wish(node)))),
+        4 => out.arrival = Some(dispatcher.arrive(now, target(which).with_affinity(Affinity::Sticky(node)))),
         5 | 6 if !held.is_empty() => {
             dispatcher.finish(now, held.remove(which as usize % held.len()), started);
         }
@@ -231,9 +231,9 @@ fn step(
     }
     if what == 14 {
         let elapsed = core::time::Duration::from_micros(1 + mix(which) % 90_000);
-        let found = [Found::Hit, Found::Miss][which as usize % 2];
-        let served = Served { elapsed, first_byte: None, found: Some(found) };
-        dispatcher.served(now, &target(which), NodeId(node.0 % 4), &served);
+        let found = [CacheResult::Hit, CacheResult::Miss][which as usize % 2];
+        let served = RequestOutcome { elapsed, first_byte: None, found: Some(found) };
+        dispatcher.observe_reply(now, &target(which), NodeId(node.0 % 4), &served);
     }
     out
 }
@@ -301,7 +301,7 @@ proptest! {
 
     #[test]
     fn exclusion_remembers_the_latest_nodes(nodes in prop::collection::vec(0_u16..50, 0..12)) {
-        let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
+        let exclude = nodes.iter().fold(ExcludedNodes::NONE, |exclude, node| exclude.with(NodeId(*node)));
         prop_assert_eq!(exclude.is_empty(), nodes.is_empty());
         if let Some(last) = nodes.last() {
             prop_assert!(exclude.contains(NodeId(*last)));
