@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 pub(crate) const SWEEP: usize = 128;
 
 /// An entry of the table.
-pub(crate) trait Entry {
+pub(crate) trait ClockEntry {
     /// Whose entry it is.
     fn target(&self) -> TargetId;
     /// Whether it was used since the hand last passed.
@@ -23,18 +23,18 @@ pub(crate) trait Entry {
 
 /// An entry that says no more than that its target is there.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct TargetMark {
     target: TargetId,
     used: bool,
 }
 
-impl Mark {
+impl TargetMark {
     pub(crate) const fn new(target: TargetId) -> Self {
         Self { target, used: false }
     }
 }
 
-impl Entry for Mark {
+impl ClockEntry for TargetMark {
     fn target(&self) -> TargetId {
         self.target
     }
@@ -52,14 +52,14 @@ pub(crate) struct ClockTable<E> {
     hand: usize,
     targets_max: usize,
     /// How often entries may have changed their buckets.
-    laid: u32,
+    layout_version: u32,
 }
 
 /// An entry found: valid until another target is touched or removed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot(usize);
+pub(crate) struct EntryIndex(usize);
 
-impl<E: Entry> ClockTable<E> {
+impl<E: ClockEntry> ClockTable<E> {
     /// An empty table of at most `targets_max` targets, at least 1.
     pub(crate) fn new(targets_max: usize) -> Self {
         Self::spread(targets_max, Spread::new(0))
@@ -67,19 +67,19 @@ impl<E: Entry> ClockTable<E> {
 
     /// The same, with targets in buckets by this function.
     pub(crate) fn spread(targets_max: usize, spread: Spread) -> Self {
-        Self { table: HashTable::new(), spread, hand: 0, targets_max, laid: 0 }
+        Self { table: HashTable::new(), spread, hand: 0, targets_max, layout_version: 0 }
     }
 
     /// The entry of a target, without counting as a use.
     #[inline]
-    pub(crate) fn find(&self, target: TargetId) -> Option<Slot> {
-        self.table.find_bucket_index(self.spread.of(target), |entry| entry.target() == target).map(Slot)
+    pub(crate) fn find(&self, target: TargetId) -> Option<EntryIndex> {
+        self.table.find_bucket_index(self.spread.of(target), |entry| entry.target() == target).map(EntryIndex)
     }
 
     /// The entry of a target, used now; made if there was none, in place of one not used lately where the table is full.
     /// Returns what was forgotten for it.
     #[inline]
-    pub(crate) fn touch(&mut self, target: TargetId, make: impl FnOnce() -> E) -> (Slot, Option<E>) {
+    pub(crate) fn touch(&mut self, target: TargetId, make: impl FnOnce() -> E) -> (EntryIndex, Option<E>) {
         if let Some(slot) = self.find(target) {
             let used = self.get_mut(slot).used();
             if !*used {
@@ -87,25 +87,25 @@ impl<E: Entry> ClockTable<E> {
             }
             return (slot, None);
         }
-        let forgotten = if self.table.len() >= self.targets_max { self.forget_one() } else { None };
+        let evicted = if self.table.len() >= self.targets_max { self.evict_one() } else { None };
         // Without room the table moves its entries: to a larger one, or within itself over the marks of those removed.
         if self.table.capacity() == self.table.len() {
-            self.laid = self.laid.wrapping_add(1);
+            self.layout_version = self.layout_version.wrapping_add(1);
         }
         let spread = self.spread;
         let made = self.table.insert_unique(spread.of(target), make(), |entry| spread.of(entry.target()));
-        (Slot(made.bucket_index()), forgotten)
+        (EntryIndex(made.bucket_index()), evicted)
     }
 
     /// An entry.
     #[inline]
-    pub(crate) fn get(&self, slot: Slot) -> &E {
+    pub(crate) fn get(&self, slot: EntryIndex) -> &E {
         self.table.get_bucket(slot.0).expect("a slot is used before its table changes")
     }
 
     /// An entry, to be changed in all but its target.
     #[inline]
-    pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut E {
+    pub(crate) fn get_mut(&mut self, slot: EntryIndex) -> &mut E {
         self.table.get_bucket_mut(slot.0).expect("a slot is used before its table changes")
     }
 
@@ -122,20 +122,20 @@ impl<E: Entry> ClockTable<E> {
     }
 
     /// All entries with their places, in the order of the places.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (Slot, &E)> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (EntryIndex, &E)> {
         let all = 0..self.table.num_buckets();
-        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (Slot(at), entry)))
+        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (EntryIndex(at), entry)))
     }
 
     /// The entries from a bucket on, each with its bucket.
-    pub(crate) fn slots_from(&self, begin: usize) -> impl Iterator<Item = (usize, Slot, &E)> {
+    pub(crate) fn slots_from(&self, begin: usize) -> impl Iterator<Item = (usize, EntryIndex, &E)> {
         let all = begin..self.table.num_buckets().max(begin);
-        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (at, Slot(at), entry)))
+        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (at, EntryIndex(at), entry)))
     }
 
     /// Places of entries are the same for as long as this is.
-    pub(crate) const fn laid(&self) -> u32 {
-        self.laid
+    pub(crate) const fn layout_version(&self) -> u32 {
+        self.layout_version
     }
 
     /// Targets in the table.
@@ -144,7 +144,7 @@ impl<E: Entry> ClockTable<E> {
     }
 
     /// Forgets the target at which the hand stops.
-    fn forget_one(&mut self) -> Option<E> {
+    fn evict_one(&mut self) -> Option<E> {
         let buckets = self.table.num_buckets();
         let mut fallback = None;
         for step in 0..buckets {
@@ -163,7 +163,7 @@ impl<E: Entry> ClockTable<E> {
         }
         let at = fallback?;
         self.hand = (at + 1) % buckets;
-        let forgotten = self.table.get_bucket_entry(at).ok().map(|found| found.remove().0);
+        let evicted = self.table.get_bucket_entry(at).ok().map(|found| found.remove().0);
         // Removals leave marks in the table that use up its room. Where they have used up all of it, the table is
         // laid anew at its size; left alone it would double.
         if self.table.capacity() == self.table.len() {
@@ -172,9 +172,9 @@ impl<E: Entry> ClockTable<E> {
                 fresh.insert_unique(spread.of(entry.target()), entry, |entry| spread.of(entry.target()));
             }
             self.table = fresh;
-            self.laid = self.laid.wrapping_add(1);
+            self.layout_version = self.layout_version.wrapping_add(1);
         }
-        forgotten
+        evicted
     }
 }
 

@@ -184,7 +184,7 @@ fn sizes_near_the_largest_number_do_not_overflow() {
 }
 
 #[test]
-fn names_are_read_back() {
+fn names_parse_back() {
     for kind in CacheKind::ALL {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }

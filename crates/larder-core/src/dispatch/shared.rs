@@ -3,7 +3,7 @@
 use super::{Change, DequeuedRequest, Dispatcher};
 use crate::id::RouteId;
 use crate::nodes::{Demand, GroupId, PeerSwitchState, fair_share};
-use crate::policy::{Adopted, Changes, LearnedState, Page};
+use crate::policy::{AdoptionCounts, LearnedState, SetChanges, SetPage};
 use crate::read_source::ReadSource;
 use crate::time::Time;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ impl Dispatcher {
 
     /// Returns about `most` of a route's server sets that have changed here since the last call, dated by the clock
     /// of changes.
-    pub fn changed_sets(&self, route: RouteId, most: usize) -> Changes {
+    pub fn changed_sets(&self, route: RouteId, most: usize) -> SetChanges {
         let sets = self.route(route).policy.sets();
         sets.map(|sets| sets.changes(most, self.view(route, ReadSource::LIVE))).unwrap_or_default()
     }
 
     /// Returns a page of a route's server sets: about `most` of those created or received here between `since` and
     /// `now`, and some others. The page starts at position `at`, which is 0 or the last page's `next`.
-    pub fn sets_page(&self, (now, since): (Time, Time), route: RouteId, at: u64, most: usize) -> Page {
+    pub fn sets_page(&self, (now, since): (Time, Time), route: RouteId, at: u64, most: usize) -> SetPage {
         let sets = self.route(route).policy.sets();
         sets.map(|sets| sets.page((now, since), at, most, self.view(route, ReadSource::LIVE)))
             .unwrap_or_default()
@@ -38,8 +38,8 @@ impl Dispatcher {
 
     /// Adopts the server sets of another switch that are newer than the route's own. Returns the number of sets by
     /// result.
-    pub fn adopt_sets(&self, now: Time, route: RouteId, sets: &Arc<LearnedState>) -> Adopted {
-        let mut adopted = Adopted::default();
+    pub fn adopt_sets(&self, now: Time, route: RouteId, sets: &Arc<LearnedState>) -> AdoptionCounts {
+        let mut adopted = AdoptionCounts::default();
         let act = |_: ReadSource<'_>| {
             adopted = self.adopt(now, route, sets);
             // If no set is taken, nothing has changed.
@@ -49,7 +49,7 @@ impl Dispatcher {
         adopted
     }
 
-    pub(super) fn adopt(&self, now: Time, route: RouteId, sets: &LearnedState) -> Adopted {
+    pub(super) fn adopt(&self, now: Time, route: RouteId, sets: &LearnedState) -> AdoptionCounts {
         let mine = self.routes.get(route.index()).and_then(|route| route.policy.sets());
         mine.map(|mine| mine.adopt(now, sets, self.view(route, ReadSource::LIVE))).unwrap_or_default()
     }
@@ -76,9 +76,14 @@ impl Dispatcher {
     /// Applies the parts of the other switches' state that affect decisions.
     pub(super) fn apply_peer_switches(&self, peer_switches: &PeerSwitchState) {
         self.nodes.set_peer_switches(peer_switches);
-        if self.peer_switches.load().as_ref().is_none_or(|before| before.ahead != peer_switches.ahead) {
+        if self
+            .peer_switches
+            .load()
+            .as_ref()
+            .is_none_or(|before| before.clock_offset != peer_switches.clock_offset)
+        {
             let sets = self.routes.iter().filter_map(|route| route.policy.sets());
-            sets.for_each(|sets| sets.run_ahead(peer_switches.ahead));
+            sets.for_each(|sets| sets.set_clock_offset(peer_switches.clock_offset));
         }
     }
 

@@ -33,7 +33,7 @@ fn target_of(dispatcher: &Dispatcher, node: u16) -> u64 {
 }
 
 #[test]
-fn the_admission_limit_is_the_papers() {
+fn admission_limit_matches_the_paper() {
     // facts: S = 65 n - 41 for T_low = 25, T_high = 65.
     for (n, limit) in [(1, 24), (2, 89), (3, 154), (4, 219), (6, 349), (8, 479), (10, 609), (16, 999)] {
         assert_eq!(cluster(PolicyKind::Lard, n, Admission::Derived).admission_limit(), limit, "n = {n}");

@@ -297,9 +297,9 @@ impl<'a> ClusterView<'a> {
         let home = slot(start);
         let preferred = summary.has_widths() && self.is_open(home) && !skip(home);
         let within = || self.key(home) <= self.key(least).plus(options.even);
-        let first = match self.nodes.peer_loads.apart() {
-            Some(apart) => {
-                let bound = self.key(least).plus_units(apart + 1).max(options.even);
+        let first = match self.nodes.peer_loads.equal_within() {
+            Some(equal_within) => {
+                let bound = self.key(least).plus_units(equal_within + 1).max(options.even);
                 self.tie_break_node(target, bound, &membership, &skip).unwrap_or(least)
             }
             None if preferred && within() => home,

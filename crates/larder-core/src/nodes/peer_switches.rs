@@ -14,9 +14,9 @@ pub struct PeerSwitchState {
     pub requests: Vec<u32>,
     /// The largest load difference at which nodes count as equal when a target is placed. Connections at a node of
     /// weight 1.
-    pub apart: u32,
+    pub equal_within: u32,
     /// The offset by which the clock that dates changes of server sets is ahead of the dispatcher's clock.
-    pub ahead: Duration,
+    pub clock_offset: Duration,
     /// The requests that the other switches have admitted, by group of nodes; see [`fair_share`].
     pub admitted: Vec<(GroupId, Vec<Option<Demand>>)>,
 }
@@ -59,8 +59,8 @@ pub fn fair_share(total: u32, others: &[Option<Demand>]) -> u32 {
 /// The state of the other switches that the node table keeps for decisions.
 #[derive(Debug, Default)]
 pub(super) struct PeerSwitchLoads {
-    /// [`PeerSwitchState::apart`] as a key, plus 1. 0 if there are no other switches.
-    apart: AtomicU64,
+    /// [`PeerSwitchState::equal_within`] as a key, plus 1. 0 if there are no other switches.
+    equal_within: AtomicU64,
     requests: AtomicU32,
 }
 
@@ -72,8 +72,8 @@ impl PeerSwitchLoads {
     }
 
     /// Stores the largest load difference at which nodes count as equal.
-    pub(super) fn set_apart(&self, peer_switches: &PeerSwitchState) {
-        self.apart.store(Key::of(peer_switches.apart).get() + 1, Ordering::Relaxed);
+    pub(super) fn set_equal_within(&self, peer_switches: &PeerSwitchState) {
+        self.equal_within.store(Key::of(peer_switches.equal_within).get() + 1, Ordering::Relaxed);
     }
 
     /// Returns the number of requests that other switches have at all nodes.
@@ -83,8 +83,8 @@ impl PeerSwitchLoads {
 
     /// Returns the largest key difference at which nodes count as equal; `None` if there are no other switches.
     #[inline]
-    pub(super) fn apart(&self) -> Option<u64> {
-        self.apart.load(Ordering::Relaxed).checked_sub(1)
+    pub(super) fn equal_within(&self) -> Option<u64> {
+        self.equal_within.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 

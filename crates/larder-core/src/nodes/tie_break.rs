@@ -24,7 +24,7 @@ impl Nodes {
     pub(crate) fn set_peer_switches(&self, peer_switches: &PeerSwitchState) {
         self.peer_loads.set_requests(peer_switches);
         self.loads.set_peer_requests(Some(&peer_switches.requests));
-        self.peer_loads.set_apart(peer_switches);
+        self.peer_loads.set_equal_within(peer_switches);
     }
 
     /// Returns the number of requests that other switches have at `node`, as they last reported.
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn switches_place_alike_without_messages_and_a_lost_node_moves_only_its_targets() {
-        let one = PeerSwitchState { switches: 1, apart: 4, ..PeerSwitchState::default() };
+        let one = PeerSwitchState { switches: 1, equal_within: 4, ..PeerSwitchState::default() };
         let (a, b) = (table(&["x", "y", "z"], &one), table(&["z", "w", "x", "y"], &one));
         let gone = table(&["z", "x", "y"], &one);
         let mut counts = [0; 3];
@@ -125,8 +125,12 @@ mod tests {
 
     #[test]
     fn node_loaded_by_other_switches_is_not_chosen() {
-        let full =
-            PeerSwitchState { switches: 1, requests: vec![0, 60, 3], apart: 4, ..PeerSwitchState::default() };
+        let full = PeerSwitchState {
+            switches: 1,
+            requests: vec![0, 60, 3],
+            equal_within: 4,
+            ..PeerSwitchState::default()
+        };
         let nodes = table(&["x", "y", "z"], &full);
         assert!((0..300).all(|target| placed(&nodes, target) != "y"), "it is above T_low");
         assert_eq!((nodes.load(NodeId(1)), nodes.peer_requests(NodeId(1))), (0, 60));
@@ -143,7 +147,8 @@ mod tests {
 
     #[test]
     fn shares_follow_weights_where_caches_are_equal() {
-        let nodes = table(&["x"], &PeerSwitchState { switches: 1, apart: 4, ..PeerSwitchState::default() });
+        let nodes =
+            table(&["x"], &PeerSwitchState { switches: 1, equal_within: 4, ..PeerSwitchState::default() });
         let spec =
             NodeSpec { weight: Weight::from_milli(3_000).expect("in range"), ..NodeSpec::named("big") };
         nodes.join(Time::ZERO, spec, true, ReadSource::LIVE, |_| {}).expect("room");

@@ -19,7 +19,7 @@
 //! kept. It is taken back at once, and so costs its two changes, but no credit: else a few dozen wrong names a second would
 //! end the telling of all else.
 
-use crate::clock::{ClockTable, Mark};
+use crate::clock::{ClockTable, TargetMark};
 use crate::id::TargetId;
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -41,7 +41,7 @@ pub(super) struct Coming {
     /// In order of the times; those that have come or ended are passed over.
     order: VecDeque<(Time, TargetId)>,
     /// Targets that did not come: an error, or something that must not be kept.
-    failed: ClockTable<Mark>,
+    failed: ClockTable<TargetMark>,
     credit: u32,
     tells: bool,
 }
@@ -107,7 +107,7 @@ impl Coming {
     pub(super) fn ends(&mut self, target: TargetId) -> bool {
         let came = self.until.remove(&target).is_some();
         if came {
-            self.failed.touch(target, || Mark::new(target));
+            self.failed.touch(target, || TargetMark::new(target));
         }
         came
     }

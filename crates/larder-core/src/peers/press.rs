@@ -47,7 +47,7 @@ use super::sharing::{Sharing, SharingSettings};
 use super::trust::Trust;
 use super::verdict::{Verdict, Why};
 use super::{Outgoing, To};
-use crate::clock::{ClockTable, Mark};
+use crate::clock::{ClockTable, TargetMark};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::mix;
 use crate::time::Time;
@@ -119,7 +119,7 @@ pub struct Press {
     peers: BTreeMap<NodeId, Peer>,
     sets: Sets,
     /// Targets that were large when they were served last.
-    large: ClockTable<Mark>,
+    large: ClockTable<TargetMark>,
     /// Servers that this node has made and that have not said so themselves.
     assumed: BTreeMap<(TargetId, NodeId), Time>,
     assumed_order: VecDeque<(Time, TargetId, NodeId)>,
@@ -250,7 +250,7 @@ impl Press {
         out: &mut Vec<Outgoing>,
     ) {
         if size >= self.settings.large_min {
-            self.large.touch(target, || Mark::new(target));
+            self.large.touch(target, || TargetMark::new(target));
             if self.coming.ends(target) {
                 self.note(now, target, false, out);
             }

@@ -4,7 +4,7 @@
 //! to 57 bytes per target (up to four members in place; 25 a bucket, of which 7/16 to 7/8 are in use), and some 60 and 2 per
 //! member for a larger set; 4 per node that was ever forgotten, 256 KiB at most.
 
-use crate::clock::{self, ClockTable, Slot};
+use crate::clock::{self, ClockTable, EntryIndex};
 use crate::id::{NodeId, TargetId};
 use crate::policy::set::InlineSet;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ struct Entry {
     used: bool,
 }
 
-impl clock::Entry for Entry {
+impl clock::ClockEntry for Entry {
     #[inline]
     fn target(&self) -> TargetId {
         self.target
@@ -101,7 +101,11 @@ impl Sets {
     }
 
     /// The members that count, by tag and node.
-    fn live(&self, target: TargetId, slot: Option<Slot>) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
+    fn live(
+        &self,
+        target: TargetId,
+        slot: Option<EntryIndex>,
+    ) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
         let small = slot.map_or(InlineSet::EMPTY, |slot| self.table.get(slot).set);
         let large = if small == InlineSet::EMPTY { self.large.get(&target) } else { None };
         let tags = small.iter().chain(large.into_iter().flatten().copied());

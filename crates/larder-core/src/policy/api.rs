@@ -6,7 +6,7 @@ use super::learned_state::LearnedState;
 use super::request::Request;
 use super::table::RouteTable;
 use super::target_servers::TargetServers;
-use super::targets::Targets;
+use super::targets::TargetMap;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport};
 use crate::time::Time;
@@ -81,7 +81,7 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
 
     /// Returns the target map of the policy, whose changes switches exchange. `None` for a policy that places
     /// without stored targets, or by reports of the nodes.
-    fn sets(&self) -> Option<&Targets> {
+    fn sets(&self) -> Option<&TargetMap> {
         None
     }
 

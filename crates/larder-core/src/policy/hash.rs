@@ -1,8 +1,9 @@
-//! `hash`: the node that the target's hash names, whatever its load: the paper's LB (LARD section 3).
+//! `hash`: the node to which the target's hash maps, regardless of its load: the paper's LB (LARD section 3).
 //!
-//! The hash (XXH3-64, see [`TargetId`](crate::id::TargetId)) is mapped onto the node slots, each as wide as its
-//! node's cache. While a node is closed its targets are hashed on to others, and come back to it; one slot more moves half
-//! of all targets, since of n ranges of hashes the i-th keeps (n - i) / (n + 1) of its own. No parameter, no state.
+//! The hash (XXH3-64, see [`TargetId`](crate::id::TargetId)) is mapped to the node slots, each as wide as its node's
+//! cache. While a node is closed, its targets are rehashed to other nodes, and return to it later. One more slot
+//! moves half of all targets, since of n ranges of hashes the i-th keeps (n - i) / (n + 1) of its own. No parameter,
+//! no state.
 
 use super::description::PolicyDescription;
 use super::{Choice, Policy, Reason, Request};

@@ -1,5 +1,5 @@
 //! The journal of a shard: the targets whose server sets have changed here, to be sent to other switches
-//! ([`super::gossip`]).
+//! ([`super::set_exchange`]).
 //!
 //! A journal contains at most [`JOURNAL_MAX`] targets. Repeated changes of the last target are noted once. If a
 //! change does not fit, `missed` is set. The other switches are then told to ask for the changes since

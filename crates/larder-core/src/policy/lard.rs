@@ -1,4 +1,4 @@
-//! `lard`: basic LARD (Pai et al., ASPLOS'98, section 2.4): a target has one server, until that is overloaded.
+//! `lard`: basic LARD (Pai et al., ASPLOS'98, section 2.4): a target has one server until that server is overloaded.
 //!
 //! ```text
 //! n = server[target]
@@ -7,23 +7,24 @@
 //!   or load(n) >= 2 T_high:                                n = least loaded; server[target] = n
 //! serve at n
 //! ```
-//! Load is requests in flight divided by the node's weight. Any reassignment under the first condition therefore
-//! goes from a node above T_high to one below T_low.
 //!
-//! Where the paper is silent: ties among the least loaded go to the first at or after the target's hash position
-//! ([`ClusterView::place`]); where the nodes' caches differ in size, a first placement goes by cache size among the nodes
-//! within T_low of the least loaded, or a large cache would get no more targets than a small one; a retry on another node does not move the target, since a node that really fails is taken out
-//! and loses its targets anyway.
+//! Load is requests in flight divided by the node's weight. Any reassignment under the first condition therefore goes from a
+//! node above T_high to a node below T_low.
 //!
-//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; the size of the target map.
+//! The paper does not define the following. Ties among the least loaded nodes go to the first one at or after the target's hash
+//! position ([`ClusterView::place`]). If the nodes' caches differ in size, a first placement goes by cache size among the nodes
+//! within T_low of the least loaded one. Otherwise a large cache would get no more targets than a small one. A retry at another
+//! node does not move the target, because a node that really fails is removed and loses its targets anyway.
+//!
+//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) that derive them; the size of the target map.
 //! State: the target map.
 
 use super::common::CommonSettings;
 use super::description::PolicyDescription;
-use super::targets::Targets;
-use super::thresholds::{Levels, Thresholds};
+use super::targets::TargetMap;
+use super::thresholds::{ThresholdKeys, Thresholds};
 use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
-use crate::clock::Slot;
+use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
 use crate::time::Time;
@@ -37,21 +38,21 @@ pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
 #[derive(Debug)]
 pub(super) struct Lard {
     thresholds: Thresholds,
-    targets: Targets,
+    targets: TargetMap,
 }
 
 impl Lard {
     pub(super) fn new(common: &CommonSettings) -> Self {
         Self {
             thresholds: Thresholds::new(common.t_low, common.t_high, common.thresholds),
-            targets: Targets::of(common),
+            targets: TargetMap::of(common),
         }
     }
 
     fn decide(
         now: Time,
         target: TargetId,
-        (seen, levels): (Seen, Levels),
+        (seen, levels): (StoredTarget, ThresholdKeys),
         nodes: ClusterView<'_>,
         take: bool,
     ) -> Option<Choice> {
@@ -66,7 +67,7 @@ impl Lard {
             }
             Some(node) if levels.overloaded(nodes.key(node), nodes) => {
                 let choice = place(Reason::Migrate, PlacementOptions::relief(take))?;
-                // All nodes are at twice T_high, or only resting joiners are free: nobody is better.
+                // All nodes are at twice T_high, or only paused joining nodes are free: no node is better.
                 let moved = choice.node != node && nodes.key(choice.node) < nodes.key(node);
                 Some(if moved { choice } else { Choice { node, reason: Reason::Local } })
             }
@@ -75,9 +76,9 @@ impl Lard {
     }
 }
 
-/// What the map says of a target.
+/// The stored state of a target.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct StoredTarget {
     server: Option<NodeId>,
     was_assigned: bool,
 }
@@ -88,15 +89,18 @@ impl Policy for Lard {
             return retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let mut shard = self.targets.visit(request.target, nodes);
-        let slot: Slot = shard.touch(request.target);
+        let slot: EntryIndex = shard.touch(request.target);
         let levels = self.thresholds.levels(nodes);
-        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| levels.local(node, nodes)) {
+        if let Some(choice) =
+            shard.sole(slot, nodes).and_then(|node| levels.count_unless_overloaded(node, nodes))
+        {
             return Some(choice);
         }
         let epoch = nodes.epoch();
         let server = shard.members(slot, nodes).next();
         let was_assigned = server.is_some() || shard.was_assigned(slot);
-        let choice = Self::decide(now, request.target, (Seen { server, was_assigned }, levels), nodes, true)?;
+        let choice =
+            Self::decide(now, request.target, (StoredTarget { server, was_assigned }, levels), nodes, true)?;
         shard.put_sole(slot, choice, now, epoch, nodes);
         Some(choice.count_request(nodes))
     }
@@ -107,10 +111,11 @@ impl Policy for Lard {
         }
         let shard = self.targets.shard(request.target);
         let seen = match shard.find(request.target) {
-            None => Seen { server: None, was_assigned: false },
-            Some(slot) => {
-                Seen { server: shard.members(slot, nodes).next(), was_assigned: shard.was_assigned(slot) }
-            }
+            None => StoredTarget { server: None, was_assigned: false },
+            Some(slot) => StoredTarget {
+                server: shard.members(slot, nodes).next(),
+                was_assigned: shard.was_assigned(slot),
+            },
         };
         Self::decide(now, request.target, (seen, self.thresholds.levels(nodes)), nodes, false)
     }
@@ -123,7 +128,7 @@ impl Policy for Lard {
         self.targets.len()
     }
 
-    fn sets(&self) -> Option<&Targets> {
+    fn sets(&self) -> Option<&TargetMap> {
         Some(&self.targets)
     }
 
@@ -131,9 +136,9 @@ impl Policy for Lard {
         LearnedState { numbers: self.thresholds.numbers(), ..self.targets.learned_state(nodes) }
     }
 
-    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
-        self.targets.restore(memory, nodes);
-        self.thresholds.go_on(&memory.numbers);
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(saved, nodes);
+        self.thresholds.resume(&saved.numbers);
     }
 
     fn on_reply(
@@ -156,14 +161,14 @@ impl Policy for Lard {
     }
 }
 
-/// A node for a request that has failed elsewhere: the least loaded that was not tried.
+/// Returns a node for a request that has failed at another node: the least loaded one that was not tried.
 pub(super) fn retry(now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
     let skip = |node| request.exclude.contains(node);
     let node = nodes.place(now, request.target, skip, PlacementOptions::retry())?;
     Some(Choice { node, reason: Reason::Retry })
 }
 
-pub(super) fn known(targets: &Targets, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
+pub(super) fn known(targets: &TargetMap, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
     let shard = targets.shard(target);
     let slot = shard.find(target)?;
     let servers = shard.members(slot, nodes).collect();

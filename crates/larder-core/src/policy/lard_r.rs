@@ -9,26 +9,27 @@
 //!   now - changed > K:                                     remove m
 //! serve at n; if the set changed: changed = now
 //! ```
-//! Two consequences. An overload more than K after the last change adds p and removes the old server in one step, so
-//! the target *migrates*; within K of the last change it *replicates*. And a set that is left alone shrinks by its
-//! most loaded member once per K, as long as it is asked for.
 //!
-//! Where the paper is silent: m is looked for among the members other than n, so the node about to serve is never
-//! the one removed; ties of least and most loaded members go to the one added first; members lost to a failure are
-//! dropped without counting as a change. Removal stops new requests, not those in flight. A retry goes to another
-//! member if there is one that was not tried. Ties among all nodes as in [`super::lard`].
+//! This has two consequences. An overload more than K after the last change adds p and removes the old server in one step, so
+//! the target *migrates*; within K of the last change it *replicates*. A set that is not overloaded shrinks by its most loaded
+//! member once per K, as long as it is requested.
 //!
-//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; K (20 s), the size of the target
+//! The paper does not define the following. m is chosen among the members other than n, so the node about to serve is never
+//! removed. Ties of least and most loaded members go to the member added first. Members lost to a failure are dropped without
+//! counting as a change. A removal stops new requests, not those in flight. A retry goes to another member if one was not tried.
+//! Ties among all nodes are resolved as in [`super::lard`].
+//!
+//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) that derive them; K (20 s), the size of the target
 //! map. State: the target map.
-//! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
+//! Cost: O(servers of the target), and the search for the least loaded node if a set is empty or overloaded.
 
 use super::common::CommonSettings;
 use super::description::PolicyDescription;
 use super::lard::{known, retry};
-use super::targets::{Shard, Targets};
-use super::thresholds::{Levels, Thresholds};
+use super::targets::{TargetMap, TargetShard};
+use super::thresholds::{ThresholdKeys, Thresholds};
 use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
-use crate::clock::Slot;
+use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
 use crate::time::Time;
@@ -44,12 +45,12 @@ pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
 pub(super) struct LardR {
     thresholds: Thresholds,
     decay: Duration,
-    targets: Targets,
+    targets: TargetMap,
 }
 
-/// What is to happen to a target's set.
+/// The decision about a target's server set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Verdict {
+pub(super) struct SetDecision {
     pub(super) choice: Choice,
     pub(super) add: Option<NodeId>,
     pub(super) remove: Option<NodeId>,
@@ -60,7 +61,7 @@ impl LardR {
         Self {
             thresholds: Thresholds::new(common.t_low, common.t_high, common.thresholds),
             decay: common.replication_decay,
-            targets: Targets::of(common),
+            targets: TargetMap::of(common),
         }
     }
 
@@ -70,50 +71,50 @@ impl LardR {
         nodes: ClusterView<'_>,
         lost: bool,
         placing: PlacementOptions,
-    ) -> Option<Verdict> {
+    ) -> Option<SetDecision> {
         let node = nodes.place(now, target, |_| false, placing)?;
         let reason = if lost { Reason::Lost } else { Reason::First };
-        Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
+        Some(SetDecision { choice: Choice { node, reason }, add: Some(node), remove: None })
     }
 
     fn decide(
         &self,
         now: Time,
         target: TargetId,
-        found: (&Shard, Slot, Levels),
+        found: (&TargetShard, EntryIndex, ThresholdKeys),
         nodes: ClusterView<'_>,
         take: bool,
-    ) -> Option<Verdict> {
+    ) -> Option<SetDecision> {
         let (shard, slot, levels) = found;
         let members = || shard.members(slot, nodes);
         let Some(least) = least_of(members(), nodes) else {
             let placing = PlacementOptions::first(levels.low, take);
             return Self::first(now, target, nodes, shard.was_assigned(slot), placing);
         };
-        let mut verdict =
-            Verdict { choice: Choice { node: least, reason: Reason::Local }, add: None, remove: None };
+        let mut decision =
+            SetDecision { choice: Choice { node: least, reason: Reason::Local }, add: None, remove: None };
         if levels.overloaded(nodes.key(least), nodes) {
             let other = nodes.place(now, target, |_| false, PlacementOptions::relief(take))?;
-            // Loads move while they are read, so the least loaded of all may turn out to be a member.
+            // Loads change while they are read, so the least loaded of all nodes may turn out to be a member.
             if nodes.key(other) < nodes.key(least) && members().all(|member| member != other) {
-                verdict.choice = Choice { node: other, reason: Reason::Replicate };
-                verdict.add = Some(other);
+                decision.choice = Choice { node: other, reason: Reason::Replicate };
+                decision.add = Some(other);
             }
         }
-        let several = verdict.add.is_some() || members().nth(1).is_some();
+        let several = decision.add.is_some() || members().nth(1).is_some();
         if several && now.since(shard.changed(slot)) > self.decay {
-            let serving = verdict.choice.node;
-            verdict.remove = most_of(members().filter(|node| *node != serving), nodes);
-            verdict.choice.reason = match (verdict.add, verdict.remove) {
-                (_, None) => verdict.choice.reason,
+            let serving = decision.choice.node;
+            decision.remove = most_of(members().filter(|node| *node != serving), nodes);
+            decision.choice.reason = match (decision.add, decision.remove) {
+                (_, None) => decision.choice.reason,
                 (Some(_), Some(_)) => Reason::Migrate,
                 (None, Some(_)) => Reason::Shrink,
             };
         }
-        Some(verdict)
+        Some(decision)
     }
 
-    /// Another server of the target, or else any node, that was not tried.
+    /// Returns another server of the target, or else any node, that was not tried.
     fn retry(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let shard = self.targets.visit(request.target, nodes);
         let replica = shard.find(request.target).and_then(|slot| {
@@ -136,15 +137,17 @@ impl Policy for LardR {
         let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
         let levels = self.thresholds.levels(nodes);
-        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| levels.local(node, nodes)) {
+        if let Some(choice) =
+            shard.sole(slot, nodes).and_then(|node| levels.count_unless_overloaded(node, nodes))
+        {
             return Some(choice);
         }
-        let verdict = self.decide(now, request.target, (&shard, slot, levels), nodes, true)?;
-        let changes = verdict.add.is_some() || verdict.remove.is_some();
+        let decision = self.decide(now, request.target, (&shard, slot, levels), nodes, true)?;
+        let changes = decision.add.is_some() || decision.remove.is_some();
         if changes || !shard.is_current(slot, nodes) {
-            apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
+            apply(&mut shard, slot, decision, changes.then_some(now), nodes, epoch);
         }
-        Some(verdict.choice.count_request(nodes))
+        Some(decision.choice.count_request(nodes))
     }
 
     fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
@@ -153,13 +156,13 @@ impl Policy for LardR {
         }
         let shard = self.targets.shard(request.target);
         let levels = self.thresholds.levels(nodes);
-        let verdict = match shard.find(request.target) {
+        let decision = match shard.find(request.target) {
             None => {
                 Self::first(now, request.target, nodes, false, PlacementOptions::first(levels.low, false))
             }
             Some(slot) => self.decide(now, request.target, (&shard, slot, levels), nodes, false),
         };
-        verdict.map(|verdict| verdict.choice)
+        decision.map(|decision| decision.choice)
     }
 
     fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
@@ -170,7 +173,7 @@ impl Policy for LardR {
         self.targets.len()
     }
 
-    fn sets(&self) -> Option<&Targets> {
+    fn sets(&self) -> Option<&TargetMap> {
         Some(&self.targets)
     }
 
@@ -178,9 +181,9 @@ impl Policy for LardR {
         LearnedState { numbers: self.thresholds.numbers(), ..self.targets.learned_state(nodes) }
     }
 
-    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
-        self.targets.restore(memory, nodes);
-        self.thresholds.go_on(&memory.numbers);
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(saved, nodes);
+        self.thresholds.resume(&saved.numbers);
     }
 
     fn on_reply(
@@ -203,27 +206,27 @@ impl Policy for LardR {
     }
 }
 
-/// Writes the members down, and `changed` if the set did change.
+/// Stores the members, and the time `changed` if the set did change.
 pub(super) fn apply(
-    shard: &mut Shard,
-    slot: Slot,
-    verdict: Verdict,
+    shard: &mut TargetShard,
+    slot: EntryIndex,
+    decision: SetDecision,
     changed: Option<Time>,
     nodes: ClusterView<'_>,
     epoch: u32,
 ) {
     let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
-    members.retain(|node| Some(*node) != verdict.remove);
-    members.extend(verdict.add);
+    members.retain(|node| Some(*node) != decision.remove);
+    members.extend(decision.add);
     shard.put(slot, &members, epoch, changed);
 }
 
-/// The least loaded; the first among equals.
+/// Returns the least loaded node; the first one among equal nodes.
 pub(super) fn least_of(members: impl Iterator<Item = NodeId>, nodes: ClusterView<'_>) -> Option<NodeId> {
     members.min_by_key(|node| nodes.key(*node))
 }
 
-/// The most loaded; the first among equals.
+/// Returns the most loaded node; the first one among equal nodes.
 pub(super) fn most_of(members: impl Iterator<Item = NodeId>, nodes: ClusterView<'_>) -> Option<NodeId> {
     members.reduce(|most, node| if nodes.key(node) > nodes.key(most) { node } else { most })
 }

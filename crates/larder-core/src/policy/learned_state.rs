@@ -5,7 +5,7 @@
 //! rest is numbers that only the policy that wrote them can read. Values that depend on the nodes' reports are not
 //! included, because the nodes are asked again.
 
-use super::targets::Targets;
+use super::targets::TargetMap;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::ClusterView;
 use crate::time::Time;
@@ -77,13 +77,13 @@ impl LearnedState {
         &self,
         change: impl Fn(&ServerSet<'_>) -> Option<(Time, I)>,
     ) -> Self {
-        let mut memory = Self::default();
+        let mut saved = Self::default();
         for set in self.sets() {
             if let Some((changed, servers)) = change(&set) {
-                memory.push((set.target, changed, set.used), servers);
+                saved.push((set.target, changed, set.used), servers);
             }
         }
-        memory
+        saved
     }
 
     /// Returns the number of targets.
@@ -101,18 +101,18 @@ impl LearnedState {
     #[must_use]
     pub fn with_nodes(&self, place: impl Fn(NodeId) -> Option<NodeId>) -> Self {
         let per_node = self.per_node.iter();
-        let mut memory = Self {
+        let mut saved = Self {
             numbers: self.numbers.clone(),
             per_node: per_node.filter_map(|(node, of)| Some((place(*node)?, of.clone()))).collect(),
             ..Self::default()
         };
         for set in self.sets() {
-            memory.push(
+            saved.push(
                 (set.target, set.changed, set.used),
                 set.servers.iter().filter_map(|node| place(*node)),
             );
         }
-        memory
+        saved
     }
 
     /// Returns the server sets without the numbers.
@@ -122,21 +122,21 @@ impl LearnedState {
     }
 }
 
-impl Targets {
+impl TargetMap {
     /// Returns all server sets as learned state.
     pub(super) fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
-        let mut memory = LearnedState::default();
-        self.each(nodes, |entry, servers| memory.push(entry, servers));
-        memory
+        let mut saved = LearnedState::default();
+        self.each(nodes, |entry, servers| saved.push(entry, servers));
+        saved
     }
 
     /// Inserts server sets into the map, in place of the sets of the same targets.
-    pub(super) fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
-        for set in memory.sets() {
+    pub(super) fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        for set in saved.sets() {
             let mut shard = self.shard(set.target);
             let slot = shard.touch(set.target);
-            let stamp = set.changed + shard.ahead;
-            shard.lay(slot, set.servers, nodes.epoch(), stamp, set.changed);
+            let stamp = set.changed + shard.clock_offset;
+            shard.store_received(slot, set.servers, nodes.epoch(), stamp, set.changed);
             if set.used {
                 shard.touch(set.target);
             }

@@ -3,7 +3,7 @@
 use super::UtilBy;
 use super::hacc::{HaccSettings, SignalWeight};
 use super::lard_cost::{CostSettings, MissCost};
-use super::thresholds::{HighRule, LowRule, ThresholdSettings, Training};
+use super::thresholds::{HighRule, LowRule, ThresholdSettings, TrainingSettings};
 use super::{PolicyKind, PolicySettings};
 use crate::class::ServiceClass;
 use crate::dispatch::{Admission, Arrival, CacheResult, Dispatcher, Request, RequestOutcome, Settings};
@@ -22,9 +22,9 @@ enum Frame {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Keeper(Arc<Mutex<Vec<Frame>>>);
+struct FrameCollector(Arc<Mutex<Vec<Frame>>>);
 
-impl Witness for Keeper {
+impl Witness for FrameCollector {
     fn decided(&self, decided: Decided) -> bool {
         self.0.lock().expect("not poisoned").push(Frame::Decided(decided));
         true
@@ -48,7 +48,10 @@ fn runs() -> Vec<Settings> {
         report_age_max: Duration::from_secs(3),
         t_gat: Duration::from_secs(1),
         thresholds: ThresholdSettings {
-            low: LowRule::Learned(Training { length: Duration::from_secs(2), ..Training::default() }),
+            low: LowRule::Learned(TrainingSettings {
+                length: Duration::from_secs(2),
+                ..TrainingSettings::default()
+            }),
             high: HighRule::ByDelay { delay: Duration::from_millis(4), service: None },
         },
         policies: PolicySettings {
@@ -138,9 +141,9 @@ fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, u
 #[test]
 fn learned_values_are_replayed() {
     for settings in runs() {
-        let keeper = Keeper::default();
+        let collector = FrameCollector::default();
         let policy = settings.policy;
-        let live = Dispatcher::witnessed(settings.clone(), Vec::new(), &nodes(), Box::new(keeper.clone()))
+        let live = Dispatcher::witnessed(settings.clone(), Vec::new(), &nodes(), Box::new(collector.clone()))
             .expect("the settings are in range");
         let reasons = serve(&live);
         let told = match policy {
@@ -150,7 +153,7 @@ fn learned_values_are_replayed() {
         };
         assert!(reasons.contains_key(&told), "{policy} has nothing to tell: {reasons:?}");
         let player = Dispatcher::new(settings, &nodes()).expect("the settings are in range");
-        let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
+        let frames = std::mem::take(&mut *collector.0.lock().expect("not poisoned"));
         assert!(frames.len() > 20_000, "{policy}: {}", frames.len());
         for (at, frame) in frames.into_iter().enumerate() {
             match frame {

@@ -1,4 +1,4 @@
-//! `least-conn`: the node with the least `load / weight`; among equals each in turn. State: one counter.
+//! `least-conn`: the node with the lowest `load / weight`; among equal nodes each in turn. State: one counter.
 
 use super::description::PolicyDescription;
 use super::{Choice, LearnedState, Policy, Reason, Request};
@@ -36,8 +36,8 @@ impl Policy for LeastConnections {
         LearnedState { numbers: vec![self.next.load(Ordering::Relaxed) as u64], ..LearnedState::default() }
     }
 
-    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
-        let next = memory.numbers.first().and_then(|next| u16::try_from(*next).ok());
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        let next = saved.numbers.first().and_then(|next| u16::try_from(*next).ok());
         self.next.store(next.unwrap_or(0).into(), Ordering::Relaxed);
     }
 }

@@ -2,8 +2,8 @@
 
 mod backups;
 mod churn;
-mod handover;
 mod shares;
+mod snapshots;
 pub(super) mod turns;
 
 use super::table::{Place, RouteTable};
@@ -21,7 +21,7 @@ use crate::time::Time;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// A table that knows targets 0 to 29: of each three one is in the core, one has an owner, one is unknown.
+/// A table that contains targets 0 to 29: of each three one is in the core, one has an owner, one is unknown.
 fn table() -> Arc<RouteTable> {
     let place = |i: u64| match i % 3 {
         0 => Some(Place::Core),
@@ -32,7 +32,7 @@ fn table() -> Arc<RouteTable> {
     Arc::new(RouteTable::new(5, places).expect("all nodes are below 5"))
 }
 
-/// As many nodes as most tests have.
+/// The number of nodes in most tests.
 const NODES: usize = 10;
 
 fn dispatcher(policy: PolicyKind, n: usize) -> Dispatcher {
@@ -51,12 +51,12 @@ fn dispatcher_of(policy: PolicyKind, nodes: &[NodeSpec]) -> Dispatcher {
     Dispatcher::new(settings, nodes).expect("the settings are in range")
 }
 
-/// A request for target number `i`; the classes come in turn.
+/// Returns a request for target number `i`; the classes come in turn.
 fn target(i: u64) -> Request {
     Request::new(TargetId(mix(i))).with_class(ServiceClass::ALL[i as usize % ServiceClass::COUNT])
 }
 
-/// The node of a request that starts at once.
+/// Returns the node of a request that starts at once.
 pub(super) fn started(arrival: Arrival) -> NodeId {
     match arrival {
         Arrival::Start(decision) => decision.node,
@@ -65,7 +65,7 @@ pub(super) fn started(arrival: Arrival) -> NodeId {
 }
 
 #[test]
-fn names_are_read_back() {
+fn names_parse_back() {
     for kind in PolicyKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
     }
@@ -89,7 +89,7 @@ fn distinct_targets_spread_evenly_over_an_idle_cluster() {
 }
 
 #[test]
-fn nodes_tried_before_are_not_chosen_while_others_are_left() {
+fn tried_nodes_are_not_chosen_while_others_are_left() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher(kind, 3);
         let mut failed = started(dispatcher.arrive(Time::ZERO, target(1)));
@@ -110,7 +110,7 @@ fn nodes_tried_before_are_not_chosen_while_others_are_left() {
     }
 }
 
-/// A node reports and its cache changes.
+/// Sends a load report and a cache event of a node.
 fn signal(dispatcher: &Dispatcher, now: Time, i: u64) {
     let node = NodeId((mix(i) % 5) as u16);
     assert!(dispatcher.report(now, node, report(mix(i))));
@@ -118,7 +118,7 @@ fn signal(dispatcher: &Dispatcher, now: Time, i: u64) {
     dispatcher.cache_event(now, node, TargetId(mix(i % 40)), event);
 }
 
-/// Any report.
+/// Returns an arbitrary report.
 fn report(lot: u64) -> LoadReport {
     LoadReport {
         cpu_permille: Some((lot % 1_001) as u16),
@@ -133,7 +133,7 @@ fn report(lot: u64) -> LoadReport {
 }
 
 #[test]
-fn asking_why_tells_the_next_decision_and_changes_nothing() {
+fn explain_predicts_the_next_decision_and_changes_nothing() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher(kind, 5);
         for i in 0..400 {
@@ -155,7 +155,7 @@ fn asking_why_tells_the_next_decision_and_changes_nothing() {
 }
 
 #[test]
-fn threads_neither_lose_nor_invent_load() {
+fn concurrent_threads_keep_load_exact() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher(kind, 6);
         std::thread::scope(|scope| {
@@ -179,14 +179,14 @@ fn threads_neither_lose_nor_invent_load() {
     }
 }
 
-/// One step of a run: what happens, to which target, at which node.
+/// One step of a run: the event, the target, the node.
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u16)>> {
     prop::collection::vec((0_u8..15, 0_u64..30, 0_u16..5), 1..400)
 }
 
 /// The outputs of one step.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Outputs {
+struct StepOutputs {
     arrival: Option<Arrival>,
     changed: Option<bool>,
     joined: Option<Result<NodeId, JoinError>>,
@@ -194,15 +194,15 @@ struct Outputs {
     started: Vec<DequeuedRequest>,
 }
 
-/// Takes one step, the `number`th; requests that end are taken out of `held`.
+/// Executes step number `number`; requests that end are removed from `held`.
 fn step(
     dispatcher: &Dispatcher,
     now: Time,
     (what, which, node): (u8, u64, u16),
     number: usize,
     held: &mut Vec<NodeId>,
-) -> Outputs {
-    let (mut out, node) = (Outputs::default(), NodeId(node));
+) -> StepOutputs {
+    let (mut out, node) = (StepOutputs::default(), NodeId(node));
     let started = &mut out.started;
     match what {
         0..=2 => out.arrival = Some(dispatcher.arrive(now, target(which))),
@@ -238,8 +238,8 @@ fn step(
     out
 }
 
-/// Plays the steps; gives the decision log.
-fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
+/// Executes the steps and returns the decision log.
+fn run_steps(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<StepOutputs> {
     let settings = Settings {
         policy: kind,
         t_low: 2,
@@ -262,7 +262,7 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
     };
     let specs: Vec<NodeSpec> = (0..4).map(|i| NodeSpec::named(format!("n{i}"))).collect();
     let dispatcher = Dispatcher::new(settings, &specs).expect("the settings are in range");
-    let (mut log, mut held): (Vec<Outputs>, Vec<NodeId>) = (Vec::new(), Vec::new());
+    let (mut log, mut held): (Vec<StepOutputs>, Vec<NodeId>) = (Vec::new(), Vec::new());
     let mut now = Time::ZERO;
     for (what, which, node) in steps {
         now += core::time::Duration::from_millis(700 * which);
@@ -273,7 +273,7 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
         });
         for decision in arrived.into_iter().chain(out.started.iter().filter_map(|one| one.outcome.ok())) {
             let state = dispatcher.nodes().state(decision.node);
-            // One that drains keeps its own.
+            // A draining node keeps its requests.
             let kept = decision.reason == Reason::Sticky && state == NodeState::Draining;
             assert!(kept || state == NodeState::Up, "{kind} chose a closed node: {state}");
             held.push(decision.node);
@@ -291,16 +291,17 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Outputs> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever happens: no closed node is chosen, counts agree, bounds hold, and the same inputs decide the same.
+    /// For every sequence of events: no closed node is chosen, counts agree, bounds hold, and the same inputs give
+    /// the same decisions.
     #[test]
-    fn any_history_keeps_the_books(steps in steps()) {
+    fn invariants_hold_for_every_history(steps in steps()) {
         for kind in PolicyKind::ALL {
-            prop_assert_eq!(play(kind, &steps), play(kind, &steps), "{} decided differently", kind);
+            prop_assert_eq!(run_steps(kind, &steps), run_steps(kind, &steps), "{} decided differently", kind);
         }
     }
 
     #[test]
-    fn exclusion_remembers_the_latest_nodes(nodes in prop::collection::vec(0_u16..50, 0..12)) {
+    fn excluded_nodes_keep_the_latest(nodes in prop::collection::vec(0_u16..50, 0..12)) {
         let exclude = nodes.iter().fold(ExcludedNodes::NONE, |exclude, node| exclude.with(NodeId(*node)));
         prop_assert_eq!(exclude.is_empty(), nodes.is_empty());
         if let Some(last) = nodes.last() {

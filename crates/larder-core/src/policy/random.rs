@@ -1,10 +1,10 @@
-//! `random`: any node, by lot.
+//! `random`: a node drawn at random.
 //!
-//! The lot is SplitMix64 of the seed and a counter, so a run repeats. Nodes with larger caches are drawn more often,
-//! like everywhere else where load is not looked at. Parameter: the seed. State: one counter.
+//! The random number is SplitMix64 of the seed and a counter, so a run repeats. Nodes with larger caches are drawn
+//! more often, as in every policy that ignores load. Parameter: the seed. State: one counter.
 
 use super::description::PolicyDescription;
-use super::lots::Lots;
+use super::sampling::RandomSequence;
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::nodes::ClusterView;
 use crate::time::Time;
@@ -14,34 +14,34 @@ pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
 
 #[derive(Debug)]
 pub(super) struct Random {
-    lots: Lots,
+    random: RandomSequence,
 }
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self { lots: Lots::new(seed) }
+        Self { random: RandomSequence::new(seed) }
     }
 }
 
-fn choose(lot: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-    let node = nodes.hashed(lot, |node| request.exclude.contains(node))?;
+fn choose(number: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+    let node = nodes.hashed(number, |node| request.exclude.contains(node))?;
     Some(Choice { node, reason: request.reason_or(Reason::Random) })
 }
 
 impl Policy for Random {
     fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        choose(self.lots.take(nodes), request, nodes).map(|choice| choice.count_request(nodes))
+        choose(self.random.draw(nodes), request, nodes).map(|choice| choice.count_request(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        choose(self.lots.next(), request, nodes)
+        choose(self.random.peek(), request, nodes)
     }
 
     fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
-        LearnedState { numbers: vec![self.lots.drawn()], ..LearnedState::default() }
+        LearnedState { numbers: vec![self.random.count()], ..LearnedState::default() }
     }
 
-    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
-        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        saved.numbers.iter().take(1).for_each(|drawn| self.random.resume(*drawn));
     }
 }

@@ -1,4 +1,4 @@
-//! `rr`: each node in turn, whatever its load or weight. State: one counter.
+//! `rr`: each node in turn, regardless of its load and weight. State: one counter.
 
 use super::description::PolicyDescription;
 use super::{Choice, LearnedState, Policy, Reason, Request};
@@ -12,7 +12,7 @@ pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
 
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
-    turn: Turn,
+    turn: TurnCounter,
 }
 
 impl Policy for RoundRobin {
@@ -27,42 +27,43 @@ impl Policy for RoundRobin {
     }
 
     fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
-        Turn::learned_state([&self.turn])
+        TurnCounter::learned_state([&self.turn])
     }
 
-    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
-        Turn::restore([&self.turn], memory);
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        TurnCounter::restore([&self.turn], saved);
     }
 }
 
-/// Whose turn it is: the slot after the one that had it last.
+/// A turn counter: the slot after the one that had the last turn.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct TurnCounter {
     next: AtomicU64,
-    /// The turn's number; `None` for a policy's only one.
+    /// The number of the counter; `None` if the policy has one counter.
     number: Option<u16>,
 }
 
-impl Turn {
-    /// Where a policy's turns are.
+impl TurnCounter {
+    /// Returns the positions of a policy's turn counters.
     pub(super) fn learned_state<'a>(turns: impl IntoIterator<Item = &'a Self>) -> LearnedState {
         let numbers = turns.into_iter().map(|turn| turn.next.load(Ordering::Relaxed)).collect();
         LearnedState { numbers, ..LearnedState::default() }
     }
 
-    /// Lets a policy's turns go on where others were.
-    pub(super) fn restore<'a>(turns: impl IntoIterator<Item = &'a Self>, memory: &LearnedState) {
-        for (turn, number) in turns.into_iter().zip(&memory.numbers) {
+    /// Restores the positions of a policy's turn counters.
+    pub(super) fn restore<'a>(turns: impl IntoIterator<Item = &'a Self>, saved: &LearnedState) {
+        for (turn, number) in turns.into_iter().zip(&saved.numbers) {
             turn.next.store(*number, Ordering::Relaxed);
         }
     }
 
-    /// One of several turns of a policy.
+    /// Creates one of a policy's several turn counters.
     pub(super) fn numbered(number: u16) -> Self {
         Self { next: AtomicU64::new(0), number: Some(number) }
     }
 
-    /// The open node whose turn it is among those for which `fits` is true, and the slots passed over, it included.
+    /// Returns the next open node for which `fits` is true, and the number of slots to advance, including that
+    /// node's slot.
     pub(super) fn next(
         &self,
         nodes: ClusterView<'_>,
@@ -76,29 +77,29 @@ impl Turn {
         })
     }
 
-    /// Like [`Turn::next`], and passes the turn on.
+    /// Returns the next node like [`TurnCounter::next`], and advances the counter.
     pub(super) fn take(&self, nodes: ClusterView<'_>, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let (node, passed) = self.next(nodes, fits)?;
-        self.pass(nodes, passed);
+        self.advance(nodes, passed);
         Some(node)
     }
 
-    /// Like [`Turn::next`], among these nodes only.
+    /// Returns the next node like [`TurnCounter::next`], among these candidates only.
     pub(super) fn next_of(
         &self,
-        those: &[NodeId],
+        candidates: &[NodeId],
         nodes: ClusterView<'_>,
         fits: impl Fn(NodeId) -> bool,
     ) -> Option<(NodeId, u64)> {
-        let count = those.len() as u64;
+        let count = candidates.len() as u64;
         let from = nodes.turn(|| self.next.load(Ordering::Relaxed)).checked_rem(count)? as usize;
-        let order = those[from..].iter().chain(&those[..from]);
+        let order = candidates[from..].iter().chain(&candidates[..from]);
         let (node, step) = order.zip(0..count).find(|(node, _)| nodes.is_open(**node) && fits(**node))?;
         Some((*node, step + 1))
     }
 
-    /// Passes the turn on by what [`Turn::next_of`] says was passed over.
-    pub(super) fn pass(&self, nodes: ClusterView<'_>, passed: u64) {
+    /// Advances the counter by the number that [`TurnCounter::next_of`] returned.
+    pub(super) fn advance(&self, nodes: ClusterView<'_>, passed: u64) {
         let before = self.next.fetch_add(passed, Ordering::Relaxed);
         nodes.record_turn(self.number, before, before.wrapping_add(passed));
     }

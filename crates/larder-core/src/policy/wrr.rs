@@ -1,12 +1,12 @@
-//! `wrr`: round robin weighted by load, the baseline that LARD is measured against (LARD section 3).
+//! `wrr`: round robin weighted by load, the baseline with which LARD is compared (LARD section 3).
 //!
-//! The paper says "weighted round-robin, weighted by load" and leaves the weight function open. Here a node's turn
-//! counts if its `load / weight` is not above the mean over the nodes that take requests, else it is passed over.
-//! That is round robin while loads are even, keeps them even when they are not, and needs no constant; some node is
+//! The paper says "weighted round-robin, weighted by load" and does not define the weight function. Here a node has
+//! its turn if its `load / weight` is not above the mean over the nodes that take requests. Otherwise it is skipped.
+//! That is round robin while loads are even, evens them out when they are not, and needs no constant. Some node is
 //! always at or below the mean. State: one counter. Cost: O(1) expected, O(n) at worst.
 
 use super::description::PolicyDescription;
-use super::rr::Turn;
+use super::rr::TurnCounter;
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::id::NodeId;
 use crate::nodes::ClusterView;
@@ -19,7 +19,7 @@ pub(super) const DESCRIPTION: PolicyDescription =
 
 #[derive(Debug, Default)]
 pub(super) struct WeightedRoundRobin {
-    turn: Turn,
+    turn: TurnCounter,
 }
 
 impl WeightedRoundRobin {
@@ -43,10 +43,10 @@ impl Policy for WeightedRoundRobin {
     }
 
     fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
-        Turn::learned_state([&self.turn])
+        TurnCounter::learned_state([&self.turn])
     }
 
-    fn restore(&self, memory: &LearnedState, _nodes: ClusterView<'_>) {
-        Turn::restore([&self.turn], memory);
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        TurnCounter::restore([&self.turn], saved);
     }
 }

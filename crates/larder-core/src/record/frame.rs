@@ -370,18 +370,18 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
 /// alone, whose answers are on the tape.
 fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &PeerSwitchState) {
     put(out, elsewhere.switches.into());
-    put(out, elsewhere.apart.into());
-    put(out, u64::try_from(elsewhere.ahead.as_nanos()).unwrap_or(u64::MAX));
+    put(out, elsewhere.equal_within.into());
+    put(out, u64::try_from(elsewhere.clock_offset.as_nanos()).unwrap_or(u64::MAX));
     put(out, elsewhere.requests.len() as u64);
     elsewhere.requests.iter().for_each(|requests| put(out, (*requests).into()));
 }
 
 fn elsewhere(wire: &mut Wire<'_>) -> Result<PeerSwitchState, WireError> {
-    let (switches, apart) = (wire.small("number of switches")?, wire.small("number of connections")?);
-    let ahead = Duration::from_nanos(wire.number("time")?);
+    let (switches, equal_within) = (wire.small("number of switches")?, wire.small("number of connections")?);
+    let clock_offset = Duration::from_nanos(wire.number("time")?);
     let nodes = wire.count("number of nodes", usize::from(u16::MAX))?;
     let requests = (0..nodes).map(|_| wire.small("number of requests")).collect::<Result<_, _>>()?;
-    Ok(PeerSwitchState { switches, requests, apart, ahead, admitted: Vec::new() })
+    Ok(PeerSwitchState { switches, requests, equal_within, clock_offset, admitted: Vec::new() })
 }
 
 /// Its nodes, how many targets, and each target's distance from the one before with its place: 0 for the core, else the

@@ -131,8 +131,8 @@ fn changes() -> Vec<Change> {
         Change::PeerSwitchState(Arc::new(PeerSwitchState {
             switches: 2,
             requests: vec![0, 700, 3],
-            apart: 4,
-            ahead: Duration::from_millis(70),
+            equal_within: 4,
+            clock_offset: Duration::from_millis(70),
             admitted: Vec::new(),
         })),
         Change::Sets(RouteId(1), Arc::new(sets)),

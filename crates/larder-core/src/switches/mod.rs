@@ -47,7 +47,7 @@ pub use settings::SwitchesSettings;
 use crate::dispatch::{DequeuedRequest, Dispatcher, SettingsError};
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, PeerSwitchState};
-use crate::policy::{Adopted, LearnedState};
+use crate::policy::{AdoptionCounts, LearnedState};
 use crate::time::Time;
 use crate::wire::WireError;
 use common::Common;
@@ -345,7 +345,7 @@ impl Switches {
         &self.elsewhere
     }
 
-    fn count(&mut self, adopted: Adopted) {
+    fn count(&mut self, adopted: AdoptionCounts) {
         self.counts.sets_taken += adopted.taken as u64;
         self.counts.sets_same += adopted.same as u64;
         self.counts.sets_older += adopted.older as u64;
@@ -500,8 +500,8 @@ impl Switches {
         let elsewhere = PeerSwitchState {
             switches,
             requests,
-            apart: switches.saturating_mul(self.settings.step),
-            ahead: self.clock.ahead(),
+            equal_within: switches.saturating_mul(self.settings.step),
+            clock_offset: self.clock.clock_offset(),
             admitted: groups.into_keys().map(|group| (group, demands(group))).collect(),
         };
         if *self.elsewhere != elsewhere {
@@ -518,7 +518,13 @@ fn before(time: Time, margin: Duration) -> Time {
 }
 
 /// Takes over another's sets of a route that is here too; of servers that are not, nothing is taken.
-fn adopt(now: Time, other: &Other, route: u16, sets: &LearnedState, dispatcher: &Dispatcher) -> Adopted {
-    let Some(route) = other.route(route) else { return Adopted::default() };
+fn adopt(
+    now: Time,
+    other: &Other,
+    route: u16,
+    sets: &LearnedState,
+    dispatcher: &Dispatcher,
+) -> AdoptionCounts {
+    let Some(route) = other.route(route) else { return AdoptionCounts::default() };
     dispatcher.adopt_sets(now, route, &Arc::new(sets.with_nodes(|node| other.node(node))))
 }

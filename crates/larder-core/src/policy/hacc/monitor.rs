@@ -1,11 +1,11 @@
-//! The monitor: compares the nodes' loads once per period and decides who sheds documents to whom.
+//! The monitor, which compares the nodes' loads once per period and determines which node sheds documents to which.
 //!
-//! It works when nodes report, never when a request comes: what a decision needs of it is the list of offloads under way,
-//! which is replaced as a whole, and until when there are any. Both change with reports only.
+//! It runs when nodes report, never when a request arrives. A decision needs only the list of active offloads, which
+//! is replaced as a whole, and the time at which the last one ends. Both change with reports only.
 //!
-//! Nodes report one after the other, so loads are compared when a *round* is over: when all nodes that take requests have
-//! reported, or one reports again before another has at all. The next comparison is due a period later, less an eighth, so
-//! that rounds of one period that do not come to the microsecond are each compared.
+//! Nodes report one after the other, so loads are compared at the end of a *round*: all nodes that take requests
+//! have reported, or one reports again before another one has. The next comparison is due a period later, less an
+//! eighth, so that rounds of about one period are each compared.
 
 use super::super::gauge::Gauge;
 use super::super::open_nodes::open;
@@ -17,42 +17,42 @@ use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-/// Documents on their way from one node to another.
+/// An active move of documents from one node to another.
 #[derive(Clone, Copy, Debug)]
 struct Offload {
     from: NodeId,
     to: NodeId,
     begun: Time,
     until: Time,
-    /// Documents whose hash, mixed with this offload's number, is at most this move.
+    /// The documents whose hash, mixed with this offload's number, is at most this value move.
     up_to: u64,
     number: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Monitor {
-    /// The offloads under way, by the node that sheds; each node is in at most one, so there are no more than half as many
+    /// The active offloads, by the node that sheds. Each node is in at most one, so there are at most half as many
     /// as nodes.
     offloads: ArcSwap<Vec<Offload>>,
-    /// When the last of them ends, in nanoseconds.
+    /// The end of the last offload, in nanoseconds.
     until: AtomicU64,
-    rounds: Mutex<Rounds>,
+    rounds: Mutex<RoundState>,
 }
 
 #[derive(Debug, Default)]
-struct Rounds {
-    /// When the next comparison is due.
+struct RoundState {
+    /// The time at which the next comparison is due.
     next: Time,
-    /// By slot: whether the node has reported in this round.
+    /// Whether each node has reported in this round, by slot.
     reported: Vec<bool>,
-    /// How many have.
+    /// The number of nodes that have reported.
     count: usize,
-    /// Offloads so far.
+    /// The number of offloads so far.
     number: u64,
 }
 
 impl Monitor {
-    /// A node has reported; `put` brings the gauge up to date.
+    /// Processes a node's report; `put` updates the gauge.
     pub(super) fn on_report(
         &self,
         now: Time,
@@ -63,18 +63,19 @@ impl Monitor {
         put: impl FnOnce(),
     ) {
         let mut rounds = lock(&self.rounds);
-        if rounds.on_report.get(node.index()) == Some(&true) {
-            // Another round begins. The one before was compared when it was complete; if it never was, it is now.
+        if rounds.reported.get(node.index()) == Some(&true) {
+            // A new round begins. The previous one was compared when it was complete; if it never was complete, it
+            // is compared now.
             if rounds.count < nodes.open_count() {
                 self.compare(now, settings, gauge, nodes, &mut rounds);
             }
-            rounds.on_report.fill(false);
+            rounds.reported.fill(false);
             rounds.count = 0;
         }
         put();
         let slots = nodes.slots().max(node.index() + 1);
-        rounds.on_report.resize(slots, false);
-        rounds.on_report[node.index()] = true;
+        rounds.reported.resize(slots, false);
+        rounds.reported[node.index()] = true;
         rounds.count += 1;
         if rounds.count >= nodes.open_count() {
             self.compare(now, settings, gauge, nodes, &mut rounds);
@@ -87,7 +88,7 @@ impl Monitor {
         settings: &HaccSettings,
         gauge: &Gauge,
         nodes: ClusterView<'_>,
-        rounds: &mut Rounds,
+        rounds: &mut RoundState,
     ) {
         if now < rounds.next {
             return;
@@ -100,7 +101,8 @@ impl Monitor {
             .filter(|node| !takes_part(*node))
             .filter_map(|node| gauge.get(now, node, nodes).map(|load| (load, node)))
             .collect();
-        // By load, equals by slot: the ends are then the least and the most loaded that are still free.
+        // The nodes are sorted by load, equals by slot. The ends are therefore the least and the most loaded nodes
+        // that are still free.
         free.sort_unstable();
         let mut free = free.as_slice();
         while let [low, rest @ .., high] = free {
@@ -119,9 +121,15 @@ impl Monitor {
         self.until.store(until.as_nanos(), Ordering::Release);
     }
 
-    /// Where a document goes that has been at `from` since `since`, if it is to move.
+    /// Returns the node to which a document moves that has been at `from` since `since`; `None` if it stays.
     #[inline]
-    pub(super) fn moved(&self, now: Time, target: TargetId, from: NodeId, since: Time) -> Option<NodeId> {
+    pub(super) fn move_destination(
+        &self,
+        now: Time,
+        target: TargetId,
+        from: NodeId,
+        since: Time,
+    ) -> Option<NodeId> {
         if now.as_nanos() >= self.until.load(Ordering::Acquire) {
             return None;
         }
@@ -133,8 +141,8 @@ impl Monitor {
     }
 }
 
-/// The part of the documents of the node with the high load that moves to the other, of 2^64. Load moved counts at the other
-/// node by the ratio of their weights.
+/// Returns the part of the highly loaded node's documents that moves, of 2^64. Moved load counts at the other node
+/// by the ratio of their weights.
 fn part(settings: &HaccSettings, high: (u32, NodeId), low: (u32, NodeId), nodes: ClusterView<'_>) -> u64 {
     let weight = |node| u128::from(nodes.weight(node).milli());
     let (from, to) = (weight(high.1), weight(low.1));

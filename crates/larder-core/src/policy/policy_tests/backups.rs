@@ -1,4 +1,5 @@
-//! Backups: no request goes there while an ordinary node of the group is up, and none is refused while a backup is.
+//! Tests of backups: no request goes to a backup while an ordinary node of the group is up, and none is refused
+//! while a backup is up.
 
 use super::{dispatcher_of, report, started, table, target};
 use crate::dispatch::{
@@ -23,7 +24,7 @@ fn set_all(dispatcher: &Dispatcher, state: NodeState, which: impl Fn(&NodeRow) -
     }
 }
 
-/// Sends `count` requests for as many targets and lets them run; gives how many each node got.
+/// Sends `count` requests for as many targets, which do not end. Returns the number of requests that each node got.
 fn send(dispatcher: &Dispatcher, from: u64, count: u64) -> Vec<u32> {
     let mut counts = vec![0; dispatcher.nodes().slots()];
     for i in from..from + count {
@@ -52,7 +53,7 @@ fn backups_serve_together_while_no_ordinary_node_is_up() {
                 at(&counts).iter().all(|count| (fair / 2..fair * 2).contains(count)),
                 "{kind}: {counts:?}"
             );
-            // The load of the backups is still there when the ordinary nodes come back.
+            // The load of the backups is still there when the ordinary nodes return.
             set_all(&dispatcher, NodeState::Up, |row| row.id == NodeId(1));
             assert_eq!(send(&dispatcher, 9_990, 300)[1], 300, "{kind}: one ordinary node takes all");
             set_all(&dispatcher, NodeState::Up, ordinary);
@@ -63,7 +64,7 @@ fn backups_serve_together_while_no_ordinary_node_is_up() {
 }
 
 #[test]
-fn a_client_of_a_backup_stays_there_while_it_is_up() {
+fn client_of_a_backup_stays_while_it_is_up() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher_of(kind, &specs(4, |i| i == 2));
         let wish = |i| target(i).with_affinity(Affinity::Sticky(NodeId(2)));
@@ -74,7 +75,7 @@ fn a_client_of_a_backup_stays_there_while_it_is_up() {
 }
 
 #[test]
-fn a_retry_goes_to_no_backup_while_an_ordinary_node_is_up() {
+fn retry_uses_no_backup_while_an_ordinary_node_is_up() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher_of(kind, &specs(3, |i| i == 2));
         let first = started(dispatcher.arrive(Time::ZERO, target(100)));
@@ -90,9 +91,9 @@ fn a_retry_goes_to_no_backup_while_an_ordinary_node_is_up() {
     }
 }
 
-/// What another switch, or the process before, has learned while it used its backups is of no harm, in whatever group.
+/// State that another switch or an earlier process learned while it used its backups does no harm, in every group.
 #[test]
-fn sets_that_name_a_backup_send_nothing_there() {
+fn sets_with_a_backup_send_no_request_there() {
     for (kind, route) in
         PolicyKind::ALL.into_iter().flat_map(|kind| [0, 1].map(|route| (kind, RouteId(route))))
     {
@@ -121,7 +122,7 @@ fn sets_that_name_a_backup_send_nothing_there() {
 }
 
 #[test]
-fn limits_are_those_of_the_nodes_that_can_be_used() {
+fn limits_follow_the_usable_nodes() {
     let limits = |nodes: &[NodeSpec], admission| {
         let settings = Settings { policy: PolicyKind::Lard, admission, ..Settings::default() };
         let dispatcher = Dispatcher::new(settings, nodes).expect("valid");
@@ -148,7 +149,7 @@ fn limits_are_those_of_the_nodes_that_can_be_used() {
 }
 
 #[test]
-fn who_waits_is_served_by_backups() {
+fn queued_request_is_served_by_a_backup() {
     let settings = Settings { policy: PolicyKind::Rr, admission: Admission::Fixed(1), ..Settings::default() };
     let dispatcher = Dispatcher::new(settings, &specs(2, |i| i == 1)).expect("valid");
     let first = started(dispatcher.arrive(Time::ZERO, target(1)));
@@ -161,7 +162,7 @@ fn who_waits_is_served_by_backups() {
 }
 
 #[test]
-fn no_request_is_refused_while_nodes_change_places() {
+fn no_request_is_refused_during_a_failover() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher_of(kind, &specs(3, |i| i > 0));
         let done = AtomicBool::new(false);
@@ -189,7 +190,8 @@ fn no_request_is_refused_while_nodes_change_places() {
     }
 }
 
-/// A dispatcher with a route for a group beside the default one. Bits say which nodes are backups, and which are in the group.
+/// Creates a dispatcher with a route for a group beside the default one. Bits select the backups and the nodes of
+/// the group.
 fn dispatcher(kind: PolicyKind, backups: u8, group: u8) -> Dispatcher {
     let settings = Settings {
         policy: kind,
@@ -215,7 +217,8 @@ fn dispatcher(kind: PolicyKind, backups: u8, group: u8) -> Dispatcher {
     Dispatcher::with_routes(settings, vec![route], &nodes).expect("in range")
 }
 
-/// The nodes that a route's requests may be started at: the ordinary nodes of its group that are up, else the backups.
+/// Returns the nodes that may serve a route's requests: the ordinary nodes of its group that are up, else the
+/// backups.
 fn may_serve(dispatcher: &Dispatcher, route: RouteId) -> Vec<NodeId> {
     let group = dispatcher.group_of(route);
     let mut up = dispatcher.nodes().rows();
@@ -225,8 +228,8 @@ fn may_serve(dispatcher: &Dispatcher, route: RouteId) -> Vec<NodeId> {
     up.iter().map(|row| row.id).collect()
 }
 
-/// Plays the steps.
-fn play(kind: PolicyKind, (backups, group): (u8, u8), steps: &[(u8, u64, u16)]) {
+/// Executes the steps.
+fn run_steps(kind: PolicyKind, (backups, group): (u8, u8), steps: &[(u8, u64, u16)]) {
     let dispatcher = dispatcher(kind, backups, group);
     let (mut held, mut started, mut now) = (Vec::new(), Vec::new(), Time::ZERO);
     for (what, which, node) in steps {
@@ -284,13 +287,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn backups_serve_only_where_no_ordinary_node_does(
+    fn backups_serve_only_without_an_ordinary_node(
         backups in 0_u8..32,
         group in 0_u8..32,
         steps in prop::collection::vec((0_u8..13, 0_u64..30, 0_u16..5), 1..300),
     ) {
         for kind in PolicyKind::ALL {
-            play(kind, (backups, group), &steps);
+            run_steps(kind, (backups, group), &steps);
         }
     }
 }

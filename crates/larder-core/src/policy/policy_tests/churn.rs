@@ -1,4 +1,4 @@
-//! Keys moved when a node leaves, joins, or goes and comes back: what each policy promises, and that it holds.
+//! Tests of the keys that move when a node leaves, joins, or leaves and returns: every policy keeps its guarantee.
 
 use super::{NODES, dispatcher, started, target};
 use crate::dispatch::Dispatcher;
@@ -9,36 +9,37 @@ use crate::time::Time;
 
 const KEYS: u64 = 20_000;
 
-/// What a policy promises of the keys that a change of membership moves, on an idle cluster of n equal nodes.
+/// The guarantee of a policy about the keys that a change of membership moves, on an idle cluster of n equal nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Promise {
-    /// The least there can be: those of the node that leaves; 1/(n + 1) to the one that joins; all come back.
+enum Guarantee {
+    /// The minimum: the keys of the node that leaves, and 1/(n + 1) to the node that joins; all return.
     Least,
-    /// The same, and this share of all keys besides.
+    /// The minimum, and in addition this share of all keys.
     NearlyLeast(f64),
-    /// Those of the node that leaves, and all come back; a node that joins moves this share.
+    /// The keys of the node that leaves, and all return; a node that joins moves this share.
     ByPosition(f64),
-    /// Those of the node that leaves, and they stay away; a node that joins moves none.
+    /// The keys of the node that leaves, and they do not return; a node that joins moves none.
     Sticky,
-    /// None: a key has no node.
+    /// No guarantee: a key has no node.
     Nothing,
 }
 
-/// Every policy's promise. There is no other arm, so that a new policy has to say what it promises.
-const fn promise(kind: PolicyKind) -> Promise {
+/// Returns every policy's guarantee. The match has no default arm, so that a new policy must state its guarantee.
+const fn guarantee(kind: PolicyKind) -> Guarantee {
     match kind {
-        PolicyKind::Rendezvous | PolicyKind::Bounded => Promise::Least,
-        // Maglev section 5.3 and figure 12: a few percent at most where places are a hundred times the nodes or more.
-        PolicyKind::Maglev => Promise::NearlyLeast(0.03),
-        // Slots are ranges of equal width. From n ranges to n + 1, range i keeps (n - i) / (n (n + 1)) of all keys: half
-        // of them in sum.
-        PolicyKind::Hash => Promise::ByPosition(0.5),
+        PolicyKind::Rendezvous | PolicyKind::Bounded => Guarantee::Least,
+        // Maglev section 5.3 and figure 12: a few percent at most if there are a hundred times as many entries as
+        // nodes, or more.
+        PolicyKind::Maglev => Guarantee::NearlyLeast(0.03),
+        // Slots are ranges of equal width. From n ranges to n + 1, range i keeps (n - i) / (n (n + 1)) of all keys:
+        // half of them in sum.
+        PolicyKind::Hash => Guarantee::ByPosition(0.5),
         PolicyKind::Lard
         | PolicyKind::LardR
         | PolicyKind::LardUtil
         | PolicyKind::LardCost
         | PolicyKind::Hacc
-        | PolicyKind::LbGc => Promise::Sticky,
+        | PolicyKind::LbGc => Guarantee::Sticky,
         PolicyKind::Random
         | PolicyKind::Rr
         | PolicyKind::Wrr
@@ -50,16 +51,16 @@ const fn promise(kind: PolicyKind) -> Promise {
         | PolicyKind::Static
         | PolicyKind::P2c
         | PolicyKind::PeakEwma
-        // Without a node that accepted the request and a place in the table; with them, the table decides.
+        // Without an origin and without an entry in the table; with them, the table decides.
         | PolicyKind::Ward
-        | PolicyKind::Part => Promise::Nothing,
+        | PolicyKind::Part => Guarantee::Nothing,
     }
 }
 
-/// The node of every key, each asked for alone.
+/// Returns the node of every key, each requested alone.
 fn owners(dispatcher: &Dispatcher) -> Vec<NodeId> {
     let owner = |key: u64| {
-        // The first forty targets are those of the shelf's routing table.
+        // The first forty targets are those of the tests' routing table.
         let node = started(dispatcher.arrive(Time::ZERO, target(40 + key)));
         dispatcher.finish(Time::ZERO, node, &mut Vec::new());
         node
@@ -67,7 +68,7 @@ fn owners(dispatcher: &Dispatcher) -> Vec<NodeId> {
     (0..KEYS).map(owner).collect()
 }
 
-/// The share of keys that moved, and of those that moved for no good reason: neither from `from` nor to `to`.
+/// Returns the share of keys that moved, and the share that moved neither from nor to the changed node.
 fn moved(before: &[NodeId], after: &[NodeId], changed: NodeId) -> (f64, f64) {
     let pairs = || before.iter().zip(after).filter(|(before, after)| before != after);
     let astray = pairs().filter(|(before, after)| **before != changed && **after != changed).count();
@@ -75,10 +76,10 @@ fn moved(before: &[NodeId], after: &[NodeId], changed: NodeId) -> (f64, f64) {
 }
 
 #[test]
-fn no_more_keys_move_than_the_policy_promises() {
+fn keys_that_move_stay_within_the_guarantee() {
     for kind in PolicyKind::ALL {
-        let promise = promise(kind);
-        if promise == Promise::Nothing {
+        let guarantee = guarantee(kind);
+        if guarantee == Guarantee::Nothing {
             continue;
         }
         let dispatcher = dispatcher(kind, NODES);
@@ -93,31 +94,31 @@ fn no_more_keys_move_than_the_policy_promises() {
         let with = owners(&dispatcher);
 
         let (left, astray) = moved(&before, &without, gone);
-        let more = if let Promise::NearlyLeast(more) = promise { more } else { 0.0 };
+        let more = if let Guarantee::NearlyLeast(more) = guarantee { more } else { 0.0 };
         assert!(astray <= more, "{kind}: {astray} moved though their node stayed");
         assert!((left - share - astray).abs() < 1e-9, "{kind}: {left} moved, {share} were at the node");
         let (flapped, _) = moved(&before, &back, gone);
-        match promise {
-            Promise::Sticky => assert_eq!(back, without, "{kind}: nothing is taken back"),
+        match guarantee {
+            Guarantee::Sticky => assert_eq!(back, without, "{kind}: nothing is taken back"),
             _ => assert!(flapped == 0.0, "{kind}: {flapped} did not come back"),
         }
         let (came, astray) = moved(&back, &with, joined);
         // A fair share of eleven, within five deviations of a ring of 160 points and of the draw of keys.
         let fair = 1.0 / (NODES as f64 + 1.0);
         let ring = 5.0 * fair * ((1.0 / 160.0_f64).sqrt() + (1.0 / (KEYS as f64 * fair)).sqrt());
-        match promise {
-            Promise::Least | Promise::NearlyLeast(_) => {
+        match guarantee {
+            Guarantee::Least | Guarantee::NearlyLeast(_) => {
                 assert!(astray <= more, "{kind}: {astray} moved between others");
                 assert!((came - fair).abs() <= ring + more, "{kind}: {came} moved, {fair} is fair");
             }
-            Promise::ByPosition(half) => assert!((came - half).abs() < 0.02, "{kind}: {came} moved"),
-            Promise::Sticky | Promise::Nothing => assert!(came == 0.0, "{kind}: {came} moved"),
+            Guarantee::ByPosition(half) => assert!((came - half).abs() < 0.02, "{kind}: {came} moved"),
+            Guarantee::Sticky | Guarantee::Nothing => assert!(came == 0.0, "{kind}: {came} moved"),
         }
     }
 }
 
 #[test]
-fn a_tables_keys_stay_with_its_owners() {
+fn table_keys_stay_with_their_owners() {
     for kind in [PolicyKind::Ward, PolicyKind::Part] {
         let dispatcher = dispatcher(kind, 5);
         let owned = || {
@@ -136,7 +137,7 @@ fn a_tables_keys_stay_with_its_owners() {
 }
 
 #[test]
-fn names_count_and_slots_do_not() {
+fn placement_depends_on_names_not_slots() {
     // The same nodes in another order, one of them in the slot of a node that left: the same keys at the same names.
     for kind in [PolicyKind::Rendezvous, PolicyKind::Bounded, PolicyKind::Maglev] {
         let names = |dispatcher: &Dispatcher| {

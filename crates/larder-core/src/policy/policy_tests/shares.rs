@@ -1,29 +1,29 @@
-//! Who gets how much: the shares of requests that stay, on nodes of different weight, and of keys, by chi-square.
+//! Tests of shares: of requests that stay, on nodes of different weight, and of keys, by chi-square.
 
 use super::{dispatcher, dispatcher_of, started, target};
 use crate::nodes::{NodeSpec, Weight};
 use crate::policy::PolicyKind;
 use crate::time::Time;
 
-/// By what requests for targets that are asked for once are shared out, while none of them ends.
+/// The rule by which requests for targets that are requested once are distributed, while none of them ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shares {
+enum ShareRule {
     /// By weight, since load is divided by weight: within a few requests.
     ByLoad,
     /// By weight, in turn: within a few requests.
     ByTurn,
-    /// By weight, as chance or a hash draws them: within five standard deviations.
+    /// By weight, at random or by hash: within five standard deviations.
     Drawn,
-    /// Within the bound on loads, which goes by weight.
+    /// Within the bound on loads, which is proportional to weight.
     Bounded,
-    /// Equally in turn, whatever the weight.
+    /// Equally in turn, regardless of weight.
     EqualTurns,
-    /// Equally as chance or a hash draws them, whatever the weight.
+    /// Equally at random or by hash, regardless of weight.
     EqualDrawn,
 }
 
-/// Every policy's shares. There is no other arm, so that a new policy has to say what it does.
-const fn shares(kind: PolicyKind) -> Shares {
+/// Returns every policy's rule. The match has no default arm, so that a new policy must state its rule.
+const fn shares(kind: PolicyKind) -> ShareRule {
     match kind {
         PolicyKind::Wrr
         | PolicyKind::LeastConn
@@ -35,17 +35,17 @@ const fn shares(kind: PolicyKind) -> Shares {
         | PolicyKind::Ward
         | PolicyKind::Part
         | PolicyKind::P2c
-        | PolicyKind::PeakEwma => Shares::ByLoad,
-        PolicyKind::WrrNum | PolicyKind::WrrTime => Shares::ByTurn,
-        PolicyKind::Maglev | PolicyKind::Rendezvous => Shares::Drawn,
-        PolicyKind::Bounded | PolicyKind::CapLoad => Shares::Bounded,
-        PolicyKind::Rr | PolicyKind::Cap | PolicyKind::Static => Shares::EqualTurns,
-        PolicyKind::Random | PolicyKind::Hash | PolicyKind::LbGc => Shares::EqualDrawn,
+        | PolicyKind::PeakEwma => ShareRule::ByLoad,
+        PolicyKind::WrrNum | PolicyKind::WrrTime => ShareRule::ByTurn,
+        PolicyKind::Maglev | PolicyKind::Rendezvous => ShareRule::Drawn,
+        PolicyKind::Bounded | PolicyKind::CapLoad => ShareRule::Bounded,
+        PolicyKind::Rr | PolicyKind::Cap | PolicyKind::Static => ShareRule::EqualTurns,
+        PolicyKind::Random | PolicyKind::Hash | PolicyKind::LbGc => ShareRule::EqualDrawn,
     }
 }
 
 #[test]
-fn requests_that_stay_are_shared_as_the_policy_says() {
+fn shares_of_lasting_requests_follow_the_policys_rule() {
     const REQUESTS: u32 = 8_000;
     let weights = [0.5, 1.0, 1.0, 2.5];
     for kind in PolicyKind::ALL {
@@ -57,23 +57,25 @@ fn requests_that_stay_are_shared_as_the_policy_says() {
         let dispatcher = dispatcher_of(kind, &specs);
         let mut counts = [0_u32; 4];
         for i in 0..u64::from(REQUESTS) {
-            // Beyond the shelf's routing table.
+            // These targets are not in the tests' routing table.
             counts[started(dispatcher.arrive(Time::ZERO, target(40 + i))).index()] += 1;
         }
         let shares = shares(kind);
         for (count, weight) in counts.into_iter().zip(weights) {
-            let equal = matches!(shares, Shares::EqualTurns | Shares::EqualDrawn);
+            let equal = matches!(shares, ShareRule::EqualTurns | ShareRule::EqualDrawn);
             let share = if equal { 0.25 } else { weight / 5.0 };
             let (count, mean) = (f64::from(count), f64::from(REQUESTS) * share);
             let ok = match shares {
                 // Pairs keep nodes within a few requests of each other, and the rest within one.
-                Shares::ByLoad => (count - mean).abs() <= 8.0 * weight.max(1.0),
-                Shares::ByTurn | Shares::EqualTurns => (count - mean).abs() <= 4.0,
-                Shares::Drawn | Shares::EqualDrawn => {
+                ShareRule::ByLoad => (count - mean).abs() <= 8.0 * weight.max(1.0),
+                ShareRule::ByTurn | ShareRule::EqualTurns => (count - mean).abs() <= 4.0,
+                ShareRule::Drawn | ShareRule::EqualDrawn => {
                     (count - mean).abs() <= 5.0 * (mean * (1.0 - share)).sqrt() + 0.01 * mean
                 }
-                // The default of both factors; `cap-load` has a slack of two beside it, by weight.
-                Shares::Bounded => count <= (1.25 * mean + 2.0 * weight).ceil() + 1.0 && count >= 0.5 * mean,
+                // The default of both factors; `cap-load` has a slack of two in addition, by weight.
+                ShareRule::Bounded => {
+                    count <= (1.25 * mean + 2.0 * weight).ceil() + 1.0 && count >= 0.5 * mean
+                }
             };
             assert!(ok, "{kind}: {counts:?}");
         }
@@ -81,7 +83,7 @@ fn requests_that_stay_are_shared_as_the_policy_says() {
 }
 
 #[test]
-fn keys_are_drawn_as_evenly_as_chance_allows() {
+fn keys_are_evenly_distributed_by_chi_square() {
     // Chi-square of 100,000 keys over 16 nodes; 15 degrees of freedom: mean 15, deviation sqrt 30.
     const KEYS: u64 = 100_000;
     for kind in [PolicyKind::Hash, PolicyKind::Maglev, PolicyKind::Rendezvous, PolicyKind::Random] {
@@ -94,7 +96,7 @@ fn keys_are_drawn_as_evenly_as_chance_allows() {
         }
         let mean = KEYS as f64 / 16.0;
         let chi: f64 = counts.iter().map(|count| (f64::from(*count) - mean).powi(2) / mean).sum();
-        // Places of a table are drawn before the keys are: their own chance adds what keys / places does.
+        // The places of a table are drawn before the keys: their own variance adds keys / places.
         let places =
             if kind == PolicyKind::Rendezvous { 1.0 + KEYS as f64 / f64::from(1 << 18) } else { 1.0 };
         assert!(chi < (15.0 + 5.0 * 30.0_f64.sqrt()) * places, "{kind}: {chi} of {counts:?}");

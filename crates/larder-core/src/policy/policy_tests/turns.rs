@@ -1,4 +1,4 @@
-//! Turns that requests take, for the tests of policies that weigh them.
+//! Helpers for the tests of policies that assign turns.
 
 use super::started;
 use crate::dispatch::{Admission, Dispatcher, Request, Settings};
@@ -13,12 +13,12 @@ pub(in crate::policy) fn dispatcher(policy: PolicyKind, names: &[&str]) -> Dispa
     Dispatcher::new(settings, &specs).expect("the settings are in range")
 }
 
-/// The nodes that get the next `count` requests.
+/// Returns the nodes of the next `count` requests.
 pub(in crate::policy) fn send(dispatcher: &Dispatcher, now: Time, count: usize) -> Vec<u16> {
     (0..count).map(|_| started(dispatcher.arrive(now, Request::new(TargetId(7)))).0).collect()
 }
 
-/// The number of the next `count` requests that each of two nodes gets.
+/// Returns the number of the next `count` requests that each of two nodes gets.
 pub(in crate::policy) fn shares(dispatcher: &Dispatcher, now: Time, count: usize) -> [usize; 2] {
     let nodes = send(dispatcher, now, count);
     [0, 1].map(|node| nodes.iter().filter(|at| **at == node).count())

@@ -1,94 +1,97 @@
-//! Server sets between switches: what has changed here, what another has, and which of two sets is the later one.
+//! The exchange of server sets between switches: the changes here, the sets of another switch, and the rule for
+//! conflicts.
 //!
-//! The last change wins: of two sets of a target the one that changed later stays, at every switch, in whatever order they
-//! are heard. Of two changes at the same moment the one whose servers' names hash higher stays. So all end up with the same
-//! set once all have heard of all changes; between two changes at once one is lost, and with it some locality.
+//! The last change wins. Of two sets of a target, the one that changed later stays at every switch, in whatever
+//! order they arrive. If both changed at the same time, the set whose servers' names have the higher hashes stays.
+//! All switches therefore have the same set once all have received all changes. Of two concurrent changes one is
+//! lost, and with it some locality.
 //!
-//! Changes are dated by a clock that switches share, which runs ahead of a dispatcher's own by what it is told
-//! ([`Targets::run_ahead`]). A change's date stays what it was when it was made, or no two switches would compare alike. Nodes
-//! that a switch has lost drop out of its sets; that is no change, and is told to nobody: each looks after nodes by itself.
+//! Changes are dated by a clock that the switches share. It is ahead of a dispatcher's clock by a given offset
+//! ([`TargetMap::set_clock_offset`]). The date of a change never changes, because otherwise two switches would not
+//! compare alike. Nodes that a switch has lost drop out of its sets. That is no change and is not sent, because each
+//! switch tracks the nodes itself.
 //!
-//! Each entry also has the second in which its set was made or heard here: who has missed something asks for what was learned since,
-//! whatever its date.
+//! Each entry also has the second in which its set was created or received here. A switch that has missed changes
+//! asks for the sets received since a time, whatever the dates of their changes.
 
 use super::LearnedState;
-use super::targets::{Shard, Targets};
+use super::targets::{TargetMap, TargetShard};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, lock};
 use crate::time::Time;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-/// What has changed since it was last asked.
+/// The server sets that have changed since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// The sets as they are now.
+pub struct SetChanges {
+    /// The current sets of the changed targets.
     pub sets: LearnedState,
-    /// Some changes are not among them, and will not be.
+    /// Whether some changes were lost and will not be returned.
     pub missed: bool,
-    /// Some changes are left for the next time.
+    /// Whether some changes remain for the next call.
     pub more: bool,
 }
 
-/// A part of all sets.
+/// A part of all server sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct SetPage {
     /// The sets.
     pub sets: LearnedState,
-    /// Where the next part begins; `None` after the last one.
+    /// The position at which the next part begins; `None` after the last part.
     pub next: Option<u64>,
 }
 
-/// What became of another's sets.
+/// The results of adopting the server sets of another switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Adopted {
-    /// Later than what was known: taken.
+pub struct AdoptionCounts {
+    /// The number of sets that were newer than the stored ones and were taken.
     pub taken: usize,
-    /// The same as what was known.
+    /// The number of sets equal to the stored ones.
     pub same: usize,
-    /// Earlier than what was known: left.
+    /// The number of sets older than the stored ones, which were ignored.
     pub older: usize,
 }
 
-/// Where a page ends: a shard, its table as it is laid now, and a bucket of that.
-struct Place {
+/// The position at which a page ends: a shard, the version of its table layout, and a bucket.
+struct PagePosition {
     shard: usize,
-    laid: u32,
+    layout: u32,
     bucket: usize,
 }
 
-impl Place {
+impl PagePosition {
     const LAID_BITS: u32 = 20;
 
-    fn laid(shard: &Shard) -> u32 {
-        shard.table.laid() & ((1 << Self::LAID_BITS) - 1)
+    fn layout(shard: &TargetShard) -> u32 {
+        shard.table.layout_version() & ((1 << Self::LAID_BITS) - 1)
     }
 
-    /// There are at most 4,096 shards.
+    /// Encodes the position as a number. There are at most 4,096 shards.
     const fn number(&self) -> u64 {
-        (self.shard as u64) << (32 + Self::LAID_BITS) | (self.laid as u64) << 32 | self.bucket as u64
+        (self.shard as u64) << (32 + Self::LAID_BITS) | (self.layout as u64) << 32 | self.bucket as u64
     }
 
     const fn of(number: u64) -> Self {
-        let laid = (number >> 32) as u32 & ((1 << Self::LAID_BITS) - 1);
-        Self { shard: (number >> (32 + Self::LAID_BITS)) as usize, laid, bucket: number as u32 as usize }
+        let layout = (number >> 32) as u32 & ((1 << Self::LAID_BITS) - 1);
+        Self { shard: (number >> (32 + Self::LAID_BITS)) as usize, layout, bucket: number as u32 as usize }
     }
 }
 
-impl Targets {
-    /// Changes are dated so far ahead of the own clock from now on.
-    pub(crate) fn run_ahead(&self, ahead: Duration) {
-        self.shards.iter().for_each(|shard| lock(&shard.0).ahead = ahead);
+impl TargetMap {
+    /// Sets the offset by which changes are dated ahead of the dispatcher's clock.
+    pub(crate) fn set_clock_offset(&self, clock_offset: Duration) {
+        self.shards.iter().for_each(|shard| lock(&shard.0).clock_offset = clock_offset);
     }
 
-    /// Keeps journals from now on.
+    /// Enables the journals.
     pub(crate) fn keep_journals(&self) {
         self.shards.iter().for_each(|shard| lock(&shard.0).journal.enabled = true);
     }
 
-    /// The sets that have changed since they were last asked for, about `most` of them; the rest stays for the next time.
-    pub(crate) fn changes(&self, most: usize, nodes: ClusterView<'_>) -> Changes {
-        let (mut changes, first) = (Changes::default(), self.next.load(Ordering::Relaxed));
+    /// Returns about `most` of the sets that have changed since the last call. The rest remains for the next call.
+    pub(crate) fn changes(&self, most: usize, nodes: ClusterView<'_>) -> SetChanges {
+        let (mut changes, first) = (SetChanges::default(), self.next.load(Ordering::Relaxed));
         for step in 0..self.shards.len() {
             let at = (first + step) % self.shards.len();
             if changes.sets.len() >= most {
@@ -102,7 +105,7 @@ impl Targets {
             changed.sort_unstable();
             changed.dedup();
             for target in &changed {
-                shard.show(*target, &mut changes.sets, nodes);
+                shard.append_set(*target, &mut changes.sets, nodes);
             }
             changed.clear();
             shard.journal.changed = changed;
@@ -110,27 +113,32 @@ impl Targets {
         changes
     }
 
-    /// About `most` of the sets that were made or heard here at `since` or later by the own clock, and some others, from the place
-    /// `at` on, which is 0 or the last page's `next`. Where a shard's table was laid anew since the last page it is shown from
-    /// its beginning. What changes meanwhile may be missing: it is told anyway.
+    /// Returns a page of about `most` sets that were created or received here at `since` or later by the
+    /// dispatcher's clock, and some others. The page starts at the position `at`, which is 0 or the last page's
+    /// `next`.
+    ///
+    /// If the layout of a shard's table changed since the last page, the shard starts from its beginning. Sets that
+    /// change meanwhile may be missing, because they are sent as changes anyway.
     pub(crate) fn page(
         &self,
         (now, since): (Time, Time),
         at: u64,
         most: usize,
         nodes: ClusterView<'_>,
-    ) -> Page {
-        let Place { shard: first, laid, bucket } = Place::of(at);
-        let mut page = Page::default();
+    ) -> SetPage {
+        let PagePosition { shard: first, layout, bucket } = PagePosition::of(at);
+        let mut page = SetPage::default();
         for (index, shard) in self.shards.iter().enumerate().skip(first) {
             let shard = lock(&shard.0);
-            let begin = if index == first && laid == Place::laid(&shard) { bucket } else { 0 };
+            let begin = if index == first && layout == PagePosition::layout(&shard) { bucket } else { 0 };
             for (bucket, slot, entry) in shard.table.slots_from(begin) {
                 if page.sets.len() >= most {
-                    page.next = Some(Place { shard: index, laid: Place::laid(&shard), bucket }.number());
+                    page.next = Some(
+                        PagePosition { shard: index, layout: PagePosition::layout(&shard), bucket }.number(),
+                    );
                     return page;
                 }
-                if entry.learned_since(since, now) {
+                if entry.received_since(since, now) {
                     page.sets.push((entry.target, entry.changed, entry.used), shard.members(slot, nodes));
                 }
             }
@@ -138,9 +146,9 @@ impl Targets {
         page
     }
 
-    /// Takes over those sets that are later than what is known here. No use is counted.
-    pub(crate) fn adopt(&self, now: Time, sets: &LearnedState, nodes: ClusterView<'_>) -> Adopted {
-        let (mut adopted, epoch) = (Adopted::default(), nodes.epoch());
+    /// Adopts the sets that are newer than the stored ones. This does not mark them as used.
+    pub(crate) fn adopt(&self, now: Time, sets: &LearnedState, nodes: ClusterView<'_>) -> AdoptionCounts {
+        let (mut adopted, epoch) = (AdoptionCounts::default(), nodes.epoch());
         let identities = |servers: &mut dyn Iterator<Item = NodeId>| -> Vec<u64> {
             servers.map(|node| nodes.identity(node)).collect()
         };
@@ -154,10 +162,10 @@ impl Targets {
                     adopted.older += usize::from(theirs < ours);
                     continue;
                 }
-                shard.lay(slot, set.servers, epoch, set.changed, now);
+                shard.store_received(slot, set.servers, epoch, set.changed, now);
             } else {
                 let slot = shard.touch(set.target);
-                shard.lay(slot, set.servers, epoch, set.changed, now);
+                shard.store_received(slot, set.servers, epoch, set.changed, now);
             }
             adopted.taken += 1;
         }
@@ -165,9 +173,9 @@ impl Targets {
     }
 }
 
-impl Shard {
-    /// Adds a target's set as it is now; a target that was forgotten since is left out.
-    fn show(&self, target: TargetId, to: &mut LearnedState, nodes: ClusterView<'_>) {
+impl TargetShard {
+    /// Appends a target's current set; a target that has been evicted since is omitted.
+    fn append_set(&self, target: TargetId, to: &mut LearnedState, nodes: ClusterView<'_>) {
         if let Some(slot) = self.find(target) {
             let used = self.table.get(slot).used;
             to.push((target, self.stamp(slot), used), self.members(slot, nodes));
@@ -190,7 +198,7 @@ mod tests {
         nodes
     }
 
-    fn set(targets: &Targets, nodes: &Nodes, target: u64, servers: &[u16], at: u64) {
+    fn set(targets: &TargetMap, nodes: &Nodes, target: u64, servers: &[u16], at: u64) {
         let mut shard = targets.shard(TargetId(target));
         let slot = shard.touch(TargetId(target));
         let servers: Vec<NodeId> = servers.iter().copied().map(NodeId).collect();
@@ -198,10 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_told_once_and_what_is_adopted_is_not_told_on() {
+    fn changes_are_returned_once_and_adopted_sets_are_not_returned() {
         let nodes = nodes(&["a", "b", "c"]);
         let view = ClusterView::live(&nodes);
-        let (ours, theirs) = (Targets::new(100, 4), Targets::new(100, 4));
+        let (ours, theirs) = (TargetMap::new(100, 4), TargetMap::new(100, 4));
         set(&ours, &nodes, 1, &[0], 5);
         ours.keep_journals();
         theirs.keep_journals();
@@ -210,7 +218,7 @@ mod tests {
             set(&ours, &nodes, mix(target), &[2], 100 + target);
         }
         let mut told = 0;
-        while let changes @ Changes { missed: false, .. } = ours.changes(5, view) {
+        while let changes @ SetChanges { missed: false, .. } = ours.changes(5, view) {
             if changes.sets.is_empty() {
                 break;
             }
@@ -219,15 +227,15 @@ mod tests {
             assert_eq!(theirs.adopt(Time::ZERO, &changes.sets, view).taken, changes.sets.len());
         }
         assert_eq!(told, 20, "what was there before the journal is for those who ask");
-        assert_eq!(theirs.changes(100, view), Changes::default(), "no echo");
+        assert_eq!(theirs.changes(100, view), SetChanges::default(), "no echo");
     }
 
     #[test]
-    fn a_full_journal_says_so_once() {
+    fn full_journal_reports_a_loss_once() {
         use crate::policy::journal::JOURNAL_MAX;
         let nodes = nodes(&["a"]);
         let view = ClusterView::live(&nodes);
-        let targets = Targets::new(4_000, 1);
+        let targets = TargetMap::new(4_000, 1);
         targets.keep_journals();
         for target in 0..=JOURNAL_MAX as u64 {
             set(&targets, &nodes, mix(target), &[0], 1);
@@ -238,23 +246,23 @@ mod tests {
     }
 
     #[test]
-    fn a_later_decision_wins_over_a_clock_that_is_ahead() {
+    fn later_decision_wins_over_a_clock_that_is_ahead() {
         let nodes = nodes(&["a", "b"]);
         let view = ClusterView::live(&nodes);
-        let targets = Targets::new(10, 1);
+        let targets = TargetMap::new(10, 1);
         set(&targets, &nodes, 1, &[0], 5_000);
-        let ahead = targets.learned_state(view);
+        let clock_offset = targets.learned_state(view);
         set(&targets, &nodes, 1, &[1], 10);
-        let adopted = targets.adopt(Time::ZERO, &ahead, view);
+        let adopted = targets.adopt(Time::ZERO, &clock_offset, view);
         assert_eq!((adopted.older, adopted.taken), (1, 0));
     }
 
     #[test]
-    fn the_clock_of_changes_runs_ahead_and_dates_stay() {
+    fn clock_of_changes_is_ahead_and_dates_stay() {
         let nodes = nodes(&["a", "b"]);
-        let targets = Targets::new(10, 1);
+        let targets = TargetMap::new(10, 1);
         set(&targets, &nodes, 1, &[0], 100);
-        targets.run_ahead(Duration::from_nanos(1_000));
+        targets.set_clock_offset(Duration::from_nanos(1_000));
         set(&targets, &nodes, 2, &[0], 100);
         let stamp = |target| {
             let shard = targets.shard(TargetId(target));
@@ -265,10 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_show_every_set_since() {
+    fn pages_contain_every_set_since_a_time() {
         let nodes = nodes(&["a"]);
         let view = ClusterView::live(&nodes);
-        let targets = Targets::new(1_000, 4);
+        let targets = TargetMap::new(1_000, 4);
         let second = |target: u64| (target + 1) * 1_000_000_000;
         (0..300).for_each(|target| set(&targets, &nodes, mix(target), &[0], second(target)));
         let (mut at, mut seen) = (Some(0), Vec::new());
@@ -285,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_miss_nothing_where_a_table_grows_between_them() {
+    fn pages_miss_no_set_when_a_table_grows_between_them() {
         let nodes = nodes(&["a"]);
         let view = ClusterView::live(&nodes);
-        let targets = Targets::new(2_000, 1);
+        let targets = TargetMap::new(2_000, 1);
         (0..200).for_each(|target| set(&targets, &nodes, mix(target), &[0], 1));
         let (mut at, mut seen, mut pages) = (Some(0), Vec::new(), 0);
         while let Some(from) = at {
@@ -296,7 +304,7 @@ mod tests {
             seen.extend(page.sets.sets().map(|set| set.target));
             (at, pages) = (page.next, pages + 1);
             if pages == 5 {
-                // Its entries find other buckets, and so they do where it is full and some are forgotten.
+                // Its entries move to other buckets, also if it is full and some are evicted.
                 (200..9_000).for_each(|target| set(&targets, &nodes, mix(target % 1_500), &[0], 1));
             }
         }
@@ -304,15 +312,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learned_of_late_is_found_whatever_its_date() {
+    fn recently_received_sets_are_found_whatever_their_date() {
         let nodes = nodes(&["a", "b"]);
         let view = ClusterView::live(&nodes);
-        let theirs = Targets::new(10, 1);
+        let theirs = TargetMap::new(10, 1);
         set(&theirs, &nodes, 1, &[0], 5);
         let old = theirs.learned_state(view);
-        // Seconds are kept in two bytes.
+        // Seconds are stored in two bytes.
         for now in [100, 65_536, 65_536 + 40, 400_000].map(Time::from_secs) {
-            let targets = Targets::new(10, 1);
+            let targets = TargetMap::new(10, 1);
             assert_eq!(targets.adopt(now, &old, view).taken, 1);
             let shown = |later: u64, ago: u64| {
                 let at = Time::from_secs(now.whole_secs() + later);
@@ -321,18 +329,18 @@ mod tests {
             };
             assert_eq!((shown(0, 0), shown(50, 50), shown(50, 49), shown(50, 40)), (1, 1, 0, 0));
             assert_eq!((shown(65_500, 65_500), shown(200_000, 200_000)), (1, 1));
-            let ahead = targets.page((Time::from_secs(now.whole_secs() - 1), now), 0, 10, view);
-            assert_eq!(ahead.sets.len(), 1, "another thread's clock was read a moment later");
+            let clock_offset = targets.page((Time::from_secs(now.whole_secs() - 1), now), 0, 10, view);
+            assert_eq!(clock_offset.sets.len(), 1, "another thread's clock was read a moment later");
         }
     }
 
     proptest! {
-        /// Whatever changes were made where, and in whatever order they are heard, all have the same sets in the end, though
-        /// their nodes are in different slots.
+        /// After all switches have received all changes, in any order, all have the same sets, although their nodes
+        /// have different slots.
         #[test]
         fn sets_converge(changes in prop::collection::vec((0_u64..4, 0_u16..3, 0_u64..6, any::<bool>()), 1..40)) {
             let (left, right) = (nodes(&["a", "b", "c"]), nodes(&["c", "a", "b"]));
-            let (ours, theirs) = (Targets::new(100, 2), Targets::new(100, 2));
+            let (ours, theirs) = (TargetMap::new(100, 2), TargetMap::new(100, 2));
             ours.keep_journals();
             theirs.keep_journals();
             let across = |node: NodeId| Some(NodeId((node.0 + 1) % 3));
@@ -345,8 +353,8 @@ mod tests {
             let heard = theirs.changes(1_000, ClusterView::live(&right)).sets;
             theirs.adopt(Time::ZERO, &told.with_nodes(across), ClusterView::live(&right));
             ours.adopt(Time::ZERO, &heard.with_nodes(back), ClusterView::live(&left));
-            let sorted = |memory: &LearnedState| {
-                let mut sets: Vec<_> = memory.sets().map(|set| (set.target, set.changed, set.servers.to_vec())).collect();
+            let sorted = |saved: &LearnedState| {
+                let mut sets: Vec<_> = saved.sets().map(|set| (set.target, set.changed, set.servers.to_vec())).collect();
                 sets.sort_unstable();
                 sets
             };

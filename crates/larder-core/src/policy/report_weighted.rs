@@ -1,25 +1,27 @@
-//! Weighted round robin by gathered reports: what [`wrr-num`](super::wrr_num) and [`wrr-time`](super::wrr_time) share
-//! (Casalicchio and Colajanni, WWW 2001, section 4.1).
+//! Weighted round robin by periodically collected reports, which [`wrr-num`](super::wrr_num) and
+//! [`wrr-time`](super::wrr_time)
+//! share (Casalicchio and Colajanni, WWW 2001, section 4.1).
 //!
 //! ```text
-//! every T_gat:   q(n) = what the policy makes of n's last report        (missing: the mean of the known)
+//! every T_gat:   q(n) = the policy's quality of n's last report         (missing: the mean of the known)
 //!                w(n) = weight(n) q(n) / sum over the open nodes
 //! on request:    s = the open node with the least d(n), of equals the one in the lowest slot
 //!                d(s) += 1 / w(s)
 //! ```
-//! The second part deals the turns out by earliest deadline: a node of share w is due at 1/(2w), 3/(2w), 5/(2w) and so
-//! on, in units of requests. That is Sainte-Lague's rule taken one request at a time: every node gets its share, spread as
-//! evenly as shares allow, and with equal weights it is plain round robin.
 //!
-//! Between two gathers nothing that nodes report is looked at, however new: that staleness is what the paper's T_gat
-//! is about. Gathers lie on multiples of T_gat and happen at the first request after one.
+//! The second part assigns turns by earliest deadline: a node of share w is due at 1/(2w), 3/(2w), 5/(2w) and so on, in units
+//! of requests. That is Sainte-Lague's rule, applied one request at a time. Every node gets its share, spread as evenly as the
+//! shares allow, and with equal weights it is plain round robin.
 //!
-//! Where the paper is silent: the weight formula (see the policies); a node that opens, closes or gets another weight
-//! between two gathers changes the sum at once, with q as gathered, or the mean where it has none; what part of its
-//! time until it is due a node has left, it keeps when shares change; a node that is new is due after half its time;
-//! nodes that a retry must not use are left out for that one request, and are due first at the next.
+//! Between two collections no report is read, however new: the paper's T_gat is about this staleness. Collections are at
+//! multiples of T_gat and happen at the first request after one.
 //!
-//! State: two numbers per node and the queue of the due, behind one lock. Cost: O(log n); O(n) at a gather and at a change
+//! The paper does not define the following. The weight formula is defined by the policies. If a node opens, closes or gets
+//! another weight between two collections, the sum changes at once, with q as collected, or the mean if the node has none. When
+//! shares change, a node keeps the fraction of the time until it is due. A new node is due after half its time. Nodes that a
+//! retry must not use are skipped for that request only, and are due first at the next request.
+//!
+//! State: two numbers per node and the queue of due nodes, behind one lock. Cost: O(log n); O(n) at a collection and at a change
 //! of membership.
 
 use super::common::CommonSettings;
@@ -37,43 +39,43 @@ use std::sync::Mutex;
 /// All of the traffic, in units of weight.
 const ONE: u64 = 1 << 32;
 
-/// What a policy makes of a report: how much of the traffic the node should get per unit of weight, as a multiple of
-/// any constant. `None` if the report says nothing of that. At most 2^32.
+/// The function that computes a node's quality from a report: its share of the traffic per unit of weight, as a
+/// multiple of any constant. `None` if the report lacks the value. At most 2^32.
 pub(super) type Quality = fn(&LoadReport) -> Option<u64>;
 
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct ReportWeightedRoundRobin {
     quality: Quality,
     t_gat: Duration,
     age_max: Duration,
-    state: Mutex<State>,
+    state: Mutex<ScheduleState>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
-    /// When the next gather is due.
+struct ScheduleState {
+    /// The time of the next collection.
     next: Time,
-    /// What was gathered, by slot.
+    /// The collected qualities, by slot.
     quality: Vec<Option<u64>>,
-    /// Shares of the traffic, by slot, in parts of [`ONE`]; 0 for a node that is in no queue.
+    /// The shares of the traffic, by slot, in parts of [`ONE`]; 0 for a node that is not in the queue.
     weights: Vec<u64>,
-    /// The open nodes by when they are due.
+    /// The open nodes by the time at which they are due.
     queue: BinaryHeap<Reverse<(u64, NodeId)>>,
-    /// When the last node was due.
+    /// The time at which the last node was due.
     clock: u64,
-    /// The membership for which the weights hold.
+    /// The membership epoch for which the weights are valid.
     members: Option<u64>,
     visits: VisitCounter,
 }
 
-impl Gathered {
+impl ReportWeightedRoundRobin {
     pub(super) fn new(common: &CommonSettings, quality: Quality) -> Self {
         Self { quality, t_gat: common.t_gat, age_max: common.report_age_max, state: Mutex::default() }
     }
 
     fn decide(
         &self,
-        state: &mut State,
+        state: &mut ScheduleState,
         now: Time,
         request: &Request,
         nodes: ClusterView<'_>,
@@ -84,20 +86,21 @@ impl Gathered {
             let period = u64::try_from(self.t_gat.as_nanos()).unwrap_or(u64::MAX).max(1);
             state.next = Time::from_nanos((now.as_nanos() / period).saturating_add(1).saturating_mul(period));
             let slots = (0..nodes.slots()).filter_map(|index| u16::try_from(index).ok().map(NodeId));
-            let told = |node| nodes.fresh_report(now, node, self.age_max).and_then(|r| (self.quality)(&r));
-            state.quality = slots.map(told).collect();
+            let reported_quality =
+                |node| nodes.fresh_report(now, node, self.age_max).and_then(|r| (self.quality)(&r));
+            state.quality = slots.map(reported_quality).collect();
         }
         if due || state.members != members {
             state.weigh(nodes);
             state.members = members;
         }
-        let node = state.next_of(nodes, |node| request.exclude.contains(node))?;
+        let node = state.next_due(nodes, |node| request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 }
 
-impl State {
-    /// Turns what was gathered into shares, and the queue into one for these.
+impl ScheduleState {
+    /// Computes shares from the collected qualities, and rescales the queue to the new shares.
     fn weigh(&mut self, nodes: ClusterView<'_>) {
         self.quality.resize(nodes.slots(), None);
         let known: Vec<u64> = open(nodes).filter_map(|node| self.quality[node.index()]).collect();
@@ -129,14 +132,14 @@ impl State {
         self.clock = 0;
     }
 
-    /// The node that is due next.
-    fn next_of(&mut self, nodes: ClusterView<'_>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    /// Returns the node that is due next, and schedules its next turn.
+    fn next_due(&mut self, nodes: ClusterView<'_>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let mut passed = Vec::new();
         let chosen = loop {
             let Some(mut top) = self.queue.peek_mut() else { break None };
             let Reverse((due, node)) = *top;
             if !nodes.is_open(node) {
-                // It has closed a moment ago; the next request weighs anew.
+                // The node closed a moment ago; the next request computes new shares.
                 PeekMut::pop(top);
             } else if skip(node) {
                 passed.push(PeekMut::pop(top));
@@ -151,8 +154,8 @@ impl State {
     }
 }
 
-/// The time between two turns of a node with this weight. A request of all nodes together takes 2^16, so that time lasts
-/// for 2^48 requests between two gathers.
+/// Returns the time between two turns of a node with this weight. One request of all nodes together takes 2^16, so
+/// the time suffices for 2^48 requests between two collections.
 const fn gap(weight: u64) -> u64 {
     match (1_u64 << 48).checked_div(weight) {
         Some(gap) => gap,
@@ -160,7 +163,7 @@ const fn gap(weight: u64) -> u64 {
     }
 }
 
-impl Policy for Gathered {
+impl Policy for ReportWeightedRoundRobin {
     fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let mut state = lock(&self.state);
         nodes.record_visit(&mut state.visits);
@@ -174,30 +177,36 @@ impl Policy for Gathered {
         self.decide(&mut state, now, request, nodes)
     }
 
-    /// When the next gather is due and the last node was; of each node in the queue what was gathered, plus 1, or 0 if
-    /// nothing was, its share, and when it is due.
+    /// Returns the time of the next collection and the time at which the last node was due. For each node in the
+    /// queue, returns its quality plus 1 (0 if missing), its share, and the time at which it is due.
     fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
         let state = lock(&self.state);
-        let told = |node: NodeId| state.quality.get(node.index()).copied().flatten();
+        let reported_quality = |node: NodeId| state.quality.get(node.index()).copied().flatten();
         let of = |node: NodeId, due| {
             let share = state.weights.get(node.index()).copied().unwrap_or(0);
-            vec![told(node).map_or(0, |quality| quality.saturating_add(1)), share, due]
+            vec![reported_quality(node).map_or(0, |quality| quality.saturating_add(1)), share, due]
         };
         let per_node = state.queue.iter().map(|Reverse((due, node))| (*node, of(*node, *due)));
         let numbers = vec![state.next.as_nanos(), state.clock];
         LearnedState { numbers, per_node: per_node.collect(), ..LearnedState::default() }
     }
 
-    fn restore(&self, memory: &LearnedState, nodes: ClusterView<'_>) {
-        let [next, clock] = memory.numbers[..] else { return };
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        let [next, clock] = saved.numbers[..] else { return };
         let mut state = lock(&self.state);
-        // Weighed anew for the nodes there are, since no membership is given.
-        *state = State { next: Time::from_nanos(next), clock, visits: state.visits, ..State::default() };
+        // The shares are computed anew for the current nodes, because `members` is not set.
+        *state = ScheduleState {
+            next: Time::from_nanos(next),
+            clock,
+            visits: state.visits,
+            ..ScheduleState::default()
+        };
         state.quality.resize(nodes.slots(), None);
         state.weights.resize(nodes.slots(), 0);
-        for (node, of) in memory.per_node.iter().filter(|(node, _)| node.index() < nodes.slots()) {
-            if let [told, share, due] = of[..] {
-                state.quality[node.index()] = told.checked_sub(1).map(|quality| quality.min(1 << 32));
+        for (node, of) in saved.per_node.iter().filter(|(node, _)| node.index() < nodes.slots()) {
+            if let [reported_quality, share, due] = of[..] {
+                state.quality[node.index()] =
+                    reported_quality.checked_sub(1).map(|quality| quality.min(1 << 32));
                 state.weights[node.index()] = share.min(ONE);
                 state.queue.push(Reverse((due, *node)));
             }
@@ -220,24 +229,24 @@ mod tests {
     }
 
     #[test]
-    fn without_reports_it_is_round_robin() {
+    fn without_reports_turns_are_round_robin() {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b", "c"]);
         assert_eq!(send(&dispatcher, Time::ZERO, 7), [0, 1, 2, 0, 1, 2, 0]);
     }
 
     #[test]
-    fn shares_are_spread_as_evenly_as_they_allow() {
+    fn turns_are_spread_evenly() {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b", "c"]);
         // 1/(1+0), 1/(1+4), 1/(1+4): five, one and one of seven.
         [0, 4, 4].into_iter().enumerate().for_each(|(node, n)| busy(&dispatcher, Time::ZERO, node as u16, n));
-        // Due at 1/10, 3/10, 5/10, 7/10, 9/10 of seven requests the one, at 1/2 the others.
+        // The first node is due at 1/10, 3/10, 5/10, 7/10, 9/10 of seven requests, the others at 1/2.
         assert_eq!(send(&dispatcher, Time::ZERO, 14), [0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 1, 2, 0, 0]);
     }
 
     proptest! {
-        /// After any number of requests no node has had a turn before one that was due earlier.
+        /// After any number of requests no node has had a turn before a node that was due earlier.
         #[test]
-        fn nodes_get_what_sainte_lague_gives(
+        fn turns_follow_sainte_lague(
             processes in prop::collection::vec(0_u32..40, 1..30),
             requests in 1_usize..300,
         ) {
@@ -246,7 +255,7 @@ mod tests {
             let dispatcher = dispatcher(PolicyKind::WrrNum, &names);
             (0..).zip(&processes).for_each(|(node, count)| busy(&dispatcher, Time::ZERO, node, *count));
             let sent = send(&dispatcher, Time::ZERO, requests);
-            // Turns had and to come, of weights 1 / (1 + processes).
+            // Past and future turns, of weights 1 / (1 + processes).
             let due = |node: usize, turn: f64| (turn - 0.5) * f64::from(1 + processes[node]);
             let had = |node: usize| sent.iter().filter(|at| usize::from(**at) == node).count() as f64;
             let last = (0..names.len()).map(|node| due(node, had(node))).fold(f64::MIN, f64::max);
@@ -256,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_count_from_the_next_gather_on() {
+    fn reports_count_from_the_next_collection() {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b"]);
         assert_eq!(shares(&dispatcher, Time::from_secs(3), 8), [4, 4]);
         busy(&dispatcher, Time::from_secs(4), 0, 2);
@@ -269,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_gets_the_mean_and_an_old_report_is_silence() {
+    fn node_without_a_fresh_report_counts_as_the_mean() {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b", "c"]);
         busy(&dispatcher, Time::ZERO, 0, 0);
         busy(&dispatcher, Time::ZERO, 1, 1);
@@ -282,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn membership_counts_at_once_and_weight_multiplies() {
+    fn membership_changes_apply_at_once_and_weight_multiplies() {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b"]);
         busy(&dispatcher, Time::ZERO, 0, 1);
         busy(&dispatcher, Time::ZERO, 1, 0);

@@ -1,4 +1,4 @@
-//! A policy that goes on where another of its kind was decides as that one would have.
+//! Tests that a policy that restores the learned state of another instance decides like that instance.
 
 use super::{report, target};
 use crate::dispatch::{
@@ -8,14 +8,14 @@ use crate::handover::Handover;
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{NodeSpec, mix};
 use crate::policy::lard_cost::{CostSettings, MissCost};
-use crate::policy::thresholds::{HighRule, LowRule, ThresholdSettings, Training};
+use crate::policy::thresholds::{HighRule, LowRule, ThresholdSettings, TrainingSettings};
 use crate::policy::{PolicyKind, Reason};
 use crate::time::Time;
 use core::time::Duration;
 
 const NODES: u16 = 5;
 
-/// Thresholds that are learned and low, so that sets grow, move and shrink.
+/// Creates a dispatcher with low thresholds, which may be learned, so that sets grow, move and shrink.
 fn dispatcher(policy: PolicyKind, learns: bool) -> Dispatcher {
     let mut settings = Settings {
         policy,
@@ -29,7 +29,10 @@ fn dispatcher(policy: PolicyKind, learns: bool) -> Dispatcher {
     };
     if learns {
         settings.thresholds = ThresholdSettings {
-            low: LowRule::Learned(Training { length: Duration::from_secs(4), ..Training::default() }),
+            low: LowRule::Learned(TrainingSettings {
+                length: Duration::from_secs(4),
+                ..TrainingSettings::default()
+            }),
             high: HighRule::ByDelay { delay: Duration::from_millis(4), service: None },
         };
         settings.policies.cost =
@@ -50,7 +53,7 @@ fn arrive(dispatcher: &Dispatcher, now: Time, step: u64) -> (NodeId, Reason) {
     }
 }
 
-/// Up to a dozen requests at once; every one is answered in the end.
+/// Serves up to a dozen concurrent requests; every one is answered in the end.
 fn live(dispatcher: &Dispatcher, from: u64, steps: u64) -> Vec<(NodeId, Reason)> {
     let (mut log, mut held) = (Vec::new(), std::collections::VecDeque::new());
     let end = |now, (step, node): (u64, NodeId)| {
@@ -79,7 +82,7 @@ fn live(dispatcher: &Dispatcher, from: u64, steps: u64) -> Vec<(NodeId, Reason)>
 }
 
 #[test]
-fn the_next_decisions_are_those_that_would_have_been() {
+fn restored_policy_decides_like_the_original() {
     for kind in PolicyKind::ALL {
         for learns in [false, true] {
             let before = dispatcher(kind, learns);
@@ -98,7 +101,7 @@ fn the_next_decisions_are_those_that_would_have_been() {
                 before.thresholds_of(RouteId::DEFAULT),
                 "{kind}"
             );
-            // The nodes are asked anew.
+            // The nodes are asked again.
             for i in 0..NODES {
                 let now = Time::from_millis(900 * 20);
                 for dispatcher in [&before, &after] {
