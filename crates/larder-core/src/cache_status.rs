@@ -4,13 +4,13 @@
 //! so the first member is the cache closest to the origin, and the last member is the cache closest to the client.
 //!
 //! Caches in use break the grammar, for example with a URL as the `key`. Reading therefore never fails: a member that
-//! breaks the grammar is read as far as its delimiters allow, and [`Member::is_valid`] is false.
+//! breaks the grammar is read as far as its delimiters allow, and [`CacheStatusMember::is_valid`] is false.
 
 use crate::dispatch::CacheResult;
 
 /// A member of the list: one cache, and what it did for the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member<'a> {
+pub struct CacheStatusMember<'a> {
     /// Name of the cache as in the field: a token, or a string with its quotes and escapes.
     pub name: &'a [u8],
     /// Whether the cache answered from its store.
@@ -24,14 +24,14 @@ pub struct Member<'a> {
 }
 
 /// Returns the members of a field value in their order. An empty value has none.
-pub fn members(value: &[u8]) -> impl Iterator<Item = Member<'_>> {
+pub fn members(value: &[u8]) -> impl Iterator<Item = CacheStatusMember<'_>> {
     Some(value).filter(|value| !value.trim_ascii().is_empty()).into_iter().flat_map(|value| {
         // Without an allocation, as this runs once for each reply.
-        split_outside_quotes(value, b',').map(Member::read)
+        split_outside_quotes(value, b',').map(CacheStatusMember::read)
     })
 }
 
-impl<'a> Member<'a> {
+impl<'a> CacheStatusMember<'a> {
     fn read(text: &'a [u8]) -> Self {
         let mut pieces = split_outside_quotes(text.trim_ascii(), b';');
         let name = pieces.next().unwrap_or_default();
@@ -57,7 +57,7 @@ impl<'a> Member<'a> {
         member
     }
 
-    /// Whether the cache had the target; `None` if the member does not say.
+    /// Returns whether the cache had the target; `None` if the member does not say.
     pub fn found(&self) -> Option<CacheResult> {
         if self.hit { Some(CacheResult::Hit) } else { self.fwd.map(|_| CacheResult::Miss) }
     }
@@ -202,7 +202,7 @@ mod tests {
             ("\"a; hit, b\"; fwd=stale", Some(CacheResult::Miss)),
             ("\"a\\\"; hit\"; fwd=miss", Some(CacheResult::Miss)),
             ("n1; hit=?0; fwd=miss", Some(CacheResult::Miss)),
-            // Not valid, and still understood.
+            // Not valid, but parsed.
             ("10.0.0.1:80; hit", Some(CacheResult::Hit)),
             ("n1; fwd=miss; key=GET-/a?b=c", Some(CacheResult::Miss)),
             ("n1", None),
@@ -221,7 +221,7 @@ mod tests {
         let value = b"\"a; hit\"; fwd=stale; detail=\"x, y\"; stored";
         let name = &b"\"a; hit\""[..];
         let (fwd, detail) = (Some(&b"stale"[..]), Some(&b"\"x, y\""[..]));
-        let member = Member { name, hit: false, fwd, detail, is_valid: true };
+        let member = CacheStatusMember { name, hit: false, fwd, detail, is_valid: true };
         assert_eq!(members(value).collect::<Vec<_>>(), [member]);
     }
 

@@ -15,11 +15,9 @@ pub mod cost;
 mod curve;
 pub mod dispatch;
 pub mod handoff;
-pub mod handover;
-pub mod hottest;
 pub mod id;
-pub mod kept;
 pub mod lateral;
+pub mod life_table;
 pub mod nodes;
 pub mod peers;
 pub mod policy;
@@ -29,9 +27,11 @@ mod read_source;
 pub mod record;
 pub mod rules;
 pub mod shadow;
+pub mod snapshot;
 mod spread;
 pub mod switches;
 pub mod time;
+pub mod top_targets;
 pub mod unit;
 mod wire;
 
@@ -40,13 +40,13 @@ pub use dispatch::{
     Arrival, CacheEvent, CacheResult, Decision, DequeuedRequest, Dispatcher, ExcludedNodes, Refusal, Request,
     RequestOutcome, RouteSpec, Settings,
 };
-pub use handover::{Handover, HandoverError};
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
     ClusterView, GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal,
     Weight,
 };
 pub use policy::{PolicyKind, Reason};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use time::Time;
 pub use unit::Bytes;
 pub use wire::WireError;

@@ -20,7 +20,7 @@ impl Dispatcher {
                 self.mirror(at, *node, *target, *event, source).then_some(*node)
             }
             Change::Table(route, table) => self.place_table(*route, table).then_some(Change::NO_NODE),
-            Change::PeerSwitchState(peer_switches) => {
+            Change::PeerSwitches(peer_switches) => {
                 self.apply_peer_switches(peer_switches);
                 Some(Change::NO_NODE)
             }

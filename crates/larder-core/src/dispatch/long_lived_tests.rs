@@ -4,7 +4,7 @@
 use super::*;
 use crate::nodes::JoinError;
 use crate::policy::PolicyKind;
-use crate::record::{Changed, Decided, Witness};
+use crate::record::{ChangeRecord, DecisionRecord, RecordSink};
 use std::sync::Mutex;
 
 fn settings(policy: PolicyKind) -> Settings {
@@ -155,22 +155,22 @@ fn slot_with_long_lived_requests_is_not_reused() {
 
 /// A sink that stores everything it receives.
 #[derive(Debug, Default)]
-struct Keeper(Mutex<Vec<Told>>);
+struct EventCollector(Mutex<Vec<RecordedEvent>>);
 
 #[derive(Debug)]
-enum Told {
-    Decided(Decided),
-    Changed(Changed),
+enum RecordedEvent {
+    DecisionRecord(DecisionRecord),
+    ChangeRecord(ChangeRecord),
 }
 
-impl Witness for Keeper {
-    fn decided(&self, decided: Decided) -> bool {
-        lock(&self.0).push(Told::Decided(decided));
+impl RecordSink for EventCollector {
+    fn record_decision(&self, decided: DecisionRecord) -> bool {
+        lock(&self.0).push(RecordedEvent::DecisionRecord(decided));
         true
     }
 
-    fn changed(&self, changed: Changed) -> bool {
-        lock(&self.0).push(Told::Changed(changed));
+    fn record_change(&self, changed: ChangeRecord) -> bool {
+        lock(&self.0).push(RecordedEvent::ChangeRecord(changed));
         true
     }
 }
@@ -179,9 +179,10 @@ impl Witness for Keeper {
 fn run_with_long_lived_requests_can_be_replayed() {
     for policy in [PolicyKind::LardR, PolicyKind::LeastConn, PolicyKind::P2c, PolicyKind::Wrr] {
         let nodes: Vec<NodeSpec> = (0..3).map(|i| NodeSpec::named(format!("n{i}"))).collect();
-        let keeper = std::sync::Arc::new(Keeper::default());
-        let live = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
-            .expect("valid");
+        let keeper = std::sync::Arc::new(EventCollector::default());
+        let live =
+            Dispatcher::with_record_sink(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
+                .expect("valid");
         let mut under_way: Vec<(NodeId, bool)> = Vec::new();
         for step in 0..3_000_u64 {
             let lot = crate::nodes::mix(step);
@@ -209,12 +210,14 @@ fn run_with_long_lived_requests_can_be_replayed() {
         let mut long_lived = 0;
         for told in std::mem::take(&mut *lock(&keeper.0)) {
             match told {
-                Told::Changed(changed) => {
+                RecordedEvent::ChangeRecord(changed) => {
                     long_lived += 1;
-                    player.rechange(changed.at, &changed.change, changed.tape).expect("a change");
+                    player.replay_change(changed.at, &changed.change, changed.tape).expect("a change");
                 }
-                Told::Decided(Decided { at, cause, request, tape, outcome, .. }) => {
-                    let made = player.redecide(at, cause, &request, tape).expect("a decision");
+                RecordedEvent::DecisionRecord(DecisionRecord {
+                    at, cause, request, tape, outcome, ..
+                }) => {
+                    let made = player.replay_decision(at, cause, &request, tape).expect("a decision");
                     assert_eq!(made.0, outcome, "{policy}: {request:?}");
                 }
             }

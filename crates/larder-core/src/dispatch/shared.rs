@@ -66,7 +66,7 @@ impl Dispatcher {
             self.apply_peer_switches(peer_switches);
             Ok::<_, ()>(Change::NO_NODE)
         };
-        let _ = self.change(now, || Change::PeerSwitchState(peer_switches.clone()), act);
+        let _ = self.change(now, || Change::PeerSwitches(peer_switches.clone()), act);
         let before = self.peer_switches.swap(Some(peer_switches.clone()));
         if before.is_none_or(|before| before.admitted != peer_switches.admitted) {
             self.refresh_admission(now, started);

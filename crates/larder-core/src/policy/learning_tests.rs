@@ -9,7 +9,7 @@ use crate::class::ServiceClass;
 use crate::dispatch::{Admission, Arrival, CacheResult, Dispatcher, Request, RequestOutcome, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, Signal, Weight, mix};
-use crate::record::{Changed, Decided, Witness};
+use crate::record::{ChangeRecord, DecisionRecord, RecordSink};
 use crate::time::Time;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
@@ -17,21 +17,21 @@ use std::sync::{Arc, Mutex};
 /// A recorded event, in order.
 #[derive(Clone, Debug)]
 enum Frame {
-    Decided(Decided),
-    Changed(Changed),
+    DecisionRecord(DecisionRecord),
+    ChangeRecord(ChangeRecord),
 }
 
 #[derive(Clone, Debug, Default)]
 struct FrameCollector(Arc<Mutex<Vec<Frame>>>);
 
-impl Witness for FrameCollector {
-    fn decided(&self, decided: Decided) -> bool {
-        self.0.lock().expect("not poisoned").push(Frame::Decided(decided));
+impl RecordSink for FrameCollector {
+    fn record_decision(&self, decided: DecisionRecord) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Decision(decided));
         true
     }
 
-    fn changed(&self, changed: Changed) -> bool {
-        self.0.lock().expect("not poisoned").push(Frame::Changed(changed));
+    fn record_change(&self, changed: ChangeRecord) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Change(changed));
         true
     }
 }
@@ -143,26 +143,27 @@ fn learned_values_are_replayed() {
     for settings in runs() {
         let collector = FrameCollector::default();
         let policy = settings.policy;
-        let live = Dispatcher::witnessed(settings.clone(), Vec::new(), &nodes(), Box::new(collector.clone()))
-            .expect("the settings are in range");
+        let live =
+            Dispatcher::with_record_sink(settings.clone(), Vec::new(), &nodes(), Box::new(collector.clone()))
+                .expect("the settings are in range");
         let reasons = serve(&live);
-        let told = match policy {
+        let expected_reason = match policy {
             PolicyKind::Lard | PolicyKind::LardUtil => super::Reason::Migrate,
             PolicyKind::CapLoad => super::Reason::Turn,
             _ => super::Reason::Replicate,
         };
-        assert!(reasons.contains_key(&told), "{policy} has nothing to tell: {reasons:?}");
+        assert!(reasons.contains_key(&expected_reason), "{policy} has nothing to tell: {reasons:?}");
         let player = Dispatcher::new(settings, &nodes()).expect("the settings are in range");
         let frames = std::mem::take(&mut *collector.0.lock().expect("not poisoned"));
         assert!(frames.len() > 20_000, "{policy}: {}", frames.len());
         for (at, frame) in frames.into_iter().enumerate() {
             match frame {
-                Frame::Decided(Decided { at: now, cause, request, tape, outcome, .. }) => {
-                    let made = player.redecide(now, cause, &request, tape);
+                Frame::Decision(DecisionRecord { at: now, cause, request, tape, outcome, .. }) => {
+                    let made = player.replay_decision(now, cause, &request, tape);
                     assert_eq!(made.map(|(outcome, _)| outcome), Ok(outcome), "{policy} at {at}");
                 }
-                Frame::Changed(Changed { at: now, change, tape, node, .. }) => {
-                    let made = player.rechange(now, &change, tape);
+                Frame::Change(ChangeRecord { at: now, change, tape, node, .. }) => {
+                    let made = player.replay_change(now, &change, tape);
                     assert_eq!(made.map(|(node, _)| node), Ok(node), "{policy} at {at}");
                 }
             }

@@ -1,4 +1,4 @@
-//! What is written is what is read, and damaged bytes are told so.
+//! Tests that records decode to what was encoded, and that damaged bytes are refused.
 
 use super::*;
 use crate::class::ServiceClass;
@@ -71,10 +71,10 @@ prop_compose! {
         read_log in prop::collection::vec(entry(), 0..40),
         reason in 0..Reason::ALL.len(),
         refusal in 0..Refusal::ALL.len(),
-    ) -> Decided {
+    ) -> DecisionRecord {
         let [generation, at, ticket, deadline] = numbers;
         let (node, ticket) = (NodeId(node), Ticket(ticket));
-        Decided {
+        DecisionRecord {
             generation,
             at: Time::from_nanos(at),
             cause: match which.0 {
@@ -128,7 +128,7 @@ fn changes() -> Vec<Change> {
         Change::Cache(node, target, CacheEvent::Evicted),
         Change::Cache(node, target, CacheEvent::Gone),
         Change::Table(RouteId(3), Arc::new(table)),
-        Change::PeerSwitchState(Arc::new(PeerSwitchState {
+        Change::PeerSwitches(Arc::new(PeerSwitchState {
             switches: 2,
             requests: vec![0, 700, 3],
             equal_within: 4,
@@ -141,16 +141,16 @@ fn changes() -> Vec<Change> {
 
 proptest! {
     #[test]
-    fn decisions_are_read_back(decided in any_decided()) {
-        let frame = Frame::Decided(decided);
+    fn decisions_round_trip(decided in any_decided()) {
+        let frame = Frame::Decision(decided);
         let bytes = frame.encode().expect("short enough");
         prop_assert_eq!(Frame::decode(body(&bytes)), Ok(frame));
     }
 
-    /// Every prefix is too short, and nothing makes the reader panic.
+    /// Every prefix is refused, and no input makes the decoder panic.
     #[test]
     fn cut_frames_are_refused(decided in any_decided(), cut: prop::sample::Index) {
-        let bytes = Frame::Decided(decided).encode().expect("short enough");
+        let bytes = Frame::Decision(decided).encode().expect("short enough");
         let body = body(&bytes);
         prop_assert!(Frame::decode(&body[..cut.index(body.len())]).is_err());
     }
@@ -163,12 +163,18 @@ proptest! {
 }
 
 #[test]
-fn changes_and_ends_are_read_back() {
+fn changes_and_ends_round_trip() {
     let changed = |change| {
         let read_log = vec![ReadLogEntry::Read(ReadKind::Load, 1 << 32)];
-        Frame::Changed(Changed { generation: 9, at: Time::from_secs(3), change, read_log, node: NodeId(7) })
+        Frame::Change(ChangeRecord {
+            generation: 9,
+            at: Time::from_secs(3),
+            change,
+            read_log,
+            node: NodeId(7),
+        })
     };
-    let ends = End::ALL.map(|end| Frame::End(end, 12_345));
+    let ends = EndReason::ALL.map(|end| Frame::End(end, 12_345));
     for frame in changes().into_iter().map(changed).chain(ends) {
         let bytes = frame.encode().expect("short enough");
         assert_eq!(Frame::decode(body(&bytes)), Ok(frame));
@@ -176,7 +182,7 @@ fn changes_and_ends_are_read_back() {
 }
 
 #[test]
-fn headers_are_read_back() {
+fn headers_round_trip() {
     for policy in PolicyKind::ALL {
         for admission in [Admission::Derived, Admission::Auto, Admission::Unlimited, Admission::Fixed(77)] {
             let settings = Settings {
@@ -214,7 +220,7 @@ fn lines_have_seven_fields() {
     let mut text = String::new();
     let (at, target) = (Time::from_millis(2), TargetId(0xAB));
     let start = Arrival::Start(Decision { node: NodeId(3), reason: Reason::Local });
-    decided_line(
+    write_decision_line(
         &mut text,
         0,
         Some((RouteSequence { route: RouteId::DEFAULT, sequence: Sequence::Shard(17) }, 204)),
@@ -222,8 +228,8 @@ fn lines_have_seven_fields() {
         target,
         start,
     );
-    decided_line(&mut text, 1, None, at, target, Arrival::Wait(Ticket(12)));
-    decided_line(&mut text, 1, None, at, target, Arrival::Refused(Refusal::QueueFull));
+    write_decision_line(&mut text, 1, None, at, target, Arrival::Wait(Ticket(12)));
+    write_decision_line(&mut text, 1, None, at, target, Arrival::Refused(Refusal::QueueFull));
     assert_eq!(
         text,
         "0 shard17 204 2000000 00000000000000ab 3 local\n\
@@ -232,14 +238,14 @@ fn lines_have_seven_fields() {
     );
     for change in changes() {
         let mut line = String::new();
-        changed_line(&mut line, 5, at, &change, NodeId(7));
+        write_change_line(&mut line, 5, at, &change, NodeId(7));
         assert_eq!(line.split(' ').count(), 7, "{line}");
         assert!(line.starts_with("5 - - 2000000 ") && line.ends_with('\n'));
     }
 }
 
 #[test]
-fn damage_is_named() {
+fn errors_name_the_damage() {
     assert_eq!(Frame::decode(&[]), Err(WireError::Short("kind of frame")));
     assert_eq!(Frame::decode(&[7]), Err(WireError::Value { what: "kind of frame", value: 7 }));
     assert_eq!(Frame::decode(&[2, 0, 5, 0]), Err(WireError::Left(1)));

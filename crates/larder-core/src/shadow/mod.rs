@@ -27,12 +27,12 @@ pub use settings::ShadowSettings;
 pub use tally::Figures;
 
 use crate::dispatch::{Admission, CacheResult, RouteSpec, Settings, SettingsError};
-use crate::hottest::Hottest;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeState;
 use crate::policy::PolicyKind;
 use crate::policy::thresholds::ThresholdSettings;
 use crate::time::Time;
+use crate::top_targets::TopTargets;
 use crate::unit::Bytes;
 use cluster::{Cluster, Entry};
 use coming::Coming;
@@ -96,7 +96,7 @@ pub struct Shadow {
     clusters: Vec<Cluster>,
     /// Live, by lot.
     live: Tallies,
-    lots: Hottest<()>,
+    lots: TopTargets<()>,
     /// In order of their ids.
     hot: Vec<TargetId>,
     nodes: Vec<LiveNode>,
@@ -151,7 +151,7 @@ impl Shadow {
             settings,
             sampler,
             live: Tallies::default(),
-            lots: Hottest::new(COUNTED_MAX),
+            lots: TopTargets::new(COUNTED_MAX),
             hot: Vec::new(),
             nodes: Vec::new(),
             least_memory: u64::MAX,

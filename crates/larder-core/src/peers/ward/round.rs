@@ -2,7 +2,7 @@
 
 use super::super::card::NameKey;
 use super::wire::{Count, WardMessage};
-use crate::census::forget_one;
+use crate::census::evict_one;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
@@ -149,7 +149,7 @@ impl Round {
             // As in a census: what was asked for less goes, whoever has counted it.
             let most = row.requests.saturating_sub(1);
             let of = |count: &Count| (count.target, count.requests);
-            if forget_one(&mut self.merged, &mut self.hand, most, of).is_none() {
+            if evict_one(&mut self.merged, &mut self.hand, most, of).is_none() {
                 return;
             }
         }

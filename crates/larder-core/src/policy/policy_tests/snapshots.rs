@@ -4,12 +4,12 @@ use super::{report, target};
 use crate::dispatch::{
     Admission, Arrival, CacheEvent, CacheResult, Dispatcher, Request, RequestOutcome, Settings,
 };
-use crate::handover::Handover;
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{NodeSpec, mix};
 use crate::policy::lard_cost::{CostSettings, MissCost};
 use crate::policy::thresholds::{HighRule, LowRule, ThresholdSettings, TrainingSettings};
 use crate::policy::{PolicyKind, Reason};
+use crate::snapshot::Snapshot;
 use crate::time::Time;
 use core::time::Duration;
 
@@ -87,10 +87,10 @@ fn restored_policy_decides_like_the_original() {
         for learns in [false, true] {
             let before = dispatcher(kind, learns);
             live(&before, 0, 900);
-            let bytes = Handover::of(&before, [(RouteId::DEFAULT, "default")]).encode();
-            let handover = Handover::decode(&bytes).expect("it is whole");
+            let bytes = Snapshot::capture(&before, [(RouteId::DEFAULT, "default")]).encode();
+            let snapshot = Snapshot::decode(&bytes).expect("it is whole");
             let after = dispatcher(kind, learns);
-            let targets = handover.lay(&after, RouteId::DEFAULT, "default");
+            let targets = snapshot.restore(&after, RouteId::DEFAULT, "default");
             assert_eq!(
                 (targets, after.targets_known()),
                 (before.targets_known(), before.targets_known()),

@@ -1,12 +1,14 @@
-//! What a dispatcher has learned, as bytes: for the process that takes over from this one.
+//! Snapshots: the learned state of a dispatcher as bytes, for the process that replaces this one.
 //!
 //! ```text
 //! file     = "LRDH" version:u8 count(nodes) (slot name)* count(routes) route*
 //! route    = name policy count(sets) set* count(numbers) number* count(nodes) (slot count(numbers) number*)*
 //! set      = target:8 bytes  changed  used | servers << 1  slot*
 //! ```
-//! Numbers are varints. Nodes, routes and policies are known by name, so that the reader may have them in other places.
-//! Times count from the same moment in both processes. Whoever cannot read it begins without: only locality suffers.
+//!
+//! Numbers are varints. Nodes, routes and policies are identified by name, so that they may have other numbers in the reading
+//! process. Times are relative to the same moment in both processes. A process that cannot read a snapshot starts without it,
+//! which costs only locality.
 
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
@@ -18,50 +20,53 @@ use std::collections::BTreeMap;
 
 const MAGIC: &[u8; 4] = b"LRDH";
 
-/// Raised when the bytes change their meaning.
+/// The version of the format, increased when the meaning of the bytes changes.
 pub const VERSION: u8 = 1;
 
-/// Limits of what is read: each far above what a switch has.
+/// Limits of decoding, each far above the numbers of a real switch.
 const TARGETS_MAX: usize = 1 << 28;
 const NUMBERS_MAX: usize = 1 << 16;
 const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// Why what a predecessor has learned cannot be used.
+/// The reason why a snapshot cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandoverError {
-    /// It is something else.
+pub enum SnapshotError {
+    /// The bytes are not a snapshot.
     #[error("it is no handover")]
     Magic,
-    /// It is of a version that this one cannot read.
+    /// The snapshot has a version that this process cannot read.
     #[error("it is of version {0}, and this one reads {VERSION}")]
     Version(u8),
-    /// It breaks off or makes no sense.
+    /// The snapshot is truncated or invalid.
     #[error(transparent)]
     Wire(#[from] WireError),
 }
 
-/// What was learned on a route.
+/// The learned state of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct OfRoute {
+struct RouteState {
     policy: String,
-    memory: LearnedState,
+    state: LearnedState,
 }
 
-/// What a dispatcher has learned.
+/// The learned state of a dispatcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Handover {
+pub struct Snapshot {
     nodes: BTreeMap<NodeId, String>,
-    routes: BTreeMap<String, OfRoute>,
+    routes: BTreeMap<String, RouteState>,
 }
 
-impl Handover {
-    /// What `dispatcher` has learned on these routes, by name.
-    pub fn of<'a>(dispatcher: &Dispatcher, routes: impl IntoIterator<Item = (RouteId, &'a str)>) -> Self {
+impl Snapshot {
+    /// Returns the learned state of `dispatcher` on these routes, by name.
+    pub fn capture<'a>(
+        dispatcher: &Dispatcher,
+        routes: impl IntoIterator<Item = (RouteId, &'a str)>,
+    ) -> Self {
         let rows = dispatcher.nodes().rows().into_iter();
         let members = rows.filter(|row| row.state != NodeState::Removed);
         let learned = |route| {
             let policy = dispatcher.settings_of(route).policy.name().to_owned();
-            OfRoute { policy, memory: dispatcher.learned_state(route) }
+            RouteState { policy, state: dispatcher.learned_state(route) }
         };
         Self {
             nodes: members.map(|row| (row.id, row.name.to_string())).collect(),
@@ -69,24 +74,24 @@ impl Handover {
         }
     }
 
-    /// Lays what was learned on the route of this name into a route of `dispatcher`, before its first decision. Nodes are
-    /// found by name. What numbers a policy has kept is for its like alone; server sets are for any. Returns the number of
-    /// targets taken over.
-    pub fn lay(&self, dispatcher: &Dispatcher, route: RouteId, name: &str) -> usize {
+    /// Restores the state of the route of this name into a route of `dispatcher`, before its first decision. Nodes
+    /// are found by name. A policy's numbers are restored only for the same policy; server sets are restored for any
+    /// policy. Returns the number of restored targets.
+    pub fn restore(&self, dispatcher: &Dispatcher, route: RouteId, name: &str) -> usize {
         let Some(learned) = self.routes.get(name) else { return 0 };
         let place = |node: NodeId| self.nodes.get(&node).and_then(|name| dispatcher.nodes().id_of(name));
         let places: BTreeMap<NodeId, NodeId> =
             self.nodes.keys().filter_map(|node| Some((*node, place(*node)?))).collect();
-        let mut memory = learned.memory.with_nodes(|node| places.get(&node).copied());
+        let mut state = learned.state.with_nodes(|node| places.get(&node).copied());
         let same: Result<PolicyKind, _> = learned.policy.parse();
         if same != Ok(dispatcher.settings_of(route).policy) {
-            memory = memory.sets_only();
+            state = state.sets_only();
         }
-        dispatcher.restore(route, &memory);
-        memory.len()
+        dispatcher.restore(route, &state);
+        state.len()
     }
 
-    /// As bytes.
+    /// Encodes the snapshot.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.push(VERSION);
@@ -99,39 +104,39 @@ impl Handover {
         for (name, learned) in &self.routes {
             put_bytes(&mut out, name.as_bytes());
             put_bytes(&mut out, learned.policy.as_bytes());
-            put_memory(&mut out, &learned.memory);
+            put_learned_state(&mut out, &learned.state);
         }
         out
     }
 
-    /// From bytes.
+    /// Decodes a snapshot.
     ///
     /// # Errors
-    /// They are something else, of another version, broken off, or beyond what a switch can have.
-    pub fn decode(bytes: &[u8]) -> Result<Self, HandoverError> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(HandoverError::Magic)?;
+    /// The bytes are not a snapshot, have another version, are truncated, or exceed the limits.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::Magic)?;
         let mut wire = Wire(rest);
         let version = wire.byte("version")?;
         if version != VERSION {
-            return Err(HandoverError::Version(version));
+            return Err(SnapshotError::Version(version));
         }
-        let mut handover = Self::default();
+        let mut snapshot = Self::default();
         for _ in 0..wire.count("number of nodes", usize::from(u16::MAX))? {
             let node = wire.node()?;
-            handover.nodes.insert(node, name(&mut wire, "node's name")?);
+            snapshot.nodes.insert(node, read_name(&mut wire, "node's name")?);
         }
         for _ in 0..wire.count("number of routes", Dispatcher::ROUTES_MAX)? {
-            let route = name(&mut wire, "route's name")?;
-            let policy = name(&mut wire, "policy's name")?;
-            let memory = memory(&mut wire)?;
-            handover.routes.insert(route, OfRoute { policy, memory });
+            let route = read_name(&mut wire, "route's name")?;
+            let policy = read_name(&mut wire, "policy's name")?;
+            let state = read_learned_state(&mut wire)?;
+            snapshot.routes.insert(route, RouteState { policy, state });
         }
         wire.end()?;
-        Ok(handover)
+        Ok(snapshot)
     }
 }
 
-fn name(wire: &mut Wire<'_>, what: &'static str) -> Result<String, WireError> {
+fn read_name(wire: &mut Wire<'_>, what: &'static str) -> Result<String, WireError> {
     let text = wire.text(what)?;
     if text.len() > NAME_BYTES_MAX {
         return Err(WireError::TooLong(text.len() as u64));
@@ -139,17 +144,17 @@ fn name(wire: &mut Wire<'_>, what: &'static str) -> Result<String, WireError> {
     Ok(text.to_owned())
 }
 
-pub(crate) fn put_memory(out: &mut Vec<u8>, memory: &LearnedState) {
-    put(out, memory.len() as u64);
-    for set in memory.sets() {
+pub(crate) fn put_learned_state(out: &mut Vec<u8>, state: &LearnedState) {
+    put(out, state.len() as u64);
+    for set in state.sets() {
         out.extend_from_slice(&set.target.0.to_le_bytes());
         put(out, set.changed.as_nanos());
         put(out, u64::from(set.used) | (set.servers.len() as u64) << 1);
         set.servers.iter().for_each(|node| put(out, node.0.into()));
     }
-    put_numbers(out, &memory.numbers);
-    put(out, memory.per_node.len() as u64);
-    for (node, numbers) in &memory.per_node {
+    put_numbers(out, &state.numbers);
+    put(out, state.per_node.len() as u64);
+    for (node, numbers) in &state.per_node {
         put(out, node.0.into());
         put_numbers(out, numbers);
     }
@@ -160,8 +165,8 @@ fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| put(out, *number));
 }
 
-pub(crate) fn memory(wire: &mut Wire<'_>) -> Result<LearnedState, WireError> {
-    let mut memory = LearnedState::default();
+pub(crate) fn read_learned_state(wire: &mut Wire<'_>) -> Result<LearnedState, WireError> {
+    let mut state = LearnedState::default();
     for _ in 0..wire.count("number of targets", TARGETS_MAX)? {
         let target = TargetId(wire.word("target")?);
         let changed = Time::from_nanos(wire.number("time")?);
@@ -169,29 +174,29 @@ pub(crate) fn memory(wire: &mut Wire<'_>) -> Result<LearnedState, WireError> {
         let count = usize::try_from(head >> 1).ok().filter(|count| *count <= usize::from(u16::MAX));
         let count = count.ok_or(WireError::Value { what: "number of servers", value: head >> 1 })?;
         let servers = (0..count).map(|_| wire.node()).collect::<Result<Vec<NodeId>, _>>()?;
-        memory.push((target, changed, head & 1 == 1), servers.into_iter());
+        state.push((target, changed, head & 1 == 1), servers.into_iter());
     }
-    memory.numbers = numbers(wire)?;
+    state.numbers = read_numbers(wire)?;
     for _ in 0..wire.count("number of nodes", usize::from(u16::MAX))? {
         let node = wire.node()?;
-        let of = numbers(wire)?;
-        memory.per_node.push((node, of));
+        let of = read_numbers(wire)?;
+        state.per_node.push((node, of));
     }
-    Ok(memory)
+    Ok(state)
 }
 
-fn numbers(wire: &mut Wire<'_>) -> Result<Vec<u64>, WireError> {
+fn read_numbers(wire: &mut Wire<'_>) -> Result<Vec<u64>, WireError> {
     (0..wire.count("number of numbers", NUMBERS_MAX)?).map(|_| wire.number("number")).collect()
 }
 
 #[doc(hidden)]
 pub mod fuzzing {
-    use super::Handover;
+    use super::Snapshot;
 
-    /// Reads bytes from another process: what is read is written the same way.
+    /// Decodes bytes from another process, and checks that the encoding of the result decodes to the same.
     pub fn fuzz_handover(bytes: &[u8]) {
-        if let Ok(handover) = Handover::decode(bytes) {
-            assert_eq!(Handover::decode(&handover.encode()), Ok(handover));
+        if let Ok(snapshot) = Snapshot::decode(bytes) {
+            assert_eq!(Snapshot::decode(&snapshot.encode()), Ok(snapshot));
         }
     }
 }
@@ -213,37 +218,37 @@ mod tests {
         match dispatcher.arrive(Time::ZERO, Request::new(TargetId(target))) {
             Arrival::Start(decision) => {
                 dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
-                dispatcher.nodes().name(decision.node).to_string()
+                dispatcher.nodes().read_name(decision.node).to_string()
             }
             other => panic!("expected a start, got {other:?}"),
         }
     }
 
-    fn of(dispatcher: &Dispatcher) -> Handover {
-        Handover::of(dispatcher, [(RouteId::DEFAULT, "default")])
+    fn capture(dispatcher: &Dispatcher) -> Snapshot {
+        Snapshot::capture(dispatcher, [(RouteId::DEFAULT, "default")])
     }
 
     #[test]
-    fn targets_stay_with_their_nodes_wherever_these_stand_and_by_another_policy() {
+    fn targets_stay_with_their_nodes_in_other_slots_and_policies() {
         let before = dispatcher(PolicyKind::Lard, &["a", "b", "c"]);
         let placed: Vec<(u64, String)> = (0..300).map(|i| i << 30).map(|i| (i, send(&before, i))).collect();
-        let handover = Handover::decode(&of(&before).encode()).expect("it is whole");
+        let snapshot = Snapshot::decode(&capture(&before).encode()).expect("it is whole");
         let after = dispatcher(PolicyKind::LardR, &["d", "c", "a"]);
-        let kept = handover.lay(&after, RouteId::DEFAULT, "default");
+        let kept = snapshot.restore(&after, RouteId::DEFAULT, "default");
         assert_eq!(kept, placed.iter().filter(|(_, name)| name != "b").count());
-        assert_eq!(handover.lay(&after, RouteId::DEFAULT, "other"), 0);
+        assert_eq!(snapshot.restore(&after, RouteId::DEFAULT, "other"), 0);
         for (target, name) in placed {
             assert!(name == "b" || send(&after, target) == name, "{target} was at {name}");
         }
     }
 
     #[test]
-    fn another_version_is_told() {
-        let mut bytes = of(&dispatcher(PolicyKind::Lard, &["a"])).encode();
+    fn other_version_is_refused() {
+        let mut bytes = capture(&dispatcher(PolicyKind::Lard, &["a"])).encode();
         bytes[4] = VERSION + 1;
-        assert_eq!(Handover::decode(&bytes), Err(HandoverError::Version(VERSION + 1)));
-        assert_eq!(Handover::decode(b"LRDR"), Err(HandoverError::Magic));
-        assert!(matches!(Handover::decode(b"LRDH\x01\x01"), Err(HandoverError::Wire(_))));
+        assert_eq!(Snapshot::decode(&bytes), Err(SnapshotError::Version(VERSION + 1)));
+        assert_eq!(Snapshot::decode(b"LRDR"), Err(SnapshotError::Magic));
+        assert!(matches!(Snapshot::decode(b"LRDH\x01\x01"), Err(SnapshotError::Wire(_))));
     }
 
     proptest! {
