@@ -199,12 +199,12 @@ fn late_answer_to_an_earlier_question_is_ignored() {
         assert_eq!(out.messages.len(), 1);
         out.messages.remove(0).message
     });
-    for (answer, asking) in answers.iter().zip([true, false]) {
+    for (answer, requesting) in answers.iter().zip([true, false]) {
         let Switch { dispatcher, machine, .. } = &mut network.switches[0];
         machine
             .receive(now, &names[1], answer, dispatcher, &mut SwitchesOutput::default())
             .expect("it makes sense");
-        assert_eq!(machine.statuses(now)[0].asking, asking);
+        assert_eq!(machine.statuses(now)[0].requesting, requesting);
     }
 }
 
