@@ -15,7 +15,7 @@
 
 use larder_core::census::Census;
 use larder_core::peers::{
-    CHANGES_MAX, Card, CardSettings, Change, Message, Press, PressSettings, SharingSettings, Ward,
+    CHANGES_MAX, CacheChange, Card, CardSettings, Press, PressMessage, PressSettings, SharingSettings, Ward,
     WardSettings,
 };
 use larder_core::policy::table::{Place, RouteTable};
@@ -31,9 +31,13 @@ const COUNTS: [usize; 4] = [530_000, 660_000, 830_000, 1_040_000];
 type Kind = (&'static str, f64, &'static [usize], fn(usize) -> f64);
 
 const KINDS: [Kind; 8] = [
-    ("press: a target that a peer has", 34.0, &COUNTS, |count| bytes_per_entry(count, |count| reported_targets(count, 1))),
-    ("press: a target that four peers have", 34.0, &COUNTS, |count| bytes_per_entry(count, |count| reported_targets(count, 4))),
-    ("press: a target in memory here", 17.0, &COUNTS, |count| bytes_per_entry(count, held)),
+    ("press: a target that a peer has", 34.0, &COUNTS, |count| {
+        bytes_per_entry(count, |count| reported_targets(count, 1))
+    }),
+    ("press: a target that four peers have", 34.0, &COUNTS, |count| {
+        bytes_per_entry(count, |count| reported_targets(count, 4))
+    }),
+    ("press: a target in memory here", 17.0, &COUNTS, |count| bytes_per_entry(count, cached_targets)),
     ("press: a peer", 240.0, &[60_000], |count| bytes_per_entry(count, peers)),
     ("card: a peer", 575.0, &[60_000], |count| bytes_per_entry(count, card)),
     ("ward: a peer", 112.0, &[60_000], |count| bytes_per_entry(count, ward)),
@@ -96,38 +100,38 @@ fn press() -> Press {
 fn reported_targets(count: usize, peers: u16) -> Press {
     let (mut press, mut out) = (press(), Vec::new());
     for peer in 1..=peers {
-        press.joined(Time::ZERO, NodeId(peer), &mut out);
-        let shares = Message::Load { epoch: 1, load: 0, sharing: true, changes: 0 };
-        press.hear(Time::ZERO, NodeId(peer), shares, &mut out);
+        press.add_peer(Time::ZERO, NodeId(peer), &mut out);
+        let shares = PressMessage::Load { epoch: 1, load: 0, sharing: true, changes: 0 };
+        press.receive(Time::ZERO, NodeId(peer), shares, &mut out);
         for first in (0..count).step_by(CHANGES_MAX) {
             let items = (first..count.min(first + CHANGES_MAX))
-                .map(|number| Change { target: target(number), cached: true })
+                .map(|number| CacheChange { target: target(number), cached: true })
                 .collect();
-            let message = Message::Changes { epoch: 1, first: first as u64 + 1, items };
-            press.hear(Time::ZERO, NodeId(peer), message, &mut out);
+            let message = PressMessage::Changes { epoch: 1, first: first as u64 + 1, items };
+            press.receive(Time::ZERO, NodeId(peer), message, &mut out);
             out.clear();
         }
     }
-    assert_eq!(press.sizes().0, count);
+    assert_eq!(press.table_sizes().0, count);
     press
 }
 
-fn held(count: usize) -> Press {
+fn cached_targets(count: usize) -> Press {
     let (mut press, mut out) = (press(), Vec::new());
     for number in 0..count {
-        press.noted(Time::ZERO, target(number), true, &mut out);
+        press.set_cached(Time::ZERO, target(number), true, &mut out);
         out.clear();
     }
-    assert_eq!(press.sizes().1, count);
+    assert_eq!(press.table_sizes().1, count);
     press
 }
 
 fn peers(count: usize) -> Press {
     let (mut press, mut out) = (press(), Vec::new());
     for peer in 1..=count {
-        press.joined(Time::ZERO, NodeId(peer as u16), &mut out);
-        let message = Message::Load { epoch: 1, load: 3, sharing: true, changes: 0 };
-        press.hear(Time::ZERO, NodeId(peer as u16), message, &mut out);
+        press.add_peer(Time::ZERO, NodeId(peer as u16), &mut out);
+        let message = PressMessage::Load { epoch: 1, load: 3, sharing: true, changes: 0 };
+        press.receive(Time::ZERO, NodeId(peer as u16), message, &mut out);
         out.clear();
     }
     press
@@ -137,7 +141,7 @@ fn card(count: usize) -> Card {
     let mut card = Card::new(NodeId(0), "node-0", 1, CardSettings::default()).unwrap();
     let mut out = Vec::new();
     for peer in 1..=count {
-        card.joined(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
+        card.add_node(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
         out.clear();
     }
     card
@@ -147,7 +151,7 @@ fn ward(count: usize) -> Ward {
     let mut ward = Ward::new(NodeId(0), "node-0", 1, WardSettings::default());
     let mut out = Vec::new();
     for peer in 1..=count {
-        ward.joined(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
+        ward.add_node(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
         out.clear();
     }
     ward

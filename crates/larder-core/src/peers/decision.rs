@@ -1,34 +1,34 @@
-//! What a node decides about a request, and why.
+//! Decisions of PRESS about a request, and their reasons.
 
 use crate::id::NodeId;
 
-/// Why a request is served where it is.
+/// Reason for the choice of the service node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
-    /// This node is by itself.
+pub enum PressReason {
+    /// This node does not share its cache.
     Alone,
-    /// It is large.
+    /// The target is large.
     Large,
-    /// It is here in memory.
+    /// The target is in memory here.
     Here,
-    /// It has no server yet.
+    /// No node has the target.
     First,
-    /// A peer has it.
+    /// A peer has the target.
     Peer,
-    /// Its servers are overloaded, and this node is not.
+    /// The servers of the target are overloaded, and this node is not.
     Relief,
-    /// Its servers and this node are overloaded, and another node is not.
+    /// The servers and this node are overloaded, and another node is not.
     Spread,
-    /// All are overloaded.
+    /// All nodes are overloaded.
     Crowded,
-    /// Another node forwarded it.
+    /// Another node has forwarded the request.
     Forwarded,
     /// The service node did not answer.
     Unanswered,
 }
 
-impl Why {
-    /// All, in order.
+impl PressReason {
+    /// All reasons, in order.
     pub const ALL: [Self; 10] = [
         Self::Alone,
         Self::Large,
@@ -42,7 +42,7 @@ impl Why {
         Self::Unanswered,
     ];
 
-    /// Its name in logs and metrics.
+    /// Returns the name of the reason in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -59,13 +59,13 @@ impl Why {
     }
 }
 
-/// A decision of an initial node.
+/// Decision of an initial node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// The service node.
+pub struct PressDecision {
+    /// Service node.
     pub node: NodeId,
-    /// Why.
-    pub why: Why,
-    /// Whether this node keeps what it serves itself.
+    /// Reason.
+    pub reason: PressReason,
+    /// True if this node keeps a target that it serves itself.
     pub keep: bool,
 }
