@@ -1,10 +1,9 @@
-//! What to do next, never how.
+//! Decisions of the cluster: which node serves a request, when a request must wait, and which objects a cache keeps.
 //!
-//! This crate decides which node serves a request, when a request must wait, and what a cache keeps. It is pure:
-//! time comes in as [`time::Time`], chance as a seed, and nothing here opens a socket, reads a clock, starts a
-//! thread or writes a log. The live switch, the nodes and the simulator run this same code.
+//! The crate is pure. Time is an argument of type [`time::Time`], and random numbers come from a seed. Nothing here opens
+//! a socket, reads a clock, starts a thread or writes a log. The live switch, the nodes and the simulator all run this code.
 //!
-//! Start at [`dispatch::Dispatcher`].
+//! [`dispatch::Dispatcher`] is the starting point for a reader.
 
 pub mod cache;
 pub mod cache_status;
