@@ -3,14 +3,14 @@
 //! There is one row per policy and cluster size: nanoseconds of one decision (`arrive`, the load counted) and of a
 //! request's end (`observe_reply` and `finish`). A table goes to stderr, the same as JSON to stdout.
 //!
-//! The run is that of a busy cluster: a million known targets requested by a Zipf-like law (exponent 0.8), all
-//! service classes in turn, half of the requests with an origin, ten requests in flight per node. Time passes at
-//! 100,000 requests per second. Every node reports every 200 ms, one after the other, each time different values, so
-//! that derived values are recomputed as often as live. Caches are full: a node stores a target that it did not
-//! have, and evicts another one. One request in eight is reported as a miss, and takes ten times as long as the
-//! hits, so that values calibrated by either are realistic. WARD's table contains three targets of four, of which a
-//! hundredth is core. Reports and cache events are outside the measured spans; the work that they cause in a
-//! decision is inside. Every number is the median of several rounds.
+//! The run is that of a busy cluster. A million known targets are requested by a Zipf-like law (exponent 0.8), with all
+//! service classes in turn, half of the requests with an origin, ten requests in flight per node. Time passes at 100,000
+//! requests per second. Every node reports every 200 ms, one after the other, each time different values, so that derived
+//! values are recomputed as often as live. Caches are full: a node stores a target that it did not have, and evicts
+//! another one. One request in eight is reported as a miss and takes ten times as long as a hit. So the values calibrated
+//! by either are realistic. WARD's table contains three targets of four, of which a hundredth is core. Reports and cache
+//! events are outside the measured spans; the work that they cause in a decision is inside. Every number is the median of
+//! several rounds.
 //!
 //! If a decision reads the loads of its route's nodes, it is measured a second time on a route with its own group
 //! that contains all nodes, beside 62 groups without nodes, because the cost of a group depends on its members

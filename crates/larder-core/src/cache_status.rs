@@ -1,7 +1,7 @@
 //! The `Cache-Status` field of a reply (RFC 9211): the caches that the reply has passed, and what each did.
 //!
-//! The field is a List of RFC 9651: `origin; fwd=uri-miss; stored, "node 2"; hit; ttl=9`. Each cache appends a member,
-//! so the first member is the cache closest to the origin, and the last member is the cache closest to the client.
+//! The field is a List of RFC 9651: `origin; fwd=uri-miss; stored, "node 2"; hit; ttl=9`. Each cache appends a member. So
+//! the first member is the cache closest to the origin, and the last one is the cache closest to the client.
 //!
 //! Caches in use break the grammar, for example with a URL as the `key`. Reading therefore never fails: a member that
 //! breaks the grammar is read as far as its delimiters allow, and [`CacheStatusMember::is_valid`] is false.
@@ -57,7 +57,7 @@ impl<'a> CacheStatusMember<'a> {
         member
     }
 
-    /// Returns whether the cache had the target; `None` if the member does not say.
+    /// Returns whether the cache had the target; `None` if the member does not contain this.
     pub fn found(&self) -> Option<CacheResult> {
         if self.hit { Some(CacheResult::Hit) } else { self.fwd.map(|_| CacheResult::Miss) }
     }

@@ -1,11 +1,10 @@
 //! A bounded table of targets that evicts targets not used recently.
 //!
-//! Eviction uses the clock algorithm (second chance), the usual approximation of LRU. A hand moves around the
-//! entries, clears the *used* mark where it is set, and evicts the first entry that was not used since its last
-//! visit. A new target starts without the mark, so a target that is requested once is evicted first. A use writes
-//! nothing once the mark is set. There is no list to maintain, and a popular target's entry stays in every
-//! processor's cache. An eviction examines at most [`SWEEP`] buckets; if all targets there were used, the first of
-//! them is evicted.
+//! Eviction uses the clock algorithm (second chance), the usual approximation of LRU. A hand moves around the entries and
+//! clears the *used* marks. It evicts the first entry that was not used since its last visit. A new target starts without
+//! the mark, so a target that is requested once is evicted first. A use writes nothing once the mark is set. There is no
+//! list to maintain, and a popular target's entry stays in every processor's cache. An eviction examines at most
+//! [`SWEEP`] buckets; if all targets there were used, the first of them is evicted.
 
 use crate::id::TargetId;
 use crate::spread::Spread;

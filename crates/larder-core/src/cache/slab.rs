@@ -1,8 +1,8 @@
 //! The cached objects, each in a numbered slot, found by key.
 //!
-//! A replacement policy keeps its own order as slot numbers (4 bytes each) and one link value per slot, so that an
-//! object costs its slot plus about 5 bytes of hash table. The hash function is fixed, so that equal runs behave
-//! equally, and no list is in hash order.
+//! A replacement policy keeps its own order as slot numbers (4 bytes each) and one link value per slot. So an object
+//! costs its slot plus about 5 bytes of hash table. The hash function is fixed, so that equal runs behave equally, and no
+//! list is in hash order.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::HashTable;

@@ -154,7 +154,7 @@ mod tests {
         assert!(dispatcher.fail(Time::ZERO, NodeId(1), &mut started));
         let (node, reason) = arrive(&dispatcher, wish(1, 1));
         assert!(node == 2 && reason == "sticky_down", "{node} {reason}");
-        // A request that failed at its node goes to another node, and the reason says so.
+        // A request that failed at its node goes to another node, and the reason names this.
         let retried = dispatcher.retry(Time::ZERO, NodeId(0), wish(1, 0)).expect("another node");
         assert_eq!((retried.node, retried.reason.name()), (NodeId(2), "retry"));
     }

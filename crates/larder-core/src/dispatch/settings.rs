@@ -16,8 +16,8 @@ pub enum Admission {
     Derived,
     /// The limit for a live switch.
     ///
-    /// If a policy of the group's routes has thresholds and at least two nodes are open, the limit is S as in
-    /// [`Admission::Derived`], from the largest thresholds of these routes. Such a policy places well only while
+    /// Suppose a policy of the group's routes has thresholds and at least two nodes are open. Then the limit is S as
+    /// in [`Admission::Derived`], from the largest thresholds of these routes. Such a policy places well only while
     /// some node is below T_high.
     ///
     /// Otherwise the limit only protects the nodes. Each node gets [`Admission::PER_NODE`] or T_high, whichever is

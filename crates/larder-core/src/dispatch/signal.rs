@@ -42,8 +42,8 @@ impl Dispatcher {
         self.change(now, || Change::Cache(node, target, event), act).is_ok()
     }
 
-    /// Passes a change of a node's cache to the policies of all routes that use the node, since the node has one
-    /// memory for all of them.
+    /// Passes a change of a node's cache to the policies of all routes that use the node. The node has one memory
+    /// for all of them.
     pub(super) fn mirror(
         &self,
         now: Time,

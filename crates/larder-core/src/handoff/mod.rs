@@ -32,9 +32,10 @@
 //!   ([`Input::Routed`], [`Input::NotSent`]).
 //! - *Two hosts must never answer one client.* A connection whose state is on its way to a node is kept until the node has
 //!   answered. If the node does not answer in time, the connection is reset.
-//! - *Addresses are reused.* A connection is identified by its addresses, which the client may use again at any time. A held
-//!   connection has a generation, a move has a number, and a connection at a node has the sequence number of its first byte or the
-//!   time since which the plane has known it. An answer about an earlier connection therefore changes nothing.
+//! - *Addresses are reused.* A connection is identified by its addresses, which the client may use again at any time. A
+//!   held connection has a generation, and a move has a number. A connection at a node has the sequence number of its
+//!   first byte, or the time since which the plane has known it. An answer about an earlier connection therefore changes
+//!   nothing.
 //! - *Load is exact.* The load of a connection at the dispatcher ([`ConnectionLoad`]) is released when the connection ends, when
 //!   it is idle, and when its client has closed its side. It is taken again if the connection continues.
 //!

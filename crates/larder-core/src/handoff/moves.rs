@@ -1,8 +1,7 @@
 //! Connections whose state is on its way to a node.
 //!
-//! The plane forwards a connection's packets before its socket is frozen and its state is sent, so packets of the
-//! client wait at the node from then on. Everything needed to continue the connection here is kept until the node
-//! has answered.
+//! The plane forwards a connection's packets before its socket is frozen and its state is sent. From then on, packets of
+//! the client wait at the node. Everything needed to continue the connection here is kept until the node has answered.
 
 use super::{Decision, EdgeTypes};
 use crate::id::NodeId;

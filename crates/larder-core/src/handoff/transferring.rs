@@ -10,7 +10,7 @@ use crate::id::NodeId;
 use crate::time::Time;
 
 impl<T: EdgeTypes> EdgeMachine<T> {
-    /// Processes a node's wish to give a connection up.
+    /// Processes a node's request to give a connection up.
     pub(super) fn request_transfer(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
         if self.transfers.0.contains_key(&key) {
             return;

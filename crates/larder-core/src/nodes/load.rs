@@ -103,8 +103,8 @@ impl LoadWord {
         Key(key.0 + requests as u64 * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
     }
 
-    /// Returns the word as a group other than that of all nodes sees it: the standby flag is cleared, because it
-    /// applies to the group of all nodes only.
+    /// Returns the word as a group other than that of all nodes sees it. The standby flag is cleared, because it
+    /// applies only to the group of all nodes.
     pub(super) const fn without_standby(self) -> Self {
         Self(self.0 & !STANDBY)
     }

@@ -9,9 +9,10 @@
 //! score   = -ln(u(n, t)) / width(n)          width: the cache's size where all are known and differ, else the weight
 //! ```
 //!
-//! The node with the lowest score wins. Two switches that place the same target without communication choose the same node,
-//! in whatever order their nodes joined, if both count that node among the equals. Different targets go to different nodes.
-//! Switches with the same outdated loads therefore do not all choose the one node that seemed least loaded.
+//! The node with the lowest score wins. Two switches that place the same target without communication choose the same
+//! node if both count it among the equals. The order in which their nodes joined does not matter. Different targets go to
+//! different nodes. Switches with the same outdated loads therefore do not all choose the one node that seemed least
+//! loaded.
 
 use super::load::Key;
 use super::membership::{Membership, MembershipEntry};

@@ -16,9 +16,9 @@
 //!   else                        forward to n anyway
 //! ```
 //!
-//! The load of a node is the number of connections that it serves: its own clients' requests, including those that it has
-//! forwarded, and requests forwarded to it. A node sends its load when it differs by a step from the last value sent, and at
-//! intervals as a heartbeat. It also sends the changes of its memory, gathered for a short time.
+//! The load of a node is the number of connections that it serves. It includes its own clients' requests, forwarded or
+//! not, and the requests forwarded to it. A node sends its load when it differs by a step from the last value sent, and
+//! at intervals as a heartbeat. It also sends the changes of its memory, gathered for a short time.
 //!
 //! The paper leaves some cases open. They are decided as follows:
 //!

@@ -6,10 +6,10 @@
 //!
 //! - Without sharing, the misses of its memory count, except those that result from recent sharing. A node that has stopped
 //!   sharing has its share of the targets in memory and first fills the memory with its own clients' targets.
-//! - With sharing, the misses count that a memory of the same size *would have had* without sharing. A list of ids and sizes
-//!   processes all requests of its clients. The node stops sharing after 16 consecutive windows with less than half of the
-//!   limit (2.5 %). Between the two limits the state does not change. A single window may be below by chance, and stopping is
-//!   expensive: the node fills its memory again, and the peers read what it had for them.
+//! - With sharing, the misses count that a memory of the same size *would have had* without sharing. A list of ids and
+//!   sizes processes all requests of its clients. The node stops sharing after 16 consecutive windows with less than half
+//!   of the limit (2.5 %). Between the two limits the state does not change. A single window may be below by chance.
+//!   Stopping is expensive, since the node fills its memory again and the peers read its former targets.
 //!
 //! Targets that are too large to be shared do not count. They are never in memory.
 

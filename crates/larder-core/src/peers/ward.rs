@@ -20,12 +20,13 @@
 //!   distinct tables, and all nodes end with the same one.
 //! - *Distribution.* The node with the lowest name announces its table at intervals. A node with a newer table announces that
 //!   one and is asked for it. Nodes request every part, so a lost part is requested again and a repeated one has no effect.
-//! - *Times.* The first table is made once a node has decided about `first_requests` requests and that many are counted. Until
-//!   then the counts do not decay. After that, a table is made every `refresh`. One more is made `settle` after the last change of
-//!   the membership if the owners differ from the live nodes and enough was counted since the last table. Otherwise it waits for
-//!   the next refresh. (The paper: daily; it also names 15 minutes.)
-//! - *Failure of an owner.* The targets of an owner that is gone or does not answer go to the live node with the highest hash of
-//!   target and name, until there is a new table. The same rule applies to all targets while there is no table.
+//! - *Times.* The first table is made once a node has decided about `first_requests` requests and that many are counted.
+//!   Until then the counts do not decay. After that, a table is made every `refresh`. One more is made `settle` after the
+//!   last change of the membership. The condition is that the owners differ from the live nodes and enough was counted
+//!   since the last table. Otherwise it waits for the next refresh. (The paper: daily; it also names 15 minutes.)
+//! - *Failure of an owner.* The targets of an owner that is gone or silent go by hash until there is a new table. The
+//!   live node with the highest hash of target and name serves them. The same rule applies to all targets while there is
+//!   no table.
 //! - *Targets outside the table.* The paper serves them where they are requested, since no cache keeps them. Between two tables
 //!   this is not true. So by default ([`UnlistedTargets::Hashed`]) they go by hash too, and only one node keeps them.
 //! - *Stability.* A new table leaves targets at their owners as far as the balance allows. Targets without an owner first go to

@@ -13,13 +13,13 @@
 //! their node. HAProxy calls this `hash-type consistent` with `hash-balance-factor` 100 c, and Envoy a ring hash with
 //! `hash_balance_factor`.
 //!
-//! Differences from the paper, and details it does not define: in the paper a ball stays where it is placed. Here, as in HAProxy
-//! and Envoy, a request is a ball that leaves when it ends, and the search starts at the target's own node each time. A target
-//! therefore returns as soon as there is capacity. A hot target spreads over the nodes after its own, as far as the bound requires.
-//! After [`WALK`] points without capacity the least loaded node takes the request; it is never above the mean. Two threads that
-//! decide concurrently may both use a node's last capacity. A node that returns gets its points back, also in another slot, since
-//! points are derived from names. If all nodes together would have more than [`POINTS_MAX`] points, each has fewer in proportion.
-//! A retry skips the nodes tried.
+//! Differences from the paper, and details it does not define: in the paper a ball stays where it is placed. Here, as in
+//! HAProxy and Envoy, a request is a ball that leaves when it ends. The search starts at the target's own node each time.
+//! A target therefore returns as soon as there is capacity. A hot target spreads over the nodes after its own, as far as
+//! the bound requires. After [`WALK`] points without capacity the least loaded node takes the request; it is never above
+//! the mean. Two threads that decide concurrently may both use a node's last capacity. A node that returns gets its
+//! points back, also in another slot, since points are derived from names. If all nodes together would have more than
+//! [`POINTS_MAX`] points, each has fewer in proportion. A retry skips the nodes tried.
 //!
 //! Parameters: `bounded.factor_permille` c (1250; HAProxy recommends 125 to 200), `bounded.points` (160 per weight of 1,
 //! ketama's). State: the ring, about 20 bytes a point. Cost: O(1) to find the point, then one step for each full node: few

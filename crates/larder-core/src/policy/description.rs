@@ -14,7 +14,7 @@ pub(super) struct PolicyDescription {
 }
 
 impl PolicyDescription {
-    /// Describes a policy that decides anew for each request: by turn, at random, or by comparison.
+    /// Describes a policy that decides separately for each request: by turn, at random, or by comparison.
     pub(super) const fn by_request(name: &'static str, summary: &'static str) -> Self {
         Self { name, summary, by_target: false, mirrors_caches: false }
     }

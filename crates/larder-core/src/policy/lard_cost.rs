@@ -33,9 +33,9 @@
 //! [`UNLOADED`] and the numbers of samples are constants too.
 //!
 //! The paper does not define the following:
-//! - *Duration of a mapping.* The paper says only when t becomes mapped. Here t has a set of nodes as in [`super::lard_r`]. If a
-//!   set was not changed for longer than K, a set that grows also loses its most loaded other member, and so does a set that is
-//!   not overloaded. Otherwise the map would contain targets that the caches have evicted long ago.
+//! - *Duration of a mapping.* The paper defines only when t becomes mapped. Here t has a set of nodes as in
+//!   [`super::lard_r`]. Suppose a set was not changed for longer than K. If it grows or is not overloaded, it also loses
+//!   its most loaded other member. Otherwise the map would contain targets that the caches have evicted long ago.
 //! - *All costs infinite*: if every compared node is above L_overload, they are compared without that bound.
 //! - *Ties* go to a mapped node, the one added first; among other nodes as in [`super::lard`]. For a target that is mapped
 //!   nowhere the argmin is the least loaded node.

@@ -12,25 +12,26 @@
 //! balanced. [Cache events](crate::dispatch::CacheEvent) update the mirror.
 //!
 //! The paper does not define the following:
-//! - *Caches that are not full*: as long as some node has room, the target goes to the node of its hash, as under LB. (Sent
-//!   only to nodes with room, all misses of a time would go to one disk.) A node that has evicted nothing since it joined has
-//!   room. So has a node that has evicted a large object for a small one; otherwise it would keep a few copies, have the oldest
-//!   too rarely, and stay almost empty. Sizes are inferred, in copies. The copies that a node evicts before it stores an object
-//!   are the size of that object, less at most the last one evicted, since eviction ends as soon as there is room. Without any
-//!   cache event all nodes have room, and the policy is LB.
-//!   This choice matters. If sizes differ widely, some cache nearly always has room: on a tenth of the rice-like trace with 8
-//!   nodes, the oldest rule takes 2 to 4 % of the misses, and throughput is LB's. That LB/GC is close to LB is therefore no
-//!   independent finding. If those misses go to the least loaded of the nodes with room, throughput is about half to three
-//!   quarters of LB's; if they go to the least loaded of all nodes, the policy is a load balancer near LARD.
+//! - *Caches that are not full*: as long as some node has room, the target goes to the node of its hash, as under LB.
+//!   (Sent only to nodes with room, all misses of a time would go to one disk.) A node that has evicted nothing since it
+//!   joined has room. So has a node that has evicted a large object for a small one; otherwise it would keep a few
+//!   copies, have the oldest too rarely, and stay almost empty. Sizes are inferred, in copies. The copies that a node
+//!   evicts before it stores an object are the size of that object, less at most the last one evicted. Eviction ends as
+//!   soon as there is room. Without any cache event all nodes have room, and the policy is LB. This choice matters. If
+//!   sizes differ widely, some cache nearly always has room. On a tenth of the rice-like trace with 8 nodes, the oldest
+//!   rule takes 2 to 4 % of the misses, and throughput is LB's. That LB/GC is close to LB is therefore no independent
+//!   finding. If those misses go to the least loaded of the nodes with room, throughput is about half to three quarters
+//!   of LB's; if they go to the least loaded of all nodes, the policy is a load balancer near LARD.
 //! - *Between a miss and its `Stored`* the target counts as cached at the chosen node. Otherwise every request for it in the
 //!   meantime would read it again at another node. The oldest copy counts as used; otherwise every miss in the meantime would go
 //!   to the same node. If the copy is evicted, an event reports it; if not, it is one round too young.
 //! - *The order of use* is that of the decisions and of `Stored`, the front-end's view. A node's own replacement policy may
 //!   evict another copy than the oldest; the mirror follows the nodes' reports.
 //! - *Copies at several nodes* (after retries): each copy ages separately. The least loaded node serves, equals by slot.
-//! - *Hits as events*: `Stored` of a copy that is there already, as a caller reports that reads hits from `Cache-Status`, only
-//!   makes the copy younger. Evictions in the meantime were for another object. Hits and misses alone do not show which object
-//!   was evicted for which: no cache is ever full, and the policy is LB, with a retried target at the node that had it last.
+//! - *Hits as events*: `Stored` of a copy that is there already, as a caller reports that reads hits from `Cache-Status`,
+//!   only makes the copy younger. Evictions in the meantime were for another object. Hits and misses alone do not show
+//!   which object was evicted for which. Then no cache is ever full, and the policy is LB, with a retried target at its
+//!   last node.
 //! - *Found out later*: `Gone` removes a copy that the node had confirmed. Examples are a copy that a new snapshot does not
 //!   contain after a link was down, or a request that was a miss. `Gone` does not change the room, and earlier evictions
 //!   without a store no longer count. A copy that is only expected stays, because its miss is what stores it.
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn concurrent_misses_use_different_old_copies() {
         let dispatcher = full();
-        // 1 at a, 2 at b and 3 at a are to be evicted, in this order.
+        // The objects 1 at a, 2 at b and 3 at a will be evicted, in this order.
         assert_eq!([4, 5, 6].map(|target| send(&dispatcher, target).0), [0, 1, 0]);
         assert_eq!(send(&dispatcher, 5), (1, Reason::Local), "it is on its way");
     }

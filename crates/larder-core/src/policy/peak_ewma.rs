@@ -11,7 +11,7 @@
 //!                          send to the one with less cost; of equals to a
 //! ```
 //!
-//! l is the time to the first byte of the reply, or to its last byte if the first is not known, because the speed at which a
+//! l is the time to the first byte of the reply, or to its last byte if the first is not known. The speed at which a
 //! client reads does not depend on the node. The estimate of an unused node decays, so that the node is tried again.
 //!
 //! *Without a reply*: an attempt that failed, timed out or was cancelled has waited w, and a reply would have taken longer. If
@@ -19,9 +19,9 @@
 //! estimate of a node that hangs therefore does not decay while requests are sent there. For an unknown node w counts from one
 //! time step on, since a client that leaves at once has observed nothing.
 //!
-//! *Unknown*: a node without an observed latency since it joined or was last closed costs nothing while it has no request, and
-//! more than every known node while it has one. It gets one request, and more when that is answered. Among unknown nodes the load
-//! decides. Finagle does the same; linkerd assumes a second.
+//! *Unknown*: a node without an observed latency since it joined or was last closed. It costs nothing while it has no
+//! request, and more than every known node while it has one. It gets one request, and more when that is answered. Among
+//! unknown nodes the load decides. Finagle does the same; linkerd assumes a second.
 //!
 //! Differences: time has steps of 2^20 ns, about a millisecond; of the observations within one step only peaks count. As in
 //! [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.

@@ -194,7 +194,7 @@ impl Policy for ReportWeightedRoundRobin {
     fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
         let [next, clock] = saved.numbers[..] else { return };
         let mut state = lock(&self.state);
-        // The shares are computed anew for the current nodes, because `members` is not set.
+        // The shares are computed again for the current nodes, because `members` is not set.
         *state = ScheduleState {
             next: Time::from_nanos(next),
             clock,

@@ -11,11 +11,11 @@
 //! on request r: c = class(r); the next of c's nodes
 //! ```
 //!
-//! The paper does not define the following. Sainte-Lague's rule keeps the division almost proportional; ties go to the earlier
-//! class. Classes take the slots in their order. A node that fails or returns therefore does not change the division; only a slot
-//! never used before does. If there are fewer nodes than classes with a share, class number k uses slot k modulo n. A class
-//! without a share uses all nodes. If no node of the class takes requests, or all have been tried, the request goes to any node in
-//! turn: it is served rather than refused.
+//! The paper does not define the following. Sainte-Lague's rule keeps the division almost proportional; ties go to the
+//! earlier class. Classes take the slots in their order. A node that fails or returns therefore does not change the
+//! division; only a slot never used before does. If there are fewer nodes than classes with a share, class number k uses
+//! slot k modulo n. A class without a share uses all nodes. If no node of the class takes requests, or all have been
+//! tried, the request goes to any node in turn. It is served rather than refused.
 //!
 //! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division. Cost: O(1)
 //! expected, O(n) if most nodes are closed.

@@ -5,9 +5,9 @@
 //! served at the node where the request arrives. A table without a core is the paper's PART. The table changes as a
 //! whole, once a day in the paper. It is therefore built once, never modified, and read without a lock.
 //!
-//! Ids are hashes, hence evenly distributed. The table is a sorted array divided into buckets by the ids' highest
-//! bits. A bucket contains two to four ids in the mean and is found by one read. The table takes 11 to 12 bytes per
-//! target, and there are no probe sequences. Ids chosen to share a bucket cost a binary search.
+//! Ids are hashes, hence evenly distributed. The table is a sorted array divided into buckets by the ids' highest bits. A
+//! bucket contains two to four ids on average and is found by one read. The table takes 11 to 12 bytes per target, and
+//! there are no probe sequences. Ids chosen to share a bucket cost a binary search.
 
 use crate::id::{NodeId, TargetId};
 

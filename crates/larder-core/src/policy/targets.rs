@@ -7,8 +7,8 @@
 //!
 //! A full shard evicts a target that was not used recently ([`crate::clock`]).
 //!
-//! If several switches share the nodes, each shard also keeps a journal of the targets whose sets have changed here,
-//! to be sent to the other switches ([`super::set_exchange`]).
+//! If several switches share the nodes, each shard also keeps a journal of the targets whose sets have changed here. The
+//! journal is sent to the other switches ([`super::set_exchange`]).
 //!
 //! A node that fails loses its targets. The map is not searched for them: each entry has the membership epoch at
 //! which it was last checked. Members lost since then are dropped when the entry is used next.
@@ -316,9 +316,9 @@ mod tests {
         Nodes::new(16, JoinPace { targets_per_s: 1, warm_targets: 0 })
     }
 
-    /// Tests that URLs cannot fill one shard of a keyed map, although their ids agree in the bits that select a
-    /// shard and, in part, a bucket. Without a key they share one shard and its part of the bound; with a key they
-    /// use the whole map.
+    /// Tests that URLs cannot fill one shard of a keyed map. Their ids agree in the bits that select a shard and, in
+    /// part, a bucket. Without a key they share one shard and its part of the bound; with a key they use the whole
+    /// map.
     #[test]
     fn crafted_urls_use_all_shards_of_a_keyed_map() {
         const SHARDS: usize = 64;

@@ -16,12 +16,13 @@
 //! counts with at most eight times the mean, so that a client that reads for an hour does not dominate. If slow clients take
 //! most of the time, R is too large and T_high too low, which is the safe side. Before 64 samples T_high has its given value.
 //!
-//! *T_low, learned.* The training phase begins at the first report. Each report of a node is one sample: the load that the
-//! dispatcher counts there, by the node's weight, and whether its busiest device was busy ([`TrainingSettings::busy_permille`]).
-//! T_low is the load that separates busy from idle samples best, with the fewest busy samples below it and idle samples at or
-//! above it; of equal loads the lowest. Loads are distinguished one by one up to 31, and by eighths above. If there are fewer
-//! than 32 samples of either kind at the end of the phase, the phase continues until there are, and the given value stays in
-//! force. The result is limited to [`TrainingSettings::min`] and [`TrainingSettings::max`]. T_low is learned once.
+//! *T_low, learned.* The training phase begins at the first report. Each report of a node is one sample: the load that
+//! the dispatcher counts there, by the node's weight, and whether its busiest device was busy
+//! ([`TrainingSettings::busy_permille`]). T_low is the load that separates busy from idle samples best, with the fewest
+//! busy samples below it and idle samples at or above it; of equal loads the lowest. Loads are distinguished one by one
+//! up to 31, and by eighths above. If there are fewer than 32 samples of either kind at the end of the phase, the phase
+//! continues. The given value stays in force until then. The result is limited to [`TrainingSettings::min`] and
+//! [`TrainingSettings::max`]. T_low is learned once.
 //!
 //! Learned values are not an input: decisions read them as one value through [`ClusterView::learned`], so that a decision can be
 //! replayed. With both thresholds fixed nothing is read. If another thread is taking a sample, the sample is dropped.

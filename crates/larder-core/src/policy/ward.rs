@@ -15,11 +15,11 @@
 //! PART is WARD with an empty core. `part` therefore partitions a table's core too, by hash, so that one table serves both. Given
 //! a table without a core, it does what the paper says.
 //!
-//! *Behind a switch* no request has an origin. A target of the partition goes to its owner as before. A target of the core, or
-//! one that the table does not contain, may be served anywhere, so it goes to the node with the fewest requests in flight, equals
-//! in turn. This replaces the even arrivals of the paper's round-robin DNS, with load. The core is meant for this. For other
-//! targets nothing is lost by the analysis's own assumption that no cache keeps them, until the table is refreshed. (`part` has
-//! no core: those targets go to the node of their hash.)
+//! *Behind a switch* no request has an origin. A target of the partition goes to its owner as before. A target of the
+//! core, or one that the table does not contain, may be served anywhere. So it goes to the node with the fewest requests
+//! in flight, equals in turn. This replaces the even arrivals of the paper's round-robin DNS, with load. The core is
+//! meant for this. For other targets nothing is lost by the analysis's own assumption that no cache keeps them, until the
+//! table is refreshed. (`part` has no core: those targets go to the node of their hash.)
 //!
 //! *Refresh*: the paper computes the table from yesterday's log, and mentions every 15 minutes. A table is replaced as a whole,
 //! and a decision sees the old or the new one. A live table is computed from a [census](crate::census) of the switch's own

@@ -10,9 +10,9 @@
 //! end     = why frames                       the last frame; frames counts those before it
 //! ```
 //!
-//! Numbers are varints (LEB128, at most ten bytes) unless stated otherwise; targets are eight bytes, the lowest first; times are
-//! nanoseconds. *tape* is the read log. Frames are in the order in which they were recorded: every change comes after all
-//! decisions of the generations before it ([`RecordSink`]).
+//! Numbers are varints (LEB128, at most ten bytes) unless stated otherwise; targets are eight bytes, the lowest first;
+//! times are nanoseconds. *tape* (the name in the format) is the read log. Frames are in the order in which they were
+//! recorded: every change comes after all decisions of the generations before it ([`RecordSink`]).
 //!
 //! A record can be read only by a program with the same version, because it documents the behaviour of one release. Invalid bytes
 //! cause a [`RecordError`]. No length above [`FRAME_BYTES_MAX`] is accepted.

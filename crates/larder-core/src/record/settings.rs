@@ -328,8 +328,8 @@ mod tests {
     use crate::policy::hacc::HaccSettings;
     use crate::policy::{PolicyKind, PolicySettings};
 
-    /// Tests that every line changes the settings when read with another number, so that no line is useless, and
-    /// that no two lines have the same effect.
+    /// Tests that every line changes the settings when read with another number, so no line is useless. No two lines
+    /// have the same effect.
     #[test]
     fn every_setting_has_its_own_line() {
         let learned = Settings {

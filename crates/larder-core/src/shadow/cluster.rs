@@ -1,9 +1,8 @@
 //! A simulated cluster: one policy's dispatcher, and a cache model for each node.
 //!
-//! It runs the code of the live switch and of the live nodes' caches, without its own time. A request lasts as long
-//! as it lasted live, unless one of the live node and the simulated node has the target in memory and the other has
-//! not. Then the duration is scaled by the mean ratio of misses to hits. A node that a policy would overload does
-//! not become slower.
+//! It runs the code of the live switch and of the live nodes' caches, without its own time. A request lasts as long as it
+//! lasted live, unless exactly one of the live node and the simulated node has the target in memory. Then the duration is
+//! scaled by the mean ratio of misses to hits. A node that a policy would overload does not become slower.
 //!
 //! If one request in `q` is sampled, each lasts `q` times as long. As many requests are then in flight as live, and
 //! the policies' thresholds keep their meaning.

@@ -4,13 +4,12 @@
 //! and the live nodes' cache code determines the contents of memory. The live policy is one of them: the difference
 //! between its shadow and the nodes' reports shows how accurate the other shadows are.
 //!
-//! *State is bounded* by sampling ([`sampler`]): one target in `q` is used, and memories are smaller by `q`
-//! (Waldspurger et al., SHARDS, FAST 2015). `q` doubles whenever some cluster has more than
-//! [`ShadowSettings::objects_max`] objects, so the state has the same size for any log length and any memory. A
-//! cluster cannot leave popular targets to chance, as that paper does: a target with many requests would weigh `q`
-//! times too much or be absent. Hot targets, and objects that are large compared with a memory of a `q`-th, are
-//! therefore sampled by request: a `q`-th of their requests, each with a `q`-th of the size. `larder plan`, which
-//! knows all requests beforehand, does the same.
+//! *State is bounded* by sampling ([`sampler`]): one target in `q` is used, and memories are smaller by `q` (Waldspurger
+//! et al., SHARDS, FAST 2015). `q` doubles whenever some cluster has more than [`ShadowSettings::objects_max`] objects,
+//! so the state has the same size for any log length and any memory. A cluster cannot leave popular targets to chance, as
+//! that paper does. A target with many requests would weigh `q` times too much or be absent. Hot targets, and objects
+//! that are large compared with a memory of a `q`-th, are therefore sampled by request. This means a `q`-th of their
+//! requests, each with a `q`-th of the size. `larder plan`, which knows all requests beforehand, does the same.
 //!
 //! Requests are observed when they end, but were decided when they arrived. They are therefore delayed by
 //! [`HOLD_TIME`] and processed in order of arrival ([`reorder`]). There is no admission queue.
@@ -57,7 +56,7 @@ const LARGE: u64 = 8;
 const CHECK_EVERY: u64 = 256;
 /// The duration of one part of the recent window, which has 30 parts.
 const PART: Duration = Duration::from_secs(10);
-/// The weight of one more request in the mean durations of hits and misses.
+/// The weight of one more request in the average durations of hits and misses.
 const PACE: f64 = 1.0 / 64.0;
 
 /// The results of one policy.

@@ -75,8 +75,8 @@ fn drive(shadow: &mut Shadow, requests: usize, targets: usize, alpha: f64) {
     shadow.advance_time(Time::from_nanos(requests as u64 * 1_000_003) + HOLD_TIME);
 }
 
-/// One client sends one request after the other: nothing is ever in flight when it does, so a target without a
-/// server goes to the node of its hash, live and in the shadow.
+/// One client sends one request after the other, so nothing is ever in flight. A target without a server goes to the
+/// node of its hash, live and in the shadow.
 #[test]
 fn sequential_requests_are_decided_sequentially() {
     let mut shadow = shadow(1, 1 << 20, Bytes::mib(64));

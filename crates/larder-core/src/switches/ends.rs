@@ -1,9 +1,9 @@
 //! Incarnations of other switches that have ended, as this switch has noticed.
 //!
-//! The last messages of a switch may have reached only some of the others. Each switch therefore reports in its
-//! hello which incarnations it considers ended. From then on it ignores their messages, and a switch that was not in
-//! sync with one asks it for the changes it has received since. The last [`ENDS_MAX`] ends are reported; a switch
-//! that has missed more asks for everything.
+//! The last messages of a switch may have reached only some of the others. Each switch therefore reports in its hello
+//! which incarnations it considers ended. From then on it ignores their messages. A switch that was not in sync with one
+//! asks it for the changes it has received since. The last [`ENDS_MAX`] ends are reported; a switch that has missed more
+//! asks for everything.
 
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};

@@ -18,11 +18,12 @@
 //! random numbers ([`p2c`](crate::policy)) draw different ones at each switch, by its own seed.
 //!
 //! *Server sets.* A switch that changes a set sends it to all others, in batches. The later change wins, by a shared
-//! [clock](shared_clock); of two changes at the same time, the one whose servers' names have the higher hashes. Messages are numbered.
-//! After a missed message, a lost link or an overflowed journal, a switch asks for the sets changed since. A switch that joins asks
-//! the present switches for all sets, one after the other, in parts, and serves meanwhile: its own placements agree with those of
-//! the others. Received sets are not forwarded, because every switch has a link to every other. Only the messages of a switch that
-//! [ended](ends) may have reached some switches and not others; those are asked for them.
+//! [clock](shared_clock); of two changes at the same time, the one whose servers' names have the higher hashes. Messages
+//! are numbered. After a missed message, a lost link or an overflowed journal, a switch asks for the sets changed since.
+//! A switch that joins asks the present switches for all sets, one after the other, in parts. It serves meanwhile, and
+//! its own placements agree with those of the others. Received sets are not forwarded, because every switch has a link to
+//! every other. Only the messages of a switch that [ended](ends) may have reached some switches and not others; those are
+//! asked for them.
 //!
 //! *When a switch fails*, the membership reports it after 2 to 4 s. Until then its requests count where they were, and it keeps its
 //! part of S. *When the network splits*, each side considers the other one dead. During that time each side uses all of S and all

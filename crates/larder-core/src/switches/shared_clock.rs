@@ -1,10 +1,9 @@
 //! A clock that all switches share closely enough to determine the later one of two changes.
 //!
-//! Each switch counts nanoseconds since its own start and adds an offset, so that its clock is not behind any clock
-//! that it has received (Lamport, Communications of the ACM 21(7), 1978, with physical clocks). All switches
-//! therefore follow the one that has run the longest, within [`NEAR`] and the delay of a message; the date of no
-//! host matters. The clock never goes back. A switch that is behind by less than [`NEAR`] stays behind: two changes
-//! that close together are concurrent.
+//! Each switch counts nanoseconds since its own start and adds an offset. So its clock is never behind any clock that it
+//! has received (Lamport, Communications of the ACM 21(7), 1978, with physical clocks). All switches therefore follow the
+//! one that has run the longest, within [`NEAR`] and the delay of a message; the date of no host matters. The clock never
+//! goes back. A switch that is behind by less than [`NEAR`] stays behind: two changes that close together are concurrent.
 
 use crate::time::Time;
 use core::time::Duration;

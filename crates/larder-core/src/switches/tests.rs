@@ -250,8 +250,8 @@ fn switches_with_the_same_outdated_loads_do_not_all_choose_one_node() {
             *counts.entry(network.send(at, 10_000 + 100 * at as u64 + target)).or_default() += 1;
         }
     }
-    // 24 requests of three switches that have received nothing from each other: the least loaded node would get at
-    // least the first of each, and six are its share.
+    // Three switches that have received nothing from each other serve 24 requests. The least loaded node would get
+    // at least the first of each, and six are its share.
     assert!(counts["a"] <= 12, "{counts:?}");
 }
 

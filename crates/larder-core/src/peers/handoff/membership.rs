@@ -34,7 +34,7 @@ impl<K: Copy + Ord, W, H> PeerHandoff<K, W, H> {
         }
     }
 
-    /// Resets a member that has restarted or has a new address. Its channel begins anew.
+    /// Resets a member that has restarted or has a new address. Its channel is no longer up.
     pub fn reset_peer(&mut self, slot: PeerSlot) {
         self.peers.left_at.remove(&slot);
         if let Some(peer) = self.peers.by_slot.get_mut(&slot) {

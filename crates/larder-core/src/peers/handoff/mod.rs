@@ -9,9 +9,10 @@
 //!   It continues here only if the peer has refused, or does not list the connection after its return. If there is no answer in
 //!   time, or before the client gives up, the socket itself resets the client. The peer may still have the connection: see
 //!   *abandoned moves*.
-//! - *Epochs.* A channel is reliable and in order while it is up, and all messages in flight are lost when it breaks. So a move
-//!   sent in one epoch is answered before the next epoch, or by the list of the peer's connections at the start of the next
-//!   one. That list comes before all other messages. It does not decide about moves that were sent after it.
+//! - *Epochs.* A channel is reliable and in order while it is up, and all messages in flight are lost when it breaks. So
+//!   a move of one epoch is answered before the next epoch. Otherwise the list of the peer's connections at the start of
+//!   the next epoch decides it. That list comes before all other messages. The list does not apply to moves that were
+//!   sent after it.
 //! - *Abandoned moves.* A move that was given up, and a connection whose node is gone, end with a reset to the client. If the
 //!   peer has the connection and reports it later, packets go to the peer again. The client's host answers the packets of the
 //!   peer with resets, which end the connection there ([`DeferredAction::StillHas`]).
@@ -242,7 +243,7 @@ impl<K: Copy + Ord, W, H> PeerHandoff<K, W, H> {
     }
 
     /// Drops connections that the plane no longer forwards, because the client has reused the addresses or the plane
-    /// has dropped them. Gives up the connections of nodes that are gone for good.
+    /// has dropped them. Resets the clients of nodes that have been absent for too long.
     pub fn sweep(&mut self, now: Time, unknown: impl Fn(K) -> bool, out: &mut Vec<HandoffOutput<K, W>>) {
         self.possible_nodes.retain(|key, _| !unknown(*key));
         self.table.drop_unknown(unknown);

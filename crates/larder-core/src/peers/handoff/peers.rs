@@ -96,7 +96,7 @@ impl<K> HandoffPeers<K> {
         Some(slot)
     }
 
-    /// Returns true if a node is gone for good.
+    /// Returns true if a node has been absent for longer than `absent_max`.
     pub(super) fn is_gone(&self, now: Time, slot: PeerSlot, absent_max: Duration) -> bool {
         let since = self.left_at.get(&slot).copied().unwrap_or(self.began);
         now.since(since) > absent_max && !self.by_slot.contains_key(&slot)
