@@ -194,7 +194,7 @@ pub mod fuzzing {
     use super::Snapshot;
 
     /// Decodes bytes from another process, and checks that the encoding of the result decodes to the same.
-    pub fn fuzz_handover(bytes: &[u8]) {
+    pub fn fuzz_snapshot(bytes: &[u8]) {
         if let Ok(snapshot) = Snapshot::decode(bytes) {
             assert_eq!(Snapshot::decode(&snapshot.encode()), Ok(snapshot));
         }
@@ -254,8 +254,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            fuzzing::fuzz_handover(&bytes);
-            fuzzing::fuzz_handover(&[&b"LRDH\x01"[..], &bytes].concat());
+            fuzzing::fuzz_snapshot(&bytes);
+            fuzzing::fuzz_snapshot(&[&b"LRDH\x01"[..], &bytes].concat());
         }
     }
 }

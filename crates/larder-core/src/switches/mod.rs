@@ -112,7 +112,7 @@ pub struct SwitchesCounts {
 
 /// The status of another switch, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerSwitchStatus {
+pub struct PeerSwitchSummary {
     /// The name of the switch.
     pub name: Arc<str>,
     /// Whether messages can be sent to the switch.
@@ -338,8 +338,8 @@ impl Switches {
     }
 
     /// Returns the status of the other switches.
-    pub fn statuses(&self, now: Time) -> Vec<PeerSwitchStatus> {
-        let view = |(name, other): (&Arc<str>, &PeerSwitch)| PeerSwitchStatus {
+    pub fn statuses(&self, now: Time) -> Vec<PeerSwitchSummary> {
+        let view = |(name, other): (&Arc<str>, &PeerSwitch)| PeerSwitchSummary {
             name: name.clone(),
             up: other.up && other.has_hello(),
             silent: now.since(other.loads_at.unwrap_or(other.joined)),
