@@ -47,7 +47,7 @@ pub enum MoveOutcome {
     Refused(String),
     /// The outcome is unknown, and the wait is over. Two hosts must not answer the client. So the socket resets the
     /// client's connection, and the caller then calls
-    /// [`PeerHandoff::record_client_reset`](super::PeerHandoff::record_client_reset).
+    /// [`PeerHandoffMachine::record_client_reset`](super::PeerHandoffMachine::record_client_reset).
     Unknown,
 }
 
@@ -56,7 +56,7 @@ pub enum MoveOutcome {
 pub enum HandoffOutput<K, W> {
     /// Report the outcome of a move to its waiter.
     Answer {
-        /// Waiter from [`PeerHandoff::begin_move`](super::PeerHandoff::begin_move).
+        /// Waiter from [`PeerHandoffMachine::begin_move`](super::PeerHandoffMachine::begin_move).
         waiter: W,
         /// Outcome.
         outcome: MoveOutcome,
@@ -77,7 +77,7 @@ pub enum HandoffOutput<K, W> {
 }
 
 /// Action for one of many connections. It may wait until other work is done
-/// ([`PeerHandoff::next_action`](super::PeerHandoff::next_action)).
+/// ([`PeerHandoffMachine::next_action`](super::PeerHandoffMachine::next_action)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeferredAction<K> {
     /// The connection is lost with its node. The client gets a reset, and its further packets are answered by
@@ -112,6 +112,6 @@ pub struct HandoffDestination {
     /// Slot of the peer.
     pub slot: PeerSlot,
     /// Epoch of the channel. The connection is sent only while the channel has this epoch
-    /// ([`PeerHandoff::session`](super::PeerHandoff::session)).
+    /// ([`PeerHandoffMachine::session`](super::PeerHandoffMachine::session)).
     pub epoch: u64,
 }

@@ -1,6 +1,6 @@
 //! Membership and channels of the peers, and the events from them.
 
-use super::PeerHandoff;
+use super::PeerHandoffMachine;
 use super::event::{
     DeferredAction, HandoffDestination, HandoffOutput, MoveOutcome, PeerEvent, PeerKey, PeerSlot,
 };
@@ -9,7 +9,7 @@ use super::table::HandedOffConnection;
 use crate::time::Time;
 use std::collections::BTreeMap;
 
-impl<K: Copy + Ord, W, H> PeerHandoff<K, W, H> {
+impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
     // -- members
 
     /// Adds a member and returns its slot. The caller then keeps its channel up. Returns `None` if all slots are in

@@ -20,7 +20,7 @@
 //!   connection.
 //!
 //! Each limit has a defined outcome. Beyond [`PeerHandoffSettings::connections_max`] a connection stays here
-//! ([`PeerHandoff::is_full`]). A peer beyond `peers_max` gets no connections ([`PeerHandoff::add_peer`]). Beyond `abandoned_max` the
+//! ([`PeerHandoffMachine::is_full`]). A peer beyond `peers_max` gets no connections ([`PeerHandoffMachine::add_peer`]). Beyond `abandoned_max` the
 //! oldest abandoned moves are dropped; their connections end by the timeouts of TCP.
 //!
 //! `K` identifies a connection, `W` is the waiter of a move, and `H` is the load that a dispatcher counts for a connection. `H`
@@ -84,7 +84,7 @@ impl Default for PeerHandoffSettings {
 
 /// State machine of the initial node.
 #[derive(Debug)]
-pub struct PeerHandoff<K, W, H> {
+pub struct PeerHandoffMachine<K, W, H> {
     settings: PeerHandoffSettings,
     peers: HandoffPeers<K>,
     table: HandedOffTable<K, H>,
@@ -96,7 +96,7 @@ pub struct PeerHandoff<K, W, H> {
     possible_nodes: BTreeMap<K, PeerSlot>,
 }
 
-impl<K: Copy + Ord, W, H> PeerHandoff<K, W, H> {
+impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
     /// Creates the state without peers. Connections that an earlier process has handed off use the slots that the
     /// plane has kept: `owners`, in order.
     pub fn new(now: Time, settings: PeerHandoffSettings, owners: impl IntoIterator<Item = PeerKey>) -> Self {

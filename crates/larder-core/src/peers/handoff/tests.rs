@@ -2,7 +2,7 @@
 
 use super::*;
 
-type Node = PeerHandoff<u32, &'static str, ()>;
+type Node = PeerHandoffMachine<u32, &'static str, ()>;
 type Out = Vec<HandoffOutput<u32, &'static str>>;
 
 const OWNER: PeerKey = [7; 32];
