@@ -34,8 +34,8 @@ use larder_core::id::RouteId;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{
-    Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, Request, RequestOutcome,
-    ServiceClass, Settings, TargetId, Time,
+    Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, ReplyFeedback,
+    Request, ServiceClass, Settings, TargetId, Time,
 };
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -239,7 +239,7 @@ impl BenchRun {
         let lot = mix(self.requests);
         let (found, times) = if lot >> 61 == 0 { (CacheResult::Miss, 10) } else { (CacheResult::Hit, 1) };
         let elapsed = Duration::from_micros((300 + lot % 3_000) * times);
-        let served = RequestOutcome { elapsed, first_byte: None, found: Some(found) };
+        let served = ReplyFeedback { elapsed, first_byte: None, found: Some(found) };
         self.dispatcher.observe_reply(self.now(), &request, node, &served);
         self.dispatcher.finish_on(self.now(), self.route, black_box(node), &mut Vec::new());
     }

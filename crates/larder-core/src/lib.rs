@@ -36,8 +36,8 @@ mod wire;
 
 pub use class::ServiceClass;
 pub use dispatch::{
-    Arrival, CacheEvent, CacheResult, Decision, DequeuedRequest, Dispatcher, ExcludedNodes, Refusal, Request,
-    RequestOutcome, RouteSpec, Settings,
+    Arrival, CacheEvent, CacheResult, Decision, DequeuedRequest, Dispatcher, ExcludedNodes, Refusal,
+    ReplyFeedback, Request, RouteSpec, Settings,
 };
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{

@@ -11,11 +11,11 @@
 //! cookies apply to backups in the same way.
 //!
 //! The caller decides how long a draining node keeps its clients, because it knows when draining began. After that
-//! time it passes [`Affinity::Expired`].
+//! time it passes [`RequestAffinity::Expired`].
 
 use super::arrival::Decision;
 use crate::nodes::ClusterView;
-use crate::policy::{Affinity, Reason, Request};
+use crate::policy::{Reason, Request, RequestAffinity};
 
 /// The outcome of evaluating a request's affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +59,10 @@ fn evaluate_first_attempt(
     thresholds: impl Fn() -> (u32, u32),
 ) -> AffinityOutcome {
     match request.affinity {
-        Affinity::None | Affinity::Origin(_) => AffinityOutcome::None,
-        Affinity::Expired(_) => AffinityOutcome::Rejected(Reason::StickyDrained),
-        Affinity::Sticky(node) if request.exclude.contains(node) => AffinityOutcome::None,
-        Affinity::Sticky(node) => {
+        RequestAffinity::None | RequestAffinity::Origin(_) => AffinityOutcome::None,
+        RequestAffinity::Expired(_) => AffinityOutcome::Rejected(Reason::StickyDrained),
+        RequestAffinity::Sticky(node) if request.exclude.contains(node) => AffinityOutcome::None,
+        RequestAffinity::Sticky(node) => {
             // This is checked only if the node takes no new clients: it drains or stands by.
             if !view.is_open(node) && !view.keeps_clients(node) {
                 return AffinityOutcome::Rejected(Reason::StickyDown);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn wish(target: u64, node: u16) -> Request {
-        Request::new(TargetId(target)).with_affinity(Affinity::Sticky(NodeId(node)))
+        Request::new(TargetId(target)).with_affinity(RequestAffinity::Sticky(NodeId(node)))
     }
 
     fn arrive(dispatcher: &Dispatcher, request: Request) -> (u16, &'static str) {
@@ -148,7 +148,7 @@ mod tests {
         let mut started = Vec::new();
         assert!(dispatcher.drain(Time::ZERO, NodeId(0), &mut started));
         assert_eq!(arrive(&dispatcher, wish(1, 0)), (0, "sticky"));
-        let past = Request::new(TargetId(1)).with_affinity(Affinity::Expired(NodeId(0)));
+        let past = Request::new(TargetId(1)).with_affinity(RequestAffinity::Expired(NodeId(0)));
         let (node, reason) = arrive(&dispatcher, past);
         assert!(node != 0 && reason == "sticky_drained", "{node} {reason}");
         assert!(dispatcher.fail(Time::ZERO, NodeId(1), &mut started));

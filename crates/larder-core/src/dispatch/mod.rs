@@ -38,7 +38,7 @@ pub use settings::{Admission, Settings};
 
 pub(crate) use intercept::Interceptor;
 
-pub use crate::policy::{Affinity, CacheEvent, CacheResult, ExcludedNodes, Request, RequestOutcome};
+pub use crate::policy::{CacheEvent, CacheResult, ExcludedNodes, ReplyFeedback, Request, RequestAffinity};
 pub use crate::range::SettingsError;
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};

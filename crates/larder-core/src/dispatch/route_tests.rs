@@ -56,7 +56,7 @@ fn route_policy_has_room_for_all_nodes_of_the_table() {
         for at in 0..6 {
             assert!(dispatcher.report(Time::ZERO, NodeId(at), load(if at == 5 { 100 } else { 600 })));
             let elapsed = Duration::from_millis(if at == 5 { 1 } else { 90 });
-            let served = RequestOutcome { elapsed, first_byte: None, found: None };
+            let served = ReplyFeedback { elapsed, first_byte: None, found: None };
             let request = Request::new(TargetId(1)).with_route(STATIC);
             dispatcher.observe_reply(Time::ZERO, &request, NodeId(at), &served);
         }

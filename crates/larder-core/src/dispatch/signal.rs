@@ -3,7 +3,7 @@
 //! All of them are optional. A policy that does not use a hint ignores it. A policy that uses a hint documents its
 //! behaviour without it.
 
-use super::{CacheEvent, Change, Dispatcher, Request, RequestOutcome};
+use super::{CacheEvent, Change, Dispatcher, ReplyFeedback, Request};
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::LoadReport;
 use crate::policy::table::RouteTable;
@@ -63,7 +63,7 @@ impl Dispatcher {
     /// Passes the result of a request that was answered by `node` to the policy. Call this before
     /// [`Dispatcher::finish`]. The policy may learn from the result. The result itself is not recorded; the
     /// decisions that use the learned values record them.
-    pub fn observe_reply(&self, now: Time, request: &Request, node: NodeId, served: &RequestOutcome) {
+    pub fn observe_reply(&self, now: Time, request: &Request, node: NodeId, served: &ReplyFeedback) {
         let view = self.view(request.route, ReadSource::LIVE);
         self.route(request.route).policy.on_reply(now, request, node, served, view);
         self.update_limits_if_changed();

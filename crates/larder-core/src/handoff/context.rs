@@ -1,13 +1,13 @@
 //! The circumstances of an input: the time, the plane and the list of outputs.
 
 use super::output::{LogEvent, Output};
-use super::parts::{EdgeTypes, PlaneView};
+use super::parts::{EdgeTypes, FlowLookup};
 use crate::time::Time;
 
 /// The circumstances of an input: the time, the plane and the list of outputs.
 pub(super) struct Context<'c, T: EdgeTypes> {
     pub(super) now: Time,
-    pub(super) view: &'c dyn PlaneView<T::Key>,
+    pub(super) view: &'c dyn FlowLookup<T::Key>,
     pub(super) out: &'c mut Vec<Output<T>>,
 }
 

@@ -90,7 +90,7 @@ pub use output::{
     AcceptReason, ConnectionEnd, EndedConnection, LogEvent, Output, RoutePurpose, SocketOutcome,
     TransferMessage,
 };
-pub use parts::{ConnectionLoad, EdgeTypes, Flow, FlowAccount, FlowTarget, Packet, PlaneView};
+pub use parts::{ConnectionLoad, EdgeTypes, Flow, FlowAccount, FlowLookup, FlowTarget, Packet};
 pub use settings::EdgeSettings;
 
 /// The switch's side of handoff. `T` defines the driver's types.
@@ -136,7 +136,7 @@ impl<T: EdgeTypes> EdgeMachine<T> {
         &mut self,
         now: Time,
         input: Input<T>,
-        view: &dyn PlaneView<T::Key>,
+        view: &dyn FlowLookup<T::Key>,
         out: &mut Vec<Output<T>>,
     ) {
         let at = &mut Context { now, view, out };

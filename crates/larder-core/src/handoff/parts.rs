@@ -72,9 +72,9 @@ pub struct Flow {
     pub answered: bool,
     /// Whether the client's host has answered that it has no such connection.
     pub denied: bool,
-    /// The time since which the plane has known the connection, by [`PlaneView::now`].
+    /// The time since which the plane has known the connection, by [`FlowLookup::now`].
     pub opened: Time,
-    /// The time of the last packet, by [`PlaneView::now`].
+    /// The time of the last packet, by [`FlowLookup::now`].
     pub seen: Time,
     /// The sequence number of the client's first byte; 0 if the plane has not seen it.
     pub first_seq: u32,
@@ -118,7 +118,7 @@ pub struct FlowAccount {
 }
 
 /// A read-only view of the forwarding plane.
-pub trait PlaneView<K> {
+pub trait FlowLookup<K> {
     /// Returns the flow of a connection, if the plane knows it.
     fn flow(&self, key: K) -> Option<Flow>;
     /// Returns the time of the clock by which flows are stamped.

@@ -81,7 +81,7 @@ struct TestPlane {
     full: bool,
 }
 
-impl PlaneView<u16> for TestPlane {
+impl FlowLookup<u16> for TestPlane {
     fn flow(&self, key: u16) -> Option<Flow> {
         self.flows.get(&key).copied()
     }

@@ -9,7 +9,7 @@
 //! alone do not prove that, because late packets follow a real end too. Its node is therefore asked for its
 //! connections, and the connections that it has count again.
 
-use super::{Decision, Flow, FlowTarget, PlaneView};
+use super::{Decision, Flow, FlowLookup, FlowTarget};
 use crate::id::NodeId;
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(super) struct Transfer<L> {
 
 impl<L> Transfer<L> {
     /// Returns whether the plane has no other connection with these addresses by now.
-    pub(super) fn is_there<K>(&self, key: K, view: &dyn PlaneView<K>) -> bool {
+    pub(super) fn is_there<K>(&self, key: K, view: &dyn FlowLookup<K>) -> bool {
         let there = |flow: Flow| flow.to == FlowTarget::Node(self.to.node) && flow.opened <= self.entered;
         view.flow(key).is_none_or(there)
     }

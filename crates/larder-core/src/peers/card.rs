@@ -123,7 +123,7 @@ pub struct Claim {
 
 /// Decision about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct CardPlacement {
     /// Ticket that the caller passed with the request.
     pub ticket: u64,
     /// Node that serves the request: this node, except for [`CardReason::Peer`].
@@ -145,7 +145,7 @@ pub enum CardOutput {
         message: CardMessage,
     },
     /// Serve a request at the given node.
-    Placement(Placement),
+    Placement(CardPlacement),
 }
 
 /// Account of this node with its own dispatcher. No batch has this number.
@@ -387,7 +387,7 @@ impl Card {
     }
 
     fn place_locally(&self, waiting: PendingRequest, reason: CardReason) -> CardOutput {
-        CardOutput::Placement(Placement { ticket: waiting.ticket, node: self.me, reason, claim: None })
+        CardOutput::Placement(CardPlacement { ticket: waiting.ticket, node: self.me, reason, claim: None })
     }
 
     /// Turns one answer into a placement. Returns true if the dispatcher must learn that the request ended at once.
@@ -411,7 +411,10 @@ impl Card {
             trust.record_forward(now);
         }
         let reason = if node == self.me { CardReason::Here } else { CardReason::Peer };
-        (CardOutput::Placement(Placement { ticket: waiting.ticket, node, reason, claim: Some(claim) }), false)
+        (
+            CardOutput::Placement(CardPlacement { ticket: waiting.ticket, node, reason, claim: Some(claim) }),
+            false,
+        )
     }
 
     fn receive_answers(

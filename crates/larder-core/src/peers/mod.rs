@@ -18,8 +18,8 @@ mod trust;
 mod ward;
 
 pub use card::{
-    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardReason, CardSettings, Claim, EndedRequests,
-    Miscount, NameKey, NodeInstance, Placement,
+    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardPlacement, CardReason, CardSettings, Claim,
+    EndedRequests, Miscount, NameKey, NodeInstance,
 };
 pub use decision::{PressDecision, PressReason};
 pub use message::{CHANGES_MAX, CacheChange, LIST_MAX, MESSAGE_BYTES_MAX, PressMessage};

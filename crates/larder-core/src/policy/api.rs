@@ -1,7 +1,7 @@
 //! The interface of a policy.
 
 use super::choice::Choice;
-use super::feedback::{CacheEvent, RequestOutcome};
+use super::feedback::{CacheEvent, ReplyFeedback};
 use super::learned_state::LearnedState;
 use super::request::Request;
 use super::table::RouteTable;
@@ -51,7 +51,7 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
         _now: Time,
         _request: &Request,
         _node: NodeId,
-        _served: &RequestOutcome,
+        _served: &ReplyFeedback,
         _nodes: ClusterView<'_>,
     ) {
     }

@@ -35,7 +35,7 @@ impl CacheResult {
 
 /// The result of a request that was answered. Source: the caller's clock, and the node's report of its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestOutcome {
+pub struct ReplyFeedback {
     /// The time from the decision to the last byte. It includes the time that the client takes to read.
     pub elapsed: Duration,
     /// The time from the decision to the first byte of the reply; `None` if it was not observed.

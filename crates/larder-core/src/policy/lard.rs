@@ -23,7 +23,7 @@ use super::common::CommonSettings;
 use super::description::PolicyDescription;
 use super::targets::TargetMap;
 use super::thresholds::{ThresholdKeys, Thresholds};
-use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
+use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request, TargetServers};
 use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
@@ -146,7 +146,7 @@ impl Policy for Lard {
         _now: Time,
         _request: &Request,
         node: NodeId,
-        served: &RequestOutcome,
+        served: &ReplyFeedback,
         nodes: ClusterView<'_>,
     ) {
         self.thresholds.on_reply(node, served.elapsed, nodes);

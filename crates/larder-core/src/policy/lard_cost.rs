@@ -53,7 +53,7 @@ use super::description::PolicyDescription;
 use super::lard::{known, retry};
 use super::lard_r::{SetDecision, apply, least_of, most_of};
 use super::targets::{TargetMap, TargetShard};
-use super::{CacheResult, Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
+use super::{CacheResult, Choice, LearnedState, Policy, Reason, ReplyFeedback, Request, TargetServers};
 use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;
@@ -270,7 +270,7 @@ impl Policy for LardCost {
         _now: Time,
         _request: &Request,
         node: NodeId,
-        served: &RequestOutcome,
+        served: &ReplyFeedback,
         nodes: ClusterView<'_>,
     ) {
         let (Some(misses), Some(found)) = (&self.misses, served.found) else { return };

@@ -28,7 +28,7 @@ use super::description::PolicyDescription;
 use super::lard::{known, retry};
 use super::targets::{TargetMap, TargetShard};
 use super::thresholds::{ThresholdKeys, Thresholds};
-use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome, TargetServers};
+use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request, TargetServers};
 use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
@@ -191,7 +191,7 @@ impl Policy for LardR {
         _now: Time,
         _request: &Request,
         node: NodeId,
-        served: &RequestOutcome,
+        served: &ReplyFeedback,
         nodes: ClusterView<'_>,
     ) {
         self.thresholds.on_reply(node, served.elapsed, nodes);

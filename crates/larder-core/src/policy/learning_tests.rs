@@ -6,7 +6,7 @@ use super::lard_cost::{CostSettings, MissCost};
 use super::thresholds::{HighRule, LowRule, ThresholdSettings, TrainingSettings};
 use super::{PolicyKind, PolicySettings};
 use crate::class::ServiceClass;
-use crate::dispatch::{Admission, Arrival, CacheResult, Dispatcher, Request, RequestOutcome, Settings};
+use crate::dispatch::{Admission, Arrival, CacheResult, Dispatcher, ReplyFeedback, Request, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, Signal, Weight, mix};
 use crate::record::{ChangeRecord, DecisionRecord, RecordSink};
@@ -110,7 +110,7 @@ fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, u
                 now,
                 &request,
                 node,
-                &RequestOutcome { elapsed, first_byte: None, found },
+                &ReplyFeedback { elapsed, first_byte: None, found },
             );
             dispatcher.finish(now, node, &mut started);
             let begun = started.drain(..).filter_map(|started| started.outcome.ok());

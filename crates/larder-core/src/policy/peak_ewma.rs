@@ -35,7 +35,7 @@ use super::common::CommonSettings;
 use super::description::PolicyDescription;
 use super::membership_cache::MembershipCache;
 use super::sampling::{DrawnNode, RandomSequence, WeightedSampler};
-use super::{Choice, LearnedState, Policy, Reason, Request, RequestOutcome};
+use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request};
 use crate::curve::exp_minus;
 use crate::id::NodeId;
 use crate::nodes::ClusterView;
@@ -216,7 +216,7 @@ impl Policy for PeakEwma {
         now: Time,
         _request: &Request,
         node: NodeId,
-        served: &RequestOutcome,
+        served: &ReplyFeedback,
         nodes: ClusterView<'_>,
     ) {
         self.observe(now, node, served.first_byte.unwrap_or(served.elapsed), nodes);
@@ -296,7 +296,7 @@ mod tests {
 
     /// Records a reply of `node` after `ms`.
     fn took(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
-        let served = RequestOutcome {
+        let served = ReplyFeedback {
             elapsed: Duration::from_secs(9),
             first_byte: Some(Duration::from_millis(ms)),
             found: None,

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Affinity, Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, ExcludedNodes,
-    Refusal, Request, RequestOutcome, Settings,
+    Admission, Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, ExcludedNodes, Refusal,
+    ReplyFeedback, Request, RequestAffinity, Settings,
 };
 use crate::id::{NodeId, TargetId, Ticket};
 use crate::nodes::{JoinError, LoadReport, NodeSpec, NodeState, mix};
@@ -207,7 +207,10 @@ fn step(
     match what {
         0..=2 => out.arrival = Some(dispatcher.arrive(now, target(which))),
         3 => out.arrival = Some(dispatcher.arrive(now, target(which).with_origin(node))),
-        4 => out.arrival = Some(dispatcher.arrive(now, target(which).with_affinity(Affinity::Sticky(node)))),
+        4 => {
+            out.arrival =
+                Some(dispatcher.arrive(now, target(which).with_affinity(RequestAffinity::Sticky(node))))
+        }
         5 | 6 if !held.is_empty() => {
             dispatcher.finish(now, held.remove(which as usize % held.len()), started);
         }
@@ -232,7 +235,7 @@ fn step(
     if what == 14 {
         let elapsed = core::time::Duration::from_micros(1 + mix(which) % 90_000);
         let found = [CacheResult::Hit, CacheResult::Miss][which as usize % 2];
-        let served = RequestOutcome { elapsed, first_byte: None, found: Some(found) };
+        let served = ReplyFeedback { elapsed, first_byte: None, found: Some(found) };
         dispatcher.observe_reply(now, &target(which), NodeId(node.0 % 4), &served);
     }
     out

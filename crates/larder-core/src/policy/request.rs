@@ -48,7 +48,7 @@ impl Default for ExcludedNodes {
 
 /// The node that a request is tied to before the policy decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Affinity {
+pub enum RequestAffinity {
     /// No node.
     #[default]
     None,
@@ -69,7 +69,7 @@ pub struct Request {
     /// The nodes that must not be chosen, because the request has failed there.
     pub exclude: ExcludedNodes,
     /// The node that the request is tied to, if any.
-    pub affinity: Affinity,
+    pub affinity: RequestAffinity,
     /// The class of the request's costs other than sending bytes. Source: the caller, from the URL; only `cap`,
     /// `cap-load` and `static` use it.
     pub class: ServiceClass,
@@ -86,7 +86,7 @@ impl Request {
         Self {
             target,
             exclude: ExcludedNodes::NONE,
-            affinity: Affinity::None,
+            affinity: RequestAffinity::None,
             class: ServiceClass::N,
             route: RouteId::DEFAULT,
             lasting: false,
@@ -102,12 +102,12 @@ impl Request {
     /// Returns this request, accepted by `node`.
     #[must_use]
     pub const fn with_origin(self, node: NodeId) -> Self {
-        Self { affinity: Affinity::Origin(node), ..self }
+        Self { affinity: RequestAffinity::Origin(node), ..self }
     }
 
     /// Returns this request with another affinity.
     #[must_use]
-    pub const fn with_affinity(self, affinity: Affinity) -> Self {
+    pub const fn with_affinity(self, affinity: RequestAffinity) -> Self {
         Self { affinity, ..self }
     }
 
@@ -115,7 +115,7 @@ impl Request {
     #[inline]
     pub const fn origin(&self) -> Option<NodeId> {
         match self.affinity {
-            Affinity::Origin(node) => Some(node),
+            RequestAffinity::Origin(node) => Some(node),
             _ => None,
         }
     }

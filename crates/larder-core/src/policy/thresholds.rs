@@ -413,7 +413,7 @@ const fn unpack(packed: u64) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Arrival, Dispatcher, Request, RequestOutcome, Settings};
+    use crate::dispatch::{Admission, Arrival, Dispatcher, ReplyFeedback, Request, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
@@ -550,7 +550,7 @@ mod tests {
                 let Arrival::Start(choice) = dispatcher.arrive(Time::ZERO, request) else {
                     panic!("there is room")
                 };
-                let served = RequestOutcome { elapsed, first_byte: None, found: None };
+                let served = ReplyFeedback { elapsed, first_byte: None, found: None };
                 dispatcher.observe_reply(Time::ZERO, &request, choice.node, &served);
                 dispatcher.finish(Time::ZERO, choice.node, &mut Vec::new());
             }

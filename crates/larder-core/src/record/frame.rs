@@ -4,7 +4,7 @@ use super::FRAME_BYTES_MAX;
 use super::sink::{ChangeRecord, DecisionRecord};
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Affinity, Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request,
+    Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request, RequestAffinity,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, PeerSwitchState, Signal, Weight};
@@ -157,12 +157,12 @@ fn read_decision(wire: &mut Wire<'_>) -> Result<DecisionRecord, WireError> {
 const AFFINITY_NODES: u64 = 1 << 16;
 
 /// Returns the code of an affinity. 0 is none; origins come first, as in records from before there were others.
-fn affinity_number(affinity: Affinity) -> u64 {
+fn affinity_number(affinity: RequestAffinity) -> u64 {
     let (kind, node) = match affinity {
-        Affinity::None => return 0,
-        Affinity::Origin(node) => (0, node),
-        Affinity::Sticky(node) => (1, node),
-        Affinity::Expired(node) => (2, node),
+        RequestAffinity::None => return 0,
+        RequestAffinity::Origin(node) => (0, node),
+        RequestAffinity::Sticky(node) => (1, node),
+        RequestAffinity::Expired(node) => (2, node),
     };
     kind * AFFINITY_NODES + u64::from(node.0) + 1
 }
@@ -183,13 +183,13 @@ fn read_request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     let class = wire.one_of(&ServiceClass::ALL, "service class")?;
     let route = RouteId(wire.small("route")?);
     let affinity = match wire.number("tie")? {
-        0 => Affinity::None,
+        0 => RequestAffinity::None,
         number => {
             let node = NodeId(u16::try_from((number - 1) % AFFINITY_NODES).unwrap_or(u16::MAX));
             match (number - 1) / AFFINITY_NODES {
-                0 => Affinity::Origin(node),
-                1 => Affinity::Sticky(node),
-                2 => Affinity::Expired(node),
+                0 => RequestAffinity::Origin(node),
+                1 => RequestAffinity::Sticky(node),
+                2 => RequestAffinity::Expired(node),
                 _ => return Err(WireError::Value { what: "tie", value: number }),
             }
         }

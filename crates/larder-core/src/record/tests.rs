@@ -3,8 +3,8 @@
 use super::*;
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Affinity, Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request,
-    RouteSpec, Settings,
+    Admission, Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request,
+    RequestAffinity, RouteSpec, Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{GroupId, Groups, LoadReport, NodeSpec, NodeState, PeerSwitchState, Weight};
@@ -52,10 +52,10 @@ prop_compose! {
         let exclude = nodes.iter().fold(ExcludedNodes::NONE, |exclude, node| exclude.with(NodeId(*node)));
         let node = NodeId(affinity.1);
         let affinity = match affinity.0 % 4 {
-            0 => Affinity::None,
-            1 => Affinity::Origin(node),
-            2 => Affinity::Sticky(node),
-            _ => Affinity::Expired(node),
+            0 => RequestAffinity::None,
+            1 => RequestAffinity::Origin(node),
+            2 => RequestAffinity::Sticky(node),
+            _ => RequestAffinity::Expired(node),
         };
         let (target, class, route) = (TargetId(target), ServiceClass::ALL[class], RouteId(route));
         Request { target, exclude, affinity, class, route, lasting }

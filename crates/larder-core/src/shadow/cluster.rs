@@ -12,7 +12,7 @@ use super::settings::ShadowSettings;
 use super::tally::{Figures, Tallies};
 use crate::cache::{ByteCache, InsertOutcome};
 use crate::dispatch::{
-    Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, Request, RequestOutcome, RouteSpec,
+    Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, ReplyFeedback, Request, RouteSpec,
     Settings, SettingsError,
 };
 use crate::id::{NodeId, TargetId};
@@ -79,7 +79,7 @@ struct RunningRequest {
     sequence: u64,
     node: NodeId,
     request: Request,
-    served: RequestOutcome,
+    served: ReplyFeedback,
 }
 
 impl PartialEq for RunningRequest {
@@ -143,7 +143,7 @@ impl ShadowCluster {
             sequence: self.sequence,
             node,
             request,
-            served: RequestOutcome { elapsed, first_byte: observed.first_byte, found: Some(found) },
+            served: ReplyFeedback { elapsed, first_byte: observed.first_byte, found: Some(found) },
         }));
         if self.running.len() > RUNNING_MAX {
             self.end_next(now);

@@ -1,7 +1,7 @@
 //! Dispatcher part of a node. It decides for the distributors that ask it.
 
 use super::message::{Batch, CardMessage, NameKey, NodeInstance};
-use crate::dispatch::{Admission, Affinity, Arrival, Dispatcher, Request, Settings, SettingsError};
+use crate::dispatch::{Admission, Arrival, Dispatcher, Request, RequestAffinity, Settings, SettingsError};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeSpec;
 use crate::time::Time;
@@ -134,7 +134,10 @@ impl CardDispatcher {
     }
 
     pub(super) fn place(&mut self, now: Time, distributor: NodeId, target: TargetId) -> NodeInstance {
-        let affinity = self.origins.get(&distributor).map_or(Affinity::None, |node| Affinity::Origin(*node));
+        let affinity = self
+            .origins
+            .get(&distributor)
+            .map_or(RequestAffinity::None, |node| RequestAffinity::Origin(*node));
         let request = Request::new(target).with_affinity(affinity);
         let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else {
             return NodeInstance::REQUESTER;

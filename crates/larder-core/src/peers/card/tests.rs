@@ -16,7 +16,7 @@ struct Cluster {
     nodes: Vec<Option<Card>>,
     /// Messages in flight: receiver and sender.
     wires: VecDeque<(usize, usize, CardMessage)>,
-    placed: Vec<(usize, Placement)>,
+    placed: Vec<(usize, CardPlacement)>,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];

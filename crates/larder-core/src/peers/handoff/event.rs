@@ -39,7 +39,7 @@ pub enum PeerEvent<K> {
 
 /// Outcome of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MoveOutcome {
+pub enum PeerMoveOutcome {
     /// The peer has the connection. The frozen socket is closed without a message to the client.
     Restored,
     /// The peer does not have the connection, for the given reason. Its packets come here again, and the socket
@@ -59,7 +59,7 @@ pub enum HandoffOutput<K, W> {
         /// Waiter from [`PeerHandoffMachine::begin_move`](super::PeerHandoffMachine::begin_move).
         waiter: W,
         /// Outcome.
-        outcome: MoveOutcome,
+        outcome: PeerMoveOutcome,
     },
     /// Mark a connection as ended. Late packets still go to its node.
     Ended(K),

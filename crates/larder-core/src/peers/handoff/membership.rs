@@ -2,7 +2,7 @@
 
 use super::PeerHandoffMachine;
 use super::event::{
-    DeferredAction, HandoffDestination, HandoffOutput, MoveOutcome, PeerEvent, PeerKey, PeerSlot,
+    DeferredAction, HandoffDestination, HandoffOutput, PeerEvent, PeerKey, PeerMoveOutcome, PeerSlot,
 };
 use super::peers::HandoffPeer;
 use super::table::HandedOffConnection;
@@ -171,7 +171,7 @@ impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
             PeerEvent::Accepted(services) => peer.accepted = services,
             PeerEvent::Restored(ids) => {
                 for id in ids {
-                    let late = self.moves.answer(slot, id, MoveOutcome::Restored, out);
+                    let late = self.moves.answer(slot, id, PeerMoveOutcome::Restored, out);
                     self.actions.extend(late.map(|(slot, key)| DeferredAction::StillHas { slot, key }));
                 }
             }
@@ -179,7 +179,7 @@ impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
                 if full {
                     peer.full_until = Some(now + self.settings.full_backoff);
                 }
-                self.moves.answer(slot, id, MoveOutcome::Refused(reason), out);
+                self.moves.answer(slot, id, PeerMoveOutcome::Refused(reason), out);
             }
             PeerEvent::Closed(ended) => {
                 for (key, first_seq) in ended {

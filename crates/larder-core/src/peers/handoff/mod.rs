@@ -33,7 +33,7 @@ mod peers;
 mod table;
 
 pub use event::{
-    DeferredAction, HandoffDestination, HandoffOutput, MoveOutcome, PeerEvent, PeerKey, PeerSlot,
+    DeferredAction, HandoffDestination, HandoffOutput, PeerEvent, PeerKey, PeerMoveOutcome, PeerSlot,
 };
 
 use crate::time::Time;
@@ -159,7 +159,7 @@ impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
     }
 
     /// Gives up a move after [`PeerHandoffSettings::answer_timeout`] without an answer, or because the client has given up.
-    /// The caller treats it as [`MoveOutcome::Unknown`]. Returns `None` if the move was answered.
+    /// The caller treats it as [`PeerMoveOutcome::Unknown`]. Returns `None` if the move was answered.
     pub fn give_up_move(&mut self, id: u64) -> Option<W> {
         self.abandon(id)
     }
@@ -178,7 +178,9 @@ impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
     fn abandon_all(&mut self, slot: PeerSlot, out: &mut Vec<HandoffOutput<K, W>>) {
         for id in self.moves.ids_to(slot) {
             let waiter = self.abandon(id);
-            out.extend(waiter.map(|waiter| HandoffOutput::Answer { waiter, outcome: MoveOutcome::Unknown }));
+            out.extend(
+                waiter.map(|waiter| HandoffOutput::Answer { waiter, outcome: PeerMoveOutcome::Unknown }),
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! Moves of sockets to peers, and abandoned moves.
 
-use super::event::{HandoffOutput, MoveOutcome, PeerSlot};
+use super::event::{HandoffOutput, PeerMoveOutcome, PeerSlot};
 use std::collections::BTreeMap;
 
 /// Move in progress.
@@ -75,10 +75,10 @@ impl<K: Copy + Ord, W> PeerMoves<K, W> {
         &mut self,
         slot: PeerSlot,
         id: u64,
-        outcome: MoveOutcome,
+        outcome: PeerMoveOutcome,
         out: &mut Vec<HandoffOutput<K, W>>,
     ) -> Option<(PeerSlot, K)> {
-        if outcome == MoveOutcome::Restored
+        if outcome == PeerMoveOutcome::Restored
             && let Some(abandoned) = self.abandoned.get_mut(&id).filter(|abandoned| abandoned.slot == slot)
         {
             abandoned.is_at_peer = true;
@@ -135,9 +135,9 @@ impl<K: Copy + Ord, W> PeerMoves<K, W> {
         for id in self.ids_where(|one| one.slot == slot && one.epoch < epoch) {
             let Some(PeerMove { key, waiter, .. }) = self.remove(id) else { continue };
             let outcome = if has(key) {
-                MoveOutcome::Restored
+                PeerMoveOutcome::Restored
             } else {
-                MoveOutcome::Refused("the peer does not know the connection".to_owned())
+                PeerMoveOutcome::Refused("the peer does not know the connection".to_owned())
             };
             out.push(HandoffOutput::Answer { waiter, outcome });
         }
@@ -172,16 +172,16 @@ mod tests {
     }
 
     fn restored(waiter: &'static str) -> HandoffOutput<u32, &'static str> {
-        HandoffOutput::Answer { waiter, outcome: MoveOutcome::Restored }
+        HandoffOutput::Answer { waiter, outcome: PeerMoveOutcome::Restored }
     }
 
     #[test]
     fn an_answer_counts_only_from_the_requested_peer() {
         let (mut moves, mut out) = (moves(), Out::new());
         let id = add(&mut moves, THREE, 1, 1);
-        moves.answer(FOUR, id, MoveOutcome::Restored, &mut out);
+        moves.answer(FOUR, id, PeerMoveOutcome::Restored, &mut out);
         assert!(out.is_empty() && moves.has(1));
-        moves.answer(THREE, id, MoveOutcome::Restored, &mut out);
+        moves.answer(THREE, id, PeerMoveOutcome::Restored, &mut out);
         assert!(out == [restored("one")] && !moves.has(1));
     }
 
@@ -193,7 +193,10 @@ mod tests {
         }
         moves.resolve(THREE, 2, |key| key == 1, &mut out);
         assert_eq!(out[0], restored("one"));
-        assert!(matches!(out[1], HandoffOutput::Answer { waiter: "two", outcome: MoveOutcome::Refused(_) }));
+        assert!(matches!(
+            out[1],
+            HandoffOutput::Answer { waiter: "two", outcome: PeerMoveOutcome::Refused(_) }
+        ));
         assert_eq!(out.len(), 2);
         let ids = moves.ids_to(THREE);
         assert_eq!((ids.len(), moves.abandon(ids[0])), (1, Some((THREE, 3, "three"))));
@@ -216,15 +219,15 @@ mod tests {
         };
         let (mut moves, id) = given_up();
         assert_eq!(
-            (moves.record_client_reset(id), moves.answer(FOUR, id, MoveOutcome::Restored, out)),
+            (moves.record_client_reset(id), moves.answer(FOUR, id, PeerMoveOutcome::Restored, out)),
             (None, None)
         );
-        assert_eq!(moves.answer(THREE, id, MoveOutcome::Refused(String::new()), out), None);
-        assert_eq!(moves.answer(THREE, id, MoveOutcome::Restored, out), Some((THREE, 1)), "late");
-        assert_eq!(moves.answer(THREE, id, MoveOutcome::Restored, out), None);
+        assert_eq!(moves.answer(THREE, id, PeerMoveOutcome::Refused(String::new()), out), None);
+        assert_eq!(moves.answer(THREE, id, PeerMoveOutcome::Restored, out), Some((THREE, 1)), "late");
+        assert_eq!(moves.answer(THREE, id, PeerMoveOutcome::Restored, out), None);
 
         let (mut moves, id) = given_up();
-        assert_eq!(moves.answer(THREE, id, MoveOutcome::Restored, out), None, "its client is told first");
+        assert_eq!(moves.answer(THREE, id, PeerMoveOutcome::Restored, out), None, "its client is told first");
         assert_eq!((moves.record_client_reset(id), moves.record_client_reset(id)), (Some((THREE, 1)), None));
 
         let (mut moves, id) = given_up();
@@ -249,6 +252,6 @@ mod tests {
             (100, None, 0)
         );
         assert_eq!(moves.record_client_reset(ids[1]), None);
-        assert_eq!(moves.answer(THREE, ids[1], MoveOutcome::Restored, out), Some((THREE, 1)));
+        assert_eq!(moves.answer(THREE, ids[1], PeerMoveOutcome::Restored, out), Some((THREE, 1)));
     }
 }

@@ -12,7 +12,7 @@ fn at(ms: u64) -> Time {
     Time::from_millis(ms)
 }
 
-fn answer(waiter: &'static str, outcome: MoveOutcome) -> HandoffOutput<u32, &'static str> {
+fn answer(waiter: &'static str, outcome: PeerMoveOutcome) -> HandoffOutput<u32, &'static str> {
     HandoffOutput::Answer { waiter, outcome }
 }
 
@@ -51,7 +51,7 @@ fn a_connection_is_handed_off_from_its_move_to_its_end() {
     node.mark_idle(1);
     assert_eq!(node.counted_connections(), [1], "it is on its way");
     node.receive(at(5), slot, PeerEvent::Restored(vec![id]), out);
-    assert_eq!(*out, [answer("one", MoveOutcome::Restored)]);
+    assert_eq!(*out, [answer("one", PeerMoveOutcome::Restored)]);
     out.clear();
     node.mark_idle(1);
     assert!(node.counted_connections().is_empty() && node.handed_off_count() == 1);
@@ -68,7 +68,7 @@ fn a_refused_connection_stays_and_a_full_peer_gets_none_for_a_while() {
     let id = begin_move(&mut node, slot, 1, "one");
     let refused = PeerEvent::Refused { id, full: true, reason: "full".to_owned() };
     node.receive(at(0), slot, refused, out);
-    assert_eq!(*out, [answer("one", MoveOutcome::Refused("full".to_owned()))]);
+    assert_eq!(*out, [answer("one", PeerMoveOutcome::Refused("full".to_owned()))]);
     node.keep_local(id, 1);
     assert_eq!((node.handed_off_count(), node.is_moving(1)), (0, false));
     assert_eq!((node.destination(at(999), slot, SERVICE), node.is_ready(at(1_000), slot)), (None, true));
@@ -91,8 +91,8 @@ fn a_peer_that_returns_soon_lists_its_connections() {
     node.tick(at(5_000), out);
     assert!(out.is_empty());
     list(&mut node, slot, &[1], out);
-    assert_eq!(out[0], answer("one", MoveOutcome::Restored));
-    assert!(matches!(out[1], HandoffOutput::Answer { waiter: "two", outcome: MoveOutcome::Refused(_) }));
+    assert_eq!(out[0], answer("one", PeerMoveOutcome::Restored));
+    assert!(matches!(out[1], HandoffOutput::Answer { waiter: "two", outcome: PeerMoveOutcome::Refused(_) }));
     assert_eq!(out[2..], [HandoffOutput::Ended(2)]);
     assert!(node.is_moving(3), "it was sent after the list was asked for");
 }
@@ -105,7 +105,7 @@ fn a_move_to_a_silent_peer_is_abandoned_and_reset() {
     node.tick(at(1_999), out);
     assert!(out.is_empty());
     node.tick(at(2_000), out);
-    assert_eq!(*out, [answer("one", MoveOutcome::Unknown)]);
+    assert_eq!(*out, [answer("one", PeerMoveOutcome::Unknown)]);
     assert_eq!(node.handed_off_count(), 0);
     channel_up(&mut node, slot, 2);
     list(&mut node, slot, &[1], out);
@@ -131,7 +131,7 @@ fn clients_of_a_lost_node_are_reset_but_not_those_of_an_announced_departure() {
         assert!(out.is_empty(), "its channel is up");
         node.channel_down(at(200), slot, out);
         assert_eq!(out[0], HandoffOutput::RemovePeer(slot));
-        assert_eq!(out.last(), Some(&answer("two", MoveOutcome::Unknown)), "the socket is still here");
+        assert_eq!(out.last(), Some(&answer("two", PeerMoveOutcome::Unknown)), "the socket is still here");
         let reset = Some(DeferredAction::Reset { key: 1, first_ack: Some(91) });
         assert_eq!(node.next_action(), reset.filter(|_| !announced));
         out.clear();
@@ -253,7 +253,7 @@ fn a_peer_with_another_connection_on_the_addresses_does_not_have_this_one() {
     node.channel_down(at(0), slot, out);
     channel_up(&mut node, slot, 2);
     node.receive(at(0), slot, PeerEvent::Inventory { connections: vec![(1, 60)], last: true }, out);
-    assert!(matches!(out[0], HandoffOutput::Answer { waiter: "one", outcome: MoveOutcome::Refused(_) }));
+    assert!(matches!(out[0], HandoffOutput::Answer { waiter: "one", outcome: PeerMoveOutcome::Refused(_) }));
 }
 
 #[test]

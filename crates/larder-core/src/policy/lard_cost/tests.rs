@@ -71,7 +71,7 @@ fn measured_miss_cost_replaces_the_default() {
     let request = Request::new(TargetId(1));
     let serve = |found, ms| {
         assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 0);
-        let served = RequestOutcome { elapsed: Duration::from_millis(ms), first_byte: None, found };
+        let served = ReplyFeedback { elapsed: Duration::from_millis(ms), first_byte: None, found };
         dispatcher.observe_reply(Time::ZERO, &request, NodeId(0), &served);
         dispatcher.finish(Time::ZERO, NodeId(0), &mut Vec::new());
     };

@@ -3,7 +3,7 @@
 
 use super::{dispatcher_of, report, started, table, target};
 use crate::dispatch::{
-    Admission, Affinity, Arrival, CacheEvent, Dispatcher, Refusal, Request, RouteSpec, Settings,
+    Admission, Arrival, CacheEvent, Dispatcher, Refusal, Request, RequestAffinity, RouteSpec, Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{GroupId, Groups, NodeRow, NodeSpec, NodeState, Weight, mix};
@@ -67,7 +67,7 @@ fn backups_serve_together_while_no_ordinary_node_is_up() {
 fn client_of_a_backup_stays_while_it_is_up() {
     for kind in PolicyKind::ALL {
         let dispatcher = dispatcher_of(kind, &specs(4, |i| i == 2));
-        let wish = |i| target(i).with_affinity(Affinity::Sticky(NodeId(2)));
+        let wish = |i| target(i).with_affinity(RequestAffinity::Sticky(NodeId(2)));
         assert_eq!(started(dispatcher.arrive(Time::ZERO, wish(1))), NodeId(2), "{kind}");
         set_all(&dispatcher, NodeState::Down, |row| row.backup);
         assert_ne!(started(dispatcher.arrive(Time::ZERO, wish(1))), NodeId(2), "{kind}");

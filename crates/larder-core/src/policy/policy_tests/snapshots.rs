@@ -2,7 +2,7 @@
 
 use super::{report, target};
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, CacheResult, Dispatcher, Request, RequestOutcome, Settings,
+    Admission, Arrival, CacheEvent, CacheResult, Dispatcher, ReplyFeedback, Request, Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{NodeSpec, mix};
@@ -63,7 +63,7 @@ fn live(dispatcher: &Dispatcher, from: u64, steps: u64) -> Vec<(NodeId, Reason)>
             now,
             &request(step),
             node,
-            &RequestOutcome { elapsed, first_byte: None, found: Some(found) },
+            &ReplyFeedback { elapsed, first_byte: None, found: Some(found) },
         );
         dispatcher.finish(now, node, &mut Vec::new());
     };
