@@ -93,9 +93,9 @@ impl core::fmt::Display for RouteSequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadLogEntry {
     /// A value was read.
-    ReadKind(ReadKind, u64),
+    Read(ReadKind, u64),
     /// A sequence was visited at this position of its order.
-    SequenceVisit(RouteSequence, u64),
+    Visit(RouteSequence, u64),
 }
 
 /// A visit to a sequence during a replay. A sequence begins at position 0, and this visit moves it from `at` to

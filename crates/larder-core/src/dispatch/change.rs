@@ -40,7 +40,7 @@ pub enum Change {
     /// A route received a new routing table.
     Table(RouteId, Arc<RouteTable>),
     /// The state of the other switches changed.
-    PeerSwitchState(Arc<PeerSwitchState>),
+    PeerSwitches(Arc<PeerSwitchState>),
     /// Server sets of another switch were adopted where they are newer than the route's own.
     Sets(RouteId, Arc<LearnedState>),
 }

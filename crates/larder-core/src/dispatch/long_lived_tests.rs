@@ -208,16 +208,16 @@ fn run_with_long_lived_requests_can_be_replayed() {
         }
         let player = cluster(settings(policy), 3);
         let mut long_lived = 0;
-        for told in std::mem::take(&mut *lock(&keeper.0)) {
-            match told {
+        for event in std::mem::take(&mut *lock(&keeper.0)) {
+            match event {
                 RecordedEvent::ChangeRecord(changed) => {
                     long_lived += 1;
-                    player.replay_change(changed.at, &changed.change, changed.tape).expect("a change");
+                    player.replay_change(changed.at, &changed.change, changed.read_log).expect("a change");
                 }
                 RecordedEvent::DecisionRecord(DecisionRecord {
-                    at, cause, request, tape, outcome, ..
+                    at, cause, request, read_log, outcome, ..
                 }) => {
-                    let made = player.replay_decision(at, cause, &request, tape).expect("a decision");
+                    let made = player.replay_decision(at, cause, &request, read_log).expect("a decision");
                     assert_eq!(made.0, outcome, "{policy}: {request:?}");
                 }
             }

@@ -97,7 +97,7 @@ impl Dispatcher {
 mod tests {
     use super::*;
     use crate::dispatch::Settings;
-    use crate::nodes::{NodeSpec, NodeState, Reported};
+    use crate::nodes::{NodeSpec, NodeState, ReceivedReport};
 
     fn dispatcher() -> Dispatcher {
         let specs = [NodeSpec::named("a"), NodeSpec::named("b")];
@@ -113,7 +113,7 @@ mod tests {
             assert!(dispatcher.report(Time::from_secs(second), NodeId(1), report));
         }
         let rows = dispatcher.nodes().rows();
-        let last = Reported { at: Time::from_secs(2), report: busy };
+        let last = ReceivedReport { at: Time::from_secs(2), report: busy };
         assert_eq!((rows[0].report, rows[1].report), (None, Some(last)));
         assert_eq!(last.age(Time::from_secs(5)), Duration::from_secs(3));
     }

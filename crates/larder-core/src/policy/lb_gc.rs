@@ -47,7 +47,7 @@ use super::common::CommonSettings;
 use super::description::PolicyDescription;
 use super::lard::retry;
 use super::mirror::{CachedCopy, Mirror};
-use super::open_nodes::open;
+use super::open_nodes::open_nodes;
 use super::{CacheEvent, Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, VisitCounter, lock};
@@ -167,7 +167,7 @@ impl LbGcState {
         if last.members == members && last.found.is_none_or(has) {
             return last.found.is_some();
         }
-        let found = open(nodes).find(|node| has(*node));
+        let found = open_nodes(nodes).find(|node| has(*node));
         self.search.set(RoomSearch { members, found });
         found.is_some()
     }

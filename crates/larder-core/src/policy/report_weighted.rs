@@ -103,21 +103,21 @@ impl ScheduleState {
     /// Computes shares from the collected qualities, and rescales the queue to the new shares.
     fn weigh(&mut self, nodes: ClusterView<'_>) {
         self.quality.resize(nodes.slots(), None);
-        let known: Vec<u64> = open(nodes).filter_map(|node| self.quality[node.index()]).collect();
+        let known: Vec<u64> = open_nodes(nodes).filter_map(|node| self.quality[node.index()]).collect();
         let sum: u128 = known.iter().map(|quality| u128::from(*quality)).sum();
         let mean = sum.checked_div(known.len() as u128).unwrap_or(1).max(1);
         let worth = |node: NodeId| {
             let quality = self.quality[node.index()].map_or(mean, u128::from).max(1);
             quality * u128::from(nodes.weight(node).milli())
         };
-        let total: u128 = open(nodes).map(worth).sum();
+        let total: u128 = open_nodes(nodes).map(worth).sum();
         let mut weights = vec![0; nodes.slots()];
-        for node in open(nodes) {
+        for node in open_nodes(nodes) {
             let share = (worth(node) * u128::from(ONE)).checked_div(total).unwrap_or(0);
             weights[node.index()] = u64::try_from(share).unwrap_or(ONE).max(1);
         }
         let mut queue: Vec<_> =
-            open(nodes).map(|node| Reverse((gap(weights[node.index()]) / 2, node))).collect();
+            open_nodes(nodes).map(|node| Reverse((gap(weights[node.index()]) / 2, node))).collect();
         for Reverse((due, node)) in self.queue.drain() {
             let old = self.weights.get(node.index()).copied().unwrap_or(0);
             let at = queue.binary_search_by_key(&node, |Reverse((_, node))| *node);

@@ -38,7 +38,7 @@ pub(super) struct TargetEntry {
     epoch: u32,
     /// The second of the dispatcher's clock at which this set was created or received, modulo 2^16; see
     /// [`TargetEntry::received_since`].
-    learned: u16,
+    received: u16,
     pub(super) used: bool,
 }
 
@@ -186,7 +186,7 @@ impl TargetShard {
             changed: Time::ZERO,
             set: InlineSet::EMPTY,
             epoch: 0,
-            learned: 0,
+            received: 0,
             used: false,
         };
         let (slot, evicted) = self.table.touch(target, fresh);
@@ -282,7 +282,7 @@ impl TargetShard {
         }
     }
 
-    /// Stores a set received from another switch, with the time of its change by the clock of changes. `learned` is
+    /// Stores a set received from another switch, with the time of its change by the clock of changes. `received` is
     /// the time of its receipt by the dispatcher's clock.
     pub(super) fn store_received(
         &mut self,
@@ -290,11 +290,11 @@ impl TargetShard {
         members: &[NodeId],
         epoch: u32,
         stamp: Time,
-        learned: Time,
+        received: Time,
     ) {
         self.put(slot, members, epoch, None);
         let entry = self.entry_mut(slot);
-        (entry.changed, entry.received) = (stamp, learned.whole_secs() as u16);
+        (entry.changed, entry.received) = (stamp, received.whole_secs() as u16);
     }
 
     fn entry(&self, slot: EntryIndex) -> &TargetEntry {

@@ -486,7 +486,7 @@ fn read_weight(wire: &mut Wire<'_>) -> Result<Weight, WireError> {
 }
 
 /// Returns the index of a value in its list. No list has more values than fit in a byte.
-fn place<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
+fn index_of<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
     let at = all.iter().position(|other| *other == value).unwrap_or(all.len());
     u8::try_from(at).unwrap_or(u8::MAX)
 }

@@ -168,7 +168,7 @@ impl Matcher {
 }
 
 /// Returns the value of the first rule that matches a request.
-pub(super) fn first<T: Copy>(rules: &[(Matcher, T)], head: &Head<'_>) -> Option<T> {
+pub(super) fn find_first<T: Copy>(rules: &[(Matcher, T)], head: &Head<'_>) -> Option<T> {
     let host = split_port(head.host);
     rules.iter().find(|(matcher, _)| matcher.matches_split(head, host)).map(|(_, to)| *to)
 }

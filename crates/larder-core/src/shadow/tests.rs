@@ -121,7 +121,7 @@ fn policies_by_target_hit_more_and_the_live_policy_is_included() {
     assert!(hits(PolicyKind::LbGc) > hits(PolicyKind::Rr) + 0.15, "its mirror follows: {report:?}");
     let even = |policy| of(&report, policy).all.imbalance.expect("known");
     assert!(even(PolicyKind::Rr) < 1.001 && even(PolicyKind::Hash) > 1.02, "{report:?}");
-    assert_eq!((report.one_in, report.looked_at, report.live.0.hit_ratio), (1, 60_000, None));
+    assert_eq!((report.one_in, report.sampled, report.live.0.hit_ratio), (1, 60_000, None));
 }
 
 /// The claim in docs/watch.md: sampling changes hit ratios by less than 3 points and imbalance by less than a tenth.

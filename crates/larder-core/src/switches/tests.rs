@@ -321,7 +321,7 @@ fn policy_without_sets_sends_only_loads() {
     (0..8).for_each(|target| _ = network.send(0, target));
     network.run(Duration::from_millis(40));
     assert_eq!(NODES.map(|node| network.load(1, node)), [2; 4]);
-    assert_eq!(network.switches[0].machine.counts().sets_told, 0);
+    assert_eq!(network.switches[0].machine.counts().sets_sent, 0);
 }
 
 #[test]

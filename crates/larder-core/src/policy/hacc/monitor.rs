@@ -8,7 +8,7 @@
 //! eighth, so that rounds of about one period are each compared.
 
 use super::super::gauge::Gauge;
-use super::super::open_nodes::open;
+use super::super::open_nodes::open_nodes;
 use super::HaccSettings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, lock, mix};
@@ -97,7 +97,7 @@ impl Monitor {
         let mut offloads = Vec::clone(&self.offloads.load());
         offloads.retain(|offload| offload.until > now);
         let takes_part = |node: NodeId| offloads.iter().any(|o| o.from == node || o.to == node);
-        let mut free: Vec<(u32, NodeId)> = open(nodes)
+        let mut free: Vec<(u32, NodeId)> = open_nodes(nodes)
             .filter(|node| !takes_part(*node))
             .filter_map(|node| gauge.get(now, node, nodes).map(|load| (load, node)))
             .collect();

@@ -28,7 +28,7 @@ impl TestNetwork {
     /// Reports to one switch that another one is gone.
     fn remove_switch(&mut self, at: usize, other: usize) {
         let (now, name) = (self.own(at), self.switches[other].name.clone());
-        let Switch { dispatcher, machine, .. } = &mut self.switches[at];
+        let TestSwitch { dispatcher, machine, .. } = &mut self.switches[at];
         machine.remove_switch(now, &name, dispatcher, &mut SwitchesOutput::default());
     }
 
@@ -173,7 +173,7 @@ fn new_incarnation_with_a_lower_number_is_accepted() {
         };
         let late = Message::Missed { since: Time::ZERO }.encode(&head);
         let (now, name) = (network.own(0), network.switches[2].name.clone());
-        let Switch { dispatcher, machine, .. } = &mut network.switches[0];
+        let TestSwitch { dispatcher, machine, .. } = &mut network.switches[0];
         let mut out = SwitchesOutput::default();
         machine.receive(now, &name, &late, dispatcher, &mut out).expect("it makes sense");
         assert_eq!(out.messages, []);
@@ -186,21 +186,21 @@ fn late_answer_to_an_earlier_question_is_ignored() {
     let names = [0, 1].map(|at| network.switches[at].name.clone());
     let (now, theirs) = (network.own(0), network.own(1));
     let questions = [(); 2].map(|()| {
-        let Switch { dispatcher, machine, .. } = &mut network.switches[0];
+        let TestSwitch { dispatcher, machine, .. } = &mut network.switches[0];
         let mut out = SwitchesOutput::default();
         machine.link_up(&names[1], now, dispatcher, &mut out);
         let asks = |message: &&OutgoingMessage| Switches::is_question(&message.message);
         out.messages.iter().find(asks).expect("the link was down").message.clone()
     });
     let answers = questions.map(|question| {
-        let Switch { dispatcher, machine, .. } = &mut network.switches[1];
+        let TestSwitch { dispatcher, machine, .. } = &mut network.switches[1];
         let mut out = SwitchesOutput::default();
         machine.receive(theirs, &names[0], &question, dispatcher, &mut out).expect("it makes sense");
         assert_eq!(out.messages.len(), 1);
         out.messages.remove(0).message
     });
     for (answer, requesting) in answers.iter().zip([true, false]) {
-        let Switch { dispatcher, machine, .. } = &mut network.switches[0];
+        let TestSwitch { dispatcher, machine, .. } = &mut network.switches[0];
         machine
             .receive(now, &names[1], answer, dispatcher, &mut SwitchesOutput::default())
             .expect("it makes sense");
