@@ -31,7 +31,7 @@ impl Dispatcher {
     pub fn become_short_lived(&self, now: Time, route: RouteId, node: NodeId) -> bool {
         let became = self.reclassify_request(now, node, false);
         if became {
-            self.nodes.outstanding(self.route(route).group).force_admit();
+            self.nodes.outstanding(self.route(route).group).force_acquire();
         }
         became
     }

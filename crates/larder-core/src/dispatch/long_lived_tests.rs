@@ -215,7 +215,12 @@ fn run_with_long_lived_requests_can_be_replayed() {
                     player.replay_change(changed.at, &changed.change, changed.read_log).expect("a change");
                 }
                 RecordedEvent::DecisionRecord(DecisionRecord {
-                    at, cause, request, read_log, outcome, ..
+                    at,
+                    cause,
+                    request,
+                    read_log,
+                    outcome,
+                    ..
                 }) => {
                     let made = player.replay_decision(at, cause, &request, read_log).expect("a decision");
                     assert_eq!(made.0, outcome, "{policy}: {request:?}");

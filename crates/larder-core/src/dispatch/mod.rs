@@ -452,7 +452,7 @@ impl Dispatcher {
     }
 
     fn end_at(&self, node: NodeId) {
-        let was_there = self.nodes.end_at(node);
+        let was_there = self.nodes.end(node);
         debug_assert!(was_there, "a request ended at {node} that had not started there");
     }
 
@@ -461,7 +461,7 @@ impl Dispatcher {
         while let Some(QueuedRequest { ticket, request, deadline }) = queue.next(self.counter(queue)) {
             let outcome = self.decide(now, Cause::Admit(ticket, deadline), request).settled();
             if outcome.is_err() {
-                self.counter(queue).leave();
+                self.counter(queue).release();
             }
             started.push(DequeuedRequest { ticket, outcome });
         }

@@ -393,14 +393,14 @@ impl<'a> ClusterView<'a> {
     /// replay counts no admissions.
     pub(crate) fn force_admit(self) {
         if !self.source.is_replayed() {
-            self.nodes.outstanding(self.group).force_admit();
+            self.nodes.outstanding(self.group).force_acquire();
         }
     }
 
     /// Releases the admission of a request that has found no node. Does nothing while a record is replayed.
     pub(crate) fn release_admission(self) {
         if !self.source.is_replayed() {
-            self.nodes.outstanding(self.group).release_admission();
+            self.nodes.outstanding(self.group).release();
         }
     }
 

@@ -19,7 +19,7 @@ impl VisitCounter {
 
     /// Creates a counter of accesses to the joining nodes.
     pub(super) const fn to_joiners() -> Self {
-        Self { sequence: Sequence::JoiningNodes, count: 0 }
+        Self { sequence: Sequence::Joiners, count: 0 }
     }
 }
 

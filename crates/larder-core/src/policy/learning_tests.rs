@@ -158,12 +158,12 @@ fn learned_values_are_replayed() {
         assert!(frames.len() > 20_000, "{policy}: {}", frames.len());
         for (at, frame) in frames.into_iter().enumerate() {
             match frame {
-                Frame::Decision(DecisionRecord { at: now, cause, request, tape, outcome, .. }) => {
-                    let made = player.replay_decision(now, cause, &request, tape);
+                Frame::Decision(DecisionRecord { at: now, cause, request, read_log, outcome, .. }) => {
+                    let made = player.replay_decision(now, cause, &request, read_log);
                     assert_eq!(made.map(|(outcome, _)| outcome), Ok(outcome), "{policy} at {at}");
                 }
-                Frame::Change(ChangeRecord { at: now, change, tape, node, .. }) => {
-                    let made = player.replay_change(now, &change, tape);
+                Frame::Change(ChangeRecord { at: now, change, read_log, node, .. }) => {
+                    let made = player.replay_change(now, &change, read_log);
                     assert_eq!(made.map(|(node, _)| node), Ok(node), "{policy} at {at}");
                 }
             }

@@ -312,14 +312,14 @@ impl ThresholdLearner {
     /// the training.
     fn numbers(&self) -> Vec<u64> {
         let state = lock(&self.state);
-        let state = if state.trained { 2 } else { u64::from(state.ends.is_some()) };
+        let phase = if state.trained { 2 } else { u64::from(state.ends.is_some()) };
         let ends = state.ends.map_or(0, Time::as_nanos);
-        let head = [state.low.into(), state, ends, state.service_ns.to_bits(), state.services.into()];
+        let head = [state.low.into(), phase, ends, state.service_ns.to_bits(), state.services.into()];
         head.into_iter().chain(state.seen.as_flattened().iter().map(|count| u64::from(*count))).collect()
     }
 
     fn resume(&self, numbers: &[u64]) {
-        let Some((&[low, state, ends, service, services], seen)) = numbers.split_first_chunk::<5>() else {
+        let Some((&[low, phase, ends, service, services], seen)) = numbers.split_first_chunk::<5>() else {
             return;
         };
         let mut state = lock(&self.state);
@@ -328,10 +328,10 @@ impl ThresholdLearner {
             (state.service_ns, state.services) = (service_ns, services);
         }
         if let (LowRule::Learned(training), true) = (self.rules.low, seen.len() == 2 * LOADS) {
-            if let (2, Ok(low)) = (state, u32::try_from(low)) {
+            if let (2, Ok(low)) = (phase, u32::try_from(low)) {
                 (state.low, state.trained) = (low.clamp(training.min, training.max), true);
             }
-            state.ends = (state > 0).then(|| Time::from_nanos(ends));
+            state.ends = (phase > 0).then(|| Time::from_nanos(ends));
             for (count, from) in state.seen.as_flattened_mut().iter_mut().zip(seen) {
                 *count = u32::try_from(*from).unwrap_or(u32::MAX);
             }

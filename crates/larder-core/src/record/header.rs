@@ -1,6 +1,6 @@
 //! The header of a record: settings, routes and nodes at the start of the run.
 
-use super::frame::{put_spec, put_table, spec, table};
+use super::frame::{put_spec, put_table, read_spec, read_table};
 use super::settings::{from_text, to_text};
 use super::{FRAME_BYTES_MAX, MAGIC, RecordError, VERSION};
 use crate::dispatch::{Dispatcher, RouteSpec, Settings};

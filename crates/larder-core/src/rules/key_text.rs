@@ -1,6 +1,6 @@
 //! The parser of key templates.
 
-use super::error::{RuleError, RuleTextKind, TextFault, check_length, fault, shortened};
+use super::error::{RuleError, RuleTextKind, TextFault, check_length, shortened, text_error};
 use super::{ITEMS_MAX, PARAMETERS_MAX};
 
 /// A part of a key.
@@ -110,7 +110,7 @@ struct ArgumentParser<'a> {
 }
 
 impl ArgumentParser<'_> {
-    fn wrong<T>(&self, at: usize, error: TextFault) -> Result<T, RuleError> {
+    fn error<T>(&self, at: usize, error: TextFault) -> Result<T, RuleError> {
         Err(text_error(RuleTextKind::Key, self.text, self.at + at, error))
     }
 

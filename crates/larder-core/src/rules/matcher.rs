@@ -1,6 +1,6 @@
 //! The condition of one rule.
 
-use super::error::{RuleCoverage, RuleError, RuleTextKind, TextFault, check_length, check_sent, fault};
+use super::error::{RuleCoverage, RuleError, RuleTextKind, TextFault, check_length, check_sent, text_error};
 use super::glob::Glob;
 use super::head::{Head, split_port};
 use super::path::PathPattern;
@@ -200,7 +200,7 @@ impl fmt::Display for Matcher {
 
 impl HostPattern {
     fn parse(host: &str) -> Result<Self, RuleError> {
-        let wrong = |at: usize, error: TextFault| Err(text_error(RuleTextKind::Host, host, at, error));
+        let error = |at: usize, fault: TextFault| Err(text_error(RuleTextKind::Host, host, at, fault));
         check_length(RuleTextKind::Host, host)?;
         check_sent(RuleTextKind::Host, host)?;
         let rest = host.split_once("://").map_or(host, |(_, rest)| rest);

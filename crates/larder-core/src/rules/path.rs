@@ -1,6 +1,6 @@
 //! Path patterns: a pattern with stars, or a regular expression.
 
-use super::error::{RuleError, RuleTextKind, TextFault, check_length, fault};
+use super::error::{RuleError, RuleTextKind, TextFault, check_length, text_error};
 use super::glob::Glob;
 use regex::bytes::{Regex, RegexBuilder};
 

@@ -62,7 +62,7 @@ mod tests {
     fn unreachable_rule_is_refused() -> Result<(), RuleError> {
         let a = Matcher::new().path("/a")?;
         let error = RouteRules::new(vec![(Matcher::new(), STATIC), (a.clone(), ASP)]).expect_err("shadowed");
-        assert_eq!(error, RuleError::Unreachable { rule: 2, by: 1, everything: RuleCoverage(true) });
+        assert_eq!(error, RuleError::Unreachable { rule: 2, by: 1, coverage: RuleCoverage(true) });
         let text = "rule 2 is never reached: rule 1 takes every request: put that one last";
         assert_eq!(error.to_string(), text);
         let error = RouteRules::new(vec![(a.clone(), STATIC), (a.clone(), ASP)]).expect_err("shadowed");

@@ -149,7 +149,7 @@ fn state_is_bounded() {
     drive(&mut shadow, 200_000, 100_000, 0.3);
     let report = shadow.report();
     assert!(report.one_in >= 64, "{report:?}");
-    assert!(shadow.clusters.iter().all(|cluster| cluster.objects() <= 1_024 + LOOK_EVERY as usize));
+    assert!(shadow.clusters.iter().all(|cluster| cluster.objects() <= 1_024 + CHECK_EVERY as usize));
     assert!(report.state_bytes < 5 * 1_280 * 200, "{report:?}");
 }
 
