@@ -218,7 +218,7 @@ mod tests {
         match dispatcher.arrive(Time::ZERO, Request::new(TargetId(target))) {
             Arrival::Start(decision) => {
                 dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
-                dispatcher.nodes().read_name(decision.node).to_string()
+                dispatcher.nodes().name(decision.node).to_string()
             }
             other => panic!("expected a start, got {other:?}"),
         }

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex};
 /// A recorded event, in order.
 #[derive(Clone, Debug)]
 enum Frame {
-    DecisionRecord(DecisionRecord),
-    ChangeRecord(ChangeRecord),
+    Decision(DecisionRecord),
+    Change(ChangeRecord),
 }
 
 #[derive(Clone, Debug, Default)]

@@ -478,7 +478,7 @@ proptest! {
             cluster.tick(now);
             cluster.nodes.iter().flatten().for_each(|card| card.own_dispatcher.assert_loads_match());
             let Some((to, from, message)) = cluster.wires.pop_front() else { continue };
-            let hear = |cluster: &mut Cluster, message: CardMessage| {
+            let receive = |cluster: &mut Cluster, message: CardMessage| {
                 cluster.at(to, |card, out| card.receive(now, NodeId(from as u16), message, out));
             };
             match fate {

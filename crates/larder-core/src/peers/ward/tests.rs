@@ -448,7 +448,7 @@ proptest! {
             }
             cluster.tick(now);
             let Some((to, from, message)) = cluster.wires.pop_front() else { continue };
-            let hear = |cluster: &mut Cluster, message: WardMessage| {
+            let receive = |cluster: &mut Cluster, message: WardMessage| {
                 cluster.at(now, to, |ward, out| ward.receive(now, NodeId(from as u16), message, out));
             };
             match fate {
