@@ -1,4 +1,4 @@
-//! Connections that are to be served, and how those come that switches and peers hand over.
+//! Connections to serve, and the settings for connections that switches and peers hand off.
 
 use crate::contents::{Later, Lateral};
 use crate::edge::{Entered, Entry};
@@ -11,24 +11,24 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// A connection to be served.
+/// A connection to serve.
 pub(crate) struct Arrived {
     pub(crate) stream: ClientIo,
-    /// The client's bytes that come before what the socket delivers.
+    /// Bytes from the client that precede the socket's own stream.
     pub(crate) first: Vec<u8>,
-    /// Bytes to be written before anything else.
+    /// Bytes to write before any reply.
     pub(crate) unsent: Vec<u8>,
-    /// It has had requests before.
+    /// Whether the connection has carried requests before.
     pub(crate) used: bool,
-    /// A front-end has handed it over.
+    /// The handoff that brought the connection, if a switch handed it off.
     pub(crate) handed: Option<Later>,
-    /// The decision about its first request, if there is one already.
+    /// The decision about the connection's next request, if a peer or this node has already made it.
     pub(crate) bound: Bound,
-    /// The count of its requests, if it can be handed over to a peer or was.
+    /// The request counter, if the connection can be handed off to a peer or came from one.
     pub(crate) life: Option<Life>,
-    /// The announced client and the state of TLS, if there are any.
+    /// The announced client and the TLS state, if there are any.
     pub(crate) entered: Option<Arc<Entered>>,
-    /// When its first head has to be complete, if not so long after now as a head may take.
+    /// Deadline for the first head; `None` applies the head timeout from now.
     pub(crate) head_by: Option<Instant>,
 }
 
@@ -47,7 +47,8 @@ impl Arrived {
         }
     }
 
-    /// Gives the connection up to another node; comes back if none takes it, unless it has ended.
+    /// Offers the connection to another node. Returns it if no node takes it; `None` if it was taken or has
+    /// ended.
     pub(super) async fn give(self, giver: &HandoffOffers) -> Option<Self> {
         let Self { stream: ClientIo::Clear(stream), first, handed, entered, .. } = self else { return None };
         let (client, server) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
@@ -64,7 +65,7 @@ impl Arrived {
     }
 }
 
-/// The addresses and settings of connections that switches and peers hand over.
+/// The addresses and settings of connections that switches and peers hand off.
 pub(crate) struct HandoffSettings {
     pub(super) services: Vec<SocketAddr>,
     pub(super) lateral: Option<Arc<Lateral>>,
@@ -72,7 +73,8 @@ pub(crate) struct HandoffSettings {
 }
 
 impl HandoffSettings {
-    /// A connection that was accepted. With TLS it is always a client's own.
+    /// Wraps an accepted connection. A connection that was accepted with TLS always comes directly from its
+    /// client.
     pub(crate) fn accepted(&self, stream: TcpStream, entry: Entry) -> (Arrived, Entry) {
         let services = !self.services.is_empty() && entry == Entry::Clear;
         let local = stream.local_addr().ok().filter(|_| services);
@@ -83,6 +85,10 @@ impl HandoffSettings {
         (Arrived::new(stream, handed), entry)
     }
 
+    /// Wraps a connection that was restored from the state that a switch or a peer sent.
+    ///
+    /// # Errors
+    /// Fails if the socket cannot be registered with the runtime.
     pub(crate) fn restored(&self, restored: RestoredConnection) -> io::Result<Arrived> {
         let later = Later { service: restored.server, lateral: self.lateral.clone() };
         let (handed, bound) = if self.by_peers { (None, Bound::Taken) } else { (Some(later), Bound::Free) };

@@ -1,4 +1,4 @@
-//! A connection of a client, from its first byte to its last.
+//! The life of a client's connection, from its first byte to its last.
 
 use super::arrived::Arrived;
 use super::phase::Phase;
@@ -25,8 +25,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-/// Bytes that the kernel may hold of replies to a client of HTTP/2 and has not sent, so that a reply which is written is nearly at its
-/// client.
+/// Most bytes of HTTP/2 replies that the kernel may hold unsent per connection. The limit keeps a written reply
+/// close to its client.
 const HTTP2_UNSENT_MAX: u32 = 128 << 10;
 
 /// Serves connections.
@@ -42,7 +42,7 @@ impl Connections {
         Self { terms: Arc::clone(terms), peers: Arc::clone(peers), counters: Arc::clone(counters) }
     }
 
-    /// Serves a connection that has a place until it ends or goes on elsewhere.
+    /// Serves a connection that holds a permit, until the connection ends or leaves this node.
     pub(super) async fn serve(
         self: Arc<Self>,
         (mut arrived, entry): (Arrived, Entry),
@@ -51,13 +51,13 @@ impl Connections {
         (mut giver, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
     ) {
         let _open = Open::new(&self.counters);
-        // The connection comes after earlier wishes to have connections elsewhere.
+        // Releases that were requested before this connection came do not concern it.
         giver.iter_mut().for_each(HandoffOffers::clear_release);
         let terms = self.terms.load_full();
-        // Fails only for a connection that is gone already.
+        // This fails only if the connection is already closed.
         let _ = arrived.stream.tcp().set_nodelay(true);
         if terms.edge.concerns(entry) {
-            // Boxed: other connections are not to be larger for it.
+            // Boxed, so that the futures of other connections stay small.
             let entered = Box::pin(enter(arrived, entry, &terms, &self.counters));
             let entered = tokio::select! {
                 biased;
@@ -70,8 +70,9 @@ impl Connections {
                 return Box::pin(self.serve_http2(terms, arrived, &worker)).await;
             }
         }
-        // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
-        // front-end that relays it means that nobody waits any more, and what is under way ends.
+        // A client that closes its sending side (RFC 9112 section 9.6) may still read. It cannot be told from a
+        // client that has left. If a switch relays the connection, the half-close means that no client waits,
+        // and the request ends.
         let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
         let half_close = arrived.handed.is_some() || direct;
         arrived.life = self.peers.handover().filter(|_| direct).map(Life::new);
@@ -82,7 +83,7 @@ impl Connections {
                 After::Departs(leaving, departure) => Box::pin(self.depart(leaving, *departure)).await,
                 After::Tunnel(leaving, tunnel) => break Box::pin(self.carry(*tunnel, leaving)).await,
                 After::Rests(resting) => match &mut giver {
-                    // Nobody takes it: it goes on here, or ends if this node drains.
+                    // If no node takes the connection, it continues here; while this node drains, it ends.
                     Some(giver) => {
                         giver.clear_release();
                         Box::pin(resting.give(giver)).await.filter(|_| *phase.borrow() < Phase::Draining)
@@ -97,7 +98,7 @@ impl Connections {
         }
     }
 
-    /// Serves a connection of HTTP/1 to its end, or until it is to go on elsewhere.
+    /// Serves an HTTP/1 connection until it ends or leaves this node.
     async fn serve_connection(
         self: &Arc<Self>,
         (terms, half_close): (&Arc<Terms>, bool),
@@ -107,7 +108,7 @@ impl Connections {
     ) -> After {
         let flow = self.flow_of(&arrived);
         let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
-        // One that is gone already sends nothing that could be answered.
+        // A closed connection sends nothing that needs a reply.
         let Some(peer) = peer_of(&stream) else { return After::Ended };
         let brought = Brought {
             handed: handed.clone(),
@@ -120,7 +121,8 @@ impl Connections {
         };
         let shared = Shared::new(Arc::clone(&self.counters), brought);
         let mut client = Client::new(Arc::clone(&shared), Arc::clone(terms), half_close);
-        // One that came by relay is the front-end's to end.
+        // The switch ends the connections that it relays. Only a handed-off connection can be released to
+        // another node.
         if let Some(giver) = giver.filter(|_| handed.is_some()) {
             client = client.released_by(giver.clone());
         }
@@ -129,7 +131,7 @@ impl Connections {
         let (stream, unread) = match serve(start, &client, worker).await {
             End::Closed => return After::Ended,
             End::Reset(stream) => {
-                // Fails only for a connection that is reset already.
+                // This fails only if the connection is already reset.
                 let _ = SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
                 return After::Ended;
             }
@@ -153,12 +155,12 @@ impl Connections {
         }
     }
 
-    /// Serves a connection of HTTP/2 to its end. Nothing of it can be handed over.
+    /// Serves an HTTP/2 connection until it ends. An HTTP/2 connection is never handed off.
     async fn serve_http2(&self, terms: Arc<Terms>, arrived: Arrived, worker: &Worker<Requests>) {
         let Arrived { stream, entered, head_by, .. } = arrived;
         let first_by = head_by.map(Instant::into_std);
         self.counters.http2_connections.add(1);
-        // Fails only for a connection that is gone already.
+        // This fails only if the connection is already closed.
         let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
         let Some(peer) = peer_of(&stream) else { return };
         let brought = Brought { entered, peer: Some(peer), ..Brought::default() };
@@ -166,13 +168,13 @@ impl Connections {
         serve_http2(stream, first_by, &Client::new(shared, terms, false), worker).await;
     }
 
-    /// Serves a connection that has become a tunnel to its end.
+    /// Serves a connection that has become a tunnel, until the tunnel ends.
     async fn carry(&self, tunnel: Tunnel, Arrived { stream, first, .. }: Arrived) {
         let write_timeout = self.terms.load().limits.write_timeout;
         tunnel.run(stream, first, &self.counters, write_timeout).await;
     }
 
-    /// A connection by its addresses, if it can be handed over to a peer.
+    /// Returns the flow key of a connection, if the connection can be handed off to a peer.
     fn flow_of(&self, arrived: &Arrived) -> Option<FlowKey> {
         let handover = self.peers.handover()?;
         if arrived.entered.as_deref().is_some_and(Entered::stays) {
@@ -182,7 +184,7 @@ impl Connections {
         handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
     }
 
-    /// Hands a connection over to a peer; gives it back if that has not taken it.
+    /// Hands a connection off to a peer. Returns the connection if it stays at this node.
     async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
         let Departure { to, node, flow, head, target, serviced } = departure;
         let cooperation = self.peers.cooperation()?;
@@ -194,7 +196,7 @@ impl Connections {
         };
         let first = [&head[..], &first].concat();
         let socket = stream.into_std().ok()?.into();
-        // Once it is on its way the peer counts it, and a dispatcher goes on.
+        // Once the state is sent, the peer counts the connection, and the dispatcher's count continues.
         let sent = || serviced.hold();
         let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
             Moved::Gone => {
@@ -225,7 +227,7 @@ impl Connections {
     }
 }
 
-/// Has a connection enter before its first request; `None` if nothing came of it.
+/// Performs the announcement and the TLS handshake that precede the first request; `None` if one of them fails.
 async fn enter(arrived: Arrived, entry: Entry, terms: &Terms, counters: &Counters) -> Option<Arrived> {
     let Arrived { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
     let opening = terms.edge.enter(tcp, entry, terms.limits.head_timeout, counters).await?;
@@ -233,12 +235,12 @@ async fn enter(arrived: Arrived, entry: Entry, terms: &Terms, counters: &Counter
     Some(Arrived { stream, entered: Some(Arc::new(entered)), head_by: Some(head_by), ..arrived })
 }
 
-/// The address at the other end of a connection; `None` if it is gone.
+/// Returns the address at the other end of a connection; `None` if the connection is closed.
 pub(crate) fn peer_of(stream: &ClientIo) -> Option<IpAddr> {
     stream.tcp().peer_addr().ok().map(|peer| peer.ip().to_canonical())
 }
 
-/// An open connection, counted until dropped.
+/// An open connection; it is counted until this value is dropped.
 struct Open(Arc<Counters>);
 
 impl Open {
@@ -256,11 +258,12 @@ impl Drop for Open {
 
 /// The result of serving a connection.
 enum After {
+    /// The connection has ended.
     Ended,
-    /// It rests between two requests, and is to be given up.
+    /// The connection is idle between two requests and is offered to another node.
     Rests(Arrived),
-    /// It is to be handed over to a peer, with a request.
+    /// The connection is handed off to a peer together with a request.
     Departs(Arrived, Box<Departure>),
-    /// It has become a tunnel.
+    /// The connection has become a tunnel.
     Tunnel(Arrived, Box<Tunnel>),
 }

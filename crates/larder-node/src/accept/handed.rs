@@ -1,29 +1,30 @@
-//! How connections come that switches and peers hand over.
+//! Sources of connections that switches and peers hand off.
 
 use crate::contents::LateralConfig;
 use larder_handoff::agent::{HandoffOffers, RestoredConnection};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 
-/// Connections that front-ends hand over.
+/// The connections that switches or peers hand off to this node.
 #[derive(Debug)]
 pub struct Handed {
-    /// Connections that come with their state.
+    /// Connections that arrive with their state.
     pub restored: mpsc::Receiver<RestoredConnection>,
-    /// The addresses that clients connect to: what is accepted on one of them was handed over.
+    /// The service addresses that clients connect to. A connection that is accepted on one of them was handed
+    /// off by a switch.
     pub services: Vec<SocketAddr>,
-    /// Settings of fetching later requests that belong to other nodes; `None`: they are served here.
+    /// Settings for fetching later requests from other nodes; `None` serves all later requests here.
     pub lateral: Option<LateralConfig>,
-    /// Gives connections that rest between two requests up to other nodes when a front-end asks for it, and when this
-    /// node drains; `None`: they end then.
+    /// Offers idle connections to other nodes when a switch asks for them, and while this node drains; `None`
+    /// ends them instead.
     pub giver: Option<HandoffOffers>,
-    /// It is peers that hand them over, and not front-ends: the first request of each is served here, the others as those of
-    /// any client.
+    /// Whether peers hand the connections off, not switches. This node serves the first request of each such
+    /// connection. Later requests are decided as for any client.
     pub by_peers: bool,
 }
 
 impl Handed {
-    /// None are.
+    /// Returns settings without handoffs.
     pub fn none() -> Self {
         let restored = mpsc::channel(1).1;
         Self { restored, services: Vec::new(), lateral: None, giver: None, by_peers: false }

@@ -1,4 +1,4 @@
-//! Accepting connections, and serving each to its end.
+//! Accepts connections and serves each of them until it ends.
 //!
 //! ```text
 //! Server -> Thread (one for each core) -> Connections -> larder_http::relay -> Requests -> crate::service

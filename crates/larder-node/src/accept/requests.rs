@@ -1,4 +1,4 @@
-//! Requests as the engine ([`larder_http::relay`]) meets them: all are answered here.
+//! Adapts the engine of [`larder_http::relay`]: this node answers every request itself.
 
 use crate::connection::{InFlight, Shared};
 use crate::http::cache_status::Outcome;
@@ -25,29 +25,29 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 
-/// Answers the requests of a thread's connections.
+/// Answers the requests of one thread's connections.
 pub(crate) struct Requests {
     service: Arc<Service>,
     date: RefCell<Date>,
 }
 
-/// A client's connection.
+/// A client's connection, as the engine sees it.
 pub(crate) struct Client {
     pub(crate) shared: Arc<Shared>,
-    /// The terms of the time when the connection came.
+    /// The settings in force when the connection was accepted.
     terms: Arc<Terms>,
     half_close: bool,
-    /// Ends when a switch wants the connection elsewhere, if it may go there.
+    /// Completes when a switch asks for the connection; `None` if the connection cannot leave.
     release: Option<RefCell<Pin<Box<dyn Future<Output = ()>>>>>,
 }
 
 impl Client {
-    /// A connection whose client may end its side and still read if `half_close`.
+    /// Creates a connection. With `half_close`, a client that closes its sending side still gets its reply.
     pub(crate) fn new(shared: Arc<Shared>, terms: Arc<Terms>, half_close: bool) -> Self {
         Self { shared, terms, half_close, release: None }
     }
 
-    /// The same connection, which goes elsewhere between two requests when a switch wants that.
+    /// Lets the connection leave between two requests when a switch asks for it.
     #[must_use]
     pub(crate) fn released_by(mut self, mut giver: HandoffOffers) -> Self {
         self.release = Some(RefCell::new(Box::pin(async move { giver.wait_for_release().await })));
@@ -55,10 +55,10 @@ impl Client {
     }
 }
 
-/// A request that was answered at once.
+/// An exchange whose reply was ready without waiting.
 pub(crate) struct AtOnce {
     in_flight: InFlight,
-    /// Not complete if the connection is cut before its end.
+    /// Incomplete if the connection is cut before the reply ends.
     report: Report,
 }
 
@@ -81,9 +81,9 @@ impl Requests {
         self.answer(self.service.replies.plain(status, Outcome::Local(detail), ""))
     }
 
-    /// Dates a reply.
+    /// Adds `Date` to a reply (RFC 9110 section 6.6.1).
     fn date(&self, head: &mut ReplyHead) {
-        // A reply with more fields than there is room for goes without.
+        // If the head has no room for another field, the reply goes without `Date`.
         let _ = convert::append(head, &header::DATE, self.date.borrow_mut().now());
     }
 
@@ -104,7 +104,7 @@ impl Requests {
 
 impl Proxy for Requests {
     type Client = Client;
-    /// `None`: the contents of the reply hold the request.
+    /// `None` if the reply's body holds the request.
     type Exchange = Option<AtOnce>;
     type Server = Infallible;
     type Stream = TcpStream;
@@ -153,7 +153,7 @@ impl Proxy for Requests {
         _: (&RequestHead, &ReplyHead),
         _: &Failure,
     ) -> Next<Infallible> {
-        // Only servers fail, and there are none.
+        // Only upstream servers fail, and this node has none.
         Next::Answer(Answer::new(StatusCode::BAD_GATEWAY.as_u16()))
     }
 
@@ -188,7 +188,7 @@ impl Proxy for Requests {
         };
         let mut answer = self.refused(status, detail);
         if refusal == Refusal::Connect {
-            // There is room for a field.
+            // The head has room for one more field.
             let _ = answer.head.fields.append(b"allow", b"GET, HEAD");
         }
         Some(answer)
@@ -208,7 +208,7 @@ impl Proxy for Requests {
 
     fn address(&self, client: &Client) -> Option<IpAddr> {
         let sender = client.shared.sender()?;
-        // A relay stands for many clients.
+        // The address of a trusted relay stands for many clients.
         (!client.terms.entry.trusted_relays.contains(sender)).then_some(sender)
     }
 
@@ -238,10 +238,10 @@ impl Proxy for Requests {
     }
 }
 
-/// A request as the node reads it. `None` if its target is no URI.
+/// Converts a request head into a request; `None` if the target is not a URI.
 ///
-/// The engine has removed the fields that concern the connection. Those that the node goes by stand in it again: the wish to end the
-/// connection, and the protocol that it asks for.
+/// The engine removes the hop-by-hop fields. Two of them matter to the node and are written again: the close
+/// option of `Connection`, and the protocol that the client asks for.
 fn request(head: &RequestHead, handle: &ClientHandle) -> Option<Request<RequestBody>> {
     let request = convert::request(head)?;
     let (mut parts, ()) = request.into_parts();
@@ -253,16 +253,16 @@ fn request(head: &RequestHead, handle: &ClientHandle) -> Option<Request<RequestB
         parts.headers.append(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if head.is_http10() && parts.headers.get(header::HOST).is_some_and(HeaderValue::is_empty) {
-        // There was none.
+        // The client sent no `Host`.
         parts.headers.remove(header::HOST);
     }
     Some(Request::from_parts(parts, handle.body()))
 }
 
-/// The time of day as it stands in `Date` (RFC 9110 section 6.6.1).
+/// The cached value of `Date` (RFC 9110 section 6.6.1).
 struct Date {
     text: HeaderValue,
-    /// The text is written again after this.
+    /// The text is formatted again after this time.
     until: Instant,
 }
 
@@ -271,7 +271,7 @@ impl Date {
         Self { text: HeaderValue::from_static(""), until: Instant::now() }
     }
 
-    /// The text of now, at most a second old.
+    /// Returns the current text, at most one second old.
     fn now(&mut self) -> &HeaderValue {
         let now = Clock::now();
         if now >= self.until || self.text.is_empty() {

@@ -1,8 +1,8 @@
-//! Accepting connections, serving them, and ending in good order.
+//! The server: it accepts connections, serves them, and shuts down in order.
 //!
-//! Threads accept connections and serve them ([`larder_http::relay::Threads`]). A connection that a front-end has handed over comes in
-//! one of two ways: by cookie the kernel accepts it, and it is one like any other of the listening socket; by repair it comes as a
-//! socket, with the bytes that the front-end has read, and is given to a thread.
+//! Threads accept and serve connections ([`larder_http::relay::Threads`]). A handed-off connection arrives in
+//! one of two ways. With cookies, the kernel accepts it, and it comes from the listening socket. With repair,
+//! it arrives as a socket together with the bytes that the switch has read, and one thread takes it.
 
 use super::arrived::HandoffSettings;
 use super::connection::Connections;
@@ -30,29 +30,30 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Refused connections that are told so and closed gently at one time; further ones are just closed.
+/// Refused connections that get a 503 and a graceful close at one time. Further refused connections are just
+/// closed.
 const REFUSALS_MAX: usize = 64;
-/// Time aborted connections get to be dropped.
+/// Time that aborted connections have to end.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections handed over with their state that wait for a thread.
+/// Restored connections that wait for a thread, per thread.
 const GIVEN_MAX: usize = 64;
 /// The outcome of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Connections that had to be cut because their replies did not end in time.
+    /// Connections that were cut because their replies did not end within `drain_timeout`.
     pub aborted: usize,
 }
 
-/// Why serving could not go on. Retrying does not help.
+/// The reason why serving cannot continue. A retry does not help.
 #[derive(Debug)]
 pub(crate) enum ServeError {
-    /// The listening socket is not one any more.
+    /// A listening socket has failed.
     Listener(io::Error),
-    /// A thread that serves connections cannot be started.
+    /// A serving thread cannot be started.
     Threads(io::Error),
 }
 
-/// Accepts connections, and serves them.
+/// Accepts connections and serves them.
 #[derive(Debug)]
 pub(crate) struct Server {
     service: Arc<Service>,
@@ -62,16 +63,16 @@ pub(crate) struct Server {
     counters: Arc<Counters>,
     /// The node's name.
     name: Box<str>,
-    /// For connections.
+    /// The limit on concurrent connections.
     places: Bound,
-    /// Memory for replies to clients of HTTP/2.
+    /// The memory budget for replies to HTTP/2 clients.
     http2_memory: Arc<StreamMemory>,
-    /// Threads that serve connections.
+    /// The number of serving threads.
     threads: usize,
 }
 
 impl Server {
-    /// The server of a node with a configuration that has been checked.
+    /// Creates the server of a node from a validated configuration.
     pub(crate) fn new(
         config: &NodeConfig,
         ground: &Ground,
@@ -95,25 +96,25 @@ impl Server {
         }
     }
 
-    /// A place for each connection that may be served at once.
+    /// Returns the permits for concurrent connections, one for each connection.
     pub(crate) fn places(&self) -> Arc<Semaphore> {
         Arc::clone(self.places.permits())
     }
 
-    /// Changes the number of connections that there may be. To be called from one thread at a time, within the runtime.
+    /// Changes the limit on concurrent connections. Call this from one thread at a time, within the runtime.
     pub(crate) fn set_connections_max(&self, most: u32) {
         self.places.set(most as usize);
     }
 
-    /// Changes the memory that replies to clients of HTTP/2 may take.
+    /// Changes the memory budget for replies to HTTP/2 clients, in bytes.
     pub(crate) fn set_http2_bytes_max(&self, most: usize) {
         self.http2_memory.resize(most);
     }
 
-    /// Serves connections until `shutdown` completes, and ends then.
+    /// Serves connections until `shutdown` completes, and then shuts down.
     ///
     /// # Errors
-    /// If a listening socket breaks, or threads cannot be started.
+    /// Fails if a listening socket breaks or a thread cannot be started.
     pub(crate) async fn serve(
         &self,
         listeners: Listeners,
@@ -154,7 +155,7 @@ impl Server {
         let mut threads = Threads::start("requests", works).map_err(ServeError::Threads)?;
         let mut turns = given.iter().cycle();
         let mut give = async |restored| {
-            // From a peer, or from a switch.
+            // The connection comes from a peer or from a switch.
             if let Some(handover) = self.service.peers.handover() {
                 handover.count_taken();
             }
@@ -170,7 +171,7 @@ impl Server {
                 Some(restored) = restored.recv() => give(restored).await,
             }
         }
-        // Who hands over a socket now is refused, and keeps it.
+        // From here on, offered sockets are refused and stay with their senders.
         restored.close();
         let rest = async {
             while let Some(restored) = restored.recv().await {
@@ -184,23 +185,23 @@ impl Server {
             return Err(self.failed(error));
         }
         let aborted = self.drain(&phase).await;
-        // They end by themselves, unless one hangs.
+        // The threads end by themselves, unless one of them hangs.
         let _ = timeout(ABORT_TIMEOUT, threads.ended()).await;
         self.service.access.close();
         Ok(Drained { aborted })
     }
 
-    /// A listening socket has failed: the node ends, and its log has all lines.
+    /// Handles the failure of a listening socket: flushes and closes the access log before the node ends.
     fn failed(&self, error: io::Error) -> ServeError {
         self.service.access.close();
         ServeError::Listener(error)
     }
 
-    /// Lets replies under way end, for some time. Returns the number of connections that are cut.
+    /// Waits up to `drain_timeout` for replies under way. Returns the number of connections that are cut.
     async fn drain(&self, phase: &watch::Sender<Phase>) -> usize {
         let places = self.places();
         self.lifecycle.begin_to_end();
-        // There may be no more connections than these from now on, and none fewer.
+        // The limit does not change from here on, so that exactly this many permits can be acquired.
         let connections_max = self.terms.load().limits.connections_max;
         self.memory.end_subscriptions();
         phase.send_replace(Phase::Draining);
@@ -213,7 +214,7 @@ impl Server {
             phase.send_replace(Phase::Aborting);
             let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;
         }
-        // Threads end with their last connections.
+        // Each thread ends with its last connection.
         phase.send_replace(Phase::Aborting);
         aborted
     }

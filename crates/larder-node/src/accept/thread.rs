@@ -1,4 +1,4 @@
-//! A thread that accepts connections and serves each to its end.
+//! A thread that accepts connections and serves each of them until it ends.
 
 use super::arrived::{Arrived, HandoffSettings};
 use super::connection::Connections;
@@ -18,32 +18,32 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Pause after a failed accept, such as for want of file descriptors.
+/// Pause after a failed accept call, for example if there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time a refused client gets to read the refusal.
+/// Time that a refused client has to read the 503.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A thread's share of the node.
+/// One serving thread's share of the node.
 pub(crate) struct Thread {
     pub(crate) service: Arc<Service>,
     pub(crate) connections: Arc<Connections>,
-    /// For connections.
+    /// Permits for concurrent connections.
     pub(crate) places: Arc<Semaphore>,
-    /// Memory for replies to clients of HTTP/2.
+    /// The memory budget for replies to HTTP/2 clients.
     pub(crate) http2_memory: Arc<StreamMemory>,
     pub(crate) listeners: Unregistered,
     pub(crate) handoff: Arc<HandoffSettings>,
     pub(crate) giver: Option<HandoffOffers>,
-    /// Connections that are handed over with their state.
+    /// Connections that were handed off with their state.
     pub(crate) given: mpsc::Receiver<RestoredConnection>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) refusals: Arc<Semaphore>,
-    /// Held while the thread accepts. Takes the error of a listening socket that is none any more.
+    /// Held while the thread accepts. Takes the error of a listening socket that has failed.
     pub(crate) accepting: mpsc::Sender<io::Error>,
 }
 
 impl Thread {
-    /// Accepts and serves connections until the node has ended.
+    /// Accepts and serves connections until the node has shut down.
     pub(crate) async fn run(self, begun: Begun) {
         let Self { service, listeners, handoff, giver, given, mut phase, refusals, accepting, .. } = self;
         let (serving, places) = (self.connections, self.places);
@@ -69,10 +69,11 @@ impl Thread {
             let _ = accepting.send(error).await;
         }
         drop(accepting);
-        // An end without a phase is that of whoever could tell one.
+        // If the sender is gone, the server has ended, and the wait ends too.
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         worker.drain();
-        // Other threads' requests may wait for work of this one, such as a connection to the origin: all end together.
+        // Requests of other threads may depend on work of this thread, such as a connection to the origin.
+        // Therefore all threads end together.
         loop {
             tokio::select! {
                 Some(ended) = connections.join_next() => serving.note_end(&ended),
@@ -95,7 +96,8 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts until the node ends and nothing more waits: the kernel would reset what it has accepted.
+    /// Accepts connections until the shutdown begins and the listen queue is empty. The kernel would reset
+    /// connections that it has accepted and that no thread takes.
     async fn accept(
         self,
         connections: &mut JoinSet<()>,
@@ -148,7 +150,7 @@ impl Acceptor {
                 }
                 Err(_) => {
                     counters.connections_refused.add(1);
-                    // An answer by TLS would take the handshake, which is what there is no room for.
+                    // Replying over TLS would cost the handshake that this limit forbids.
                     if entry != Entry::Secure
                         && let Ok(place) = Arc::clone(&refusals).try_acquire_owned()
                     {
@@ -160,8 +162,8 @@ impl Acceptor {
     }
 }
 
-/// Tells a client that there is no place, and waits until it has heard: closing with its request unread would reset
-/// the connection and lose the reply.
+/// Sends the 503 and waits for the client to close. Closing with unread data would reset the connection and
+/// lose the reply.
 async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>) {
     let Arrived { mut stream, unsent, .. } = arrived;
     let told = async {
@@ -175,7 +177,7 @@ async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>
     let _ = timeout(REFUSAL_TIMEOUT, told).await;
 }
 
-/// The reply to a connection for which there is no place, of the node of this name.
+/// Returns the 503 of the named node for a connection beyond the limit.
 fn refusal(name: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 503 Service Unavailable\r\nCache-Status: {name}; detail=connections-full\r\n\
@@ -184,7 +186,7 @@ fn refusal(name: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Whether the listening socket itself is broken, rather than a connection or the machine's supply.
+/// Returns whether the listening socket itself has failed, not a single connection or the machine's resources.
 fn is_fatal(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::OPNOTSUPP))
