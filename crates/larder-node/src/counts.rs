@@ -1,9 +1,9 @@
-//! The atomics that a node counts with as it goes.
+//! The atomic counters of a node.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A count that only grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -17,7 +17,7 @@ impl Count {
     }
 }
 
-/// A level that rises and falls.
+/// A value that rises and falls.
 #[derive(Debug, Default)]
 pub(crate) struct Level(AtomicU64);
 
@@ -43,7 +43,8 @@ pub(crate) struct Counters {
     pub(crate) misses: Count,
     pub(crate) collapsed: Count,
     pub(crate) dynamic: Count,
-    /// Later requests on handed-over connections, and those of them that were not served here by the rule.
+    /// All later requests on handed-off connections. The next three counters are the ones among them that were
+    /// not served here by the rule.
     pub(crate) later: Count,
     pub(crate) later_fetched: Count,
     pub(crate) later_unknown: Count,
@@ -55,9 +56,9 @@ pub(crate) struct Counters {
     pub(crate) aborted: Count,
     pub(crate) bytes_out: Count,
     pub(crate) in_flight: Level,
-    /// Those of them that ask for the node's own paths.
+    /// The requests in flight that ask for the node's own paths.
     pub(crate) own: Level,
-    /// Requests for contents that have ended, and the sum of their times.
+    /// Requests for contents that have ended, and the sum of their service times.
     pub(crate) ended: Count,
     pub(crate) service_us: Count,
     pub(crate) connections: Level,
@@ -79,7 +80,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A request for contents has ended, `time` after its head.
+    /// Counts a request for contents that has ended `time` after its head.
     pub(crate) fn ended(&self, time: Duration) {
         self.ended.add(1);
         self.service_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));

@@ -1,4 +1,4 @@
-//! The parts that most other parts of a node are made with.
+//! The shared parts of a node.
 
 use crate::counts::Counters;
 use crate::machine::Machine;
@@ -8,7 +8,8 @@ use crate::terms::CurrentTerms;
 use crate::uptime::Uptime;
 use std::sync::Arc;
 
-/// The memory, the machine and what else a node has once. Constructors take clones of what they need.
+/// The shared parts of a node: memory, machine, settings, replies and counters. Constructors clone the parts
+/// that they need.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) memory: Arc<Memory>,

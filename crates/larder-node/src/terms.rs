@@ -1,7 +1,8 @@
-//! What a node goes by that may change while it runs, in one place.
+//! The settings that a reload may change while the node runs.
 //!
-//! A connection takes the terms that are in force when it begins and keeps them: its limits, its deadlines, its TLS. A request looks
-//! at those of its moment. What is not here, or behind a [`crate::bound::Bound`], stays as it was at the start.
+//! A connection takes the settings in force when it begins and keeps them: limits, deadlines and TLS. A request
+//! reads the settings in force at its time. Settings that are neither here nor behind a [`crate::bound::Bound`]
+//! keep their values until a restart.
 
 use crate::config::{Limits, NodeConfig, ReportConfig};
 use crate::edge::Edge;
@@ -17,27 +18,27 @@ pub(crate) struct Terms {
     pub(crate) edge: Edge,
     pub(crate) report: ReportConfig,
     pub(crate) entry: EntryRules,
-    /// Tokens of those that may purge; `None`: nobody may.
+    /// Tokens that permit a purge; `None` forbids every purge.
     pub(crate) purge: Option<Tokens>,
     health_path: Option<String>,
     stats_path: Option<String>,
 }
 
-/// The paths that the node answers for itself.
+/// The paths that the node answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// Whether it takes requests.
+    /// The health check.
     Health,
-    /// Its numbers.
+    /// The statistics.
     Stats,
-    /// Reports to switches.
+    /// The reports for switches.
     Report,
-    /// Purges of switches.
+    /// Purges that a switch sends.
     Purge,
 }
 
 impl Terms {
-    /// Takes the terms from a configuration that has been checked, with this edge.
+    /// Creates the settings from a validated configuration and its edge.
     pub(crate) fn new(config: &NodeConfig, edge: Edge) -> Self {
         Self {
             limits: config.limits,
@@ -50,7 +51,7 @@ impl Terms {
         }
     }
 
-    /// Returns the node's own path that this is, if it is one.
+    /// Returns which of the node's own paths `path` is; `None` if it is none of them.
     pub(crate) fn own(&self, path: &str) -> Option<Own> {
         if self.health_path.as_deref() == Some(path) {
             return Some(Own::Health);
@@ -65,11 +66,11 @@ impl Terms {
     }
 }
 
-/// The terms of a node that runs.
+/// The current settings of a running node.
 #[derive(Debug)]
 pub(crate) struct CurrentTerms {
     terms: ArcSwap<Terms>,
-    /// The terms are others than they were.
+    /// Notified when the settings are replaced.
     changed: Notify,
 }
 
@@ -78,23 +79,24 @@ impl CurrentTerms {
         Self { terms: ArcSwap::from_pointee(terms), changed: Notify::new() }
     }
 
-    /// The terms in force at this moment. Not to be held while something is waited for.
+    /// Returns the settings in force. The guard must not be held across an await.
     pub(crate) fn load(&self) -> Guard<Arc<Terms>> {
         self.terms.load()
     }
 
-    /// The terms in force at this moment, to be held.
+    /// Returns the settings in force, to keep.
     pub(crate) fn load_full(&self) -> Arc<Terms> {
         self.terms.load_full()
     }
 
-    /// Puts other terms in force.
+    /// Replaces the settings.
     pub(crate) fn replace(&self, terms: Terms) {
         self.terms.store(Arc::new(terms));
         self.changed.notify_one();
     }
 
-    /// Looks at the files of the certificates in force now and then, for ever; returns where there is no TLS.
+    /// Watches the certificate files in force and reloads them. Never returns with TLS; returns at once without
+    /// TLS.
     pub(crate) async fn watch_certificates(self: Arc<Self>) {
         loop {
             let Some(tls) = self.load().edge.tls.clone() else { return };

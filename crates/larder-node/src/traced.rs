@@ -1,5 +1,5 @@
-//! The span of a request at a node: from its head to its reply's last byte. Whom the node asks for it, an origin or a peer, is
-//! told to go on from there.
+//! The trace span of a request at this node, from the request's head to the last byte of its reply. An origin
+//! or a peer that the node asks receives this span as its parent (W3C Trace Context).
 
 use http::header::CACHE_STATUS;
 use http::request::Parts;
@@ -8,7 +8,7 @@ use larder_spans::{ActiveSpan, TRACEPARENT, TRACESTATE, Tracer};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A request that is traced.
+/// The span of a traced request.
 #[derive(Debug)]
 pub(crate) struct Traced {
     tracer: Arc<Tracer>,
@@ -16,14 +16,15 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Of a request whose head has been read, if it is to be traced; `client` is whom a balancer has announced.
+    /// Begins the span of a request, if the request is sampled. `client` is the client that a balancer has
+    /// announced. The request's `traceparent` and `tracestate` are updated.
     pub(crate) fn begin(
         tracer: &Arc<Tracer>,
         parts: &mut Parts,
         client: Option<IpAddr>,
     ) -> Option<Box<Self>> {
         let mut values = parts.headers.get_all(TRACEPARENT).iter();
-        // Of two, none is right.
+        // If a request has two `traceparent` fields, both are ignored.
         let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
         let follows = tracer.accepted_parent(parent).is_some();
         let span = tracer.begin(parent, "serve");
@@ -46,7 +47,7 @@ impl Traced {
         Some(Box::new(Self { tracer: Arc::clone(tracer), span }))
     }
 
-    /// What it is answered with.
+    /// Records the status and `Cache-Status` of the reply.
     pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
         let status = reply.status().as_u16();
         self.span.set("http.response.status_code", status);
@@ -58,7 +59,7 @@ impl Traced {
         }
     }
 
-    /// Its last byte is handed on.
+    /// Ends the span after the last byte of the reply.
     pub(crate) fn end(self) {
         self.tracer.end(self.span);
     }

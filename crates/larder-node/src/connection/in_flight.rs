@@ -13,21 +13,22 @@ use larder_spans::Tracer;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A request in flight. Dropped when its reply is all in the socket's buffer, or will never be.
+/// A request in flight. It is dropped when its reply is completely in the socket's buffer, or when the reply is
+/// abandoned.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     shared: Arc<Shared>,
-    /// When its head had been read; `None` for one that the node answers for itself, which is no part of its work.
+    /// Time at which the head had been read; `None` for the node's own paths, which do not count as work.
     since: Option<Instant>,
-    /// It is not its connection's first.
+    /// Whether the request is not the first of its connection.
     later: bool,
     traced: Option<Box<Traced>>,
-    /// Its line of the access log, if there is one.
+    /// The line in the access log, if there is an access log.
     line: Option<Box<Line>>,
 }
 
 impl InFlight {
-    /// A request of a connection, whose head has been read at this time.
+    /// Begins a request whose head was read at `since`.
     pub(crate) fn begin(shared: &Arc<Shared>, since: Instant) -> Self {
         let later = shared.note_request();
         shared.counters.in_flight.rise();
@@ -38,29 +39,29 @@ impl InFlight {
         &self.shared.counters
     }
 
-    /// The treatment of the request, if it is a later request of a connection that was handed over.
+    /// Returns the handoff of the connection, if this is a later request on a handed-off connection.
     pub(crate) fn later(&self) -> Option<Later> {
         self.shared.handed.clone().filter(|_| self.later)
     }
 
-    /// Whether it is a later request of a connection that was handed over.
+    /// Returns whether this is a later request on a handed-off connection.
     pub(crate) fn is_later(&self) -> bool {
         self.later && self.shared.handed.is_some()
     }
 
-    /// It is traced, if whoever sends it says so or the lot falls on it.
+    /// Begins the trace span of the request, if the request is sampled.
     pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, parts: &mut Parts) {
         let client = self.shared.entered().and_then(Entered::client);
         self.traced = Traced::begin(tracer, parts, client);
     }
 
-    /// It has a line in the access log, if there is one.
+    /// Begins the access log line of the request, if there is an access log.
     pub(crate) fn log(&mut self, access: &Arc<Access>, relays: &AddressRanges, parts: &Parts) {
         let since = self.since.unwrap_or_else(Instant::now);
         self.line = access.line(relays, self.shared.sender(), parts, since);
     }
 
-    /// It is answered with this reply.
+    /// Records the reply in the trace span and the access log line.
     pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
         if let Some(traced) = &mut self.traced {
             traced.answers(reply);
@@ -70,7 +71,7 @@ impl InFlight {
         }
     }
 
-    /// So many bytes of its reply's body are handed on.
+    /// Counts `bytes` of the reply's body as sent.
     pub(crate) fn sent(&self, bytes: u64) {
         self.counters().bytes_out.add(bytes);
         if let Some(line) = &self.line {
@@ -78,24 +79,25 @@ impl InFlight {
         }
     }
 
-    /// Its reply ends before its last byte, for this reason if it is not the client's leaving. The first reason counts.
+    /// Records that the reply ends before its last byte. `None` means that the client has left. The first
+    /// recorded reason counts.
     pub(crate) fn breaks_off(&mut self, error: Option<&'static str>) {
         if let Some(line) = &mut self.line {
             line.fails(error);
         }
     }
 
-    /// Its line is the tunnel's that its connection becomes.
+    /// Passes the access log line to the tunnel that the connection becomes.
     pub(crate) fn becomes_tunnel(&mut self) {
         self.shared.tunnel.logs(self.line.take());
     }
 
-    /// It has no line in the access log.
+    /// Suppresses the access log line.
     pub(crate) fn leaves_no_line(&mut self) {
         self.line.iter_mut().for_each(|line| line.void());
     }
 
-    /// It asks for one of the node's own paths.
+    /// Marks the request as one for the node's own paths.
     pub(crate) fn set_own(&mut self) {
         if self.since.take().is_some() {
             self.counters().own.rise();

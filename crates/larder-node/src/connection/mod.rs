@@ -1,4 +1,4 @@
-//! The record of a client's connection, which its requests share.
+//! The record of a client's connection, which the connection's requests share.
 
 mod in_flight;
 
@@ -20,45 +20,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
-    /// A request has been read.
+    /// Whether a request has been read.
     used: AtomicBool,
-    /// A switch has handed the connection over, and has decided by the first request alone.
+    /// The handoff, if a switch has handed the connection off. The switch has decided by the first request
+    /// alone.
     pub(crate) handed: Option<Later>,
-    /// The addresses, if the connection can be handed over to a peer.
+    /// The flow key, if the connection can be handed off to a peer.
     flow: Option<FlowKey>,
-    /// The address at the other end: the client's own if the connection was handed over.
+    /// The address at the other end. For a handed-off connection, it is the client's own address.
     pub(crate) peer: Option<IpAddr>,
-    /// The announced client and the state of TLS, if there are any.
+    /// The announced client and the TLS state, if there are any.
     entered: Option<Arc<Entered>>,
-    /// See [`Bound`]; of the next request.
+    /// The decision about the next request; see [`Bound`].
     bound: Mutex<Bound>,
-    /// The count of requests, if the connection can be handed over to a peer or was.
+    /// The request counter, if the connection can be handed off to a peer or came from one.
     life: Mutex<Option<Life>>,
-    /// The connection leaves, with the request that is being handled.
+    /// The pending handoff of the connection, together with the current request.
     departure: Mutex<Option<Departure>>,
     departs: AtomicBool,
-    /// The place where the connection becomes a tunnel to the origin.
+    /// The slot for the tunnel to the origin that the connection may become.
     pub(crate) tunnel: Opened,
 }
 
-/// A connection's addresses and history when it comes.
+/// The addresses and the history of a connection when it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Brought {
-    /// A switch has handed it over.
+    /// The handoff, if a switch has handed the connection off.
     pub(crate) handed: Option<Later>,
-    /// It has had requests elsewhere.
+    /// Whether the connection has carried requests at another node.
     pub(crate) used: bool,
-    /// Its addresses, if it can be handed over to a peer.
+    /// The flow key, if the connection can be handed off to a peer.
     pub(crate) flow: Option<FlowKey>,
     pub(crate) bound: Bound,
     pub(crate) life: Option<Life>,
     pub(crate) entered: Option<Arc<Entered>>,
-    /// The address at its other end; `None` if the connection is gone.
+    /// The address at the other end; `None` if the connection is closed.
     pub(crate) peer: Option<IpAddr>,
 }
 
 impl Shared {
-    /// The record of a connection that has come.
+    /// Creates the record of a connection.
     pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
         let Brought { handed, used, flow, bound, life, entered, peer } = brought;
         Arc::new(Self {
@@ -76,7 +77,7 @@ impl Shared {
         })
     }
 
-    /// Takes the decision about the request that has just been read, which counts from here on.
+    /// Takes the decision about the request that has just been read, and counts the request.
     pub(crate) fn take_bound(&self, parts: &mut http::request::Parts) -> Bound {
         let bound = std::mem::take(&mut *lock(&self.bound));
         let told = parts.headers.remove(REQUESTS);
@@ -86,50 +87,51 @@ impl Shared {
         bound
     }
 
-    /// The announced client and the state of TLS, if there are any.
+    /// Returns the announced client and the TLS state, if there are any.
     pub(crate) fn entered(&self) -> Option<&Entered> {
         self.entered.as_deref()
     }
 
-    /// The announced client, or the address at the other end.
+    /// Returns the announced client; otherwise the address at the other end.
     pub(crate) fn sender(&self) -> Option<IpAddr> {
         self.entered().and_then(Entered::client).or(self.peer)
     }
 
-    /// Whether a peer has handed the connection over with the request that has just been read.
+    /// Returns whether a peer has handed the connection off with the request that has just been read.
     pub(crate) fn is_taken(&self) -> bool {
         *lock(&self.bound) == Bound::Taken
     }
 
-    /// The count of requests, for whoever serves the connection from now on.
+    /// Takes the request counter for the next owner of the connection.
     pub(crate) fn take_life(&self) -> Option<Life> {
         lock(&self.life).take()
     }
 
-    /// The state of the connection towards being handed over.
+    /// Returns the facts that decide whether the connection can be handed off.
     pub(crate) fn standing(&self) -> Standing {
         let requests = lock(&self.life).as_ref().map_or(0, Life::requests);
         Standing { flow: self.flow, requests }
     }
 
-    /// Has the connection handed over, with the request that is being handled: its handler ends here.
+    /// Requests the handoff of the connection with the current request. Never returns; the caller drops the
+    /// request's handler.
     pub(crate) async fn depart(&self, departure: Departure) -> std::convert::Infallible {
         *lock(&self.departure) = Some(departure);
         self.departs.store(true, Relaxed);
         std::future::pending().await
     }
 
-    /// Whether the connection is to be handed over.
+    /// Returns whether a handoff of the connection is pending.
     pub(crate) fn departs(&self) -> bool {
         self.departs.load(Relaxed)
     }
 
-    /// The departure, if the connection is to be handed over.
+    /// Takes the pending handoff, if there is one.
     pub(crate) fn take_departure(&self) -> Option<Departure> {
         lock(&self.departure).take()
     }
 
-    /// Notes that a request has been read. Returns whether the connection has had one before.
+    /// Records that a request has been read. Returns whether an earlier request was read.
     fn note_request(&self) -> bool {
         self.used.swap(true, Relaxed)
     }
