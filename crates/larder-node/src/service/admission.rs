@@ -1,13 +1,17 @@
-//! Admits a request before anything else reads its header, and decides who may ask for the node's own paths.
+//! Admits a request before any other code reads its header, and decides who may ask for the node's own paths.
 //!
-//! A request enters a node once: from a client, a switch or a balancer ([`Admission::admit`]), or from a peer that has done the same
-//! ([`crate::http::hop`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.
+//! A request enters a node once. It comes from a client, a switch or a balancer ([`Admission::admit`]), or from
+//! a peer that has admitted it ([`crate::http::hop`]). Cache keys, variants, traces and the request to the
+//! origin are computed from the admitted header.
 //!
-//! | own path | answered to |
+//! | own path | senders that get an answer |
 //! |---|---|
-//! | health | everybody, except on connections that a switch has handed over |
-//! | purge | senders that connect themselves and show a purge token |
-//! | stats, load, events | senders that connect themselves (not over a handed-over connection, not announced by a balancer, not relayed) and that prove `report.secret`; if there is none, from an address in `report.from` or `trusted_relays` |
+//! | health | all, except on handed-off connections |
+//! | purge | senders that connect directly and show a purge token |
+//! | stats, load, events | senders that connect directly and prove `report.secret`; without a secret, senders in `report.from` or `trusted_relays` |
+//!
+//! A sender connects directly if its connection is not handed off, no balancer has announced its client, and no gateway has relayed
+//! the request.
 
 use crate::connection::Shared;
 use crate::counts::Counters;
@@ -28,14 +32,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The standing of a request that has entered.
+/// The result of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admitted {
-    /// It asks for contents.
+    /// The request asks for contents.
     Contents,
-    /// It asks for one of the node's own paths, and may.
+    /// The request asks for one of the node's own paths, and its sender may ask.
     Own(Own),
-    /// It asks for one of the node's own paths, and may not.
+    /// The request asks for one of the node's own paths, and its sender may not ask.
     Denied,
 }
 
@@ -48,11 +52,11 @@ impl Admitted {
 /// Admits requests.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// The origin that contents come from, if any.
+    /// The origin of the contents, if there is one.
     origin: Option<Arc<Origin>>,
     terms: Arc<CurrentTerms>,
     counters: Arc<Counters>,
-    /// A relay that is not trusted has been noted in the log.
+    /// Whether the log has mentioned a relay that is not trusted. The line is written once.
     relay_doubted: AtomicBool,
 }
 
@@ -66,7 +70,8 @@ impl Admission {
         }
     }
 
-    /// Removes the fields from a request that its sender may not set, and writes who the sender is. Returns what the request asks for.
+    /// Removes the fields that the sender may not set, and writes the sender's identity. Returns what the
+    /// request asks for.
     pub(super) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Admitted {
         let terms = self.terms.load();
         let asks = terms.own(parts.uri.path());
@@ -80,11 +85,11 @@ impl Admission {
             Some(_) => Admitted::Denied,
         };
         if is_of_client(shared) {
-            // No switch has relayed the request: the id is the client's word.
+            // No switch has relayed the request, so the target id was set by the client.
             parts.headers.remove(TARGET);
         }
         let mut dropped = enter(&terms.entry, &mut parts.headers);
-        // Nobody but an origin reads them, or a peer that may ask one.
+        // Only an origin reads these fields, or a peer that may ask an origin.
         if admitted.is_contents()
             && let Some(origin) = &self.origin
         {
@@ -97,20 +102,21 @@ impl Admission {
         admitted
     }
 
-    /// A purge is for who has connected itself and shows the token.
+    /// Admits a purge if its sender connects directly and shows a purge token.
     fn admit_purge(&self, terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Admitted {
         let direct = !is_of_client(shared) && !is_relayed(headers);
         let may = direct && permit_purge(terms, &self.counters, authorization(headers)).is_ok();
         if may { Admitted::Own(Own::Purge) } else { Admitted::Denied }
     }
 
-    /// Writes who the sender is. Returns the number of fields dropped.
+    /// Writes the identity of the sender. Returns the number of fields that were dropped.
     fn identify(&self, (terms, origin): (&Terms, &Origin), shared: &Shared, headers: &mut HeaderMap) -> u64 {
-        // Every connection that is served has one; without it nothing is believed.
+        // Every connection that is served has a peer address. Without an address, no relay is trusted.
         let peer = shared.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let (entered, relays) = (shared.entered(), &terms.entry.trusted_relays);
         let client = entered.and_then(Entered::client);
-        // A balancer that announces clients passes their header on unread: the announced client is the sender, whoever connects.
+        // A balancer that announces clients passes their header on unread. Therefore the announced client is
+        // the sender, whatever address connects.
         let address = client.unwrap_or(peer);
         let trusted = relays.contains(address);
         if !trusted
@@ -118,7 +124,7 @@ impl Admission {
             && headers.contains_key(header::VIA)
             && !self.relay_doubted.swap(true, Relaxed)
         {
-            // Any client can send Via. The line must not advise to trust the address.
+            // Any client can send `Via`. The line must not advise the operator to trust the address.
             tracing::info!(
                 %peer,
                 docs = "docs/operating.md#what-a-request-says-about-its-client",
@@ -135,19 +141,21 @@ impl Admission {
         };
         let dropped = terms.entry.identify(headers, sender);
         if !origin.sends_host_of_client() {
-            // All hosts share what is kept: a reply that names the host of one client must not be another's.
+            // All hosts share the stored replies. A reply that names one client's host must not reach another
+            // client.
             headers.remove(X_FORWARDED_HOST);
         }
         dropped
     }
 }
 
-/// Whether a connection is known to be a client's own: a switch has handed it over, or a balancer has announced its client.
+/// Returns whether a connection is known to be a client's own: a switch handed it off, or a balancer announced
+/// its client.
 fn is_of_client(shared: &Shared) -> bool {
     shared.handed.is_some() || shared.entered().is_some_and(|entered| entered.client().is_some())
 }
 
-/// Whether a request is from a switch that may be told about this node's load.
+/// Returns whether a request comes from a switch that may see this node's load.
 fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
     if is_of_client(shared) || is_relayed(headers) {
         return false;
@@ -159,8 +167,9 @@ fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Applies the rules to a header, and removes the fields of its hop and the proof of a secret, which is for this node alone. `Connection`
-/// and `Transfer-Encoding` stay for this node's own decisions; [`crate::http::hop::hop_fields_removed`] removes them.
+/// Applies the entry rules to a header. Removes the hop-by-hop fields and the proof of the report secret, which
+/// is meant for this node alone. `Connection` and `Transfer-Encoding` stay, because this node needs them;
+/// [`crate::http::hop::hop_fields_removed`] removes them later. Returns the number of fields that were dropped.
 fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
     let dropped = rules.drop_underscores(headers);
     headers.remove(PROOF_FIELD);

@@ -1,4 +1,4 @@
-//! The handling of one request: admission, the node's own paths, contents, here or by a peer.
+//! Handles one request: admission, the node's own paths, and contents from this node or from a peer.
 
 mod admission;
 mod own;
@@ -41,7 +41,7 @@ pub(crate) struct Service {
     pub(crate) access: Arc<Access>,
     terms: Arc<CurrentTerms>,
     contents: Arc<Contents>,
-    /// Set if requests may be answered as [`PlainHits`] says.
+    /// Answers plain hits at once; `None` if the configuration needs the full path for every request.
     plain_hits: Option<PlainHits>,
     admission: Admission,
     own: OwnPaths,
@@ -74,7 +74,7 @@ impl Service {
         }
     }
 
-    /// The answer to a plain request for a file that is whole in memory; `None` for other requests.
+    /// Returns the reply to a plain request for a file that is completely in memory; `None` for other requests.
     pub(crate) fn answer_at_once(
         &self,
         shared: &Arc<Shared>,
@@ -87,12 +87,12 @@ impl Service {
         plain_hits.answer(shared, head)
     }
 
-    /// Whether interim replies may come for a request. Their way costs an allocation.
+    /// Returns whether interim replies (1xx) can arrive for a request. Passing them on costs an allocation.
     pub(crate) fn has_interim(&self) -> bool {
         self.contents.origin().is_some()
     }
 
-    /// Answers a request. It counts as in flight until the reply's body is dropped.
+    /// Answers a request. The request counts as in flight until the reply's body is dropped.
     pub(crate) async fn handle(
         self: Arc<Self>,
         shared: Arc<Shared>,
@@ -152,12 +152,12 @@ impl Service {
         reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
     }
 
-    /// Whether a request for a WebSocket goes to the origin as such.
+    /// Returns whether a WebSocket request is passed to the origin as such.
     fn opens_tunnels(&self) -> bool {
         self.contents.origin().is_some_and(|origin| origin.opens_tunnels())
     }
 
-    /// The reply to a request that is to be made again with TLS.
+    /// Returns the redirect (308) of a request to the same URL with TLS.
     fn sent_on(&self, location: HeaderValue) -> Response<Body> {
         self.counters.requests.add(1);
         let mut reply = self.replies.plain(StatusCode::PERMANENT_REDIRECT, Outcome::Local("https"), "");

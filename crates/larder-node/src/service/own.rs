@@ -1,4 +1,4 @@
-//! The paths that a node answers for itself.
+//! The paths that the node answers itself.
 
 use crate::body::Body;
 use crate::counts::Counters;
@@ -40,7 +40,7 @@ impl OwnPaths {
         }
     }
 
-    /// The reply to a request that has been admitted.
+    /// Returns the reply to an admitted request.
     pub(super) async fn answer(&self, own: Own, parts: &Parts) -> Response<Body> {
         match own {
             Own::Health => self.health(),
@@ -54,7 +54,8 @@ impl OwnPaths {
         }
     }
 
-    /// The reply to a sender that may not ask for one of the node's own paths. The path is never the origin's either.
+    /// Returns the 404 for a sender that may not ask for one of the node's own paths. Such a path is never
+    /// passed to the origin.
     pub(super) fn deny(&self) -> Response<Body> {
         self.counters.own_denied.add(1);
         self.replies.plain(StatusCode::NOT_FOUND, Outcome::Local("denied"), "not-found")

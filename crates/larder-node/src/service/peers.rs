@@ -1,8 +1,9 @@
-//! Requests and replies among peers: forwarded, relayed, served for another.
+//! Requests and replies between peers.
 //!
-//! An error that is the service node's own (it is full, it ends, its disk fails, it does not share this target) does not reach
-//! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
-//! passed on; that there was no place or no connection to it is the node's own.
+//! An error of the service node itself does not reach the client. Such errors are: the node is full or shuts
+//! down, its disk fails, or it does not share the target. The service node marks the reply, and the initial
+//! node serves the request itself. Errors of an origin are passed on, because every node would get them. A
+//! missing slot or connection to the origin is an error of the node.
 
 use super::tracked_body::TrackedBody;
 use crate::body::Body;
@@ -30,10 +31,10 @@ use larder_core::TargetId;
 use larder_peers::{ForwardError, Name, ReplyBody};
 use std::sync::{Arc, OnceLock};
 
-/// Answers requests at a node that has peers, with them.
+/// Answers requests at a node that has peers.
 #[derive(Debug)]
 pub(crate) struct PeerService {
-    /// Set once, where there are peers.
+    /// Set once, if there are peers.
     cooperation: OnceLock<Arc<Cooperation>>,
     contents: Arc<Contents>,
     terms: Arc<CurrentTerms>,
@@ -50,7 +51,10 @@ impl PeerService {
         }
     }
 
-    /// Joins the peers. `memory` is what they hear of.
+    /// Joins the peers. Peers learn of changes in `memory`.
+    ///
+    /// # Errors
+    /// Fails if the network cannot be started or a setting is out of range.
     pub(crate) async fn join(
         self: &Arc<Self>,
         config: CooperateConfig,
@@ -71,17 +75,17 @@ impl PeerService {
         Ok(())
     }
 
-    /// The node's part of the cluster, if there are peers.
+    /// Returns the node's part of the cluster, if there are peers.
     pub(crate) fn cooperation(&self) -> Option<&Arc<Cooperation>> {
         self.cooperation.get()
     }
 
-    /// Hands connections over to peers, if that is to be.
+    /// Returns the handoff between peers, if it is configured.
     pub(crate) fn handover(&self) -> Option<&Arc<Handover>> {
         self.cooperation()?.handover.as_ref()
     }
 
-    /// Answers a client's request, here or by a peer.
+    /// Answers a client's request, from this node or through a peer.
     pub(super) async fn answer_client<B>(
         &self,
         cooperation: &Arc<Cooperation>,
@@ -95,7 +99,7 @@ impl PeerService {
     {
         let mut serviced = cooperation.begin();
         let bound = shared.take_bound(parts);
-        // Whose id it is, is not the client's to say.
+        // A client may not set the id of the target.
         parts.headers.remove(TARGET);
         let target =
             if self.is_shared(parts) && body.is_end_stream() { self.contents.target_of(parts) } else { None };
@@ -104,7 +108,7 @@ impl PeerService {
         };
         name_target(&mut parts.headers, target);
         if bound == Bound::Taken {
-            // Decided, and counted, where the connection came from.
+            // The node that the connection came from has decided and counted this request.
             cooperation.forwarded(target);
             return self.reply(parts, body).await.map(|body| body.serviced(serviced));
         }
@@ -113,7 +117,7 @@ impl PeerService {
         if let Some(name) = name {
             serviced.at = Some(node);
             let standing = || shared.standing();
-            // The terms are not held while the peer is waited for.
+            // The settings guard must not be held while the peer is waited for.
             let departs =
                 cooperation.departs(&name, parts, target, (standing, bound), &self.terms.load().limits);
             if let Some((flow, head)) = departs {
@@ -143,8 +147,8 @@ impl PeerService {
         Self::counting(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
     }
 
-    /// Whether it is for the service node that it did not serve. One that is only busy is asked again, and how long an origin
-    /// takes is no matter of the node that waits for it.
+    /// Returns whether the failure is the service node's fault. A busy node is asked again. A slow origin is
+    /// not the fault of the node that waits for it.
     fn is_to_blame(&self, error: &Unserved) -> bool {
         match error {
             Unserved::Forward(error) => {
@@ -155,12 +159,12 @@ impl PeerService {
         }
     }
 
-    /// Answers what a peer has forwarded.
+    /// Answers a request that a peer has forwarded.
     async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<TrackedBody> {
         let Some(cooperation) = self.cooperation.get() else { return gone() };
         let (mut parts, body) = request.into_parts();
         if !self.is_shared(&parts) || !body.is_end_stream() {
-            // Nobody forwards such: its program or its settings are others than this node's.
+            // A peer forwards such a request only if its program or its settings differ from this node's.
             let outcome = Outcome::Local("not-shared");
             let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
             return refused(reply.map(TrackedBody::new));
@@ -173,7 +177,7 @@ impl PeerService {
             name_target(&mut parts.headers, target);
         }
         let mut reply = self.reply(&parts, body).await.map(|body| body.serviced(serviced));
-        // An origin's own field of that name says nothing of this node.
+        // A field of this name from an origin says nothing about this node.
         reply.headers_mut().remove(REFUSED);
         let of_origin = self.contents.origin().is_some();
         let own = reply.extensions().get::<OwnFault>().is_some()
@@ -189,7 +193,7 @@ impl PeerService {
         self.contents.reply(parts, body, None).await.map(TrackedBody::new)
     }
 
-    /// Whether peers may serve a request as well as this node: a GET or HEAD for contents.
+    /// Returns whether peers may serve a request as well as this node: a GET or HEAD for contents.
     fn is_shared(&self, parts: &Parts) -> bool {
         self.contents.is_shared(parts) && self.terms.load().own(parts.uri.path()).is_none()
     }
@@ -208,8 +212,8 @@ impl PeerService {
         self.replies.merged(head.status, headers, outcome, body)
     }
 
-    /// Hangs the load on a reply, and tells the protocol how large the whole is: now, or when it is known. HEAD, 304 and errors
-    /// take nothing from memory and do not count.
+    /// Attaches the load to a reply, and reports the size of the whole to the policy, at once or after the last
+    /// byte. Replies to HEAD, 304 and errors take nothing from memory and are not reported.
     fn counting(
         parts: &Parts,
         reply: Response<Body>,
@@ -230,12 +234,13 @@ impl PeerService {
     }
 }
 
-/// The size of the whole, of which a reply holds a range.
+/// Returns the size of the whole from the `Content-Range` of a 206; `None` if it is unknown.
 fn whole_of_part(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.trim().parse().ok()
 }
 
-/// Whether a reply says that there is nothing to be kept: a client's error, but for those that hang on what else it asked.
+/// Returns whether a reply says that the target does not exist: a client error that does not depend on
+/// preconditions or ranges.
 fn says_nothing_is_there(status: StatusCode) -> bool {
     let of_the_request =
         matches!(status, StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE);
@@ -253,7 +258,7 @@ fn refused(mut reply: Response<TrackedBody>) -> Response<TrackedBody> {
     reply
 }
 
-/// The node is ending.
+/// Returns the 503 of a node that shuts down.
 fn gone() -> Response<TrackedBody> {
     let mut reply = Response::new(TrackedBody::new(Body::empty()));
     *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -1,7 +1,8 @@
-//! Plain requests for files that are whole in memory, answered without the steps that other requests need.
+//! Fast path for plain requests for files that are completely in memory.
 //!
-//! The reply is the one that [`super::Service::handle`] gives. Requests with conditions or ranges go there, and all requests of a node with
-//! programs, peers, traces, an access log or a modelled processor. So do requests for a file whose validity must be checked.
+//! The reply is the same as that of [`super::Service::handle`]. Requests with conditions or ranges take the
+//! full path. So do all requests of a node with programs, peers, traces, an access log or a modelled processor,
+//! and requests for a file whose validity must be checked.
 
 use crate::connection::{InFlight, Shared};
 use crate::counts::Counters;
@@ -19,7 +20,7 @@ use larder_http::h1::{Body, Fault, ReplyHead, RequestHead};
 use larder_http::relay::{Answer, Clock, Then};
 use std::sync::Arc;
 
-/// Answers plain requests for files that are whole in memory.
+/// Answers plain requests for files that are completely in memory.
 #[derive(Debug)]
 pub(crate) struct PlainHits {
     objects: Arc<Objects>,
@@ -38,7 +39,7 @@ impl PlainHits {
         }
     }
 
-    /// The answer to a request, if it is one of those above.
+    /// Returns the reply to a request; `None` if the request needs the full path.
     pub(super) fn answer(&self, shared: &Arc<Shared>, head: &RequestHead) -> Option<(InFlight, Answer)> {
         let object = self.held_whole(&self.terms.load(), head)?;
         if shared.entered().is_some_and(Entered::may_send_on) {
@@ -55,7 +56,7 @@ impl PlainHits {
         Some((in_flight, Answer { head, body: body.into(), then: Then::GoesOn }))
     }
 
-    /// The file that a request asks for, if the request is plain and the file is whole in memory.
+    /// Returns the file that a request asks for, if the request is plain and the file is completely in memory.
     fn held_whole(&self, terms: &Terms, head: &RequestHead) -> Option<Arc<Object>> {
         let target = std::str::from_utf8(head.target()).ok().filter(|target| is_plain_target(target))?;
         let path = target.split('?').next().unwrap_or_default();
@@ -87,13 +88,14 @@ impl PlainHits {
     }
 }
 
-/// Whether a target is a path, perhaps with a query, in characters that stand for themselves.
+/// Returns whether a target is a path with an optional query, in characters that need no decoding.
 fn is_plain_target(target: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~!$&'()*+,;=:@?".contains(&byte);
     target.starts_with('/') && target.bytes().all(is_plain)
 }
 
-/// Whether a field of this name neither asks for a part nor sets a condition, and is counted by nobody.
+/// Returns whether a field name is neither a range nor a condition, and has no underscore that the entry rules
+/// would count.
 fn is_plain_name(name: &[u8]) -> bool {
     let is_condition = name.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case(b"if-"));
     !is_condition && !name.eq_ignore_ascii_case(b"range") && !name.contains(&b'_')

@@ -1,4 +1,4 @@
-//! A reply on its way to the one who has asked, and what hangs on its body.
+//! The body of a reply together with its request and its load.
 
 use crate::body::Body;
 use crate::connection::InFlight;
@@ -9,34 +9,34 @@ use http_body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// The body of a reply with its request, which ends when the body has been taken over, or will never be.
+/// The body of a reply together with its request. The request ends when the body is completely sent or dropped.
 pub(crate) struct TrackedBody {
     body: Body,
-    /// `None`: a peer has the client's connection.
+    /// `None` if a peer has the client's connection.
     in_flight: Option<InFlight>,
-    /// Counts as load among peers until then.
+    /// The load of this request among peers, counted until the body is dropped.
     serviced: Option<Box<Serviced>>,
 }
 
 impl TrackedBody {
-    /// Wraps a body that no request and no load hangs on yet.
+    /// Wraps a body without a request and without load.
     pub(super) fn new(body: Body) -> Self {
         Self { body, in_flight: None, serviced: None }
     }
 
-    /// Hangs the load that the reply is among peers on the body.
+    /// Attaches the load among peers to the body.
     pub(super) fn serviced(mut self, serviced: Serviced) -> Self {
         self.serviced = Some(Box::new(serviced));
         self
     }
 
-    /// Hangs the request on the body.
+    /// Attaches the request to the body.
     pub(super) fn with(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);
         self
     }
 
-    /// Makes it the body of a reply to HEAD ([`Body::of_head`]).
+    /// Converts the body into that of a reply to HEAD ([`Body::of_head`]).
     pub(super) fn of_head(mut self) -> Self {
         self.body.of_head();
         self
@@ -89,7 +89,7 @@ impl http_body::Body for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        // Leaving is how a stream of events ends.
+        // A stream of events ends when its client leaves, so that is no abort.
         let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_endless();
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
