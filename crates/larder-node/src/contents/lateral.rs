@@ -1,12 +1,12 @@
-//! Later requests of handed-over connections: served here, or fetched from the node that has them.
+//! Later requests on handed-off connections: served here, or fetched from another node that has the target.
 //!
-//! The front-end has decided by a connection's first request and is not on its way any more. For later ones the node decides
-//! by extended LARD ([`larder_core::lateral`]), which it can only where its disk is busy and the target is not in its cache:
-//! then it asks the front-end who has it, and may fetch the reply over a kept connection and pass it on (*lateral fetch*). A
-//! fetch carries `Larder-Lateral`, and a request that does is never fetched once more.
+//! The switch decides by a connection's first request and does not see later requests. The node decides about
+//! them by extended LARD ([`larder_core::lateral`]). If its disk is busy and the target is not in its cache,
+//! the node asks the switch which nodes hold the target. It may then fetch the reply over a kept connection and
+//! pass it on (*lateral fetch*). A fetch carries `Larder-Lateral`, and such a request is never fetched again.
 //!
-//! All that goes wrong ends in the same: the request is served here. Answers are kept for [`LateralConfig::age`] in a table of
-//! [`SLOTS`] places, where the later one displaces the earlier.
+//! If any step fails, the request is served here. Answers are kept for [`LateralConfig::age`] in a table of
+//! [`SLOTS`] entries. A later answer replaces an earlier one with the same index.
 
 use crate::config::OriginConfig;
 use crate::counts::Counters;
@@ -27,59 +27,59 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Answers that are kept at most; a power of two.
+/// Number of entries in the table of answers; a power of two.
 pub(crate) const SLOTS: usize = 1 << 12;
-/// A later answer than this is of no use to anybody.
+/// Longest time that an answer is worth recording.
 const LATE: Duration = Duration::from_secs(1);
-/// Nodes that connections are kept to; all are dropped beyond.
+/// Most nodes to which connections are kept. If there are more, all connections are dropped.
 const PEERS_MAX: usize = 256;
-/// Fetches from one node at a time; further requests are served here.
+/// Most fetches from one node at a time. Further requests are served here.
 const FETCHES_MAX: usize = 1_024;
-/// Time to a connection to another node.
+/// Time to connect to another node.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time to the head of its reply. Its disk may be busy too.
+/// Time to the head of the other node's reply. Its disk may be busy too.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 const LARDER_LATERAL: HeaderName = HeaderName::from_static("larder-lateral");
 
-/// Settings of decisions about later requests.
+/// Settings for decisions about later requests.
 #[derive(Clone, Debug)]
 pub struct LateralConfig {
-    /// Asks front-ends who has a target.
+    /// Asks the switches which nodes hold a target.
     pub asker: HolderResolver,
-    /// The constants of the rule.
+    /// The constants of the decision rule.
     pub costs: Costs,
-    /// Time that an answer is waited for. Then the request is served here.
+    /// Time to wait for an answer. After it, the request is served here.
     pub wait: Duration,
-    /// Time that an answer holds, loads included.
+    /// Time for which an answer is used, with the loads in it.
     pub age: Duration,
 }
 
 impl LateralConfig {
-    /// The paper's constants, 2 ms for an answer, which holds for 250 ms.
+    /// Creates settings with the paper's constants, a wait of 2 ms and an age of 250 ms.
     pub fn new(asker: HolderResolver) -> Self {
         Self { asker, costs: Costs::PAPER, wait: Duration::from_millis(2), age: Duration::from_millis(250) }
     }
 }
 
-/// The means to decide about a connection's later requests.
+/// The handoff of a connection: its service address, and the settings for its later requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Later {
-    /// The address that the client connected to.
+    /// The service address that the client connected to.
     pub(crate) service: SocketAddr,
-    /// `None`: all are served here.
+    /// Fetches later requests from other nodes; `None` serves all of them here.
     pub(crate) lateral: Option<Arc<Lateral>>,
 }
 
 /// The decision about a later request.
 pub(crate) enum Elsewhere {
-    /// Another node, reached this way, has answered.
+    /// Another node has replied.
     Fetched(Arc<Origin>, Fetched),
-    /// It is served here.
+    /// This node serves the request.
     Here(Keeping),
 }
 
-/// Lateral fetching at a node.
+/// Fetches replies from other nodes.
 #[derive(Debug)]
 pub(crate) struct Lateral {
     config: LateralConfig,
@@ -101,7 +101,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Lateral {
-    /// For the node of this name.
+    /// Creates the fetcher of the named node.
     pub(crate) fn new(config: LateralConfig, name: &str) -> Self {
         Self {
             config,
@@ -112,7 +112,8 @@ impl Lateral {
         }
     }
 
-    /// Returns the nodes that have a target; `None` if they are not known in time. A late answer is kept for the next request.
+    /// Returns the nodes that hold a target; `None` if no answer comes in time. A late answer is kept for the
+    /// next request.
     async fn whereabouts(self: &Arc<Self>, service: SocketAddr, request: &Parts) -> Option<Arc<HolderReply>> {
         let asked = asked(request)?;
         let hash = self.hasher.hash_one((service, &asked));
@@ -131,7 +132,7 @@ impl Lateral {
         tokio::time::timeout(self.config.wait, asking).await.ok()?.ok()?
     }
 
-    /// The way to another node.
+    /// Returns the client for another node.
     fn peer(&self, address: SocketAddr) -> Option<Arc<Origin>> {
         let mut peers = lock(&self.peers);
         if let Some(peer) = peers.get(&address) {
@@ -153,7 +154,7 @@ impl Lateral {
         Some(peer)
     }
 
-    /// Sends a request on to another node. `None` if there is no reply that the client could have.
+    /// Sends a request to another node; `None` if the reply is not usable for the client.
     async fn fetch(
         &self,
         address: SocketAddr,
@@ -170,14 +171,14 @@ impl Lateral {
         let place = peer.try_place(Client::Unknown)?;
         let target = request.uri.path_and_query()?;
         let fetched = peer.send(place, &request.method, target, headers, None, None).await.ok()?;
-        // Whatever else it says, this node may know better.
+        // For any other status, this node may have a better reply.
         is_use(fetched.reply.status()).then_some((peer, fetched))
     }
 }
 
 impl Later {
-    /// Decides about a later request for a target that is not in `memory` here, and fetches its reply if that is the
-    /// decision.
+    /// Decides about a later request for a target that is not in `memory`. Fetches the reply if the rule says
+    /// so.
     pub(super) async fn decide(&self, memory: &Memory, counters: &Counters, request: &Parts) -> Elsewhere {
         let keep = |keep| Elsewhere::Here(Keeping { told: None, keep });
         let Some(lateral) = self.lateral.as_ref().filter(|_| may_be_fetched(request)) else {
@@ -218,7 +219,7 @@ impl Later {
     }
 }
 
-/// The question to a front-end; `None` if the request's host or target is not text.
+/// Returns the question to the switch; `None` if the request's host or target is not text.
 fn asked(request: &Parts) -> Option<RequestSummary> {
     let host = match (request.uri.authority(), request.headers.get(header::HOST)) {
         (Some(authority), _) => authority.as_str(),
@@ -233,7 +234,7 @@ fn asked(request: &Parts) -> Option<RequestSummary> {
     })
 }
 
-/// Whether another node may be asked: a GET without a body that nobody has fetched already.
+/// Returns whether another node may be asked: for a GET without a body that no node has fetched yet.
 fn may_be_fetched(request: &Parts) -> bool {
     let headers: &HeaderMap = &request.headers;
     let bodiless = !headers.contains_key(header::TRANSFER_ENCODING)
@@ -241,7 +242,7 @@ fn may_be_fetched(request: &Parts) -> bool {
     request.method == Method::GET && bodiless && !headers.contains_key(LARDER_LATERAL)
 }
 
-/// Whether a status is the answer; errors may be the other node's alone.
+/// Returns whether a status is final for the client. An error may be specific to the other node.
 fn is_use(status: StatusCode) -> bool {
     status.is_success()
         || matches!(

@@ -1,4 +1,5 @@
-//! Requests for contents, and the source of the contents: programs, a store through the memory, or an origin.
+//! Answers requests for contents from one of three sources: programs, a store with the memory cache, or an
+//! origin.
 //!
 //! ```text
 //! Contents -> Programs
@@ -46,17 +47,17 @@ pub(crate) struct Contents {
     counters: Arc<Counters>,
 }
 
-/// The source of contents that no program makes.
+/// The source of contents that no program generates.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// A store, by whose objects requests are answered.
+    /// A store. Requests are answered from its objects.
     Store(StoreService),
-    /// An origin, which is asked by whole requests.
+    /// An origin. It receives whole requests.
     Origin(Arc<Puller>),
 }
 
 impl Source {
-    /// Contents of `store`.
+    /// Creates the source for `store`.
     pub(crate) fn of_store(config: &NodeConfig, store: Store, ground: &Ground) -> Self {
         let Ground { memory, machine, replies, counters, .. } = ground;
         Self::Store(StoreService {
@@ -67,7 +68,7 @@ impl Source {
         })
     }
 
-    /// Contents of an origin.
+    /// Creates the source for an origin.
     pub(crate) fn of_origin(origin: Origin, ground: &Ground) -> Self {
         let Ground { memory, replies, .. } = ground;
         Self::Origin(Arc::new(Puller::new(origin, memory, replies, ground.uptime)))
@@ -75,7 +76,7 @@ impl Source {
 }
 
 impl Contents {
-    /// The contents of a source, and of the programs of a configuration that has been checked.
+    /// Creates the contents of a source and of the programs of a validated configuration.
     pub(crate) fn new(config: &NodeConfig, source: Source, ground: &Ground) -> Self {
         let Ground { machine, terms, replies, counters, .. } = ground;
         let programs = config.dynamic.as_ref();
@@ -88,7 +89,7 @@ impl Contents {
         }
     }
 
-    /// The reply to a request.
+    /// Returns the reply to a request.
     pub(crate) async fn reply<B>(&self, parts: &Parts, body: B, later: Option<&Later>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
@@ -112,7 +113,7 @@ impl Contents {
         }
     }
 
-    /// The objects of the store, if there is one.
+    /// Returns the objects of the store, if there is one.
     pub(crate) fn objects(&self) -> Option<&Arc<Objects>> {
         match &self.source {
             Source::Store(stored) => Some(&stored.objects),
@@ -120,7 +121,7 @@ impl Contents {
         }
     }
 
-    /// The origin, if there is one.
+    /// Returns the origin, if there is one.
     pub(crate) fn origin(&self) -> Option<&Arc<Origin>> {
         match &self.source {
             Source::Store(_) => None,
@@ -128,12 +129,13 @@ impl Contents {
         }
     }
 
-    /// The number of programs.
+    /// Returns the number of programs.
     pub(crate) fn programs(&self) -> usize {
         self.programs.as_ref().map_or(0, Programs::len)
     }
 
-    /// Goes by another configuration from now on, in what may change. To be called from one thread at a time, within the runtime.
+    /// Applies the settings that may change while the node runs. Call this from one thread at a time, within
+    /// the runtime.
     pub(crate) fn change(&self, config: &NodeConfig) {
         match (&self.source, &config.store) {
             (Source::Store(stored), _) => stored.objects.change(config),
@@ -144,7 +146,8 @@ impl Contents {
         }
     }
 
-    /// Whether any node with the same contents may answer a request as well as this one: a GET or HEAD that no program answers.
+    /// Returns whether any node with the same contents may answer a request as well as this node: a GET or HEAD
+    /// that no program answers.
     pub(crate) fn is_shared(&self, parts: &Parts) -> bool {
         let path = parts.uri.path();
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
@@ -152,12 +155,13 @@ impl Contents {
         matches!(parts.method, Method::GET | Method::HEAD) && !dynamic
     }
 
-    /// The target of a request: the file, the modelled name, or what an origin is asked for.
+    /// Returns the target of a request: the file, the modelled name, or the host and target at the origin.
+    /// `None` if there is none.
     pub(crate) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
         match &self.source {
             Source::Store(stored) => stored.objects.name_of(&parts.uri).ok().map(|name| TargetId::of(&name)),
             Source::Origin(puller) => {
-                // As memory names it: a host has several spellings.
+                // This is the name that the memory uses. A host has several spellings.
                 let host = puller.origin().host(parts)?;
                 let rest = parts.uri.path_and_query()?.as_str();
                 Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]))
@@ -165,7 +169,7 @@ impl Contents {
         }
     }
 
-    /// The entries of the memory that a purge names; `None` if nothing of that name is ever kept.
+    /// Returns the cache entries that a purge names; `None` if no entry can ever have such a name.
     pub(crate) fn selection(&self, purge: &Purge) -> Option<Selection> {
         let (location, prefix) = match purge {
             Purge::Tag(tag) => return Some(Selection::Tag(tag.clone())),
@@ -175,14 +179,14 @@ impl Contents {
         match &self.source {
             Source::Store(stored) => stored.objects.selection(location, prefix),
             Source::Origin(puller) => {
-                // Without the client's host, one stored reply is for the URLs of all hosts.
+                // If the client's host is not passed on, one stored reply serves the URLs of all hosts.
                 let host = puller.origin().sends_host_of_client().then(|| location.clone());
                 Some(Selection::Pages { host, target: location.target().into(), prefix })
             }
         }
     }
 
-    /// `directory`, `model` or `origin`, as reported in statistics.
+    /// Returns `directory`, `model` or `origin`, as reported in the statistics.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.source {
             Source::Store(stored) => stored.objects.store.kind(),
@@ -190,7 +194,7 @@ impl Contents {
         }
     }
 
-    /// Fields for the log at the start.
+    /// Returns fields for the log line at the start.
     pub(crate) fn describe(&self) -> String {
         match &self.source {
             Source::Store(stored) => stored.objects.store.describe(),
@@ -198,7 +202,7 @@ impl Contents {
         }
     }
 
-    /// Counts of the source since its start.
+    /// Returns the counts of the source since the node's start.
     pub(crate) fn stats(&self) -> StoreStats {
         match &self.source {
             Source::Store(stored) => stored.objects.store.stats(),
@@ -209,12 +213,12 @@ impl Contents {
         }
     }
 
-    /// Counts and levels of the origin; all zero if there is none.
+    /// Returns counts and levels of the origin; all zero if there is none.
     pub(crate) fn origin_stats(&self) -> OriginStats {
         self.origin().map(|origin| origin.stats()).unwrap_or_default()
     }
 
-    /// Adds the reads of a directory to those of the machine.
+    /// Adds the reads of a directory to the machine's reads.
     pub(crate) fn add_to(&self, mut usage: Usage) -> Usage {
         if let Some(Store::Directory(directory)) = self.objects().map(|objects| &objects.store) {
             let stats = directory.stats();

@@ -1,11 +1,11 @@
 //! Patterns for request targets.
 //!
-//! `*` stands for any run of bytes, also an empty one and one with slashes; every other byte for itself. A pattern
-//! without `?` is held against the path, one with `?` against path and query.
+//! `*` matches any run of bytes, including an empty run and slashes. Every other byte matches itself. A pattern
+//! without `?` is compared with the path; a pattern with `?` is compared with path and query.
 
 use larder_core::rules::Glob;
 
-/// A pattern.
+/// A pattern for request targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     glob: Glob,
@@ -17,7 +17,7 @@ impl Pattern {
         Self { glob: Glob::new(text), query: text.contains('?') }
     }
 
-    /// Whether a request target fits. O(target).
+    /// Returns whether a request target matches. O(target).
     pub(crate) fn fits(&self, path: &str, target: &str) -> bool {
         self.glob.matches(if self.query { target } else { path }.as_bytes())
     }

@@ -1,14 +1,16 @@
 //! Dynamic content: replies that cost processor and disk time, as programs behind a web server do.
 //!
-//! For experiments with real traffic. A program is a pattern of targets with what a request of it takes: CPU time,
-//! reads from the disk, bytes of the reply. CAP's prototype has three kinds, light and heavy on the CPU and heavy on
-//! CPU and disk (Casalicchio and Colajanni, section 5); HACC's document server takes about 200 ms for a document and
-//! 0.5 to 2 s for a view (Zhang et al., 4.2). The papers state no more, so the amounts are the configuration's.
+//! This is for experiments with real traffic. A program is a pattern of targets and the cost of one request:
+//! CPU time, reads from the disk, and bytes of the reply. CAP's prototype has three kinds of programs: light on
+//! the CPU, heavy on the CPU, and heavy on CPU and disk (Casalicchio and Colajanni, section 5). HACC's document
+//! server takes about 200 ms for a document and 0.5 to 2 s for a view (Zhang et al., 4.2). The papers give no
+//! other amounts, so the configuration sets them.
 //!
-//! An amount is constant or drawn by target: a target costs the same each time and on every node with the same seed.
-//! A request first takes its CPU time, then its reads one by one, from the node's [`crate::machine`]. Programs answer
-//! GET, HEAD and POST; HEAD takes the same work. A body is read and ignored. Replies say `Cache-Control: no-store`
-//! unless the program's may be kept; this node keeps none. `Cache-Status` names the program.
+//! An amount is constant or drawn by target. A target costs the same every time and on every node with the same
+//! seed. A request first uses its CPU time and then its reads, one after another, on the node's
+//! [`crate::machine`]. Programs answer GET, HEAD and POST; HEAD costs the same as GET. A request body is read
+//! and ignored. Replies say `Cache-Control: no-store` unless the program's replies are cacheable; this node
+//! stores none of them. `Cache-Status` names the program.
 
 use super::pattern::Pattern;
 use crate::body::Body;
@@ -40,7 +42,7 @@ pub(crate) struct Programs {
     counters: Arc<Counters>,
 }
 
-/// A program.
+/// One program.
 #[derive(Debug)]
 pub(crate) struct Handler {
     name: &'static str,
@@ -52,7 +54,7 @@ pub(crate) struct Handler {
     cache_control: HeaderValue,
 }
 
-/// Which amount is drawn; each has its own stream of draws.
+/// The amount to draw; each amount has its own random stream.
 #[derive(Clone, Copy)]
 enum Drawn {
     Cpu = 1,
@@ -61,7 +63,7 @@ enum Drawn {
 }
 
 impl Programs {
-    /// The programs of a configuration that has been checked, on this machine.
+    /// Creates the programs of a validated configuration on this machine.
     pub(super) fn new(
         config: &DynamicConfig,
         machine: &Arc<Machine>,
@@ -79,18 +81,18 @@ impl Programs {
         }
     }
 
-    /// The number of programs.
+    /// Returns the number of programs.
     pub(crate) fn len(&self) -> usize {
         self.handlers.len()
     }
 
-    /// The program of a target.
+    /// Returns the program of a target.
     pub(crate) fn find(&self, path: &str, target: &str) -> Option<&Handler> {
         self.handlers.iter().find(|handler| handler.patterns.iter().any(|pattern| pattern.fits(path, target)))
     }
 
     fn draw(&self, target: &str, drawn: Drawn, nth: u32) -> u64 {
-        // An odd constant keeps the streams of neighbouring seeds apart.
+        // An odd constant separates the streams of neighbouring seeds.
         let stream = (drawn as u64) << 32 | u64::from(nth);
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(stream);
         xxhash_rust::xxh3::xxh3_64_with_seed(target.as_bytes(), seed)
@@ -106,7 +108,7 @@ impl Handler {
                 .unwrap_or(HeaderValue::from_static("no-store")),
         };
         Self {
-            // As long as the process: a node has few of them, and they stand in every outcome.
+            // Leaked, because a node has few programs and every outcome names one.
             name: Box::leak(config.name.clone().into_boxed_str()),
             patterns: config.paths.iter().map(|path| Pattern::new(path)).collect(),
             cpu_ns: Amount { least: ns(config.cpu.least), most: ns(config.cpu.most) },
@@ -119,7 +121,8 @@ impl Handler {
 }
 
 impl Programs {
-    /// The reply of a program. The request's URI has a path. `patience`: the time that the client may send nothing of its body.
+    /// Returns the reply of a program. The request's URI has a path. `patience` bounds each pause of the client
+    /// while it sends its body.
     pub(super) async fn run<B>(
         &self,
         handler: &Handler,
@@ -187,7 +190,7 @@ impl Programs {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let cache_control = match parts.method {
-            // What a POST brings about is not what a GET would get.
+            // The result of a POST is not what a GET would return.
             Method::POST => HeaderValue::from_static("no-store"),
             _ => handler.cache_control.clone(),
         };
@@ -195,7 +198,8 @@ impl Programs {
         reply
     }
 
-    /// Reads a request's body to its end.
+    /// Reads a request's body to its end and discards it. Returns the status and detail of an error reply if
+    /// the body is late, too long or broken.
     async fn ignore_body<B>(&self, body: B, patience: Duration) -> Result<(), (StatusCode, &'static str)>
     where
         B: http_body::Body + Unpin,

@@ -1,4 +1,4 @@
-//! Contents of a store: the reply to a request for an object.
+//! Answers requests for the objects of a store.
 
 use super::lateral::{Elsewhere, Later};
 use crate::body::Body;
@@ -19,7 +19,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use std::sync::Arc;
 
-/// The part of a request that its reply depends on, besides the name.
+/// The parts of a request that its reply depends on, apart from the name.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) method: &'a Method,
@@ -37,7 +37,7 @@ pub(crate) struct StoreService {
 }
 
 impl StoreService {
-    /// The reply to a request.
+    /// Returns the reply to a request.
     pub(super) async fn reply(&self, parts: &Parts, later: Option<&Later>) -> Response<Body> {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return self.replies.method_refused("GET, HEAD");
@@ -76,7 +76,7 @@ impl StoreService {
         if let Some(object) = cached {
             return self.answer(ask, object, Outcome::Hit).await;
         }
-        // Boxed, as all that is not a hit: a hit's future stays small to move.
+        // Boxed, so that the future of a hit stays small.
         Box::pin(self.get_missing((request, ask), name, *why, later)).await
     }
 
@@ -87,7 +87,7 @@ impl StoreService {
         why: Why,
         later: Option<&Later>,
     ) -> Result<Response<Body>, StoreError> {
-        // Whoever asks for no body, or may have it already, must not push out what others ask for.
+        // A client that asks for no body, or may have the body already, must not evict entries that others use.
         let head = ask.method == Method::HEAD;
         if head || condition::is_conditional(ask.headers) {
             let object = self.objects.stat(name).await?;
@@ -113,7 +113,7 @@ impl StoreService {
         self.answer(ask, object, outcome).await
     }
 
-    /// The reply for an object that is known, with or without its body.
+    /// Returns the reply for a known object, with or without its body.
     pub(crate) async fn answer(
         &self,
         ask: Ask<'_>,
@@ -153,7 +153,7 @@ impl StoreService {
         Ok(reply)
     }
 
-    /// The reply that a precondition asks for, if one does.
+    /// Returns the reply that a precondition demands (304 or 412); `None` if the request proceeds.
     pub(crate) fn answer_condition(
         &self,
         ask: Ask<'_>,
@@ -176,7 +176,7 @@ impl StoreService {
         }
     }
 
-    /// The reply for a store's error.
+    /// Returns the reply for an error of the store.
     pub(crate) fn answer_error(&self, error: &StoreError, path: &str, why: Why) -> Response<Body> {
         if matches!(error, StoreError::IsDirectory) {
             return self.redirect(path);
@@ -204,7 +204,8 @@ impl StoreService {
         reply
     }
 
-    /// The body for a part of an object kept in chunks, with its first chunk at hand, and what the cache did for it.
+    /// Returns the body for a part of a chunked object, after its first chunk is available, and the cache
+    /// outcome.
     async fn parts(
         &self,
         hash: u64,

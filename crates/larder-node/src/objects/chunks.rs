@@ -1,7 +1,7 @@
-//! Replies in chunks: the chunks of a long object as they come.
+//! Replies in chunks: the chunks of a long object as they become available.
 //!
-//! Chunks are asked for in order, one ahead of the one that is being sent, so that the store reads while the network
-//! writes; a slow client therefore holds two chunks and no more, and the number of such replies has a limit
+//! Chunks are requested in order, one ahead of the chunk that is being sent, so that the store reads while the
+//! network writes. A slow client therefore holds at most two chunks. The number of such replies is limited
 //! ([`streams_max`]).
 
 use super::{Objects, PartState};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Chunks asked for ahead of the one to be sent next.
+/// Chunks that are requested ahead of the next one to send.
 const AHEAD: usize = 1;
 
-/// Most replies in chunks at one time, so that the chunks they hold, in the cache or pushed out of it meanwhile, are
-/// no more bytes than the cache or 256 MiB, whichever is more. At least 16, whatever the chunk size.
+/// Returns the limit on replies in chunks. All their chunks, in the cache or evicted from it, take no more than
+/// the cache size or 256 MiB, whichever is larger. The limit is at least 16, whatever the chunk size.
 pub(crate) fn streams_max(cache: &CacheConfig) -> usize {
     let held = cache.chunk.0 * (1 + AHEAD as u64);
     let most = cache.bytes.0.max(256 << 20) / held;
@@ -30,36 +30,36 @@ pub(crate) fn streams_max(cache: &CacheConfig) -> usize {
 
 type Wait = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
 
-/// A chunk that has been asked for.
+/// A chunk that has been requested.
 enum Asked {
     Here(Bytes),
     Awaited(Wait),
 }
 
-/// The bytes `from..to` of an object kept in chunks.
+/// The bytes `from..to` of an object that is stored in chunks.
 pub(crate) struct Chunks {
     objects: Arc<Objects>,
     object: Arc<Object>,
     hash: u64,
-    /// The first byte not asked for yet, and the end.
+    /// The first byte that is not requested yet, and the end.
     from: u64,
     to: u64,
-    /// Bytes not handed out yet.
+    /// Bytes that are not handed out yet.
     left: u64,
-    /// Bytes in front of `from` that were read from the store without a gap.
+    /// Bytes before `from` that were read from the store without a gap.
     run: u64,
     asked: VecDeque<Asked>,
     /// A chunk that was awaited before the reply began.
     first: Option<Bytes>,
-    /// One of the replies in chunks that may be under way.
+    /// The permit among the concurrent replies in chunks.
     _place: OwnedSemaphorePermit,
 }
 
 impl Chunks {
-    /// The bytes of `part`, which is not empty.
+    /// Creates the body for the bytes of `part`, which is not empty.
     ///
     /// # Errors
-    /// As many replies in chunks are under way as may be.
+    /// Fails with [`StoreError::StreamsFull`] if the limit on replies in chunks is reached.
     pub(crate) fn new(
         objects: &Arc<Objects>,
         object: &Arc<Object>,
@@ -75,12 +75,13 @@ impl Chunks {
         Ok(Self { objects, object, hash, from, to, left, run: 0, asked, first: None, _place: place })
     }
 
-    /// Bytes not handed out yet.
+    /// Returns the number of bytes that are not handed out yet.
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Waits for the first chunk, so that a store that fails at once is an error reply and no torn one.
+    /// Waits for the first chunk, so that a store that fails at once causes an error reply and no truncated
+    /// one.
     pub(crate) async fn prime(&mut self) -> Result<(), StoreError> {
         let first = std::future::poll_fn(|cx| self.poll_next(cx)).await?;
         self.left += first.len() as u64;
@@ -88,14 +89,14 @@ impl Chunks {
         Ok(())
     }
 
-    /// The next bytes.
+    /// Polls for the next bytes.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, StoreError>> {
         if let Some(first) = self.first.take() {
             self.left -= first.len() as u64;
             return Poll::Ready(Ok(first));
         }
         while self.asked.len() <= AHEAD && self.from < self.to {
-            // Ahead of need only what must be read is asked for: what is in memory would be held for nothing.
+            // Only chunks that must be read are requested ahead. A chunk in memory would be held for nothing.
             if !self.asked.is_empty() && self.objects.holds_part(&self.object, self.hash, self.from) {
                 break;
             }
@@ -104,7 +105,7 @@ impl Chunks {
         let bytes = match self.asked.front_mut() {
             Some(Asked::Here(bytes)) => std::mem::take(bytes),
             Some(Asked::Awaited(wait)) => ready!(wait.as_mut().poll(cx))?,
-            // Only if more is asked of the body than it said it had.
+            // This happens only if the body is polled beyond its length.
             None => return Poll::Ready(Err(StoreError::Abandoned)),
         };
         self.asked.pop_front();
@@ -112,7 +113,7 @@ impl Chunks {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Asks for the chunk that holds byte `from`.
+    /// Requests the chunk that holds byte `from`.
     fn ask(&mut self) -> Result<(), StoreError> {
         let chunk = self.objects.chunk_of(&self.object, self.from);
         let (skip, take) = (self.from - chunk.start, chunk.end.min(self.to) - self.from);

@@ -1,4 +1,4 @@
-//! From names to contents: out of memory, or by a read that others may share.
+//! The objects of a store: found in the memory cache, or read by a read that several requests may share.
 
 mod chunks;
 mod names;
@@ -19,29 +19,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A chunk that has been asked for.
+/// The state of a requested chunk.
 pub(crate) enum PartState {
     Here(Bytes),
     Awaited(Arc<Flight>),
 }
 
-/// The objects of a store, through the memory.
+/// The objects of a store, with the memory cache in front of it.
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
     chunk: u64,
-    /// Milliseconds between two checks of an object's validity.
+    /// Milliseconds between two validity checks of an object.
     revalidate_ms: AtomicU64,
-    /// Bounds look-ups without a read, as `reads_max` bounds reads.
+    /// Limits look-ups without a read, as `reads_max` limits reads.
     stats_at_once: Bound,
-    /// Bounds replies in chunks.
+    /// Limits replies in chunks.
     streams: Bound,
     uptime: Uptime,
 }
 
 impl Objects {
-    /// The objects of `store`, by a configuration that has been checked.
+    /// Creates the objects of `store` from a validated configuration.
     pub(crate) fn new(config: &NodeConfig, store: Store, memory: &Arc<Memory>, uptime: Uptime) -> Self {
         Self {
             memory: Arc::clone(memory),
@@ -54,7 +54,7 @@ impl Objects {
         }
     }
 
-    /// Goes by another configuration from now on, in what may change. To be called from one thread at a time, within the runtime.
+    /// Applies the settings that may change. Call this from one thread at a time, within the runtime.
     pub(crate) fn change(&self, config: &NodeConfig) {
         self.revalidate_ms.store(millis(config.revalidate), Relaxed);
         self.stats_at_once.set(config.limits.reads_max);
@@ -62,7 +62,8 @@ impl Objects {
         self.store.set_reads_at_once(config.limits.reads_at_once);
     }
 
-    /// The object of a name, if it is in memory, not empty, and needs no check. The clock `now` is read if it is in memory.
+    /// Returns the named object if it is in memory, not empty, and needs no validity check. Reads the clock
+    /// `now` only if the object is in memory.
     pub(crate) fn held(&self, name: &[u8], now: fn() -> Instant) -> Option<Arc<Object>> {
         let hash = self.memory.hash(name);
         let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else { return None };
@@ -71,7 +72,7 @@ impl Objects {
         (!is_due && object.meta.size > 0).then_some(object)
     }
 
-    /// Returns the object that is kept of a name, if it still holds, and why the request is a miss if it is one.
+    /// Returns the stored object of a name if it is still valid, and otherwise the reason for the miss.
     pub(crate) async fn cached(
         &self,
         hash: u64,
@@ -87,7 +88,7 @@ impl Objects {
         }
         match Box::pin(self.stat(name)).await {
             Ok(current) if object.stands_for(&current) => Ok((Some(object), Why::Miss)),
-            // Too busy to look: what is kept is the better answer.
+            // The store is too busy for a check, so the stored object is used.
             Err(StoreError::Busy) => Ok((Some(object), Why::Miss)),
             Ok(_) => {
                 self.memory.forget((hash, 0));
@@ -100,14 +101,14 @@ impl Objects {
         }
     }
 
-    /// Looks up the object of a name, without its contents and without keeping anything.
+    /// Looks up the object of a name without its contents. Nothing is stored.
     pub(crate) async fn stat(&self, name: &[u8]) -> Result<Object, StoreError> {
         let _permit = self.stats_at_once.permits().try_acquire().map_err(|_| StoreError::Busy)?;
         let meta = self.store.stat(name).await?;
         Ok(Object::new(name, meta, None, self.uptime.now_ms()))
     }
 
-    /// The object of a name with its contents if they are short, read if need be.
+    /// Returns the named object, with its contents if they are short. Reads it if necessary.
     pub(crate) async fn object(
         self: &Arc<Self>,
         hash: u64,
@@ -132,18 +133,18 @@ impl Objects {
         }
     }
 
-    /// The bounds of the chunk that holds byte `at` of an object.
+    /// Returns the bounds of the chunk that holds byte `at` of an object.
     pub(crate) fn chunk_of(&self, object: &Object, at: u64) -> Range<u64> {
         let start = at - at % self.chunk;
         start..object.meta.size.min(start + self.chunk)
     }
 
-    /// Whether the chunk that holds byte `at` is in memory.
+    /// Returns whether the chunk that holds byte `at` is in memory.
     pub(crate) fn holds_part(&self, object: &Arc<Object>, hash: u64, at: u64) -> bool {
         self.part_number(at).is_ok_and(|part| self.memory.holds((hash, part), Wanted::Part(object)))
     }
 
-    /// Which of the chunks with the bytes `first..=last` are in memory: (some, all).
+    /// Returns whether some, and whether all, of the chunks with the bytes `first..=last` are in memory.
     pub(crate) fn holds_parts(&self, object: &Arc<Object>, hash: u64, first: u64, last: u64) -> (bool, bool) {
         match (self.part_number(first), self.part_number(last)) {
             (Ok(first), Ok(last)) => self.memory.holds_parts(hash, object, first, last),
@@ -151,7 +152,7 @@ impl Objects {
         }
     }
 
-    /// Asks for a chunk. `before` bytes in front of it have just been read.
+    /// Requests a chunk. `before` bytes in front of it have just been read.
     pub(crate) fn part(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -173,7 +174,7 @@ impl Objects {
         }
     }
 
-    /// The chunk that a read brought.
+    /// Returns the chunk that a read has brought.
     pub(crate) fn part_of(landed: Landed) -> Result<Bytes, StoreError> {
         match landed? {
             (Entry::Part { bytes, .. }, _) => Ok(bytes),
@@ -194,13 +195,13 @@ impl Objects {
         let bytes = self.store.read(&object.name, object.meta, piece).await;
         let keep = object.keep && self.memory.keeps(object.meta.size);
         if matches!(bytes, Err(StoreError::Changed | StoreError::NotFound)) {
-            // What is known of the object holds no more; the next request starts anew.
+            // The known object is no longer valid. The next request looks it up again.
             self.memory.forget((lead.hash(), 0));
         }
         lead.land(bytes.map(|bytes| Entry::Part { of: object, bytes }), keep);
     }
 
-    /// The cache's number of the chunk that holds byte `at`; 0 is the object itself.
+    /// Returns the cache's number of the chunk that holds byte `at`; number 0 is the object itself.
     pub(crate) fn part_number(&self, at: u64) -> Result<u32, StoreError> {
         u32::try_from(at / self.chunk + 1).map_err(|_| StoreError::TooLong)
     }

@@ -1,4 +1,4 @@
-//! A modelled store's targets in memory from the start: an experiment of a tier that has long been warm.
+//! Preloads a modelled store into memory, for experiments with a cache that has long been warm.
 
 use super::Objects;
 use crate::memory::{CHARGE_MIN, Entry, Found, Wanted};
@@ -8,8 +8,9 @@ use larder_core::TargetId;
 use std::sync::Arc;
 
 impl Objects {
-    /// Puts a modelled store's targets into memory in the manifest's order, until the next would evict one. What may not
-    /// be kept is passed over. `shared`: under the names that peers have for them.
+    /// Puts a modelled store's targets into memory in the manifest's order, until the next one would evict
+    /// another. Objects that are too large to store are skipped. With `shared`, the targets get the ids that
+    /// peers use.
     pub(crate) fn preload(self: &Arc<Self>, shared: bool) {
         let Store::Model(model) = &self.store else { return };
         let mut room = self.memory.stats().capacity;
@@ -17,7 +18,7 @@ impl Objects {
             if !self.memory.keeps(meta.size) {
                 continue;
             }
-            // At least as much as it is charged: a head, and a chunk of its own for every piece.
+            // An upper bound of the charge: a head, and one entry for every chunk.
             let charge = meta.size + CHARGE_MIN * (2 + meta.size / self.chunk);
             let Some(left) = room.checked_sub(charge) else { return };
             room = left;
