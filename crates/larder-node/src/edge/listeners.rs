@@ -1,4 +1,4 @@
-//! Where a node accepts connections: without TLS, with it, or both.
+//! The listening sockets of a node, without TLS, with TLS, or both.
 
 use socket2::SockRef;
 use std::future::poll_fn;
@@ -6,14 +6,14 @@ use std::io;
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How a connection has come.
+/// The kind of socket or handoff that a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Accepted where there is no TLS.
+    /// A listener without TLS.
     Clear,
-    /// Accepted where there is.
+    /// A listener with TLS.
     Secure,
-    /// Handed over by a switch or a peer: what a balancer announces is not on it.
+    /// A handoff from a switch or a peer. Such a connection carries no announcement of a balancer.
     Handed,
 }
 
@@ -21,12 +21,13 @@ pub(crate) enum Entry {
 #[derive(Debug)]
 pub struct Listeners {
     all: Vec<(TcpListener, Entry)>,
-    /// Which is asked first, so that none starves another.
+    /// Index of the listener to poll first. It rotates, so that no listener starves another.
     next: usize,
 }
 
 impl Listeners {
-    /// One without TLS, if any, and those with it; at least one.
+    /// Creates the set from an optional listener without TLS and the listeners with TLS. There must be at least
+    /// one.
     pub fn new(clear: Option<TcpListener>, secure: Vec<TcpListener>) -> Self {
         let secure = secure.into_iter().map(|listener| (listener, Entry::Secure));
         Self {
@@ -35,13 +36,13 @@ impl Listeners {
         }
     }
 
-    /// The port of the first with TLS.
+    /// Returns the port of the first listener with TLS.
     pub(super) fn secure_port(&self) -> Option<u16> {
         let (secure, _) = self.all.iter().find(|(_, entry)| *entry == Entry::Secure)?;
         Some(secure.local_addr().ok()?.port())
     }
 
-    /// The same sockets once more, for another runtime.
+    /// Duplicates the sockets for another runtime.
     pub(crate) fn try_clone(&self) -> io::Result<Unregistered> {
         let cloned = self.all.iter().map(|(listener, entry)| {
             let socket = SockRef::from(listener).try_clone()?;
@@ -66,12 +67,12 @@ impl Listeners {
     }
 }
 
-/// Listening sockets that no runtime knows yet.
+/// Listening sockets that are not registered with a runtime yet.
 #[derive(Debug)]
 pub(crate) struct Unregistered(Vec<(std::net::TcpListener, Entry)>);
 
 impl Unregistered {
-    /// Has the current runtime watch the sockets.
+    /// Registers the sockets with the current runtime.
     pub(crate) fn register(self) -> io::Result<Listeners> {
         let registered =
             self.0.into_iter().map(|(listener, entry)| Ok((TcpListener::from_std(listener)?, entry)));

@@ -1,8 +1,9 @@
-//! Prepares a client's connection before its first request ([`larder_edge`]). The fields that tell an origin about it are written
-//! when they enter ([`crate::service::Admission`]).
+//! Prepares a client's connection before its first request ([`larder_edge`]). The fields that tell an origin
+//! about the client are written at admission ([`crate::service::Admission`]).
 //!
-//! A connection with TLS or an announced client stays at this node: keys do not move with a socket, and the peer of a socket that moves
-//! would be taken for the client. Replies of other nodes are relayed on it.
+//! A connection with TLS or an announced client stays at this node. The TLS keys do not move with a socket, and
+//! the next node would take the balancer's address for the client. Replies of other nodes are relayed on such a
+//! connection.
 
 mod listeners;
 mod view;
@@ -25,41 +26,42 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// What a node does with connections before their requests.
+/// Prepares connections before their first requests.
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) tls: Option<Arc<Tls>>,
     announcers: AddressRanges,
-    /// Whether requests without TLS are sent to the same with it.
+    /// Whether requests without TLS are redirected to the same URL with TLS.
     redirects: bool,
-    /// The port of TLS, once the node listens.
+    /// The port of the TLS listener, once the node listens.
     https_port: Arc<OnceLock<u16>>,
 }
 
-/// What is known of a connection before its first request.
+/// The facts about a connection that are known before its first request.
 #[derive(Debug, Default)]
 pub(crate) struct Entered {
     /// The client that a balancer has announced.
     client: Option<IpAddr>,
-    /// Whether the connection has TLS.
+    /// Whether the connection uses TLS.
     secure: bool,
-    /// Its client and the node have agreed on HTTP/2.
+    /// Whether client and node have negotiated HTTP/2.
     http2: bool,
-    /// The client's own certificate, as it stands in `Client-Cert`.
+    /// The client's certificate, in the form of `Client-Cert` (RFC 9440).
     client_cert: Option<HeaderValue>,
-    /// At this port its requests are to be made again, with TLS.
+    /// The TLS port to which requests are redirected; `None` if they are answered.
     https_port: Option<u16>,
 }
 
 impl Edge {
-    /// Reads the certificates. Blocks on the disk.
+    /// Loads the certificates. Blocks on the disk.
     pub(crate) fn new(tls: Option<TlsConfig>, announcers: AddressRanges) -> Result<Self, CertificateFault> {
         let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
         let tls = tls.map(Tls::load).transpose()?;
         Ok(Self { tls: tls.map(Arc::new), announcers, redirects, https_port: Arc::default() })
     }
 
-    /// What connections meet that come after a change. Where there is no TLS, or was none, that stays so: it would need sockets.
+    /// Returns the edge for connections after a reload. A node cannot start or stop using TLS by a reload,
+    /// because that would need other sockets.
     pub(crate) fn successor(
         &self,
         tls: Option<TlsConfig>,
@@ -73,14 +75,14 @@ impl Edge {
         Ok(Self { tls, announcers, redirects, https_port: Arc::clone(&self.https_port) })
     }
 
-    /// The node listens.
+    /// Records the TLS port, once the node listens.
     pub(crate) fn open(&self, listeners: &Listeners) {
         if let Some(port) = listeners.secure_port() {
             let _ = self.https_port.set(port);
         }
     }
 
-    /// Whether there is anything to be done before the first request of a connection, or to be said of it.
+    /// Returns whether a connection needs preparation before its first request.
     pub(crate) fn concerns(&self, entry: Entry) -> bool {
         self.tls.is_some() || (!self.announcers.0.is_empty() && entry != Entry::Handed)
     }
@@ -91,17 +93,17 @@ impl Edge {
     }
 }
 
-/// A connection that has entered.
+/// A connection that is ready for its first request.
 pub(crate) struct Opening {
     pub(crate) stream: ClientIo,
     pub(crate) entered: Entered,
-    /// When its first head has to be complete.
+    /// Deadline for the first head.
     pub(crate) head_by: Instant,
 }
 
 impl Edge {
-    /// Takes the announcement of a connection and shakes hands, where that is to be: both before the head may be late. `None`
-    /// if nothing came of it, which is counted.
+    /// Reads the announcement of a connection and performs the TLS handshake, where they apply. Both count
+    /// against `head_timeout`. Returns `None` if one of them fails, which is counted.
     pub(crate) async fn enter(
         &self,
         mut tcp: TcpStream,
@@ -115,7 +117,7 @@ impl Edge {
             let peer = tcp.peer_addr().ok()?;
             if self.announcers.contains(peer.ip()) {
                 match read_announcement(&mut tcp, peer, head_timeout).await {
-                    // One of the balancer's own, such as a check, names no client.
+                    // A balancer's own connection, such as a health check, names no client.
                     Ok((client, named)) => entered.client = named.map(|_| client.ip().to_canonical()),
                     Err(why) => {
                         count_unannounced(why, counters);
@@ -136,7 +138,7 @@ impl Edge {
         Some(Opening { stream, entered, head_by })
     }
 
-    /// The state of TLS, for a node of this name; `None` if there is no TLS.
+    /// Returns the TLS state of the named node; `None` if it has no TLS.
     pub(crate) fn view(&self, name: &str) -> Option<TlsView> {
         self.tls.as_ref().map(|tls| TlsView::of(tls, name))
     }
@@ -151,38 +153,38 @@ fn count_unannounced(why: AnnouncementError, counters: &Counters) {
 }
 
 impl Entered {
-    /// Whether the connection cannot go on elsewhere.
+    /// Returns whether the connection cannot move to another node.
     pub(crate) fn stays(&self) -> bool {
         self.client.is_some() || self.secure
     }
 
-    /// Whether its requests come by HTTP/2.
+    /// Returns whether the connection speaks HTTP/2.
     pub(crate) fn speaks_http2(&self) -> bool {
         self.http2
     }
 
-    /// Whether requests of the connection are to be made again with TLS, at least most of them.
+    /// Returns whether requests on the connection may be redirected to TLS.
     pub(crate) fn may_send_on(&self) -> bool {
         self.https_port.is_some()
     }
 
-    /// The client that a balancer has announced.
+    /// Returns the client that a balancer has announced.
     pub(crate) fn client(&self) -> Option<IpAddr> {
         self.client
     }
 
-    /// Whether the connection has TLS.
+    /// Returns whether the connection uses TLS.
     pub(crate) fn is_secure(&self) -> bool {
         self.secure
     }
 
-    /// The client's own certificate, in the form of `Client-Cert`.
+    /// Returns the client's certificate, in the form of `Client-Cert`.
     pub(crate) fn client_cert(&self) -> Option<&HeaderValue> {
         self.client_cert.as_ref()
     }
 
-    /// Where a request is to be made again, with TLS; `None` if it is answered. Challenges of ACME are answered (RFC 8555 section
-    /// 8.3).
+    /// Returns the TLS URL that a request is redirected to; `None` if the request is answered. ACME challenges
+    /// are answered (RFC 8555 section 8.3).
     pub(crate) fn sends_on(&self, parts: &Parts) -> Option<HeaderValue> {
         let port = self.https_port?;
         if parts.uri.path().as_bytes().starts_with(WELL_KNOWN) {
