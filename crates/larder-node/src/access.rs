@@ -1,13 +1,13 @@
-//! The access log: a line for each request of a client, written when the last byte of its reply is handed on.
+//! The access log: one line for each client request, written after the last byte of its reply is sent.
 //!
 //! | request | line |
 //! |---|---|
-//! | for one of the node's own paths, by a sender that may ask | none |
+//! | for one of the node's own paths, by a permitted sender | none |
 //! | forwarded by a peer | none: the peer that has the client's connection writes it |
-//! | on a connection that leaves for a peer with it | the peer's |
+//! | handed off to a peer with its connection | the peer writes it |
 //! | for a WebSocket that is opened | at the end of the tunnel |
 //! | whose client leaves before the reply | status 499 |
-//! | that is refused before the node has read it (malformed, too large) | none |
+//! | refused before the node has read it (malformed, too large) | none |
 
 use crate::counts::Count;
 use crate::responder::Responder;
@@ -25,28 +25,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The names of the fields that the node adds to a line, in their order.
+/// The names of the fields that the node adds to a line, in order.
 pub const ACCESS_FIELDS: [&str; 8] =
     ["node", "error", "cache", "fwd", "detail", "origin", "first_byte_us", "total_us"];
 
-/// The client left before the reply, or before its end.
+/// Error of a request whose client left before the end of the reply.
 const CLIENT_GONE: &str = "client_gone";
-/// The status in the log of a request whose client got none.
+/// Logged status of a request whose client got no reply.
 const NO_STATUS: u16 = 499;
 
-/// Where lines go, if anywhere. This may change while the node runs.
+/// The node's access log, if it has one. The log may be replaced while the node runs.
 #[derive(Debug)]
 pub(crate) struct Access {
     node: Box<str>,
-    /// The node's name as it stands in `Cache-Status`.
+    /// The node's name in `Cache-Status`.
     member: Box<str>,
     log: ArcSwapOption<AccessLog>,
-    /// Lines not written, by any log.
+    /// Lines that were not written, over all logs.
     dropped: Arc<AtomicU64>,
 }
 
 impl Access {
-    /// The log of a node that is named so, in `Cache-Status` as `member`.
+    /// Opens the log of the node named `node`. In `Cache-Status`, the node is named `member`.
     pub(crate) fn new(node: &str, member: &str, config: Option<&AccessLogConfig>) -> io::Result<Arc<Self>> {
         let dropped = Arc::<AtomicU64>::default();
         let log = config.map(|config| open(config, &dropped)).transpose()?;
@@ -54,7 +54,7 @@ impl Access {
         Ok(Arc::new(Self { node: node.into(), member: member.into(), log, dropped }))
     }
 
-    /// Opens the log that a configuration asks for, unless it is the one there is.
+    /// Opens the log that a configuration names, unless that log is already open.
     pub(crate) fn prepare(&self, config: Option<&AccessLogConfig>) -> io::Result<Prepared> {
         if self.log.load().as_ref().map(|log| log.config()) == config {
             return Ok(Prepared(None));
@@ -62,37 +62,37 @@ impl Access {
         Ok(Prepared(Some(config.map(|config| open(config, &self.dropped)).transpose()?)))
     }
 
-    /// Lines go to a log that has been prepared. Waits until those of the log before are written.
+    /// Replaces the log by a prepared one. Blocks until the lines of the old log are written.
     pub(crate) fn change(&self, Prepared(log): Prepared) {
         if let Some(log) = log {
             drop(self.log.swap(log));
         }
     }
 
-    /// Opens the file anew by its name. Does not wait for it.
+    /// Reopens the file by its name, without waiting.
     pub(crate) fn reopen(&self) {
         if let Some(log) = &*self.log.load() {
             log.reopen();
         }
     }
 
-    /// Whether there is a log.
+    /// Returns whether there is a log.
     pub(crate) fn is_open(&self) -> bool {
         self.log.load().is_some()
     }
 
-    /// Writes no lines any more. Waits until those that were given are written.
+    /// Closes the log. Blocks until all queued lines are written.
     pub(crate) fn close(&self) {
         drop(self.log.swap(None));
     }
 
-    /// Lines not written.
+    /// Returns the number of lines that were not written.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// Makes the line of a request whose head has been read at `since`, if there is a log. `sender` is the announced client, or the address
-    /// at the other end of the connection.
+    /// Begins the line of a request whose head was read at `since`; `None` if there is no log. `sender` is the
+    /// announced client; otherwise it is the address at the other end of the connection.
     pub(crate) fn line(
         self: &Arc<Self>,
         relays: &AddressRanges,
@@ -122,7 +122,7 @@ impl Access {
     }
 }
 
-/// A log that is open, or that there is to be none; nothing if all stays as it is.
+/// A log to switch to. The outer `None` keeps the current log; the inner `None` means no log.
 #[derive(Debug)]
 pub(crate) struct Prepared(Option<Option<Arc<AccessLog>>>);
 
@@ -130,14 +130,14 @@ fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> io::Result<Arc<Ac
     AccessLog::open(config, Arc::clone(dropped)).map(Arc::new)
 }
 
-/// The client of a request as it came; a trusted relay that names none stands for its clients.
+/// Returns the client of a request as it arrived. A trusted relay that names no client stands for its clients.
 fn client(relays: &AddressRanges, sender: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
     let sender = sender?;
     let client = client_address(headers, sender, relays);
     Some(client.unwrap_or(sender).to_canonical())
 }
 
-/// The line of a request that is under way. It is written when this is dropped.
+/// The log line of a request in flight. It is written when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Line {
     access: Arc<Access>,
@@ -148,42 +148,42 @@ pub(crate) struct Line {
     host: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     user_agent: Option<HeaderValue>,
-    /// The request's header, if lines show fields of it.
+    /// The request's header, if the format shows request fields.
     request: Option<HeaderMap>,
     shows_reply: bool,
     since: Instant,
-    /// `None` before the reply.
+    /// The reply; `None` before it begins.
     answer: Option<Answer>,
     /// Bytes of the reply's body that were sent.
     sent: Count,
     error: Option<&'static str>,
-    /// Another node writes the line, or nobody.
+    /// Whether no line is written: another node writes it, or no node does.
     void: bool,
 }
 
-/// The reply that a request is answered with.
+/// The facts about a reply that the line shows.
 #[derive(Debug)]
 struct Answer {
     status: StatusCode,
-    /// The member of this node in `Cache-Status`.
+    /// This node's member of `Cache-Status`.
     cache: Option<HeaderValue>,
     origin: Option<Responder>,
-    /// The reply's header, if lines show fields of it.
+    /// The reply's header, if the format shows reply fields.
     header: Option<HeaderMap>,
     after: Duration,
 }
 
 impl Line {
-    /// Nothing is written.
+    /// Suppresses the line.
     pub(crate) fn void(&mut self) {
         self.void = true;
     }
 
-    /// The request is answered with this reply.
+    /// Records the reply.
     pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
         self.answer = Some(Answer {
             status: reply.status(),
-            // Those of caches nearer to the origin stand before it.
+            // Members of caches nearer to the origin precede this node's member.
             cache: reply.headers().get_all(CACHE_STATUS).iter().next_back().cloned(),
             origin: reply.extensions().get::<Responder>().cloned(),
             header: self.shows_reply.then(|| reply.headers().clone()),
@@ -191,12 +191,12 @@ impl Line {
         });
     }
 
-    /// So many bytes more of the reply's body are sent.
+    /// Returns the counter of body bytes that were sent.
     pub(crate) fn sent(&self) -> &Count {
         &self.sent
     }
 
-    /// The reply ends before its last byte; the first reason counts.
+    /// Records that the reply ends before its last byte. The first error counts.
     pub(crate) fn fails(&mut self, error: Option<&'static str>) {
         self.error.get_or_insert(error.unwrap_or(CLIENT_GONE));
     }
@@ -204,7 +204,7 @@ impl Line {
     fn write(&self, log: &AccessLog) {
         let answer = self.answer.as_ref();
         let cache = text(answer.and_then(|answer| answer.cache.as_ref()));
-        // The last member, unless the reply is passed on as another node has made it.
+        // The last member is this node's, unless another node's reply is passed on unchanged.
         let cache = cache.and_then(|value| members(value).last());
         let cache = cache.filter(|cache| cache.name == self.access.member.as_bytes());
         let error = self.error.or(answer.is_none().then_some(CLIENT_GONE));

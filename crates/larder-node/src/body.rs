@@ -1,4 +1,4 @@
-//! Bodies of replies: nothing, bytes from memory, the chunks of a long object, or a stream that somebody else sends.
+//! Bodies of replies: empty, bytes from memory, the chunks of a long object, or a stream.
 
 use crate::objects::Chunks;
 use crate::store::StoreError;
@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Bytes left of a body whose length is not known.
+/// The value of `left` for a body of unknown length.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The body of a reply.
@@ -18,12 +18,12 @@ pub(crate) struct Body {
     left: u64,
 }
 
-/// A body that is neither in memory nor in the store.
+/// A body that comes neither from memory nor from the store.
 pub(crate) trait Stream: Send {
-    /// The next bytes, which are not empty; `None` at the end.
+    /// Polls for the next bytes, which are never empty; `None` at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>>;
 
-    /// The error of a body that ends before its length.
+    /// Returns the error for a body that ends before its length.
     fn cut_short(&self) -> StoreError;
 }
 
@@ -32,7 +32,7 @@ enum Content {
     Pieces(Pieces),
     Chunks(Box<Chunks>),
     Stream(Box<dyn Stream>),
-    /// Has no length; it ends when it ends.
+    /// A stream without a length, which ends when its client leaves.
     Endless(Box<dyn Stream>),
 }
 
@@ -45,7 +45,7 @@ impl Body {
         Self { left: bytes.len() as u64, content: Content::Whole(bytes) }
     }
 
-    /// The bytes `part` of these pieces.
+    /// Creates a body of the bytes `part` of these pieces.
     pub(crate) fn pieces(pieces: Arc<[Bytes]>, part: Range<u64>) -> Self {
         Self { left: part.end - part.start, content: Content::Pieces(Pieces::new(pieces, part)) }
     }
@@ -54,17 +54,17 @@ impl Body {
         Self { left: chunks.left(), content: Content::Chunks(Box::new(chunks)) }
     }
 
-    /// A body that somebody else sends, of this length if it is known.
+    /// Creates a body from a stream of `len` bytes; `None` if the length is unknown.
     pub(crate) fn stream(stream: impl Stream + 'static, len: Option<u64>) -> Self {
         Self { left: len.unwrap_or(UNKNOWN), content: Content::Stream(Box::new(stream)) }
     }
 
-    /// A body that has no end but its client's leaving.
+    /// Creates a body that ends only when its client leaves.
     pub(crate) fn endless(stream: impl Stream + 'static) -> Self {
         Self { left: UNKNOWN, content: Content::Endless(Box::new(stream)) }
     }
 
-    /// Makes it the body of a reply to HEAD: a text that such a reply would have is not sent, by any version of HTTP.
+    /// Removes the body's text for a reply to HEAD. No version of HTTP sends a body with such a reply.
     pub(crate) fn of_head(&mut self) {
         if let Content::Whole(bytes) = &mut self.content {
             *bytes = Bytes::new();
@@ -72,7 +72,7 @@ impl Body {
         }
     }
 
-    /// Whether it has no end but its client's leaving.
+    /// Returns whether the body ends only when its client leaves.
     pub(crate) fn is_endless(&self) -> bool {
         matches!(self.content, Content::Endless(_))
     }
@@ -95,7 +95,7 @@ impl http_body::Body for Body {
             Content::Pieces(pieces) => Some(pieces.next().ok_or(StoreError::Abandoned)),
             Content::Chunks(chunks) => Some(ready!(chunks.poll_next(cx))),
             Content::Stream(stream) => match ready!(stream.poll_next(cx)) {
-                // It ended before its length: the client must not take it for whole.
+                // The stream ended before its length. The client must not take the body for complete.
                 None if known => Some(Err(stream.cut_short())),
                 next => next,
             },
@@ -116,7 +116,7 @@ impl http_body::Body for Body {
             None => self.left = 0,
         }
         if self.left == 0 {
-            // Gives back what the contents held, such as a slot of the origin, before the last bytes leave.
+            // Releases resources of the content, such as a slot of the origin, before the last bytes are sent.
             self.content = Content::Whole(Bytes::new());
         }
         Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))
@@ -134,7 +134,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// A part of pieces that are in memory.
+/// A range of the bytes of pieces in memory.
 struct Pieces {
     pieces: Arc<[Bytes]>,
     index: usize,
@@ -152,7 +152,7 @@ impl Pieces {
         Self { pieces, index, at: start, end: start + (part.end - part.start) }
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     fn next(&mut self) -> Option<Bytes> {
         let piece = self.pieces.get(self.index).filter(|_| self.at < self.end)?;
         let len = piece.len() as u64;

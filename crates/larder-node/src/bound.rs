@@ -1,10 +1,10 @@
-//! A bound on how many there may be at one time, which may change while some are there.
+//! A limit on concurrent users that can change while permits are held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::Semaphore;
 
-/// At most so many at one time.
+/// A limit on concurrent users.
 #[derive(Debug)]
 pub(crate) struct Bound {
     permits: Arc<Semaphore>,
@@ -12,21 +12,21 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// `most` is at most [`Semaphore::MAX_PERMITS`].
+    /// Creates a limit of `most`, at most [`Semaphore::MAX_PERMITS`].
     pub(crate) fn new(most: usize) -> Self {
         Self { permits: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most) }
     }
 
-    /// Each that is there holds one of these.
+    /// Returns the permits. Each user holds one of them.
     pub(crate) fn permits(&self) -> &Arc<Semaphore> {
         &self.permits
     }
 
-    /// From now on there may be so many. Where there are more, all of them stay, and none comes before enough have gone. Called from
-    /// one thread at a time, within the runtime.
+    /// Changes the limit. If more permits are held than the new limit, their holders stay, and new ones wait.
+    /// Call this from one thread at a time, within the runtime.
     pub(crate) fn set(&self, most: usize) {
         let before = self.most.swap(most, Relaxed);
-        // What is owed from an earlier time is paid first.
+        // Permits that are still owed from an earlier reduction are withdrawn first.
         self.permits.add_permits(most.saturating_sub(before));
         let fewer = before.saturating_sub(most);
         let owed = fewer - self.permits.forget_permits(fewer);
@@ -36,7 +36,7 @@ impl Bound {
     }
 }
 
-/// Takes so many permits for good as they come free, before any that are asked for later.
+/// Withdraws `owed` permits as they are released. It precedes all later waiters.
 async fn take_back(permits: Arc<Semaphore>, owed: usize) {
     let mut left = owed;
     while left > 0 {

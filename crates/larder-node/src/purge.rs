@@ -1,6 +1,6 @@
-//! Purges: who may ask for one, and what is done.
+//! Purges: who may request them, and how they run.
 //!
-//! A node has no cache on a disk: a directory is the source of its contents and stays as it is.
+//! A node has no cache on disk. A directory is the source of its contents and is never changed.
 
 use crate::body::Body;
 use crate::contents::Contents;
@@ -17,17 +17,17 @@ use larder_edge::{PURGE_FIELD, PermissionError, Purge, permit};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Purges by switches that are under way or wait at one time; further ones get 503.
+/// Most purges from switches that run or wait at one time. Further ones get 503.
 const PURGES_MAX: usize = 16;
 
-/// Removes contents from the memory at an operator's wish.
+/// Removes contents from the memory cache on request.
 #[derive(Debug)]
 pub(crate) struct Purger {
     contents: Arc<Contents>,
     memory: Arc<Memory>,
     counters: Arc<Counters>,
     replies: Arc<Replies>,
-    /// For purges of switches.
+    /// Permits for purges from switches.
     places: Arc<Semaphore>,
 }
 
@@ -47,8 +47,8 @@ impl Purger {
         }
     }
 
-    /// Removes what a purge names from the memory. What is on its way from an origin or a disk is not kept if the purge names it. Blocks
-    /// while it does, and while another purge does.
+    /// Removes the entries that a purge names from the memory. Contents that are being read or fetched are not
+    /// stored if the purge names them. Blocks until this purge and all earlier ones are done.
     pub(crate) fn purge(&self, purge: &Purge) -> Purged {
         let selection = self.contents.selection(purge);
         let purged = selection.map(|selection| self.memory.purge(selection)).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Purger {
         purged
     }
 
-    /// Answers a switch that asks for a purge and may.
+    /// Answers an admitted purge request of a switch.
     pub(crate) async fn answer(self: &Arc<Self>, parts: &Parts) -> Response<Body> {
         let replies = &self.replies;
         if parts.method != Method::POST {
@@ -94,10 +94,10 @@ impl Purger {
     }
 }
 
-/// Whether who shows this `Authorization` may purge. A refusal is counted.
+/// Checks whether the sender of this `Authorization` may purge. A refusal is counted.
 ///
 /// # Errors
-/// The node has no token, or another one.
+/// Fails if the node has no purge token, or if the token differs.
 pub(crate) fn permit_purge(
     terms: &Terms,
     counters: &Counters,
@@ -110,7 +110,7 @@ pub(crate) fn permit_purge(
     permitted
 }
 
-/// The `Authorization` of a request.
+/// Returns the `Authorization` of a request.
 pub(crate) fn authorization(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)
 }

@@ -1,14 +1,15 @@
-//! Signatures of requests to a store that wants AWS Signature Version 4, such as Amazon S3, MinIO or Ceph.
+//! Signatures of requests to a store that requires AWS Signature Version 4, such as Amazon S3, MinIO or Ceph.
 //!
-//! The node signs each attempt when it is sent. Signed are `Host`, `Content-Type`, `Content-MD5` and all `x-amz-*` fields, as S3
-//! demands. Conditions, `Range` and the fields that proxies add are not signed: a relay between node and store may change them.
+//! The node signs each attempt when it is sent. It signs `Host`, `Content-Type`, `Content-MD5` and all
+//! `x-amz-*` fields, as S3 demands. It does not sign conditions, `Range` and the fields that proxies add,
+//! because a relay between node and store may change them.
 //!
-//! | body | what is signed of it |
+//! | body | signed payload hash |
 //! |---|---|
-//! | none | the digest of nothing |
-//! | the client says its digest, `UNSIGNED-PAYLOAD` or `STREAMING-UNSIGNED-PAYLOAD-TRAILER` | the same |
-//! | the client signs each chunk (`STREAMING-AWS4-...`) | cannot be signed anew: the request is refused |
-//! | any other | `UNSIGNED-PAYLOAD`, since it is sent as it comes |
+//! | none | the digest of the empty body |
+//! | the client sends its digest, `UNSIGNED-PAYLOAD` or `STREAMING-UNSIGNED-PAYLOAD-TRAILER` | the same value |
+//! | the client signs each chunk (`STREAMING-AWS4-...`) | cannot be signed again: the request is refused |
+//! | any other | `UNSIGNED-PAYLOAD`, since the body is sent as it arrives |
 
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{
@@ -31,23 +32,24 @@ pub(crate) static SIGNATURE: [HeaderName; 3] = [
     HeaderName::from_static("x-amz-security-token"),
 ];
 
-/// The keys that requests are signed with.
+/// The keys that sign requests to the origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signing {
-    /// Debug output hides the secret ones.
+    /// The keys. Debug output hides the secret ones.
     credentials: Credentials,
     region: String,
     service: String,
-    /// Methods of requests that are signed; others are refused.
+    /// Methods of requests that are signed. Requests with other methods are refused.
     methods: Vec<Method>,
 }
 
-/// A request cannot be signed.
+/// A request that cannot be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unsignable;
 
 impl Signing {
-    /// For a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS: whoever reaches the node has the rights of the keys.
+    /// Creates the keys for a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS, because every
+    /// client of the node gets the rights of the keys.
     pub fn new(
         (access_key, secret_key): (&str, &str),
         session_token: Option<String>,
@@ -59,7 +61,7 @@ impl Signing {
         Self { credentials, region: region.to_owned(), service: service.to_owned(), methods }
     }
 
-    /// Signs requests with these methods alone.
+    /// Restricts signing to these methods.
     #[must_use]
     pub fn with_methods(self, methods: Vec<Method>) -> Self {
         Self { methods, ..self }
@@ -69,13 +71,16 @@ impl Signing {
         self.methods.contains(method)
     }
 
-    /// The permitted methods as a list, such as for `Allow`.
+    /// Returns the permitted methods as a list, for example for `Allow`.
     pub(crate) fn allowed(&self) -> String {
         self.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Signs a request whose header is complete. A request whose URL is signed (`X-Amz-Signature`) stays as it is: stores refuse
-    /// two signatures.
+    /// Signs a request whose header is complete. A request with a presigned URL (`X-Amz-Signature`) is not
+    /// changed, because stores refuse two signatures.
+    ///
+    /// # Errors
+    /// Fails if a signed field is not UTF-8 or the client signs each chunk of the body.
     pub(crate) fn sign(
         &self,
         (method, target): (&Method, &PathAndQuery),
@@ -130,8 +135,8 @@ impl Signing {
         settings
     }
 
-    /// The target as it is signed. S3 decodes the path of a request and encodes all but unreserved characters, so `/a+b` and
-    /// `/a%2Bb` have one signature.
+    /// Returns the target in the form that is signed. S3 decodes the path and encodes all but unreserved
+    /// characters, so `/a+b` and `/a%2Bb` have the same signature.
     fn canonical<'t>(&self, target: &'t PathAndQuery) -> Cow<'t, str> {
         if !self.is_s3() {
             return target.as_str().into();
@@ -149,7 +154,7 @@ fn is_signed(name: &HeaderName) -> bool {
     ALWAYS.contains(&name.as_str()) || name.as_str().starts_with("x-amz-")
 }
 
-/// Whether a URL has a signature of its own, of version 4 or 2.
+/// Returns whether a URL carries a signature of version 4 or 2.
 pub(crate) fn is_presigned(query: &str) -> bool {
     query.split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
@@ -157,8 +162,8 @@ pub(crate) fn is_presigned(query: &str) -> bool {
     })
 }
 
-/// Whether a query has the store set header fields of its reply (`response-content-type` and the like), which S3 does for signed
-/// requests alone.
+/// Returns whether a query sets header fields of the reply, such as `response-content-type`. S3 allows this for
+/// signed requests only.
 pub(crate) fn sets_fields_of_reply(query: &str) -> bool {
     query.split('&').any(|pair| {
         let name = decoded(pair.split('=').next().unwrap_or_default().as_bytes());
@@ -166,7 +171,7 @@ pub(crate) fn sets_fields_of_reply(query: &str) -> bool {
     })
 }
 
-/// The digest of a body that is signed; the client may have given one.
+/// Returns the payload hash to sign. `said` is the hash that the client sent.
 fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, Unsignable> {
     let said = said.map(|value| value.to_str().unwrap_or("?"));
     match said {
@@ -181,7 +186,7 @@ fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'s
     }
 }
 
-/// Text without percent-encoding. What is no encoding stays.
+/// Decodes percent-encoding. Invalid sequences stay unchanged.
 fn decoded(text: &[u8]) -> Vec<u8> {
     let digit = |at: usize| text.get(at).and_then(|byte| (*byte as char).to_digit(16));
     let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
@@ -200,7 +205,7 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A path with all but slashes and unreserved characters (RFC 3986 section 2.3) encoded.
+/// Encodes all bytes of a path except slashes and unreserved characters (RFC 3986 section 2.3).
 fn encoded(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path {
@@ -218,7 +223,8 @@ mod tests {
     use super::*;
     use std::time::{Duration, UNIX_EPOCH};
 
-    /// The keys, time and bucket of the examples in Amazon's "Authenticating Requests: Using the Authorization Header".
+    /// Keys, time and bucket of the examples in Amazon's "Authenticating Requests: Using the Authorization
+    /// Header".
     fn example(token: Option<&str>) -> (Signing, SystemTime) {
         let keys = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
         let signing = Signing::new(keys, token.map(str::to_owned), "us-east-1", "s3");
