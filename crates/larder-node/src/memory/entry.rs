@@ -1,4 +1,4 @@
-//! What a memory keeps under a key.
+//! Cache entries, and the queries that find them.
 
 use crate::object::Object;
 use crate::pages::Page;
@@ -6,17 +6,17 @@ use bytes::Bytes;
 use larder_core::TargetId;
 use std::sync::Arc;
 
-/// Least number of bytes an object counts for.
+/// Least number of bytes that an object is charged.
 pub(crate) const CHARGE_MIN: u64 = 512;
 
-/// Something kept, or just read.
+/// A cache entry, or contents that have just been read.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    /// An object with its header values, and its body if that is short.
+    /// An object with its header values, and with its body if that is short.
     Head(Arc<Object>),
     /// A chunk of an object.
     Part { of: Arc<Object>, bytes: Bytes },
-    /// Replies of an origin to requests for one target.
+    /// Stored replies of an origin to requests for one target.
     Page(Arc<Page>),
 }
 
@@ -30,7 +30,8 @@ impl Entry {
         larder_core::Bytes((len as u64).max(CHARGE_MIN))
     }
 
-    /// The target that its contents belong to, and the length of the whole object. None for what has no contents.
+    /// Returns the target that the contents belong to, and the length of the whole object. `None` for an entry
+    /// without contents or without a target id.
     pub(super) fn target(&self) -> Option<(TargetId, u64)> {
         let object = match self {
             Self::Head(object) => object.body.as_ref().map(|_| object)?,
@@ -50,7 +51,7 @@ impl Entry {
     }
 }
 
-/// The thing that is looked for.
+/// The object, chunk or page to look for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted<'a> {
     /// The object of this name.

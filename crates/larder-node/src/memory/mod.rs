@@ -1,15 +1,16 @@
-//! What the node keeps in memory, and the reads under way to fill it.
+//! The memory cache of a node, and the reads that fill it.
 //!
-//! One lock guards the replacement order ([`ByteCache`]), the contents and the table of reads under way; it is held
-//! for a few hash look-ups, never across a read or the release of contents. Splitting the cache would let an object
-//! fit in memory and not in its part, and would make the hit ratio depend on the split.
+//! One lock guards the replacement order ([`ByteCache`]), the contents and the table of reads in flight. It is
+//! held for a few hash look-ups, and never across a read or the release of contents. If the cache were split,
+//! an object could fit into the memory but not into its part, and the hit ratio would depend on the split.
 //!
-//! A key is a hash of the name, seeded at random so that names cannot be chosen to collide; what is found is
-//! compared with the name all the same. Part 0 is an object with its body if that is short; part `i + 1` is chunk
-//! `i` of a long one.
+//! A key is a hash of the name with a random seed, so clients cannot choose names that collide. The name of an
+//! entry is compared in any case. Part 0 is an object, with its body if that is short; part `i + 1` is chunk
+//! `i` of a long object.
 //!
-//! One read serves all who want the same thing meanwhile ([`Flight`]): the first leads, the others join. The read
-//! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
+//! One read serves all requests that want the same contents at the same time ([`Flight`]): the first request
+//! leads, the others join. The read runs in a task of its own, so it completes even if the first request is
+//! dropped. Its failure reaches all requests.
 
 mod entry;
 mod purge;
@@ -37,16 +38,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
-/// Hash of a name, and which part of its contents.
+/// The hash of a name, and the number of the part.
 pub(crate) type Key = (u64, u32);
 
-/// What became of a read.
+/// The result of a read.
 pub(crate) type Landed = Result<(Entry, Kept), StoreError>;
 
-/// Whether contents that were read are in the cache now.
+/// Whether the cache stored the contents.
 pub(crate) type Kept = bool;
 
-/// A read under way.
+/// A read in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
     name: Box<[u8]>,
@@ -72,11 +73,11 @@ impl Flight {
         }
     }
 
-    /// Waits for the read.
+    /// Waits until the read completes, and returns its result.
     pub(crate) async fn landed(&self) -> Landed {
         let notified = self.notify.notified();
         tokio::pin!(notified);
-        // Registers before looking, so that a read that lands in between is not missed.
+        // The waiter registers before it looks, so that a read that completes in between is not missed.
         notified.as_mut().enable();
         if let Some(landed) = self.landed.get() {
             return landed.clone();
@@ -86,47 +87,47 @@ impl Flight {
     }
 }
 
-/// What is to be done about something wanted.
+/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// It is here.
+    /// The entry is in memory.
     Have(Entry),
-    /// Somebody reads it.
+    /// Another request reads the contents.
     Join(Arc<Flight>),
-    /// The caller must have it read.
+    /// The caller must have the contents read.
     Lead(Lead),
-    /// Too many reads are under way.
+    /// The limit on reads in flight is reached.
     Full,
 }
 
-/// The duty to complete a read: dropped without it, the waiting learn that it was abandoned.
+/// The duty to complete a read. If it is dropped, the waiting requests get [`StoreError::Abandoned`].
 #[derive(Debug)]
 pub(crate) struct Lead {
     memory: Arc<Memory>,
     key: Key,
     flight: Arc<Flight>,
-    /// The purges that were done when the read began.
+    /// Number of completed purges when the read began.
     since: u64,
 }
 
 impl Lead {
-    /// Where the read will land.
+    /// Returns the read in flight.
     pub(crate) fn flight(&self) -> Arc<Flight> {
         Arc::clone(&self.flight)
     }
 
-    /// The hash of the name that is read.
+    /// Returns the hash of the name that is read.
     pub(crate) fn hash(&self) -> u64 {
         self.key.0
     }
 
-    /// Hands the result to all who wait, after keeping it if `keep`.
+    /// Completes the read. Stores the result if `keep` is set, and passes it to all waiting requests.
     pub(crate) fn land(self, result: Result<Entry, StoreError>, keep: bool) {
         let landed = result.map(|entry| {
             let kept = keep && self.memory.keep(self.key, &entry, self.since);
             (entry, kept)
         });
-        // Nobody else sets it: the drop below finds it set and leaves it.
+        // Only this call sets the result. The drop below finds it set and leaves it.
         let _ = self.flight.landed.set(landed);
     }
 }
@@ -139,17 +140,17 @@ impl Drop for Lead {
     }
 }
 
-/// The memory of a node.
+/// The memory cache of a node.
 #[derive(Debug)]
 pub(crate) struct Memory {
     seed: u64,
     inner: Mutex<Inner>,
-    /// Held by a purge.
+    /// Held while a purge runs.
     purging: Mutex<()>,
     purges_done: AtomicU64,
-    /// Contents that were not kept because of a purge.
+    /// Counts contents that a purge kept out of the cache.
     refused_by_purge: Count,
-    /// Larger objects are not kept.
+    /// Objects above this size in bytes are not stored.
     object_max: AtomicU64,
 }
 
@@ -162,7 +163,7 @@ struct Inner {
     reads_max: usize,
     residents: Residents,
     purges: Purges,
-    /// All the memory there is: for what is kept, and for what is on its way from an origin.
+    /// Size of the memory in bytes, for the cache and for replies that are being received.
     total: u64,
     reserved: u64,
 }
@@ -174,7 +175,7 @@ impl Inner {
         Some(entry)
     }
 
-    /// Takes out what is kept under a key.
+    /// Removes the entry of a key.
     fn take(&mut self, key: &Key) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         if let Some((target, _)) = entry.target() {
@@ -183,12 +184,12 @@ impl Inner {
         Some(entry)
     }
 
-    /// Puts in what is kept under a key, and gives back what was there.
+    /// Stores an entry under a key, and returns the earlier one.
     fn put(&mut self, key: Key, entry: Entry) -> Option<Entry> {
         if let Some((target, bytes)) = entry.target() {
             self.residents.hold(target, bytes);
         }
-        // After the new one is held: a target that is stored anew has never left.
+        // The new entry is registered first, so a target that is stored again is never reported as evicted.
         let before = self.entries.insert(key, entry)?;
         if let Some((target, _)) = before.target() {
             self.residents.release(target);
@@ -196,7 +197,7 @@ impl Inner {
         Some(before)
     }
 
-    /// Keeps something, and takes out what has to leave for it.
+    /// Stores an entry, and removes the entries that must leave for it.
     fn insert(
         &mut self,
         key: Key,
@@ -228,12 +229,12 @@ pub(crate) struct MemoryStats {
     pub(crate) capacity: u64,
     pub(crate) objects: usize,
     pub(crate) reading: usize,
-    /// Objects and chunks that were not kept because of a purge.
+    /// Objects and chunks that a purge kept out of the cache.
     pub(crate) refused_by_purge: u64,
 }
 
 impl Memory {
-    /// `reads_max` is the most reads under way.
+    /// Creates a memory with at most `reads_max` reads in flight.
     pub(crate) fn new(config: &CacheConfig, reads_max: usize) -> Self {
         let inner = Inner {
             order: ByteCache::new(config.kind, config.bytes, larder_core::Bytes(u64::MAX)),
@@ -256,37 +257,37 @@ impl Memory {
         }
     }
 
-    /// Whether an object of this size may be kept.
+    /// Returns whether an object of this size may be stored.
     pub(crate) fn keeps(&self, size: u64) -> bool {
         size <= self.object_max.load(Relaxed)
     }
 
-    /// Changes the size beyond which objects are not kept.
+    /// Changes the size limit for objects.
     pub(crate) fn set_object_max(&self, object_max: larder_core::Bytes) {
         self.object_max.store(object_max.0, Relaxed);
     }
 
-    /// Changes the number of reads that may be under way.
+    /// Changes the limit on reads in flight.
     pub(crate) fn set_reads_max(&self, reads_max: usize) {
         self.lock().reads_max = reads_max;
     }
 
-    /// The hash of a name.
+    /// Returns the hash of a name.
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(name, self.seed)
     }
 
-    /// What is kept of the wanted. Counts as a use.
+    /// Returns the entry that a query names. Counts as a use.
     pub(crate) fn find(&self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
         self.lock().find(key, wanted)
     }
 
-    /// Whether the wanted is kept. Does not count as a use.
+    /// Returns whether an entry is stored. Does not count as a use.
     pub(crate) fn holds(&self, key: Key, wanted: Wanted<'_>) -> bool {
         self.lock().entries.get(&key).is_some_and(|entry| entry.is(wanted))
     }
 
-    /// Which of the chunks `first..=last` of an object are kept: (some, all).
+    /// Returns whether some, and whether all, of the chunks `first..=last` of an object are stored.
     pub(crate) fn holds_parts(&self, hash: u64, object: &Arc<Object>, first: u32, last: u32) -> (bool, bool) {
         let inner = self.lock();
         let (mut some, mut all) = (false, true);
@@ -301,7 +302,7 @@ impl Memory {
         (some, all)
     }
 
-    /// What is kept of the wanted, or the read that brings it.
+    /// Looks up an entry, and begins or joins its read if it is missing.
     pub(crate) fn begin(self: &Arc<Self>, key: Key, wanted: Wanted<'_>) -> Found {
         let mut inner = self.lock();
         if let Some(entry) = inner.find(key, wanted) {
@@ -315,13 +316,14 @@ impl Memory {
         }
         inner.reading += 1;
         let flight = Arc::new(Flight::new(wanted));
-        // An older version or a colliding name may be read under the key; that read keeps its place in the table.
+        // Another read may use the key, for an older version or a colliding name. That read keeps its row in
+        // the table.
         inner.flights.entry(key).or_insert_with(|| Arc::clone(&flight));
         let since = self.purges_done();
         Found::Lead(Lead { memory: Arc::clone(self), key, flight, since })
     }
 
-    /// Drops what is kept under a key.
+    /// Removes the entry of a key.
     pub(crate) fn forget(&self, key: Key) {
         let entry = {
             let mut inner = self.lock();
@@ -331,17 +333,17 @@ impl Memory {
         drop(entry);
     }
 
-    /// Subscribes to changes in what is held; `None` if there are `most` subscribers already.
+    /// Subscribes to changes of the stored targets; `None` if there are already `most` subscribers.
     pub(crate) fn subscribe(&self, most: usize, backlog: usize) -> Option<Subscription> {
         self.lock().residents.subscribe(most, backlog)
     }
 
-    /// The next targets held, from a place in the order of storing on.
+    /// Returns the next stored targets, from sequence number `from` on.
     pub(crate) fn resident_page(&self, from: u64) -> Vec<Resident> {
         self.lock().residents.page(from)
     }
 
-    /// Number of targets held.
+    /// Returns the number of stored targets.
     pub(crate) fn residents(&self) -> usize {
         self.lock().residents.len()
     }
@@ -363,14 +365,14 @@ impl Memory {
         }
     }
 
-    /// Reads under way or waiting.
+    /// Returns the number of reads in flight or waiting.
     pub(crate) fn reading(&self) -> u32 {
         u32::try_from(self.lock().reading).unwrap_or(u32::MAX)
     }
 
     fn keep(&self, key: Key, entry: &Entry, since: u64) -> Kept {
         let mut evicted = Vec::new();
-        // Contents are released after the lock: returning a large block to the system takes long.
+        // Contents are released after the lock, because returning a large block to the system is slow.
         let mut released = Vec::new();
         let mut inner = self.lock();
         if self.is_refused(&inner, since, entry) {
@@ -382,7 +384,8 @@ impl Memory {
         kept
     }
 
-    /// Whether a purge refuses what began when `since` purges were done, which is counted.
+    /// Returns whether a purge keeps out contents whose read began after `since` completed purges. Counts a
+    /// refusal.
     fn is_refused(&self, inner: &Inner, since: u64, entry: &Entry) -> bool {
         let refused = inner.purges.refuse(since, entry);
         self.refused_by_purge.add(u64::from(refused));

@@ -1,34 +1,34 @@
-//! Purges: what they name leaves the memory, and what was on its way before them does not come in.
+//! Purges: the named entries are removed, and contents that are being read or fetched are not stored.
 //!
 //! ```text
-//! begins: noted -> scan in pieces, each under the lock -> flights are let go -> done
-//!           |<--------- what begins here is held against the purge ---------->|
+//! begin: recorded -> scan in steps, each under the lock -> reads in flight are detached -> completed
+//!          |<---------- reads that begin here are checked against the purge ---------->|
 //! ```
-//! A read or a fetch notes how many purges were done when it began ([`Memory::purges_done`]), before it looks at what is kept. What
-//! it brings is kept only if no later purge names it. So a purge that is done has removed all that was kept when it began, and all
-//! that could come of it: a reply of before, or one of before that the origin has validated meanwhile. Requests that come later
-//! join no read of before.
+//! A read or a fetch records the number of completed purges before it looks into the cache ([`Memory::purges_done`]). Its result is
+//! stored only if no later purge names it. So a completed purge has removed all matching entries from before its beginning. It
+//! also keeps out their successors: a reply from before, or such a reply that the origin has validated since. Later requests join
+//! no read from before the purge.
 //!
-//! Cost: a look at each entry, its name or the tags of its replies; [`PLACES`] entries in one hold of the lock, which takes some ten
-//! microseconds, and [`PAUSE`] between. Entries take no memory for it. Of purges, the last [`NOTED_MAX`](super::selection::NOTED_MAX) are noted: what began
-//! before the first of these is not kept.
+//! Cost: each entry is checked by its name or by the tags of its replies. One hold of the lock covers [`PLACES`] entries and takes
+//! about ten microseconds, with a pause of [`PAUSE`] between. Entries need no extra memory. The last
+//! [`NOTED_MAX`](super::selection::NOTED_MAX) purges are recorded. Contents whose read began before the first of them are not stored.
 
 use super::selection::{Purged, Selection};
 use super::{Inner, Memory, PoisonError};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
-/// Entries that are looked at in one hold of the lock.
+/// Entries that are checked in one hold of the lock.
 const PLACES: usize = 256;
-/// Time for requests to take the lock.
+/// Pause between two holds, in which requests can take the lock.
 const PAUSE: Duration = Duration::from_micros(50);
 impl Memory {
-    /// The number of purges that are done. Taken before anything else by what may come into the memory later.
+    /// Returns the number of completed purges. A read or fetch calls this before it does anything else.
     pub(crate) fn purges_done(&self) -> u64 {
         self.purges_done.load(Acquire)
     }
 
-    /// Removes what `selection` names. Blocks while it does, and while another purge does.
+    /// Removes the entries that `selection` names. Blocks until this purge and all earlier ones are done.
     pub(crate) fn purge(&self, selection: Selection) -> Purged {
         let _alone = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.lock().purges.begin(selection);
@@ -50,14 +50,14 @@ impl Memory {
             }
             drop(inner);
             purged.looked_at += keys.len() as u64;
-            // Contents are released after the lock: returning a large block to the system takes long.
+            // Contents are released after the lock, because returning a large block to the system is slow.
             drop(released);
             if at.is_some() {
                 std::thread::sleep(PAUSE);
             }
         }
         let mut inner = self.lock();
-        // Who waits for a read of before goes on waiting. Others begin their own.
+        // Requests that wait for an earlier read continue to wait. Later requests begin reads of their own.
         inner.flights.clear();
         self.purges_done.store(number, Release);
         drop(inner);
@@ -127,7 +127,7 @@ mod tests {
             panic!("joins")
         };
         memory.purge(objects("a/", true));
-        // It is a read of its own, which is kept.
+        // This is a new read, whose result is stored.
         let anew = begin(&memory, "a/1");
         named.land(Ok(entry("a/1")), true);
         assert!(!holds(&memory, "a/1"));

@@ -1,17 +1,17 @@
-//! Which targets the cache holds, by the ids that a switch knows them by, and who wants to hear of changes.
+//! The stored targets, by the ids that a switch uses, and the subscribers to changes.
 //!
-//! A switch tells a target's id in the request header `larder-target`, 16 hexadecimal digits. What the request has put
-//! into the cache (a whole object or chunks of one) belongs to the target from then on; what no id was told for is
-//! left out. A target is *held* as long as anything that belongs to it is in the cache: an object in chunks from its
-//! first chunk until its last one has left, since most of it still need not be read; several objects under one id
-//! likewise.
+//! A switch sends a target's id in the request header `larder-target`, as 16 hexadecimal digits. The entries
+//! that the request adds to the cache belong to that target: a whole object or its chunks. Entries without an
+//! id are left out. A target is *held* while at least one of its entries is in the cache. A chunked object is
+//! held from its first chunk until its last chunk leaves, because most of it still needs no read. The same
+//! holds for several objects under one id.
 //!
-//! Changes are told to the subscribers in the order in which they happen, under the cache's lock: what left to make
-//! room before what it made room for. A subscriber hears changes first and then asks for what is held, page by page in
-//! the order of storing; a change that it hears twice, or that a page knows already, does no harm.
+//! Changes are sent to the subscribers in order, under the cache's lock: an eviction precedes the insertion
+//! that caused it. A subscriber receives changes first and then reads the held targets page by page, in the
+//! order of insertion. A change that a page already contains does no harm.
 //!
-//! Cost: two look-ups in an ordered map for each entry stored or evicted that has an id; nothing for others. Memory:
-//! about 100 bytes a target held, of which there are never more than entries in the cache.
+//! Cost: two look-ups in an ordered map for each entry with an id that is stored or evicted. Memory: about 100
+//! bytes per held target. There are never more held targets than entries.
 
 use larder_core::TargetId;
 use std::collections::{BTreeMap, HashMap};
@@ -20,32 +20,32 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// Targets handed out at once.
+/// Targets in one page.
 const PAGE: usize = 1_024;
 
-/// What has become of a target.
+/// A change of the stored targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It is held from now on; the length of the object that brought it.
+    /// The target is stored from now on; the length in bytes of the object that brought it.
     Stored(TargetId, u64),
-    /// Nothing of it is held any more.
+    /// No entry of the target is stored any more.
     Evicted(TargetId),
 }
 
-/// A change and when it happened.
+/// A change and the time at which it happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) change: Change,
     pub(crate) at: Instant,
 }
 
-/// A target that is held.
+/// A target that is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
-    /// Its place in the order of storing.
+    /// The target's number in the order of insertion.
     pub(crate) place: u64,
     pub(crate) target: TargetId,
-    /// The length of the object that brought it.
+    /// The length in bytes of the object that brought the target.
     pub(crate) bytes: u64,
 }
 
@@ -61,22 +61,23 @@ struct Subscriber {
     lagged: Arc<AtomicBool>,
 }
 
-/// What a subscriber holds.
+/// A subscription to changes of the stored targets.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// The changes since it began; ends when the subscriber is cut or the node shuts down.
+    /// The changes since the subscription began. Ends when the subscriber lags too far behind or the node shuts
+    /// down.
     pub(crate) changes: mpsc::Receiver<Told>,
     lagged: Arc<AtomicBool>,
 }
 
 impl Subscription {
-    /// Whether it was cut for lagging behind.
+    /// Returns whether the subscription was cut because its subscriber lagged behind.
     pub(crate) fn lagged(&self) -> bool {
         self.lagged.load(Relaxed)
     }
 }
 
-/// The targets held, and the subscribers.
+/// The stored targets, and the subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Residents {
     held: HashMap<TargetId, Held>,
@@ -87,7 +88,7 @@ pub(crate) struct Residents {
 }
 
 impl Residents {
-    /// An entry of `target` has come into the cache, from an object of `bytes` bytes.
+    /// Records that an entry of `target` was stored, from an object of `bytes` bytes.
     pub(crate) fn hold(&mut self, target: TargetId, bytes: u64) {
         if let Some(held) = self.held.get_mut(&target) {
             held.entries += 1;
@@ -100,7 +101,7 @@ impl Residents {
         self.tell(Change::Stored(target, bytes));
     }
 
-    /// An entry of `target` has left the cache.
+    /// Records that an entry of `target` left the cache.
     pub(crate) fn release(&mut self, target: TargetId) {
         let Some(held) = self.held.get_mut(&target) else { return };
         held.entries -= 1;
@@ -111,7 +112,7 @@ impl Residents {
         }
     }
 
-    /// A new subscriber; `None` if there are `most` already, or the node shuts down.
+    /// Adds a subscriber; `None` if there are already `most` subscribers, or the node shuts down.
     pub(crate) fn subscribe(&mut self, most: usize, backlog: usize) -> Option<Subscription> {
         self.subscribers.retain(|subscriber| !subscriber.changes.is_closed());
         if self.closed || self.subscribers.len() >= most {
@@ -123,13 +124,13 @@ impl Residents {
         Some(Subscription { changes: receiver, lagged })
     }
 
-    /// The next targets held, in the order of storing, from place `from` on. Empty at the end.
+    /// Returns the next stored targets in the order of insertion, from number `from` on. Empty at the end.
     pub(crate) fn page(&self, from: u64) -> Vec<Resident> {
         let rest = self.in_order.range(from..).take(PAGE);
         rest.map(|(&place, &(target, bytes))| Resident { place, target, bytes }).collect()
     }
 
-    /// Number of targets held.
+    /// Returns the number of stored targets.
     pub(crate) fn len(&self) -> usize {
         self.held.len()
     }
@@ -218,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever follows the changes knows what is held.
+        /// A subscriber that follows the changes knows the stored targets.
         #[test]
         fn changes_add_up_to_what_is_held(steps in prop::collection::vec((0..6_u64, any::<bool>()), 0..200)) {
             let mut residents = Residents::default();

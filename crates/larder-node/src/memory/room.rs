@@ -1,28 +1,32 @@
-//! Pages of an origin in the memory, room set aside for those on their way, and the size of it all.
+//! Pages of an origin in the memory, reservations for replies that are being received, and the size of the
+//! memory.
 
 use super::{Entry, Inner, Kept, Key, Memory, Wanted};
 use crate::pages::Page;
 use std::sync::Arc;
 
-/// Bytes by which a memory shrinks in one hold of its lock: 2,048 objects leave at most, which takes a millisecond.
+/// Bytes by which a memory shrinks in one hold of its lock. At most 2,048 objects are evicted, which takes a
+/// millisecond.
 const SHRINKS_BY: u64 = 1 << 20;
 
-/// What no longer belongs to a memory. Dropped after its lock: returning a large block to the system takes long.
+/// Entries that were removed. They are dropped after the lock, because returning a large block to the system is
+/// slow.
 type Released = Vec<Entry>;
 
 impl Inner {
-    /// Sets aside `reserved` bytes in all; what is kept has the rest.
+    /// Reserves `reserved` bytes in all. The cache has the rest.
     fn reserve(&mut self, reserved: u64, released: &mut Released) {
         let mut evicted = Vec::new();
         self.reserved = reserved;
-        // What is on its way may be more than there is, where the memory has become smaller meanwhile.
+        // After a reduction of the memory, the reservations may exceed its size.
         let rest = self.total.saturating_sub(reserved);
         self.order.resize(larder_core::Bytes(rest), &mut evicted);
         released.extend(evicted.iter().filter_map(|(key, _)| self.take(key)));
     }
 }
 
-/// Room in a memory for something on its way, given back when dropped. Half of the memory can be set aside so.
+/// Memory that is reserved for a reply that is being received. It is released when dropped. At most half of the
+/// memory can be reserved.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     memory: Arc<Memory>,
@@ -30,7 +34,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Sets aside room for `bytes` in all. False if there is none: then what was set aside stays so.
+    /// Grows the reservation to `bytes` in all. Returns false if there is no room; the reservation then stays
+    /// as it was.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> bool {
         let Some(more) = bytes.checked_sub(self.bytes) else { return true };
         let mut released = Released::new();
@@ -58,7 +63,7 @@ impl Drop for Reservation {
 }
 
 impl Memory {
-    /// What is kept of a target of an origin. Counts as a use.
+    /// Returns the stored page of an origin's target. Counts as a use.
     pub(crate) fn page(&self, hash: u64, name: &[u8]) -> Option<Arc<Page>> {
         match self.find((hash, 0), Wanted::Page(name)) {
             Some(Entry::Page(page)) => Some(page),
@@ -66,8 +71,8 @@ impl Memory {
         }
     }
 
-    /// Puts what `make` makes of the page that is kept in its place, in the room that was set aside for it. `since`: the purges that were
-    /// done when its request began.
+    /// Replaces a stored page by the page that `make` creates from it, in the reserved room. `since` is the
+    /// number of completed purges when the request began.
     pub(crate) fn put_page(
         &self,
         (hash, name): (u64, &[u8]),
@@ -94,12 +99,12 @@ impl Memory {
         kept
     }
 
-    /// Takes a step towards a size of so many bytes, and returns the size there is now: what has no place any more leaves, but not
-    /// so much at one time that requests would wait for it.
+    /// Takes one step towards a size of `bytes`, and returns the size after it. A step evicts only so many
+    /// entries that requests do not wait for the lock.
     pub(crate) fn step_to(&self, bytes: larder_core::Bytes) -> larder_core::Bytes {
         let mut released = Released::new();
         let mut inner = self.lock();
-        // What nobody has goes at once.
+        // Memory that is not used is released at once.
         let held = inner.order.used().0.saturating_add(inner.reserved);
         let from = inner.total.min(held.max(bytes.0));
         inner.total = bytes.0.max(from.saturating_sub(SHRINKS_BY));
@@ -109,7 +114,7 @@ impl Memory {
         larder_core::Bytes(size)
     }
 
-    /// Room for something on its way, none yet.
+    /// Creates an empty reservation.
     pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
         Reservation { memory: Arc::clone(self), bytes: 0 }
     }
@@ -124,7 +129,7 @@ mod tests {
     use crate::store::Meta;
     use larder_core::cache::CacheKind;
 
-    /// Has an object of so many bytes read; says whether it is kept.
+    /// Stores an object of `len` bytes. Returns whether it was stored.
     fn put(memory: &Arc<Memory>, n: u64, len: usize) -> bool {
         let meta = Meta { size: len as u64, modified: (1, 0), fresh: false, tag: 0 };
         let name = n.to_le_bytes();
@@ -134,7 +139,7 @@ mod tests {
         memory.holds((n, 0), Wanted::Head(&name))
     }
 
-    /// A memory with objects of 1,000 bytes.
+    /// Creates a memory with objects of 1,000 bytes.
     fn filled(bytes: u64, objects: u64) -> Arc<Memory> {
         let bytes = larder_core::Bytes(bytes);
         let config = CacheConfig { kind: CacheKind::Lru, bytes, ..CacheConfig::default() };

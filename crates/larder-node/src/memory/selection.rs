@@ -1,18 +1,19 @@
-//! The entries that purges name, and which purges what is on its way is held against ([`super::purge`]).
+//! Selections of entries to purge, and the record of purges that later contents are checked against
+//! ([`super::purge`]).
 
 use super::entry::Entry;
 use crate::pages::Page;
 use std::collections::VecDeque;
 
-/// Purges that what is on its way is held against.
+/// Purges that are recorded.
 pub(super) const NOTED_MAX: usize = 1_024;
 
 /// The entries that a purge removes.
 #[derive(Debug)]
 pub(crate) enum Selection {
-    /// Objects of this name, or whose names begin so.
+    /// Objects of this name, or with names that begin with it.
     Objects { name: Box<[u8]>, prefix: bool },
-    /// Pages with this path and query, or beginning so, of any host or of one.
+    /// Pages with this path and query, or with targets that begin with it, of one host or of any host.
     Pages { host: Option<larder_edge::Location>, target: Box<str>, prefix: bool },
     /// Pages with a reply that has this tag.
     Tag(Box<str>),
@@ -34,7 +35,7 @@ impl Selection {
         target_fits && wanted.as_ref().is_none_or(|wanted| wanted.is_host(host))
     }
 
-    /// Whether an entry leaves.
+    /// Returns whether the selection names an entry.
     pub(super) fn removes(&self, entry: &Entry) -> bool {
         match (entry, self) {
             (Entry::Page(page), Self::Tag(tag)) => page.has_tag(tag),
@@ -48,13 +49,13 @@ impl Selection {
 #[derive(Debug, Default)]
 pub(super) struct Purges {
     begun: u64,
-    /// The last ones, each with its number.
+    /// The latest purges, each with its number.
     noted: VecDeque<(u64, Selection)>,
 }
 
 impl Purges {
-    /// Whether a purge refuses what began when `since` purges were done. A page counts as a whole: it may take another place, which the
-    /// purge has passed already.
+    /// Returns whether a purge keeps out contents whose read began after `since` completed purges. A page
+    /// counts as a whole, because it may get a position that the scan has passed already.
     pub(super) fn refuse(&self, since: u64, entry: &Entry) -> bool {
         if self.begun == since {
             return false;
@@ -73,7 +74,7 @@ impl Purges {
         self.begun
     }
 
-    /// The selection of the last purge.
+    /// Returns the selection of the latest purge.
     pub(super) fn last(&self) -> Option<&Selection> {
         self.noted.back().map(|(_, selection)| selection)
     }
@@ -84,8 +85,8 @@ impl Purges {
 pub struct Purged {
     /// Objects and chunks that were removed.
     pub removed: u64,
-    /// Bytes that they counted.
+    /// Bytes that the removed entries were charged.
     pub removed_bytes: u64,
-    /// Objects and chunks that were looked at.
+    /// Objects and chunks that were checked.
     pub looked_at: u64,
 }
