@@ -1,8 +1,9 @@
-//! A body on its way from the origin, read by as many clients as want it, each at its own pace.
+//! A body that is being received from the origin, and its readers, each at its own pace.
 //!
-//! As long as the body is to be kept, all of it stays here, and neither the origin nor a quick client waits for a slow
-//! one. If it turns out to be too long to be kept, a window of it remains: with one reader, the origin waits for that
-//! one; with several, those who lag behind by more than the window are cut off, so that they do not hold the others.
+//! While the body is to be stored, all of it stays in memory, and neither the origin nor a fast reader waits
+//! for a slow one. If the body turns out to be too long, only a window of it stays. With one reader, the origin
+//! then waits for that reader. With several readers, those that lag by more than the window are cut off, so
+//! that they do not block the others.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,39 +11,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-/// Bytes that remain of a body that is not kept.
+/// Bytes in the window of a body that is not stored.
 const WINDOW: u64 = 2 << 20;
 
-/// Why a reader gets no more.
+/// The reason why a reader gets no more bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Torn {
-    /// The origin broke off, or sent nothing for too long.
+    /// The origin aborted the reply, or was silent for too long.
     Origin,
-    /// The reader lagged behind too far.
+    /// The reader lagged too far behind.
     Slow,
 }
 
-/// The body.
+/// A body that is being received.
 #[derive(Debug)]
 pub(crate) struct Filling {
     expected: Option<u64>,
     state: Mutex<State>,
-    /// Wakes the one who fills, when readers have moved or gone.
+    /// Wakes the writer when a reader advances or leaves.
     room: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pieces: VecDeque<Bytes>,
-    /// Number of the first piece still here.
+    /// Number of the first piece that is still in memory.
     first: u64,
-    /// Bytes still here.
+    /// Bytes that are still in memory.
     held: u64,
-    /// Whether pieces are dropped when all have read them.
+    /// Whether pieces are dropped when all readers have read them.
     windowed: bool,
     end: Option<Result<(), Torn>>,
-    /// The next piece of each reader, and whom to wake. That piece is still here or still to come: who is left behind
-    /// is a reader no more.
+    /// For each reader, its next piece and its waker. The next piece is in memory or not received yet, because
+    /// a reader that falls behind is removed.
     readers: BTreeMap<u64, (u64, Option<Waker>)>,
     next_reader: u64,
 }
@@ -60,7 +61,7 @@ impl State {
         }
     }
 
-    /// Drops what all have read.
+    /// Drops the pieces that all readers have read.
     fn trim(&mut self) {
         let least = self.readers.values().map(|(at, _)| *at).min().unwrap_or_else(|| self.end());
         while self.windowed && self.first < least {
@@ -70,7 +71,7 @@ impl State {
         }
     }
 
-    /// Drops the first piece, and leaves behind those who have not read it.
+    /// Drops the first piece, and removes the readers that have not read it.
     fn cut(&mut self) {
         if let Some(piece) = self.pieces.pop_front() {
             self.held -= piece.len() as u64;
@@ -88,7 +89,7 @@ impl State {
 }
 
 impl Filling {
-    /// A body of this length, if it is known.
+    /// Creates a body of this length in bytes; `None` if the length is unknown.
     pub(crate) fn new(expected: Option<u64>) -> Arc<Self> {
         Arc::new(Self { expected, state: Mutex::default(), room: Notify::new() })
     }
@@ -105,14 +106,14 @@ impl Filling {
         state.wake();
     }
 
-    /// It will not be kept: from now on only a window of it remains.
+    /// Stops storing the body. From now on, only a window of it stays in memory.
     pub(crate) fn give_up_keeping(&self) {
         let mut state = self.lock();
         state.windowed = true;
         state.trim();
     }
 
-    /// Waits until there is room for more in the window. False if nobody reads any more.
+    /// Waits until the window has room. Returns false if there are no readers left.
     pub(crate) async fn room(&self) -> bool {
         loop {
             let moved = self.room.notified();
@@ -127,8 +128,8 @@ impl Filling {
                 if state.held <= WINDOW {
                     return true;
                 }
-                // Those at the end of the window hold up the others: they are left behind. Whoever has read the most
-                // is waited for.
+                // Readers at the end of the window block the others, so they are removed. The writer waits for
+                // the reader that is furthest ahead.
                 if state.readers.values().any(|(at, _)| *at > state.first) {
                     state.cut();
                     continue;
@@ -138,14 +139,14 @@ impl Filling {
         }
     }
 
-    /// It is complete, or will never be.
+    /// Ends the body: it is complete, or it was torn.
     pub(crate) fn end(&self, end: Result<(), Torn>) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
         state.wake();
     }
 
-    /// All that has come, if it was kept from the first byte on. Short bodies in many pieces are joined.
+    /// Returns the whole body if it was stored from its first byte on. Short bodies in many pieces are joined.
     pub(crate) fn whole(&self) -> Option<Vec<Bytes>> {
         const JOINED_MAX: u64 = 1 << 20;
         let state = self.lock();
@@ -159,7 +160,7 @@ impl Filling {
         Some(vec![pieces.concat().into()])
     }
 
-    /// A reader at the first byte. `None` if that is gone already.
+    /// Creates a reader at the first byte; `None` if that byte has been dropped.
     pub(crate) fn reader(self: &Arc<Self>) -> Option<Reader> {
         let mut state = self.lock();
         if state.first > 0 {
@@ -176,7 +177,7 @@ impl Filling {
     }
 }
 
-/// One who reads a body from its first byte on.
+/// A reader of a body, from its first byte on.
 #[derive(Debug)]
 pub(crate) struct Reader {
     filling: Arc<Filling>,
@@ -184,7 +185,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The next piece; `None` after the last.
+    /// Polls for the next piece; `None` after the last.
     pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Torn>>> {
         let mut guard = self.filling.lock();
         let state = &mut *guard;
@@ -268,7 +269,7 @@ mod tests {
             assert!(filling.room().await);
         }
         assert!(filling.reader().is_none(), "its beginning is gone");
-        // The slow one has not even noticed, and the quick one pauses.
+        // The slow reader has not noticed yet, and the quick one pauses.
         for _ in 0..3 {
             filling.push(piece.clone());
         }

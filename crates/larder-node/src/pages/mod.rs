@@ -1,7 +1,8 @@
-//! Replies of an origin as they are kept: a page for each target, with a variant for each choice of request headers.
+//! Stored replies of an origin: a page for each target, with one variant for each selection of request headers.
 //!
-//! A page is kept and evicted as a whole: one target, one entry, one size. It counts the bytes of all bodies and
-//! headers of its variants, 64 for each piece of a body, and 512 for itself and each variant.
+//! A page is stored and evicted as a whole: one target, one entry, one size. It is charged the bytes of all
+//! bodies and headers of its variants, 64 bytes for each piece of a body, and 512 bytes for itself and for each
+//! variant.
 
 mod filling;
 mod tags;
@@ -18,53 +19,53 @@ use http::{HeaderMap, StatusCode};
 use larder_core::TargetId;
 use std::sync::Arc;
 
-/// Bytes a page or a variant counts besides its contents.
+/// Bytes that a page or a variant is charged besides its contents.
 const CHARGE: u64 = 512;
-/// Bytes a piece counts besides its contents.
+/// Bytes that a piece is charged besides its contents.
 const PIECE_CHARGE: u64 = 64;
 
-/// What is kept of a target.
+/// The stored replies of one target.
 #[derive(Debug)]
 pub(crate) struct Page {
     /// Host and target.
     pub(crate) name: Box<[u8]>,
-    /// What the switch calls the target.
+    /// The id by which the switch knows the target.
     pub(crate) told: Option<TargetId>,
-    /// Newest first.
+    /// The variants, newest first.
     variants: Vec<Arc<Variant>>,
 }
 
-/// A reply that is kept, or being received in order to be.
+/// A reply that is stored, or that is being received to be stored.
 #[derive(Debug)]
 pub(crate) struct Variant {
     pub(crate) status: StatusCode,
-    /// Without those about the connection, `Age` and `Content-Length`.
+    /// The header without hop-by-hop fields, `Age` and `Content-Length`.
     pub(crate) headers: HeaderMap,
-    /// What the request's headers were, as far as the reply depends on them.
+    /// The request's values of the fields that the reply depends on (`Vary`).
     selecting: Box<[Selecting]>,
-    /// A request with `Authorization` has brought it, or has validated it.
+    /// Whether a request with `Authorization` fetched or validated the reply.
     pub(crate) signed: bool,
-    /// A request with credentials of any kind has brought it, or has validated it.
+    /// Whether a request with credentials of any kind fetched or validated the reply.
     pub(crate) by_credentials: bool,
     pub(crate) freshness: Freshness,
     pub(crate) body: Contents,
 }
 
-/// A field that a reply depends on, and what it was in the request.
+/// A field that a reply depends on, and its value in the request.
 type Selecting = (HeaderName, Option<Box<[u8]>>);
 
 /// The body of a reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Contents {
-    /// All of it.
+    /// The complete body.
     Whole { pieces: Arc<[Bytes]>, len: u64 },
-    /// As far as it has come.
+    /// A body that is being received.
     Filling(Arc<Filling>),
 }
 
 impl Page {
-    /// A page with a variant more: it takes the place of one for the same requests, and of the oldest beyond
-    /// `variants_max`. If the origin has changed what its replies depend on, the older ones are dropped.
+    /// Returns a page with another variant. The variant replaces one for the same requests, and the oldest one
+    /// beyond `variants_max`. If the origin has changed the fields in `Vary`, the older variants are dropped.
     pub(crate) fn with(
         earlier: Option<&Self>,
         (name, told): (&[u8], Option<TargetId>),
@@ -82,41 +83,42 @@ impl Page {
         Self { name: name.into(), told: told.or(earlier.and_then(|page| page.told)), variants }
     }
 
-    /// The variant for a request.
+    /// Returns the variant for a request (RFC 9111 section 4.1).
     pub(crate) fn select(&self, request: &HeaderMap) -> Option<&Arc<Variant>> {
         self.variants.iter().find(|variant| variant.suits(request))
     }
 
-    /// The fields that the newest variant depends on.
+    /// Returns the fields that the newest variant depends on.
     pub(crate) fn selecting(&self) -> impl Iterator<Item = &HeaderName> {
         self.variants.iter().take(1).flat_map(|variant| variant.selecting.iter().map(|(name, _)| name))
     }
 
-    /// Host and path with query, of its name ([`crate::origin`] makes it).
+    /// Returns the host and the path with query from the page's name, which [`crate::origin`] creates.
     pub(crate) fn host_and_target(&self) -> Option<(&str, &str)> {
         let name = std::str::from_utf8(&self.name).ok()?;
         let (_, rest) = name.split_once('\0')?;
         Some((rest.split('\0').next()?, rest.rsplit('\0').next()?))
     }
 
-    /// Whether one of the variants has a tag.
+    /// Returns whether one of the variants has a tag.
     pub(crate) fn has_tag(&self, tag: &str) -> bool {
         self.variants.iter().any(|variant| tags::has(&variant.headers, tag))
     }
 
-    /// Length of the newest variant.
+    /// Returns the length in bytes of the newest variant.
     pub(crate) fn len(&self) -> u64 {
         self.variants.first().and_then(|variant| variant.len()).unwrap_or(0)
     }
 
-    /// Bytes it counts.
+    /// Returns the bytes that the page is charged.
     pub(crate) fn charge(&self) -> u64 {
         CHARGE + self.name.len() as u64 + self.variants.iter().map(|variant| variant.charge()).sum::<u64>()
     }
 }
 
 impl Variant {
-    /// A reply to a request with the headers `request`. `None` if it depends on more fields than are compared.
+    /// Creates the reply to a request with the headers `request`; `None` if it depends on more fields than are
+    /// compared.
     pub(crate) fn new(
         status: StatusCode,
         mut headers: HeaderMap,
@@ -137,14 +139,14 @@ impl Variant {
         Some(Self { status, headers, selecting, signed, by_credentials, freshness, body })
     }
 
-    /// The same reply with its whole body.
+    /// Returns the same reply with its complete body.
     pub(crate) fn completed(&self, body: Contents) -> Self {
         let (headers, selecting) = (self.headers.clone(), self.selecting.clone());
         let Self { status, signed, by_credentials, freshness, .. } = *self;
         Self { status, headers, selecting, signed, by_credentials, freshness, body }
     }
 
-    /// The same reply after its validation, with other headers and for one client.
+    /// Returns the same reply after a validation that counts for one client only, with other headers.
     pub(crate) fn validated_once(&self, mut headers: HeaderMap, received: Received) -> Self {
         let freshness = self.freshness.aged(&headers, received);
         headers.remove(header::AGE);
@@ -153,8 +155,8 @@ impl Variant {
         Self { status, headers, selecting, signed, by_credentials, freshness, body }
     }
 
-    /// The same reply, validated by a request with the headers `request`, which it suits. `headers` are those of the reply from
-    /// now on: they may name more fields in `Vary` than before. `None` if they name more than are compared.
+    /// Returns the same reply after a validation by a matching request with the headers `request`. `headers`
+    /// replace the stored ones; their `Vary` may name more fields. `None` if they name more than are compared.
     pub(crate) fn validated(
         &self,
         headers: HeaderMap,
@@ -167,24 +169,25 @@ impl Variant {
         Some(validated)
     }
 
-    /// Whether it answers a request with these headers, as far as `Vary` says.
+    /// Returns whether the reply matches a request with these headers, by `Vary`.
     pub(crate) fn suits(&self, request: &HeaderMap) -> bool {
         self.selecting.iter().all(|(name, value)| fields::value(request, name) == *value)
     }
 
-    /// Whether a request that waited for another request's reply may use this reply, which a cache may do only where it
-    /// may reuse a stored reply without validation (RFC 9111 section 4). A reply to a request with `Authorization` gets
-    /// here only if section 3.5 allows it to be stored.
+    /// Returns whether a request that waited for another request's reply may use this reply. It may if a stored
+    /// reply could be reused without validation (RFC 9111 section 4). A reply to a request with `Authorization`
+    /// gets here only if section 3.5 allows it to be stored.
     pub(crate) fn may_be_shared(&self, request: &HeaderMap, asked: &Directives, now_ms: u64) -> bool {
         self.suits(request) && self.freshness.may_be_shared(now_ms, asked)
     }
 
-    /// Whether the origin can be asked if it is still valid.
+    /// Returns whether the reply has a validator, so that the origin can validate it.
     pub(crate) fn can_be_asked_about(&self) -> bool {
         self.headers.contains_key(header::ETAG) || self.headers.contains_key(header::LAST_MODIFIED)
     }
 
-    /// A reader of a body on its way; none of one that is whole. Fails if its beginning is gone.
+    /// Returns a reader of a body that is being received; `None` for a complete body. Fails if the beginning of
+    /// the body has been dropped.
     pub(crate) fn reader(&self) -> Result<Option<Reader>, ()> {
         match &self.body {
             Contents::Whole { .. } => Ok(None),
@@ -192,7 +195,7 @@ impl Variant {
         }
     }
 
-    /// Length of the body, if it is known.
+    /// Returns the length of the body in bytes, if it is known.
     pub(crate) fn len(&self) -> Option<u64> {
         match &self.body {
             Contents::Whole { len, .. } => Some(*len),
@@ -200,7 +203,7 @@ impl Variant {
         }
     }
 
-    /// What preconditions are held against: nothing of 200 replies without validators.
+    /// Returns the validators for preconditions; `None` if the reply has none.
     pub(crate) fn validators(&self) -> Option<Validators<'_>> {
         let tag = self.headers.get(header::ETAG).map_or(&b""[..], |value| value.as_bytes());
         let weak = tag.starts_with(b"W/");
@@ -216,7 +219,7 @@ impl Variant {
         Some(Validators { opaque, strong: !weak && !opaque.is_empty(), modified })
     }
 
-    /// Bytes it counts without its body.
+    /// Returns the bytes that the reply is charged without its body.
     pub(crate) fn head_charge(&self) -> u64 {
         let selecting = self.selecting.iter().map(|(name, value)| {
             (name.as_str().len() + value.as_ref().map_or(0, |value| value.len()) + 48) as u64

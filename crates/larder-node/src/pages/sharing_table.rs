@@ -1,18 +1,18 @@
-//! All combinations of replies and of the two requests that want the same: which reply is shared.
+//! All combinations of a reply and of two requests for the same target: which replies are shared.
 
 use super::*;
 use crate::http::freshness::Additions;
 use http::HeaderValue;
 use std::time::SystemTime;
 
-/// A reply, and what RFC 9111 says of its use without validation.
+/// A reply, and what RFC 9111 says about its use without validation.
 struct Reply {
     cache_control: &'static str,
     age: i64,
-    /// It may not be stored by a shared cache, or not be used without validation.
+    /// Whether a shared cache may not store the reply, or may not use it without validation.
     forbids: bool,
     lifetime: i64,
-    /// It may be stored even if the request had `Authorization` (section 3.5).
+    /// Whether the reply may be stored although the request had `Authorization` (section 3.5).
     for_signed: bool,
 }
 
@@ -39,7 +39,7 @@ const REPLIES: [Reply; 16] = [
     reply("", false, 0, false),
 ];
 
-/// `Vary`, and whether it names `Cookie`.
+/// Values of `Vary`, and whether each names `Cookie`.
 const VARY: [(&str, bool); 5] =
     [("", false), ("accept", false), ("cookie", true), ("Cookie, accept", true), ("accept, *", true)];
 
@@ -47,7 +47,7 @@ const VARY: [(&str, bool); 5] =
 const WHO: [(bool, Option<&str>); 5] =
     [(false, None), (false, Some("")), (false, Some("a")), (false, Some("b")), (true, None)];
 
-/// Whether a directive takes a reply of this age that is fresh for so many more seconds.
+/// Returns whether a directive accepts a reply of this age that stays fresh for this many more seconds.
 type Takes = fn(i64, i64) -> bool;
 
 /// Directives of the request that joins.
@@ -72,12 +72,12 @@ struct Case {
     lead: (bool, Option<&'static str>),
     join: (bool, Option<&'static str>),
     asked: &'static str,
-    /// Seconds between the reply and the look at it.
+    /// Seconds between the reply and its use.
     later: i64,
 }
 
 impl Case {
-    /// Whether the node shares the reply.
+    /// Returns whether the node shares the reply.
     fn shares(&self) -> bool {
         let request = |(signed, cookie): (bool, Option<&str>), cache_control: &str| {
             let signed = signed.then_some("x");
@@ -110,12 +110,12 @@ fn headers(fields: &[(&'static str, Option<&str>)]) -> HeaderMap {
         .collect()
 }
 
-/// Calls `check` with each combination and what RFC 9111 section 4 says of it.
+/// Calls `check` with each combination and with the result that RFC 9111 section 4 demands.
 fn each(reply: &'static Reply, mut check: impl FnMut(&Case, bool)) {
     for (vary, by_cookie) in VARY {
         for (tag, sets_cookie) in [(false, false), (true, false), (true, true)] {
             for lead in WHO {
-                // Requests with and without `Authorization` have flights of their own.
+                // Requests with and without `Authorization` have separate flights.
                 for join in WHO.into_iter().filter(|join| join.0 == lead.0) {
                     for (asked, takes) in ASKED {
                         for later in [0, 31, 59, 60] {
