@@ -1,6 +1,6 @@
-//! The channels to the peers that connections are handed over to, and the handling of their messages.
+//! The control channels to the peers that take connections, and the handling of their messages.
 //!
-//! [`larder_core::peers::handing`] decides what is done.
+//! The state machine [`larder_core::peers::handing`] makes all decisions.
 
 use super::members::{Peer, Waits};
 use super::{Handover, Secrets, State, lock};
@@ -22,19 +22,21 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// An entry of the plane outlives its connection, so that late packets still go to its node (R9): longer than `TIME_WAIT`.
+/// Time that a flow entry outlives its connection, in ns, so that late packets still reach the node (R9).
+/// Longer than `TIME_WAIT`.
 const ENDED_NS: u64 = 120_000_000_000;
-/// A client that takes a reply acknowledges it; one that has sent nothing for so long waits for nothing. The switch goes by the
-/// same (`idle_after`).
+/// Time without a packet from the client after which its connection counts as idle, in ns. A client that
+/// receives a reply sends acknowledgements. The switch uses the same time (`idle_after`).
 const RESTS_NS: u64 = 1_000_000_000;
-/// Entries that are looked up or taken out of the plane while others wait for the lock: two system calls each, some microseconds.
+/// Flow entries that are read or removed in one hold of the lock. Each takes two system calls, some
+/// microseconds.
 const SWEPT_AT_ONCE: usize = 64;
 
-/// The outputs of the state machine for an input.
+/// The outputs of the state machine for one input.
 type Outputs = Vec<Output<FlowKey, Waits>>;
 
 impl State {
-    /// A peer that takes connections of this service address now.
+    /// Returns the slot of a peer, if the peer takes connections of this service address now.
     pub(super) fn place(&self, now: Time, name: &Name, service: u16) -> Option<Place> {
         self.handing.place(now, self.members.slot(name)?, service)
     }
@@ -44,7 +46,7 @@ impl State {
         self.members.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
     }
 
-    /// The keys of all members.
+    /// Returns the public keys of all members.
     fn keys(&self) -> Vec<PublicKey> {
         let members = self.members.peers.values().filter(|peer| self.handing.is_member(peer.slot));
         members.flat_map(|peer| peer.keys.iter().copied()).collect()
@@ -52,9 +54,9 @@ impl State {
 }
 
 impl Handover {
-    /// A member has come, or is back.
+    /// Handles a member that has joined or returned.
     pub(crate) fn joined(self: &Arc<Self>, member: &Member) {
-        // Held until the member is known: a change of the secrets comes before or after.
+        // Held until the member is known, so that a change of the secrets comes before or after it.
         let secrets = lock(&self.secrets);
         match (secrets.keys_of(&member.name), secrets.identities.first()) {
             (Ok(keys), Some(identity)) => self.member_joined(member, keys, identity),
@@ -63,8 +65,8 @@ impl Handover {
         }
     }
 
-    /// Replaces the secrets: channels to peers are made anew with keys of the first one, and channels by keys of secrets that
-    /// are no longer accepted end. Connections that were handed over stay where they are.
+    /// Replaces the secrets. Channels to peers are set up again with keys of the first secret. Channels with
+    /// keys of secrets that are no longer accepted end. Connections that were handed off stay at their nodes.
     pub(crate) fn set_secrets(&self, secrets: &ClusterSecrets, own: &Name) -> Result<(), IdentityError> {
         let mut now = lock(&self.secrets);
         if now.secrets != *secrets {
@@ -75,7 +77,7 @@ impl Handover {
         Ok(())
     }
 
-    /// A member is none any more.
+    /// Handles a member that has left.
     pub(crate) fn left(&self, name: &Name, reason: LeaveReason) {
         tracing::debug!(peer = %name, ?reason, "nothing more is handed over to it");
         self.member_left(name, reason == LeaveReason::Announced);
@@ -85,7 +87,7 @@ impl Handover {
         let Some(&key) = keys.first() else { return };
         let mut state = self.state();
         let State { members, handing } = &mut *state;
-        // Its number may stand under its key of a secret that is no longer the first.
+        // The peer's number may still be stored under its key of an older secret.
         keys.iter().for_each(|other| handing.renamed(other.0, key.0));
         let slot = match members.peers.remove(&member.name) {
             Some(before) => {
@@ -113,13 +115,13 @@ impl Handover {
         self.admitted.set_allowed(state.keys());
     }
 
-    /// Goes over to the keys of these secrets.
+    /// Switches to the keys of these secrets.
     fn members_renamed(&self, secrets: &Secrets) -> Result<(), IdentityError> {
         let Some(identity) = secrets.identities.first() else { return Ok(()) };
         let mut state = self.state();
         let State { members, handing } = &mut *state;
         let all: Result<Vec<_>, _> = members.peers.keys().map(|name| secrets.keys_of(name)).collect();
-        // All of them before the first change: an error leaves everything as it was.
+        // All keys are made before the first change, so that an error changes nothing.
         for (peer, keys) in members.peers.values_mut().zip(all?) {
             let before = std::mem::replace(&mut peer.keys, keys);
             let (Some(before), Some(&now)) = (before.first(), peer.keys.first()) else { continue };
@@ -131,9 +133,9 @@ impl Handover {
                 peer.channel.set_identity(identity.clone(), now);
             }
         }
-        // First who this node is, then who may come.
+        // This node's own identities change first, and the set of permitted peers after them.
         self.admitted.set_identities(secrets.identities.clone());
-        // A peer that membership has lost keeps the channel that it has.
+        // A peer that membership has lost keeps its channel.
         let kept = state.members.peers.values().flat_map(|peer| peer.keys.iter().copied()).collect();
         self.admitted.set_allowed_and_revoke(state.keys(), kept);
         Ok(())
@@ -150,11 +152,11 @@ impl Handover {
         self.settle();
     }
 
-    /// Does what is to be done at once.
+    /// Executes the outputs that cannot wait.
     pub(super) fn perform(&self, state: &mut State, out: &mut Outputs) {
         for output in out.drain(..) {
             match output {
-                // Nobody waits for it if the node ends.
+                // The receiver is gone if the node shuts down.
                 Output::Answer { waits, heard } => drop(waits.send(heard)),
                 Output::Ended(key) => self.ended(key),
                 Output::Close { slot, connections } => self.close_way(slot, connections),
@@ -178,7 +180,8 @@ impl Handover {
         }
     }
 
-    /// Does what is to be done for each of many connections; others have their turn after every few.
+    /// Executes the deferred outputs, each for one of many connections. The lock is released every
+    /// [`SWEPT_AT_ONCE`] outputs.
     pub(super) fn settle(&self) {
         loop {
             let mut state = self.state();
@@ -196,14 +199,15 @@ impl Handover {
         }
     }
 
-    /// Tells a client that its connection is gone.
+    /// Resets a client's connection.
     fn reset(&self, key: FlowKey, first_ack: Option<u32>) {
         if let Err(error) = self.plane.reset_client_at(key, first_ack) {
             tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
     }
 
-    /// Sends what begins a move to a peer, by the connection of its channel that was up when the move began. Whether it was taken.
+    /// Sends the first message of a move, over the session that was up when the move began. Returns whether the
+    /// message was sent.
     pub(super) fn send_move(&self, name: &Name, place: Place, message: &ToNode) -> bool {
         let state = self.state();
         let Some(session) = state.handing.session(place) else { return false };
@@ -211,13 +215,13 @@ impl Handover {
         peer.is_some_and(|peer| told(name, peer.channel.send_in_session(session, message)))
     }
 
-    /// Sends a message to a peer; whether it was taken.
+    /// Sends a message to a peer. Returns whether it was sent.
     pub(super) fn tell(&self, name: &Name, message: &ToNode) -> bool {
         let state = self.state();
         state.members.peers.get(name).is_some_and(|peer| told(name, peer.channel.send(message)))
     }
 
-    /// Something has happened on a channel.
+    /// Handles an event of a channel.
     pub(super) fn hear(self: &Arc<Self>, event: ChannelEvent) {
         let ChannelEvent { node: number, session, kind: what } = event;
         let mut state = self.state();
@@ -254,7 +258,7 @@ impl Handover {
         });
     }
 
-    /// Clients' packets go to the peer's own interface, which has to be on the same network.
+    /// Routes clients' packets to the peer's interface, which must be on the same network segment.
     fn link(&self, slot: Slot, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
         let mac = mac.ok_or_else(|| io::Error::other("its interface has no Ethernet address"))?;
         let (ifindex, source_mac) = self.plane.interface();
@@ -279,7 +283,7 @@ impl Handover {
                 FromPeer::Has { connections, last: live.last }
             }
             FromNode::ShuttingDown => FromPeer::Ending,
-            // Connections are handed over once.
+            // A connection is handed off only once.
             FromNode::Offer(connection) => {
                 if let Some((name, peer)) = state.members.by_slot(slot) {
                     told(name, peer.channel.send(&ToNode::Keep(connection)));
@@ -296,7 +300,7 @@ impl Handover {
         state.handing.hear(self.now(), slot, message, out);
     }
 
-    /// Time has passed.
+    /// Advances the clock of the state machine.
     pub(super) fn tick(&self) {
         let (mut state, out) = (self.state(), &mut Outputs::new());
         state.handing.tick(self.now(), out);
@@ -305,10 +309,11 @@ impl Handover {
         self.settle();
     }
 
-    /// Packets of a connection go to a node again that still has it, if they are answered by resets.
+    /// Routes the packets of a connection to a node that still has it, if they are answered with resets now.
     fn still_has(&self, slot: Slot, key: FlowKey) {
         if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
-            // Looked at again with the change: its addresses may become another's in between.
+            // The entry is checked again together with the change, because another connection may get these
+            // addresses in between.
             match self.plane.put_flow_from(key, flow_state::RESET, FlowDestination::Node(slot.0)) {
                 Ok(()) => self.ended(key),
                 Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
@@ -316,14 +321,14 @@ impl Handover {
         }
     }
 
-    /// A connection has ended at its node: its late packets still go there.
+    /// Marks a connection as ended. Its late packets still go to its node.
     fn ended(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::END_REPORTED) {
             tracing::debug!(%error, %key, "a connection could not be marked as ended");
         }
     }
 
-    /// Continues the connections that an earlier process has handed over.
+    /// Adopts the connections that an earlier process has handed off.
     pub(super) fn adopt(&self) {
         let mut state = self.state();
         let taken = self.plane.each_flow(|key, flow| {
@@ -343,7 +348,7 @@ impl Handover {
         }
     }
 
-    /// Connections whose clients have sent nothing for so long that they rest between two requests are no load of the dispatcher's.
+    /// Releases the dispatcher's load of connections whose clients have been silent for [`RESTS_NS`].
     pub(super) fn rest(&self) {
         let counted = self.state().handing.counted();
         for some in counted.chunks(SWEPT_AT_ONCE) {
@@ -357,9 +362,9 @@ impl Handover {
         }
     }
 
-    /// Forgets what has ended, and gives up what belongs to nodes that nobody has heard of.
+    /// Removes entries of ended connections, and gives up connections of nodes that are unknown.
     pub(super) fn sweep(&self) {
-        // Only ends are told, and those the nodes tell too.
+        // The ring reports only the ends of connections, and the nodes report those too.
         while self.plane.read_events(|_| {}) > 0 {}
         let since = now_ns();
         let (mut known, mut over) = (HashSet::new(), Vec::new());
@@ -373,11 +378,11 @@ impl Handover {
             return tracing::warn!(%error, "the forwarding plane's connections could not be read");
         }
         for some in over.chunks(SWEPT_AT_ONCE) {
-            // Locked, since a connection of these addresses may be handed over in this moment; not for all at once, since others
-            // wait for it.
+            // The lock is needed because a connection with these addresses may be handed off at this moment. It
+            // is released between the steps, because others wait for it.
             let _state = self.state();
             for key in some {
-                // Its addresses may have come back since.
+                // A new connection may use these addresses by now.
                 if self.plane.flow(*key).is_some_and(|flow| !lives(&flow)) {
                     let _ = self.plane.remove_flow(*key);
                 }
@@ -393,12 +398,12 @@ impl Handover {
     }
 }
 
-/// A connection with its number.
+/// Returns the flow key of a connection, and its first sequence number.
 fn numbered(socket: ConnectionId) -> (FlowKey, u32) {
     (FlowKey::from(socket.connection), socket.first_seq)
 }
 
-/// Whether a message was taken.
+/// Logs a failed send. Returns whether the message was sent.
 fn told(name: &Name, sent: Result<(), SendError>) -> bool {
     if let Err(error) = &sent {
         tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
@@ -406,7 +411,7 @@ fn told(name: &Name, sent: Result<(), SendError>) -> bool {
     sent.is_ok()
 }
 
-/// Whether a connection goes on at a node, as far as the plane knows.
+/// Returns whether the plane considers a connection at a node as open.
 pub(super) fn lives(flow: &Flow) -> bool {
     let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST;
     flow.state == flow_state::NODE && flow.flags & ends == 0

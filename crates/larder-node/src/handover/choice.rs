@@ -1,4 +1,4 @@
-//! Whether a request that a peer serves is handed over with its connection, or relayed, and why.
+//! The decision whether a request for a peer is handed off with its connection or relayed, with the reason.
 
 use super::life::is_last;
 use super::unmoved::Unmoved;
@@ -13,17 +13,18 @@ use larder_core::{Bytes, TargetId, kept};
 use larder_kernel::FlowKey;
 use larder_peers::Name;
 
-/// What is known of the connection that a request came by.
+/// The facts about the connection that carried a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
-    /// `None`: it is none that could be handed over.
+    /// The flow key; `None` if the connection cannot be handed off.
     pub(crate) flow: Option<FlowKey>,
-    /// How many requests it has brought, this one included; 0: nothing is known of it.
+    /// Number of requests on the connection, including this one; 0 if the number is unknown.
     pub(crate) requests: u32,
 }
 
 impl Handover {
-    /// The connection and the bytes of its request, if it is to be handed over; else why not, which is counted.
+    /// Returns the flow key and the head of the request if the connection is handed off; otherwise the reason,
+    /// which is counted.
     pub(crate) fn choose(
         &self,
         to: &Name,
@@ -73,19 +74,19 @@ impl Handover {
         Ok(flow)
     }
 
-    /// How many requests are expected to follow this one, its connection's `requests`th.
+    /// Returns the expected number of requests after this one, which is the `requests`th of its connection.
     fn expected(&self, parts: &Parts, requests: u32) -> f64 {
         if is_last(parts) { 0.0 } else { lock(&self.kept).expected(requests) }
     }
 
-    /// Counts one that was to be handed over and stays.
+    /// Counts a connection that was to be handed off and stays.
     pub(super) fn count(&self, why: Unmoved) {
         self.counts.add(why);
     }
 }
 
-/// How much a plain GET asks of a target of this size; `None` if it is none, or does not say. If the target has changed since, it
-/// may be something else.
+/// Returns the bytes that a plain GET asks of a target of this size; `None` if the request is not plain or the
+/// number is unknown. If the target has changed since, the number may be wrong.
 fn asked(parts: &Parts, whole: Bytes) -> Option<Bytes> {
     const NOT: [HeaderName; 8] = [
         header::EXPECT,
@@ -112,9 +113,9 @@ fn asked(parts: &Parts, whole: Bytes) -> Option<Bytes> {
     }
 }
 
-/// The head of a plain GET as bytes again, with the number of the request on its connection; `None` if a node with these limits
-/// would refuse it. Names of fields are in small letters now, which is the same (RFC 9110 section 5.1). The number is left out
-/// where there is no room for it: the client has taken it all.
+/// Serializes the head of a plain GET, with the number of requests on its connection. Returns `None` if a node
+/// with these limits would refuse the head. Field names are in lower case, which is equivalent (RFC 9110
+/// section 5.1). The number is left out if the client's head leaves no room for it.
 fn head_of(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u8>> {
     let mut head = match parts.uri.authority() {
         None => format!("GET {} HTTP/1.1\r\n", parts.uri.path_and_query()?).into_bytes(),
@@ -137,7 +138,7 @@ fn head_of(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u8>> {
         head.extend_from_slice(number.as_bytes());
     }
     head.extend_from_slice(end);
-    // This node has written fields of its own.
+    // This node may have added fields.
     (fields <= limits.headers_max && head.len() <= limits.head_bytes_max).then_some(head)
 }
 

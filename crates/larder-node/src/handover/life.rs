@@ -1,9 +1,10 @@
-//! What clients' connections tell this node of how many requests connections bring ([`larder_core::kept`]).
+//! Counts the requests of clients' connections, from which the node learns how many requests a connection
+//! carries ([`larder_core::kept`]).
 //!
-//! A connection that goes to a peer goes with the number of requests that it has brought, in a field of the request that it
-//! goes with, so that the peer, which sees how it ends, learns of a whole life. A peer of an earlier version passes the field
-//! over, and one that gets none takes the request for the connection's first. From anybody else the field is worth nothing: it
-//! is taken off wherever a request comes in.
+//! When a connection is handed off to a peer, its number of requests goes with it, in a field of the request.
+//! So the peer, which sees the end of the connection, learns the total. A peer of an earlier version ignores
+//! the field. A peer that gets no field takes the request for the connection's first. From any other sender the
+//! field is worthless, and it is removed wherever a request enters.
 
 use super::{Handover, lock};
 use crate::http::cache_control::Items;
@@ -13,26 +14,27 @@ use http::{HeaderValue, Version};
 use larder_core::kept::Kept;
 use std::sync::Arc;
 
-/// Of more than that nothing more is expected ([`larder_core::kept`]).
+/// Largest number that is used. Beyond it, no further requests are expected ([`larder_core::kept`]).
 const TOLD_MAX: u32 = 1 << 15;
 
-/// The decision about a connection's next request, if there is one already.
+/// The decision about a connection's next request, if it has been made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// There is none.
+    /// There is no decision yet.
     #[default]
     Free,
-    /// The connection was to be handed over with it, and stays: it is relayed if a peer serves it.
+    /// The handoff of the connection failed, and it stays. If a peer serves the request, it is relayed.
     Stays,
-    /// A peer has handed the connection over with it: this node serves it.
+    /// A peer has handed the connection off with this request. This node serves it.
     Taken,
 }
 
-/// A connection that can be handed over, or was. When this goes, it has ended.
+/// The request counter of a connection that can be handed off or came from a peer. Dropping it records the end
+/// of the connection.
 #[derive(Debug)]
 pub(crate) struct Life {
     handover: Arc<Handover>,
-    /// What it has brought, here and before; 0: nothing that says anything.
+    /// Number of requests, at this and at earlier nodes; 0 if the connection is not counted.
     requests: u32,
 }
 
@@ -41,12 +43,12 @@ impl Life {
         Self { handover: Arc::clone(handover), requests: 0 }
     }
 
-    /// What it has brought.
+    /// Returns the number of requests.
     pub(crate) fn requests(&self) -> u32 {
         self.requests
     }
 
-    /// It brings a request, with which a peer may have told something.
+    /// Counts a request. `told` is the number that a peer may have sent.
     pub(crate) fn brings(&mut self, bound: Bound, parts: &Parts, told: Option<&HeaderValue>) {
         let requests = after(self.requests, bound, told, is_last(parts));
         if bound == Bound::Free && Kept::counts(requests) {
@@ -55,7 +57,7 @@ impl Life {
         self.requests = requests;
     }
 
-    /// It goes on elsewhere.
+    /// Drops the counter of a connection that continues at another node.
     pub(crate) fn leave(mut self) {
         self.requests = 0;
     }
@@ -69,14 +71,15 @@ impl Drop for Life {
     }
 }
 
-/// What a connection that had brought `before` has brought with a request; `last` if that says so. If it is the first too, there
-/// was nothing to expect: such a connection is not learned from, here or at the node that it came from.
+/// Returns the number of requests after another request, from the number `before` it. `last` says that the
+/// request announces the end of the connection. If the first request is also the last, the result is 0: nothing
+/// is learned from such a connection, at any node.
 fn after(before: u32, bound: Bound, told: Option<&HeaderValue>, last: bool) -> u32 {
     let requests = match bound {
         Bound::Free => before.saturating_add(1),
-        // Counted where it came from.
+        // The request was counted at the node that the connection came from.
         Bound::Taken => told.and_then(read).unwrap_or(1),
-        // Counted before it was to be handed over.
+        // The request was counted before the handoff was attempted.
         Bound::Stays => return before,
     };
     if requests == 1 && last { 0 } else { requests }
@@ -87,7 +90,7 @@ fn read(value: &HeaderValue) -> Option<u32> {
     (requests > 0).then_some(requests.min(TOLD_MAX))
 }
 
-/// Whether a request says that the connection ends after it.
+/// Returns whether a request announces the end of its connection (RFC 9112 section 9.6).
 pub(super) fn is_last(parts: &Parts) -> bool {
     parts.version < Version::HTTP_11 || says_close(&parts.headers)
 }
@@ -115,7 +118,7 @@ mod tests {
         assert!(says(Request::get("/").version(Version::HTTP_10)));
     }
 
-    /// Whoever sees the end counts it, with all that was before.
+    /// The node that sees the end of a connection counts it, with all earlier requests.
     #[test]
     fn a_connection_that_ends_with_what_it_is_handed_over_with_has_ended_there() {
         let four = HeaderValue::from_static("4");

@@ -1,4 +1,4 @@
-//! The peers that connections are handed over to.
+//! The peers that connections are handed off to.
 
 use larder_core::peers::handing::{Heard, Slot};
 use larder_handoff::channel::client::NodeChannel;
@@ -8,22 +8,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use tokio::sync::oneshot;
 
-/// The waiters for a move.
+/// The receiver of the answer to a move.
 pub(super) type Waits = oneshot::Sender<Heard>;
 
 /// The channel to a peer.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) slot: Slot,
-    /// Its keys by the cluster's secrets, that of the first secret first. Never empty.
+    /// The peer's keys by the cluster's secrets, the key of the first secret first. Never empty.
     pub(super) keys: Vec<PublicKey>,
     pub(super) address: SocketAddr,
     pub(super) channel: NodeChannel,
-    /// Of the channel: those before it are not listened to any more.
+    /// The number of the channel. Events of earlier channels are ignored.
     pub(super) number: u16,
 }
 
-/// All peers that there are channels to.
+/// All peers with a channel.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     pub(super) peers: BTreeMap<Name, Peer>,
@@ -49,7 +49,7 @@ impl Members {
         self.peers.iter().find(|(_, peer)| peer.slot == slot)
     }
 
-    /// Its channel ends.
+    /// Removes a peer, whose channel then ends.
     pub(super) fn remove(&mut self, slot: Slot) {
         let Some(name) = self.by_slot(slot).map(|(name, _)| name.clone()) else { return };
         if let Some(peer) = self.peers.remove(&name) {

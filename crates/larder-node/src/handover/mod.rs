@@ -1,7 +1,8 @@
-//! Handing a client's connection over to the peer that has what it asks for, where PRESS would relay the reply.
+//! Hands clients' connections off to the peer that has the requested contents, where PRESS would relay the
+//! reply.
 //!
-//! It is what the non-portable servers of the PRESS paper do. There is no front-end: each node is a small switch for the
-//! connections that it accepts, and takes those that others hand over.
+//! This is what the non-portable servers of the PRESS paper do. There is no switch. Each node acts as a small
+//! switch for the connections that it accepts, and takes connections that peers hand off.
 //!
 //! ```text
 //!   client --- packets ---> initial node: plane --- same frames, other Ethernet address ---> service node: guard, socket
@@ -9,37 +10,39 @@
 //!      +------------------------- reply, from the initial node's service address -----------------+
 //! ```
 //!
-//! **Addresses.** Clients connect to *service addresses*. Each node has one (or one of each family) on the interface that
-//! clients' packets come by, and those of all others on its loopback interface, for which it answers no ARP, as real servers
-//! of direct routing do (LVS-DR). So the restored socket can have the initial node's address, and the client notices nothing.
-//! Peers reach each other by further addresses: what is on a host's own loopback interface it cannot reach elsewhere.
+//! **Addresses.** Clients connect to *service addresses*. Each node has one of them (or one per address family) on the interface that
+//! receives clients' packets. It has the service addresses of all other nodes on its loopback interface, for which it answers no ARP,
+//! like the real servers of direct routing (LVS-DR). So a restored socket can have the initial node's address, and the client notices
+//! nothing. Peers reach each other by other addresses, because a host cannot reach an address elsewhere that its own loopback
+//! interface has.
 //!
-//! **Who keeps what.** The initial node has the forwarding plane of `larder_kernel` on its interface, for its own service
-//! addresses, without cookies: its stack accepts, and a connection that has moved is an entry in the plane. The service node
-//! runs the agent, for all addresses on its loopback interface: the guard keeps packets that come before their socket. Both
-//! talk over the agent's control channel, with keys made of the cluster's secret and a member's name. What outlives the
-//! process (the plane's entries, and whose number is whose) the next start takes over.
+//! **State.** The initial node runs the forwarding plane of `larder_kernel` on its interface, for its own service addresses and
+//! without cookies. Its own stack accepts connections; a connection that has moved is a flow entry in the plane. The service node runs
+//! the agent for all addresses on its loopback interface. Its guard keeps packets that arrive before their socket. Both sides talk
+//! over the agent's control channel. The keys are derived from the cluster's secret and a member's name. The plane's entries and the
+//! owners of peer numbers outlive the process, and the next start adopts them.
 //!
-//! **Who decides.** What is done when a peer answers, is silent, goes or comes back says [`larder_core::peers::handing`], which the
-//! simulator drives too; here are its clock, its lock, the sockets, the plane and the channels ([`channels`]).
+//! **Decisions.** [`larder_core::peers::handing`] decides what happens when a peer answers, is silent, leaves or returns. The
+//! simulator drives the same code. This module supplies the clock, the lock, the sockets, the plane and the channels ([`channels`]).
 //!
-//! **Order** ([`moving`]), as the switch has it for `repair`; R1 to R9 are fixed as [`larder_kernel::repair::RaceFixes`] says:
+//! **Order** ([`moving`]), as in the switch's `repair` mechanism. [`larder_kernel::repair::RaceFixes`] describes the races R1 to R9:
 //!
-//! 1. The request's head is read, its target is known, PRESS names a peer, and the [`choice`] is to hand over. Nothing has
-//!    been answered; the HTTP connection is taken apart, and what was read of it becomes bytes again.
-//! 2. The plane sends the connection's packets to the peer, where they wait, and drops what this host's socket sends.
-//! 3. The socket is frozen and read, its state and those bytes are sent.
-//! 4. The peer restores it, gives it its packets, and serves the request itself, whatever it believes of others: a request
-//!    goes one step at most. Later requests of the connection are decided there like any client's, but relayed where they
-//!    belong elsewhere: the packets come by the initial node, and a connection is handed over once.
-//! 5. The frozen socket is closed without a word. If the peer has refused, it goes on here, and the request is relayed.
+//! 1. The request's head is read, its target is known, PRESS names a peer, and the [`choice`] is a handoff. No reply has begun. The HTTP
+//!    connection is taken apart, and the bytes that were read are serialized again.
+//! 2. The plane sends the connection's packets to the peer, where they wait. It drops packets that this host's socket sends.
+//! 3. The socket is frozen and read. Its state and those bytes are sent to the peer.
+//! 4. The peer restores the socket, delivers the waiting packets, and serves the request itself, whatever it knows about other nodes: a
+//!    request is passed on once at most. The peer decides about later requests of the connection as for any client, but relays those
+//!    that belong elsewhere. The packets come through the initial node, and a connection is handed off only once.
+//! 5. The frozen socket is closed silently. If the peer has refused, the socket resumes here, and the request is relayed.
 //!
-//! When a service node is gone (no member any more, and its channel down), clients of its connections are told by resets; those
-//! of one that has said that it goes have a minute, in which its kernel sends what they have not taken. One that was only stopped or cut
-//! off still has their sockets when it is back, and names them: packets go to it again, so that the resets with which clients'
-//! hosts answer what it sends end them.
+//! If a service node is gone (no member any more, and its channel is down), the clients of its connections are reset. If the node
+//! has announced its end, its connections get one minute, in which its kernel sends unacknowledged data. A node that was only
+//! stopped or cut off still has the sockets when it returns, and reports them. Packets go to it again, so that the resets of
+//! clients' hosts end those sockets.
 //!
-//! Since every packet of a moved connection takes a way more, one that will bring many requests stays ([`larder_core::kept`]):
+//! Every packet of a moved connection takes one hop more. Therefore a connection that will carry many more requests stays
+//! ([`larder_core::kept`]). Nodes learn the expected number from the [`life`] of each connection.
 //! nodes learn by the [`life`] of each how many that are.
 
 mod channels;
@@ -83,60 +86,60 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// Service addresses of a cluster at most.
+/// Most service addresses of a cluster.
 pub const SERVICES_MAX: usize = 64;
-/// How connections are handed over.
+/// Settings of handoffs between peers.
 #[derive(Clone, Debug)]
 pub struct HandoverConfig {
-    /// Requests for less are relayed, and more is asked for of connections that bring further requests
-    /// ([`larder_core::kept`]). 0: for nothing.
+    /// Smallest request that is handed off; smaller ones are relayed. The limit is higher for connections that
+    /// will carry further requests ([`larder_core::kept`]). 0 sets no lower limit.
     pub min: Bytes,
-    /// The service addresses of all nodes, this one's included. 1 to [`SERVICES_MAX`].
+    /// The service addresses of all nodes, including this one. 1 to [`SERVICES_MAX`].
     pub services: Vec<SocketAddr>,
     /// TCP port of the control channel, the same on all nodes.
     pub port: u16,
-    /// What programs are called in the kernel: 1 to 32 of `a-z`, `A-Z`, `0-9`, `-`, `_`; no other process of this host may
-    /// have it.
+    /// Name of the programs in the kernel: 1 to 32 characters of `a-z`, `A-Z`, `0-9`, `-`, `_`. No other
+    /// process of this host may use it.
     pub instance: String,
 }
 
-/// Why connections cannot be handed over on this host. The operator's to mend, all of them.
+/// The reason why this host cannot hand connections off. The operator must remove it in every case.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
-    /// None of the service addresses is this node's.
+    /// No service address belongs to this node.
     #[error(
         "no interface but the loopback one has any of the service addresses: one of them must be this node's"
     )]
     NoneOwn,
-    /// They are on several interfaces.
+    /// This node's service addresses are on several interfaces.
     #[error("this node's service addresses are on {0} and on {1}: one interface takes the clients' packets")]
     Interfaces(String, String),
     /// TCP_REPAIR cannot be used.
     #[error("connections cannot be moved: {0}")]
     Repair(#[from] repair::RepairUnavailable),
-    /// The programs for connections that are given away.
+    /// The forwarding plane for outgoing handoffs cannot be started.
     #[error("the forwarding plane: {0}")]
     Plane(#[from] PlaneError),
-    /// The programs for connections that are taken.
+    /// The guard for incoming handoffs cannot be started.
     #[error("the guard: {0}")]
     Guard(#[from] GuardError),
-    /// The control channel.
+    /// The agent with the control channel cannot be started.
     #[error("the agent: {0}")]
     Agent(#[from] AgentError),
-    /// A key cannot be made.
+    /// A key cannot be derived.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The system does not tell.
+    /// A query to the operating system failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// The initial node's side.
+/// The initial node's side of handoffs between peers.
 #[derive(Debug)]
 pub struct Handover {
     plane: Plane,
     interface: String,
-    /// This node's service addresses; their places are their numbers.
+    /// This node's service addresses, by their numbers in the plane.
     own: Vec<SocketAddr>,
     port: u16,
     min: Bytes,
@@ -155,11 +158,11 @@ pub struct Handover {
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// The cluster's secrets, and the keys that are made of them.
+/// The cluster's secrets, and the keys that are derived from them.
 #[derive(Clone, Debug)]
 struct Secrets {
     secrets: ClusterSecrets,
-    /// This node by each secret: the first one connects to peers, and peers may expect each of them.
+    /// This node's identity for each secret. The first one connects to peers, and peers may expect any of them.
     identities: Vec<Identity>,
 }
 
@@ -175,15 +178,16 @@ impl Secrets {
     }
 }
 
-/// What goes out of the table may take the lock of whoever gave it ([`Hold`]); so this one is never taken under that.
+/// The state under the lock. Dropping a [`Hold`] may take the lock of its owner, so this lock is never taken
+/// under that one.
 #[derive(Debug)]
 struct State {
     members: Members,
-    /// Whose each connection is, and what is on its way.
+    /// The owner of each connection, and the moves in progress.
     handing: Handing<FlowKey, Waits, Box<dyn Hold>>,
 }
 
-/// Dropped when a connection that was handed over is the peer's no more.
+/// Dropped when a connection that was handed off no longer belongs to the peer.
 pub(crate) trait Hold: Debug + Send {}
 
 impl Handover {
@@ -191,25 +195,26 @@ impl Handover {
         lock(&self.state)
     }
 
-    /// Since this process began.
+    /// Returns the time since this process started the handoff.
     fn now(&self) -> Time {
         Time::ZERO + self.began.elapsed()
     }
 
-    /// A connection by its addresses, if it came to one of this node's own service addresses.
+    /// Returns the flow key of a connection, if its local address is one of this node's service addresses.
     pub(crate) fn flow(&self, client: SocketAddr, local: SocketAddr) -> Option<FlowKey> {
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         let place = self.own.iter().position(|own| *own == local)?;
         Some(FlowKey::new(client, u16::try_from(place).ok()?))
     }
 
-    /// Notes how large a target is.
+    /// Records the size of a target.
     pub(crate) fn note_size(&self, target: larder_core::TargetId, size: Bytes) {
         lock(&self.sizes).note(target, size);
     }
 }
 
-/// What a member proves on the control channel. Whoever has the secret can be any member, as in the rest of the network.
+/// Derives the identity of a member on the control channel. Every holder of the secret can be any member, as in
+/// the rest of the network.
 fn identity_of(secret: &ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
     Identity::new(secret.member_key(name))
 }

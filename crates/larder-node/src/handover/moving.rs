@@ -1,7 +1,8 @@
-//! One connection on its way to a peer.
+//! The transfer of one connection to a peer.
 //!
-//! The frozen socket is kept until the peer has answered: a refusal brings it back to life. While nothing is known (the
-//! channel broke in the middle) it stays frozen; the peer says after its return what it has.
+//! The frozen socket is kept until the peer has answered, because a refusal resumes it. While the outcome is
+//! unknown (the channel broke), the socket stays frozen. After its return, the peer reports which connections
+//! it has.
 
 use super::unmoved::Unmoved;
 use super::{Handover, Hold};
@@ -18,24 +19,25 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How often it is looked whether a client still waits for a connection on its way: TCP tries again after a second.
+/// Interval between two checks whether the client still waits for its connection. TCP retransmits after one
+/// second.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What became of it.
+/// The outcome of a transfer.
 #[derive(Debug)]
 pub(crate) enum Moved {
-    /// The peer has it.
+    /// The peer has the connection.
     Gone,
-    /// It is still here; why is in the log.
+    /// The connection is still at this node. The log has the reason.
     Stays(OwnedFd),
-    /// It is lost; its client has been told.
+    /// The connection is lost, and its client was reset.
     Lost,
 }
 
 impl Handover {
-    /// Hands a connection over: `socket`, of which there is no other descriptor, whose request is `first`, with what was
-    /// read behind it. `sent` is called when it is on its way; what it returns is dropped when the connection is the peer's
-    /// no more.
+    /// Hands a connection off. `socket` must be its only descriptor. `first` is the request and the bytes that
+    /// were read after it. `sent` is called once the state is sent; its result is dropped when the connection
+    /// no longer belongs to the peer.
     pub(crate) async fn hand_over(
         &self,
         to: &Name,
@@ -85,7 +87,7 @@ impl Handover {
                 tracing::info!(peer = %to, why, %key, "a peer did not take a connection");
                 self.thaw(key, id, socket)
             }
-            // Whether the peer has it is not known, and two hosts must not answer.
+            // It is unknown whether the peer has the connection, and two hosts must not answer.
             Some(Heard::Nothing) | None => {
                 if self.is_denied(key) {
                     tracing::info!(peer = %to, %key, "a client has given up a connection that is in doubt");
@@ -98,8 +100,8 @@ impl Handover {
         }
     }
 
-    /// What is heard of a move. Nobody waits for longer than the doubt may last, or than the client does: one that begins anew with
-    /// the same addresses has to find nothing of the connection here.
+    /// Waits for the outcome of a move, for no longer than the doubt may last or the client waits. A client
+    /// that connects again with the same addresses must not find the old connection here.
     async fn answer(&self, id: u64, key: FlowKey, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
         let until = Instant::now() + self.settings.doubt;
         loop {
@@ -112,15 +114,16 @@ impl Handover {
         }
     }
 
-    /// Whether the client's host has said that it has no such connection any more. A SYN of its next one has the frozen socket ask, as
-    /// any socket would (RFC 5961 section 4): who forges a SYN does not see the question.
+    /// Returns whether the client's host has denied that it has the connection. A SYN of the next connection
+    /// makes the frozen socket send a challenge ACK, as for any socket (RFC 5961 section 4). An attacker who
+    /// forges a SYN does not see the challenge.
     fn is_denied(&self, key: FlowKey) -> bool {
         self.plane.flow(key).is_some_and(|flow| flow.denied != 0)
     }
 
-    /// What has been heard of a move in the moment in which it is given up.
+    /// Returns the outcome if it has arrived by now; otherwise gives the move up.
     fn last_word(&self, id: u64, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
-        // Answers are given under the same lock.
+        // Outcomes are delivered under the same lock.
         let mut state = self.state();
         let answer = arrived.try_recv().ok();
         if answer.is_none() {
@@ -129,9 +132,9 @@ impl Handover {
         answer
     }
 
-    /// The peer gets the connection's packets from here on, where they wait for it.
+    /// Routes the connection's packets to the peer, where they wait for the socket.
     fn point_at(&self, to: &Name, key: FlowKey) -> Option<(Place, u64, oneshot::Receiver<Heard>)> {
-        // Locked for all: nobody may find one without the other.
+        // One lock covers both changes, so that nobody sees one without the other.
         let mut state = self.state();
         let place = state.place(self.now(), to, key.service)?;
         if let Err(error) = self.plane.put_flow(key, FlowDestination::Node(place.slot.0)) {
@@ -143,7 +146,7 @@ impl Handover {
         Some((place, id, arrived))
     }
 
-    /// The connection's packets come here again.
+    /// Routes the connection's packets to this host again.
     fn turn_back(&self, key: FlowKey, id: u64) {
         let mut state = self.state();
         state.handing.stays(id, key);
@@ -152,10 +155,10 @@ impl Handover {
         }
     }
 
-    /// The frozen socket goes on here.
+    /// Resumes the frozen socket at this node.
     fn thaw(&self, key: FlowKey, id: u64, socket: OwnedFd) -> Moved {
         self.count(Unmoved::Failed);
-        // First the plane, so that nothing the thawed socket sends is dropped on its way out.
+        // The plane changes first, so that it drops nothing that the resumed socket sends.
         self.turn_back(key, id);
         match repair::resume(socket.as_fd()) {
             Ok(()) => Moved::Stays(socket),
@@ -166,10 +169,10 @@ impl Handover {
         }
     }
 
-    /// Tells the client that its connection is gone, with the number that only the socket knows.
+    /// Resets the client's connection, with the sequence number that only the socket knows.
     fn abort(&self, id: u64, key: FlowKey, socket: OwnedFd) {
         self.count(Unmoved::Failed);
-        // The peer may have it all the same, and say so later.
+        // The peer may have the connection nevertheless, and report it later.
         let reset = self.plane.put_flow(key, FlowDestination::Reset).map_err(std::io::Error::other);
         let reset = reset
             .and_then(|()| repair::resume(socket.as_fd()))
@@ -182,13 +185,13 @@ impl Handover {
         self.settle();
     }
 
-    /// How large a target is, if that is known.
+    /// Returns the size of a target, if it is known.
     pub(crate) fn size_of(&self, target: TargetId) -> Option<Bytes> {
         super::lock(&self.sizes).of(target)
     }
 }
 
-/// A socket whose connection is elsewhere. It says nothing.
+/// Closes the socket of a moved connection without sending a packet.
 fn close(key: FlowKey, socket: OwnedFd) {
     if let Err(error) = repair::close_silently(socket) {
         tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");

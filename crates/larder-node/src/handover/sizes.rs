@@ -1,12 +1,12 @@
-//! How large targets are: what their last whole reply said, relayed or not. One place each, by the target's hash; a later one
-//! displaces the earlier.
+//! The sizes of targets, as of their last complete reply, relayed or not. A direct-mapped table: a target
+//! replaces an earlier one with the same index.
 
 use larder_core::{Bytes, TargetId};
 
-/// Places; a power of two. 16 bytes each.
+/// Entries of the table, 16 bytes each; a power of two.
 const PLACES: usize = 1 << 16;
 
-/// The table.
+/// The table of sizes.
 #[derive(Debug)]
 pub(super) struct Sizes(Box<[Option<(TargetId, u64)>]>);
 

@@ -1,4 +1,4 @@
-//! The beginning and the end of handing connections over, and what is done from time to time in between.
+//! Starts and stops handoffs between peers, and runs their periodic work.
 
 use super::channels::lives;
 use super::members::Members;
@@ -20,26 +20,27 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Entries of the plane. It forgets the least recently used, so there is room for those that have ended.
+/// Flow entries of the plane. The plane evicts the least recently used, so there must be room for ended
+/// connections.
 const FLOWS_MAX: u32 = 2 * 65_536;
-/// What the plane tells of ends is not waited for: the service node tells the same.
+/// Size of the event ring in bytes. Lost events do no harm, because the service node reports the same.
 const RING_BYTES: u32 = 1 << 16;
-/// Messages of all peers that may wait; who says more is slowed down.
+/// Messages of all peers that may wait. Beyond it, the senders are slowed down.
 const EVENTS_MAX: usize = 1_024;
-/// Packets of a connection that was seen so lately may still be on their way.
+/// Time in ns after the last packet of a connection in which late packets may still arrive.
 const LATE_NS: u64 = 10_000_000_000;
-/// Time between two looks at what dispatchers count.
+/// Interval between two checks for idle connections.
 const REST_EVERY: Duration = Duration::from_secs(1);
-/// The clock strikes this late at the latest.
+/// Longest time between two ticks.
 const IDLE: Duration = Duration::from_secs(3_600);
-/// Time between two looks at all entries.
+/// Interval between two sweeps over all entries.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// Which addresses are whose.
+/// The service addresses of this node and of the others.
 struct Addresses {
     interface: String,
     own: Vec<SocketAddr>,
-    /// On the loopback interface.
+    /// Service addresses on the loopback interface.
     others: Vec<SocketAddr>,
 }
 
@@ -70,11 +71,12 @@ impl Addresses {
 }
 
 impl Handover {
-    /// Sets up both sides on this host: its own connections can be given away, and `sockets` gets those that peers hand over.
-    /// Peers are known once the network says so. The agent is to be told of the end ([`Agent::announce_shutdown`]) and stopped last.
+    /// Starts both sides on this host. Its own connections can be handed off, and `sockets` receives the
+    /// connections that peers hand off. Peers are unknown until the network reports them. Announce the end to
+    /// the agent ([`Agent::announce_shutdown`]), and stop the agent last.
     ///
     /// # Errors
-    /// What is missing.
+    /// Fails if the host lacks a prerequisite.
     pub async fn start(
         config: HandoverConfig,
         peers: &PeersConfig,
@@ -90,7 +92,7 @@ impl Handover {
         let agent = AgentConfig {
             name: peers.name.to_string(),
             listen: SocketAddr::new(peers.listen.ip(), port),
-            // Its own key stands in a list that may not be empty: nobody else can prove it.
+            // The list may not be empty, so it has this node's own key, which nobody else can prove.
             switches: vec![identity.public()],
             identity,
             interface: Some(interface.clone()),
@@ -131,14 +133,14 @@ impl Handover {
         Ok((handover, agent))
     }
 
-    /// When [`Self::tick`] has something to do next: an hour from now if nothing is known of.
+    /// Returns when [`Self::tick`] has work to do; at most an hour from now.
     fn due(&self) -> Instant {
         let due = self.state().handing.due().since(Time::ZERO);
         self.began + due.min(self.began.elapsed() + IDLE)
     }
 
-    /// Ends: what has been handed over goes on without this process, and the next start takes it over. If there is nothing,
-    /// nothing stays in the kernel.
+    /// Stops. Connections that were handed off continue without this process, and the next start adopts them.
+    /// If there are none, nothing stays in the kernel.
     pub fn end(&self) {
         if let Some(task) = lock(&self.task).take() {
             task.abort();
@@ -152,7 +154,7 @@ impl Handover {
         }
     }
 
-    /// Whether packets of connections that others have may still come.
+    /// Returns whether packets of connections at other nodes may still arrive.
     fn is_busy(&self) -> bool {
         let since = plane::now_ns().saturating_sub(LATE_NS);
         let mut late = false;
@@ -160,7 +162,7 @@ impl Handover {
         late || read.is_err()
     }
 
-    /// Takes off what an earlier start has left in the kernel, where nothing is handed over now.
+    /// Removes the programs of an earlier start from the kernel, if handoffs are off now.
     pub fn remove_leftovers(instance: &str) {
         if let Err(error) = Plane::remove_leftovers(instance) {
             tracing::warn!(%error, "handoff to peers: programs of the previous start cannot be removed");
@@ -168,8 +170,8 @@ impl Handover {
     }
 }
 
-/// The plane, for what this host's own stack accepts. At tc, since replies of peers come by the same interface, and drivers
-/// merge no segments on one that has XDP.
+/// Starts the plane for connections that this host's own stack accepts. It is attached at tc: replies of peers
+/// arrive on the same interface, and drivers merge no segments on an interface with XDP.
 fn plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane, PlaneError> {
     let plane = Plane::start(&PlaneConfig {
         name: instance,
@@ -205,7 +207,7 @@ fn hello(name: &Name, own: &[SocketAddr]) -> Hello {
     Hello {
         name: name.to_string(),
         tag: 0,
-        // No cookies, so no keys: zeros are believed by nobody.
+        // There are no cookies, so the keys are zero, and no node accepts them.
         keys: CookieKeys::new([CookieKey([0; 2]); 2], 0),
         services: (0..).zip(own).map(service).collect(),
         tunnel: None,
@@ -235,8 +237,8 @@ async fn run(handover: Weak<Handover>, mut events: mpsc::Receiver<ChannelEvent>)
     }
 }
 
-/// Does something that takes some system calls for each thousand of entries beside the events, which are not to wait for it;
-/// not while it is being done.
+/// Runs work with some system calls per thousand entries on a blocking thread, so that events do not wait. Does
+/// nothing while an earlier run is in progress.
 fn beside(task: &mut Option<JoinHandle<()>>, handover: &Weak<Handover>, what: fn(&Handover)) {
     if let Some(handover) = handover.upgrade()
         && task.as_ref().is_none_or(JoinHandle::is_finished)

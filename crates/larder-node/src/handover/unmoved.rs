@@ -1,32 +1,33 @@
-//! Why connections stay, and how many.
+//! The reasons why connections stay, and their counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why a connection stays, and its request is relayed.
+/// The reason why a connection stays and its request is relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unmoved {
-    /// The target, or the range of it that is asked for, is smaller than is worth it.
+    /// The target, or the requested range, is smaller than the limit.
     Small,
-    /// The target's size is not known: no whole reply for it has passed here.
+    /// The target's size is unknown: no complete reply for it has passed this node.
     SizeUnknown,
-    /// It is no plain GET in HTTP/1.1, or it does not say how much it asks for: a condition may spare the reply's body, and
-    /// several ranges are the server's to read.
+    /// The request is not a plain HTTP/1.1 GET, or the size of its reply is unknown. A condition may make the
+    /// reply empty, and several ranges are left to the server.
     Request,
-    /// It came to no service address of this node, or has been handed over once.
+    /// The connection came to no service address of this node, or was handed off already.
     Elsewhere,
-    /// The peer takes none: its channel is down, it ends, it had no place lately, or it does not have the address.
+    /// The peer takes no connections: its channel is down, it shuts down, it was full lately, or it lacks the
+    /// address.
     Peer,
-    /// As many are handed over as may be.
+    /// The limit on handed-off connections is reached.
     Full,
-    /// So many requests are expected to follow on it that its target is too small for that.
+    /// So many further requests are expected on the connection that its target is too small.
     Kept,
-    /// It was tried and did not succeed; the log says why.
+    /// The handoff was tried and failed; the log has the reason.
     Failed,
 }
 
 impl Unmoved {
-    /// All, in order.
+    /// All reasons, in order.
     pub const ALL: [Self; 8] = [
         Self::Small,
         Self::SizeUnknown,
@@ -38,7 +39,7 @@ impl Unmoved {
         Self::Failed,
     ];
 
-    /// Its name in the view of peers.
+    /// Returns the reason's name in the view of peers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -53,7 +54,7 @@ impl Unmoved {
     }
 }
 
-/// How many stayed, and why.
+/// Counts of relayed requests, by reason.
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; Unmoved::ALL.len()]);
 

@@ -1,4 +1,4 @@
-//! What is handed over, for people.
+//! The state of handoffs between peers, for operators.
 
 use super::{Handover, lock};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -11,24 +11,24 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is handed over.
+/// The state of handoffs between peers.
 #[derive(Clone, Debug, Serialize)]
 pub struct HandoverView {
-    /// Clients' connections to these can be handed over: this node's service addresses.
+    /// This node's service addresses. Clients' connections to them can be handed off.
     pub services: Vec<SocketAddr>,
-    /// The interface that clients' packets come by.
+    /// The interface that receives clients' packets.
     pub interface: String,
-    /// Requests for less are relayed. Bytes.
+    /// Requests for fewer bytes are relayed.
     pub min: u64,
-    /// Requests that a connection is expected to bring after its first, by those that this node has seen.
+    /// Expected number of requests after a connection's first, as learned by this node.
     pub requests_expected: f64,
     /// Peers that take connections now.
     pub ready: Vec<String>,
-    /// Connections that others have now.
+    /// Connections that are at peers now.
     pub connections: usize,
-    /// Connections that have been handed over.
+    /// Connections that this node has handed off.
     pub moved: u64,
-    /// Connections that peers have handed over to this node.
+    /// Connections that peers have handed off to this node.
     pub taken: u64,
     /// Requests that were relayed, by reason.
     pub relayed: BTreeMap<&'static str, u64>,
@@ -74,7 +74,7 @@ impl Handover {
         }
     }
 
-    /// Counts a connection that a peer has handed over.
+    /// Counts a connection that a peer has handed off to this node.
     pub(crate) fn count_taken(&self) {
         self.taken.fetch_add(1, Relaxed);
     }
