@@ -1,7 +1,7 @@
-//! CARD at a live node: the live node with the lowest name decides for all.
+//! CARD at a running node: the live node with the lowest name places the requests of all nodes.
 //!
-//! A request's task asks and waits for its place; the answer finds it by its ticket. Whoever goes away meanwhile leaves the
-//! place, and what the dispatcher counts for it, to [`super::place`].
+//! The task of a request asks for a placement and waits for it. The answer carries the ticket of the request.
+//! If the task is dropped meanwhile, [`super::place`] releases the placement and the dispatcher's count.
 
 use super::side::{FORWARDED, ME, Say, Side, UNANSWERED};
 use larder_core::dispatch::SettingsError;
@@ -11,14 +11,14 @@ use larder_peers::Name;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
-/// The protocol's state.
+/// The protocol's state at this node.
 #[derive(Debug)]
 pub(super) struct CardSide {
     pub(super) card: Card,
-    /// Who waits for a place, by ticket; no more than requests are under way.
+    /// The requests that wait for a placement, by ticket. Never more than requests in flight.
     waiters: BTreeMap<u64, oneshot::Sender<Placed>>,
     tickets: u64,
-    /// Empty between two calls.
+    /// A buffer that is empty between two calls.
     out: Vec<CardOutput>,
 }
 
@@ -33,7 +33,7 @@ impl CardSide {
         own.chain([FORWARDED, UNANSWERED]).collect()
     }
 
-    /// Asks for a place.
+    /// Asks for a placement.
     pub(super) fn ask(
         &mut self,
         now: Time,
@@ -57,7 +57,7 @@ impl CardSide {
                     let waiter = self.waiters.remove(&placed.ticket);
                     let left = waiter.map_or(Some(placed), |waiter| waiter.send(placed).err());
                     if let Some(claim) = left.and_then(|placed| placed.claim) {
-                        // Its client has gone.
+                        // The client has left.
                         self.card.ended(now, claim);
                     }
                 }
@@ -117,7 +117,7 @@ mod tests {
         side
     }
 
-    /// Passes what one says to the other, and back, until neither says anything.
+    /// Passes messages between two nodes until neither has any left.
     fn talk(now: Time, from: &mut CardSide, to: &mut CardSide, said: Vec<Say>) {
         let mut answers = Vec::new();
         for say in said {

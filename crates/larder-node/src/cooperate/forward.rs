@@ -14,24 +14,24 @@ use larder_peers::{ForwardError, Name, ReplyBody};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Marks a reply of a peer that is its own refusal.
+/// Header field that marks a peer's reply as its own refusal.
 pub(crate) const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
 
-/// Why a request that was to be forwarded is served here.
+/// The reason why a request that was to be forwarded is served here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unserved {
-    /// There was no reply.
+    /// The peer sent no reply.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// Not in time.
+    /// The head of the reply did not arrive in time.
     #[error("no reply in time")]
     Late,
-    /// The service node would not, or could not.
+    /// The service node refused the request or failed.
     #[error("the peer answers {0}")]
     Refused(StatusCode),
 }
 
-/// A reply that comes from a peer.
+/// The body of a reply from a peer.
 pub(crate) struct Relayed {
     pub(crate) body: ReplyBody,
 }
@@ -57,7 +57,7 @@ impl Stream for Relayed {
 }
 
 impl Cooperation {
-    /// Sends a request to a peer and waits for the head of its reply.
+    /// Sends a request to a peer, and waits for the head of its reply.
     pub(crate) async fn forward(&self, to: &Name, parts: &Parts) -> Result<Response<ReplyBody>, Unserved> {
         let mut request = Request::new(Empty::<Bytes>::new());
         request.method_mut().clone_from(&parts.method);

@@ -1,21 +1,21 @@
-//! A node among equal peers, without a front-end: PRESS, CARD and WARD at work ([`larder_core::peers`]).
+//! A node among equal peers, without a switch: runs PRESS, CARD or WARD ([`larder_core::peers`]).
 //!
-//! Any node takes any client's request. Who serves it the policy decides; this module keeps its state, tells it what
-//! happens (requests, the memory's changes, members, messages), sends what it says, and moves requests: a forwarded one
-//! goes to its service node over the [network of peers](larder_peers), and the reply through this node to the client
-//! without being kept.
+//! Any node accepts any client's request, and the policy decides which node serves it. This module keeps the policy's state. It
+//! reports events to the policy: requests, changes of the memory, members and messages. It sends the policy's messages and forwards
+//! requests. A forwarded request goes to its service node over the [network of peers](larder_peers). The reply passes through this
+//! node to the client and is not stored here.
 //!
 //! ```text
-//! serve    requests and replies           side     the policies behind one face
-//! view     what an operator sees          press, card, ward
+//! serviced  requests and replies           side     the policies behind one trait
+//! view      the state for operators        press, card, ward
 //! ```
 //!
-//! A request that a peer forwards is served here, whatever this node believes, and goes no further. If the service node does
-//! not answer, this node serves the request itself: only GET and HEAD are forwarded, so nothing happens twice. Once a part
-//! of the reply has been sent, the connection to the client is cut when the rest does not come.
+//! A request that a peer forwards is served here in any case and is not forwarded again. If the service node does not answer, this
+//! node serves the request itself. Only GET and HEAD are forwarded, so no effect happens twice. If the rest of a reply fails after
+//! its beginning was sent, the client's connection is cut.
 //!
-//! One lock guards the policy's state; it is held for a few look-ups and for the queueing of messages, in whose order
-//! peers hear of changes.
+//! One lock guards the policy's state. It is held for a few look-ups and for the queueing of messages, so peers receive changes in
+//! order.
 
 use crate::handover::Handover;
 use crate::memory::Memory;
@@ -54,23 +54,23 @@ pub use side::PeersMemory;
 pub use view::{MemberView, PeersView, TableView};
 pub use ward::{Analyst, WardConfig};
 
-/// How a node works with its peers.
+/// Settings of the cooperation with peers.
 #[derive(Clone, Debug)]
 pub struct CooperateConfig {
-    /// Their network.
+    /// The network of the peers.
     pub network: PeersConfig,
-    /// Who decides where a request is served.
+    /// The policy that decides where a request is served.
     pub policy: CooperatePolicy,
-    /// How long a service node may take to begin its reply. Then this node serves the request.
+    /// Longest time to the head of a service node's reply. After it, this node serves the request.
     pub head_timeout: Duration,
-    /// Hands connections over; `None`: all that peers serve is relayed.
+    /// Hands connections off to peers; `None` relays all replies of peers.
     pub handover: Option<Arc<Handover>>,
 }
 
-/// Why a node cannot work with peers. The operator's to mend.
+/// The reason why a node cannot cooperate with peers. The operator must remove it.
 #[derive(Debug, thiserror::Error)]
 pub enum CooperateError {
-    /// Their network cannot be started.
+    /// The network cannot be started.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// A setting of the dispatcher is out of range.
@@ -83,37 +83,38 @@ pub enum CooperateError {
 pub(crate) struct Cooperation {
     network: Network,
     state: Mutex<State>,
-    /// Something is due sooner than it was, or to be done beside.
+    /// Notified when the next deadline is earlier than before, or a job is queued.
     sooner: Notify,
     began: Instant,
     head_timeout: Duration,
     pub(crate) handover: Option<Arc<Handover>>,
     memory: Arc<Memory>,
-    /// Whether another may have to be asked who serves a request.
+    /// Whether this node may have to ask another node for the placement of a request.
     asks: bool,
-    /// Connections serviced here.
+    /// Connections that this node serves, with their clients' requests.
     load: AtomicU32,
-    /// Decisions by reason.
+    /// Placements by reason.
     placed: Vec<(&'static str, AtomicU64)>,
     loads_told: AtomicU64,
     changes_told: AtomicU64,
     tables_told: AtomicU64,
 }
 
+/// The state under the lock.
 #[derive(Debug)]
 struct State {
     policy: Policy,
     numbers: BTreeMap<Name, NodeId>,
-    /// The number given last.
+    /// The number that was assigned last.
     numbered: u16,
     names: BTreeMap<NodeId, Name>,
-    /// Empty between two calls.
+    /// A buffer that is empty between two calls.
     out: Vec<Say>,
-    /// To be begun; at most one of each kind.
+    /// Jobs to start; at most one of each kind.
     jobs: Vec<Job>,
 }
 
-/// Work that takes too long to be done with the lock held.
+/// Work that takes too long to run under the lock.
 #[derive(Debug)]
 enum Job {
     Count { whole: bool },
@@ -129,7 +130,7 @@ impl Cooperation {
         Time::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Does something with the policy, and sends what it says.
+    /// Calls `act` with the policy, and executes the policy's outputs.
     fn with<R>(&self, act: impl FnOnce(&mut Policy, Time, &mut Vec<Say>) -> R) -> R {
         let mut state = self.lock();
         let now = self.now();
@@ -150,7 +151,7 @@ impl Cooperation {
         result
     }
 
-    /// What cannot be sent is asked for by those who miss it, or said again.
+    /// Sends a message to a peer. A lost message is requested by the peer or repeated later.
     fn send(&self, to: Option<&Name>, bytes: Vec<u8>) {
         let sent = to.map_or(Ok(()), |name| self.network.send(name, Bytes::from(bytes)));
         if let Err(error) = sent {
@@ -176,22 +177,24 @@ impl Cooperation {
         }
     }
 
-    /// This node's memory has another size. Decisions come in between, where that takes long.
+    /// Applies a new size of this node's memory. The lock is released between the steps, so that placements are
+    /// not delayed.
     pub(crate) fn resized(&self, memory: PeersMemory) {
         while !self.with(|policy, _, _| policy.side().resized(memory)) {
             std::thread::yield_now();
         }
     }
 
-    /// Tells the peers that this node goes, and lets end what they have forwarded. `true` if nothing was cut.
+    /// Announces the leave to the peers, and completes the requests that they have forwarded. Returns true if
+    /// none was cut.
     pub(crate) async fn leave(&self) -> bool {
         self.network.leave().await
     }
 
-    /// Replaces the secrets of the network, and the keys by which connections are handed over.
+    /// Replaces the secrets of the network, and the keys of handoffs.
     ///
     /// # Errors
-    /// If keys cannot be made of a secret. Nothing has changed then.
+    /// Fails if a key cannot be derived from a secret. Nothing has changed then.
     pub(crate) fn set_secrets(&self, secrets: &ClusterSecrets) -> Result<(), IdentityError> {
         if let Some(handover) = &self.handover {
             handover.set_secrets(secrets, self.network.name())?;
@@ -200,7 +203,7 @@ impl Cooperation {
         Ok(())
     }
 
-    /// Address at which this node listens to its peers.
+    /// Returns the address at which this node listens for its peers.
     pub(crate) fn address(&self) -> SocketAddr {
         self.network.local_addr()
     }

@@ -1,4 +1,4 @@
-//! The place of a request: the node that serves it.
+//! The placement of a request: the node that serves it.
 
 use super::Cooperation;
 use super::card::CardSide;
@@ -14,16 +14,16 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) node: NodeId,
-    /// The name of that node, if it is not this one.
+    /// The name of that node; `None` for this node.
     pub(crate) name: Option<Name>,
-    /// Whether this node has it in memory, as far as the policy knows.
+    /// Whether this node has the target in memory, as far as the policy knows.
     pub(crate) held: bool,
-    /// By what a dispatcher counts it.
+    /// The dispatcher's count of the request.
     pub(crate) claim: Option<Claim>,
 }
 
 impl Cooperation {
-    /// Does something with the policy where one node decides for all, and sends what it says.
+    /// Calls `act` with the policy if it is CARD, and executes the policy's outputs.
     fn with_card<R>(&self, act: impl FnOnce(&mut CardSide, Time, &mut Vec<Say>) -> R) -> Option<R> {
         self.with(|policy, now, out| match policy {
             Policy::Card(card) => Some(act(card, now, out)),
@@ -37,7 +37,7 @@ impl Cooperation {
         let (node, reason, held, claim) = match asked {
             Some(asked) => match asked.place().await {
                 Some(placed) => (placed.node, placed.why.name(), false, placed.claim),
-                // The node ends.
+                // The node shuts down.
                 None => return Place { node: ME, name: None, held: false, claim: None },
             },
             None => self.decide_here(target),
@@ -47,7 +47,7 @@ impl Cooperation {
         Place { node, name, held, claim }
     }
 
-    /// The same where each node decides for itself.
+    /// Decides where the policy lets each node decide for itself.
     fn decide_here(&self, target: TargetId) -> (NodeId, &'static str, bool, Option<Claim>) {
         self.with(|policy, now, out| match policy {
             Policy::Press(side) => {
@@ -62,13 +62,13 @@ impl Cooperation {
         })
     }
 
-    /// A request that could not be forwarded is this node's.
+    /// Records that this node serves a request because it could not be forwarded.
     pub(crate) fn take_back(&self, node: NodeId, target: TargetId, to_blame: bool) {
         self.with(|policy, now, _| policy.side().unanswered(now, node, target, to_blame));
         self.count(UNANSWERED);
     }
 
-    /// A request that a peer has forwarded is this node's, whatever it believes.
+    /// Records that this node serves a request that a peer has forwarded.
     pub(crate) fn forwarded(&self, target: TargetId) {
         let reason = self.with(|policy, _, _| match policy {
             Policy::Press(side) => side.press.forwarded(target, None).why.name(),
@@ -77,26 +77,26 @@ impl Cooperation {
         self.count(reason);
     }
 
-    /// What a dispatcher counts for a request has ended.
+    /// Releases the dispatcher's count of a request.
     pub(super) fn release(&self, claim: Claim) {
         self.with_card(|card, now, _| card.card.ended(now, claim));
     }
 }
 
-/// A request that waits for its place.
+/// A request that waits for its placement.
 struct Asked {
     cooperation: Arc<Cooperation>,
     place: oneshot::Receiver<Placed>,
 }
 
 impl Asked {
-    /// Asks, where one node decides for all.
+    /// Asks for a placement; `None` if each node decides for itself.
     fn new(cooperation: &Arc<Cooperation>, target: TargetId) -> Option<Self> {
         let place = cooperation.with_card(|card, now, out| card.ask(now, target, out))?;
         Some(Self { cooperation: Arc::clone(cooperation), place })
     }
 
-    /// Waits for it. None: the node ends.
+    /// Waits for the placement; `None` if the node shuts down.
     async fn place(mut self) -> Option<Placed> {
         (&mut self.place).await.ok()
     }

@@ -1,4 +1,4 @@
-//! The policy of a cluster: one of three.
+//! The policy of a cluster: PRESS, CARD or WARD.
 
 use super::card::CardSide;
 use super::press::PressSide;
@@ -9,18 +9,19 @@ use larder_core::dispatch::SettingsError;
 use larder_core::peers::{CardSettings, PressSettings};
 use larder_peers::Name;
 
-/// Who decides where a request is served. The same on all nodes of a cluster.
+/// The policy that decides where a request is served. All nodes of a cluster must use the same one.
 #[derive(Clone, Debug)]
 pub enum CooperatePolicy {
-    /// Each node, by what the others say they have in memory. `large_min` bounds what this node keeps in memory too.
+    /// Each node decides by the memory contents that its peers report. `large_min` also limits the objects that
+    /// this node stores.
     Press(PressSettings),
-    /// The live node with the lowest name, for all.
+    /// The live node with the lowest name decides for all nodes.
     Card(Box<CardSettings>),
-    /// Each node, by a routing table that all have.
+    /// Each node decides by a routing table that all nodes share.
     Ward(WardConfig),
 }
 
-/// The policy of this cluster.
+/// The policy of this cluster, with its state.
 #[derive(Debug)]
 pub(super) enum Policy {
     Press(Box<PressSide>),
@@ -37,7 +38,7 @@ impl Policy {
         })
     }
 
-    /// Its name in settings.
+    /// Returns the policy's name in the settings.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Press(_) => "press",
@@ -46,7 +47,7 @@ impl Policy {
         }
     }
 
-    /// All reasons that its decisions have.
+    /// Returns all reasons that the policy's decisions can have.
     pub(super) fn reasons(&self) -> Vec<&'static str> {
         match self {
             Self::Press(_) => PressSide::reasons(),

@@ -1,15 +1,15 @@
-//! PRESS at a live node: each decides by what the others have in memory.
+//! PRESS at a running node: each node decides by the memory contents of its peers.
 
 use super::side::{ME, PeersMemory, Say, Side, Told};
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
 use larder_peers::Name;
 
-/// The protocol's state.
+/// The protocol's state at this node.
 #[derive(Debug)]
 pub(super) struct PressSide {
     pub(super) press: Press,
-    /// Empty between two calls.
+    /// A buffer that is empty between two calls.
     out: Vec<Outgoing>,
 }
 
@@ -22,7 +22,7 @@ impl PressSide {
         Why::ALL.iter().map(|why| why.name()).collect()
     }
 
-    /// Who serves a client's request; if it is read here for that, the others hear of it.
+    /// Decides which node serves a client's request. If this node reads the target for it, the peers are told.
     pub(super) fn decide(&mut self, now: Time, target: TargetId, out: &mut Vec<Say>) -> Verdict {
         let verdict = self.press.decide(now, target, None);
         self.with(out, |press, out| press.reading(now, verdict, target, out));

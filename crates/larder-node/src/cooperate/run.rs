@@ -1,4 +1,4 @@
-//! The beginning of cooperation, and what happens while it lasts: members, messages, changes of the memory, jobs.
+//! Starts the cooperation, and handles its events: members, messages, changes of the memory, and jobs.
 
 use super::policy::Policy;
 use super::side::Say;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
-/// Changes of the memory that may wait to be told; a node that lags further behind goes through all it holds.
+/// Changes of the memory that may wait. A node that lags further behind reads its whole memory again.
 const CHANGES_MAX: usize = 1 << 16;
-/// Names that are given numbers at most; further members are not used.
+/// Most names with a number. Further members are not used.
 const NAMES_MAX: u16 = u16::MAX - 1;
 
 impl Cooperation {
-    /// Joins the peers. `memory` is what they hear of; `service` answers what they forward.
+    /// Joins the peers. Peers learn of changes in `memory`; `service` answers the requests that they forward.
     pub(crate) async fn join(
         config: CooperateConfig,
         memory: &Arc<Memory>,
@@ -56,15 +56,15 @@ impl Cooperation {
         Ok(cooperation)
     }
 
-    /// Gives a routing table to all peers, as the newest. False: this node goes by none, or the table has more targets than it may, or
-    /// another number of owners.
+    /// Passes a routing table to all peers, as the newest one. Returns false if this node uses no tables, or if
+    /// the table has too many targets or another number of owners.
     pub(crate) fn give_table(&self, owners: &[&str], table: RouteTable) -> bool {
         let given =
             self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.load(now, owners, table, out)));
         given == Some(true)
     }
 
-    /// Does something with the policy where a table decides, and sends what it says.
+    /// Calls `act` with the policy if it is WARD, and executes the policy's outputs.
     fn with_ward<R>(&self, act: impl FnOnce(&mut WardSide, Time, &mut Vec<Say>) -> R) -> Option<R> {
         self.with(|policy, now, out| match policy {
             Policy::Ward(ward) => Some(act(ward, now, out)),
@@ -72,7 +72,7 @@ impl Cooperation {
         })
     }
 
-    /// Does it, and says what came of it.
+    /// Runs a job, and reports its result to the policy.
     async fn work(self: Arc<Self>, job: Job) {
         let tools = self.with_ward(|ward, _, _| {
             (Arc::clone(&ward.census), ward.carry_permille, Arc::clone(&ward.analyst))
@@ -81,7 +81,7 @@ impl Cooperation {
         match job {
             Job::Count { whole } => {
                 let carry_permille = if whole { 1_000 } else { carry_permille };
-                // Where taking fails there is nothing to tell, and nobody waits in vain.
+                // If the census cannot be taken, the empty result still completes the round.
                 let taken = spawn_blocking(move || census.take(carry_permille)).await.unwrap_or_default();
                 self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.counted(now, taken, out)));
             }
@@ -106,7 +106,7 @@ impl Cooperation {
         });
     }
 
-    /// Works until the network ends.
+    /// Runs until the network ends.
     async fn run(self: Arc<Self>, mut events: Events) {
         let mut changes = self.follow();
         loop {
@@ -122,7 +122,7 @@ impl Cooperation {
                 },
                 change = next_change(&mut changes) => match change {
                     Some(change) => self.changed(change),
-                    // Cut for lagging behind, or the node ends.
+                    // The subscription was cut because it lagged behind, or the node shuts down.
                     None => changes = self.follow(),
                 },
                 () = tokio::time::sleep_until(due.into()) => {
@@ -133,8 +133,8 @@ impl Cooperation {
         }
     }
 
-    /// Subscribes to changes of the memory, and goes through what it holds. None when the node ends, or where peers are not
-    /// told of it.
+    /// Subscribes to changes of the memory, and reports its contents to the policy. Returns `None` if the node
+    /// shuts down or the policy does not use memory contents.
     fn follow(&self) -> Option<Subscription> {
         if !matches!(self.lock().policy, Policy::Press(_)) {
             return None;
@@ -208,8 +208,8 @@ impl Cooperation {
         self.lock().numbers.get(name).copied()
     }
 
-    /// The number of a member. One that has none yet gets the next that is free: what is still to be said of somebody who has left
-    /// (a reply that fails late) is not to be of who comes next.
+    /// Returns the number of a member. A new member gets the next free number, so that late events about a
+    /// member that has left are not taken for events about its successor.
     fn number(&self, name: &Name) -> Option<NodeId> {
         let mut state = self.lock();
         if let Some(node) = state.numbers.get(name) {

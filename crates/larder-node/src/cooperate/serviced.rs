@@ -1,4 +1,4 @@
-//! Connections that are serviced here, as the policy counts them.
+//! The load of the connections that this node serves, as the policy counts it.
 
 use super::Cooperation;
 use crate::config::Limits;
@@ -11,61 +11,62 @@ use larder_peers::Name;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-/// A connection serviced here counts as load until this goes.
+/// The load of one request; it counts until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Serviced {
     cooperation: Arc<Cooperation>,
-    /// The node that serves it, if not this one.
+    /// The node that serves the request; `None` for this node.
     pub(crate) at: Option<NodeId>,
-    /// By what a dispatcher counts it.
+    /// The dispatcher's count of the request.
     pub(crate) claim: Option<Claim>,
-    /// What counts once all of the body was sent, its length being unknown before.
+    /// The reply to report after its last byte, if its length was unknown before.
     pub(crate) counted: Option<Counted>,
 }
 
-/// A reply to a client's request.
+/// A reply to a client's request, as reported to the policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     pub(crate) target: TargetId,
-    /// This node served it and had it not in memory.
+    /// Whether this node served the request and did not have the target in memory.
     pub(crate) missed: bool,
     pub(crate) bytes: u64,
 }
 
 impl Serviced {
-    /// Its service node has answered, or will not.
+    /// Reports that the service node has answered, or that it will not.
     pub(crate) fn returned(&mut self) {
         if let Some(node) = self.at.take() {
             self.cooperation.with(|policy, _, _| policy.side().returned(node));
         }
     }
 
-    /// It has left with its connection: it counts here no more, but at a dispatcher until that ends.
+    /// Ends the load at this node after a handoff. The dispatcher's count continues until the result is
+    /// dropped.
     pub(crate) fn hold(mut self) -> Option<Box<dyn Hold>> {
         let claim = self.claim.take()?;
         Some(Box::new(Held { cooperation: Arc::downgrade(&self.cooperation), claim: Some(claim) }))
     }
 
-    /// It is served by another node than the dispatcher counts it for.
+    /// Releases the dispatcher's count, because another node serves the request than the dispatcher placed.
     pub(crate) fn release(&mut self) {
         if let Some(claim) = self.claim.take() {
             self.cooperation.release(claim);
         }
     }
 
-    /// So many bytes of the body are sent.
+    /// Adds `bytes` of the body that were sent.
     pub(crate) fn sent(&mut self, bytes: usize) {
         if let Some(counted) = &mut self.counted {
             counted.bytes += bytes as u64;
         }
     }
 
-    /// The request was answered.
+    /// Reports the reply to the policy.
     pub(crate) fn served(&self, counted: Counted) {
         self.cooperation.served(counted);
     }
 
-    /// The body, whose length was not known, is sent whole.
+    /// Reports a reply of unknown length after its body was completely sent.
     pub(crate) fn whole(&mut self) {
         if let Some(counted) = self.counted.take() {
             self.cooperation.served(counted);
@@ -82,10 +83,10 @@ impl Drop for Serviced {
     }
 }
 
-/// A connection that has been handed over counts at the dispatcher until this goes.
+/// The dispatcher's count of a connection that was handed off; it is released when this value is dropped.
 #[derive(Debug)]
 struct Held {
-    /// Kept with the connection, which the cooperation's own side keeps.
+    /// Weak, because the cooperation owns the connection that owns this value.
     cooperation: Weak<Cooperation>,
     claim: Option<Claim>,
 }
@@ -100,17 +101,18 @@ impl Drop for Held {
     }
 }
 
-/// A connection that is to be handed over, as its request's handler leaves it.
+/// The handoff of a connection, as its request's handler passes it on.
 #[derive(Debug)]
 pub(crate) struct Departure {
     pub(crate) to: Name,
-    /// The same, by its number among the peers.
+    /// The number of that peer.
     pub(crate) node: NodeId,
     pub(crate) flow: FlowKey,
-    /// The request's head.
+    /// The head of the request.
     pub(crate) head: Vec<u8>,
     pub(crate) target: TargetId,
-    /// It counts here until it has been sent; at a dispatcher until it ends.
+    /// The load of the request: at this node until the state is sent, at the dispatcher until the connection
+    /// ends.
     pub(crate) serviced: Serviced,
 }
 
@@ -129,22 +131,23 @@ impl Cooperation {
         self.note_served(target, size, missed);
     }
 
-    /// A node has begun to answer what it was given.
+    /// Records that a node has begun to answer a forwarded request.
     pub(crate) fn answered(&self, node: NodeId) {
         self.with(|policy, _, _| policy.side().answered(node));
     }
 
-    /// A client's request, served here, was answered with an error that says that there is nothing.
+    /// Records that this node answered a client's request with an error that says that the target does not
+    /// exist.
     pub(crate) fn came_to_nothing(&self, target: TargetId) {
         self.with(|policy, now, out| policy.side().came_to_nothing(now, target, out));
     }
 
-    /// A client's request was answered with a whole of this size.
+    /// Reports a reply of this size to the policy.
     fn note_served(&self, target: TargetId, size: larder_core::Bytes, missed: bool) {
         self.with(|policy, now, out| policy.side().served(now, target, size, missed, out));
     }
 
-    /// The connection and the bytes of its request, if it is handed over to the peer that serves the request.
+    /// Returns the flow key and the head of the request, if the request is handed off with its connection.
     pub(crate) fn departs(
         &self,
         to: &Name,
@@ -157,7 +160,7 @@ impl Cooperation {
         handover.choose(to, parts, target, standing(), limits).ok()
     }
 
-    /// A request has left with its connection: its reply does not pass here.
+    /// Reports a request that left with its connection, because its reply does not pass this node.
     pub(crate) fn count_departed(&self, target: TargetId) {
         if let Some(size) = self.handover.as_ref().and_then(|handover| handover.size_of(target)) {
             self.note_served(target, size, false);

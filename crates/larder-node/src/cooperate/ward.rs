@@ -1,7 +1,7 @@
-//! WARD at a live node: every node decides by the routing table that all have.
+//! WARD at a running node: every node decides by a shared routing table.
 //!
-//! Each counts what its clients ask for in a census. Taking it, and making a table of all nodes' counts, takes time by the
-//! number of targets: both are done beside, without the lock.
+//! Each node counts its clients' requests in a census. The time for taking the census, and for making a table
+//! from all counts, grows with the number of targets. Both run on other threads, without the lock.
 
 use super::side::{FORWARDED, ME, PeersMemory, Say, Side, Told, UNANSWERED};
 use larder_core::census::Census;
@@ -12,34 +12,34 @@ use larder_peers::Name;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// How a node works with a routing table.
+/// Settings of WARD.
 #[derive(Clone, Debug)]
 pub struct WardConfig {
-    /// The protocol.
+    /// Settings of the protocol.
     pub settings: WardSettings,
-    /// How much of a target's count goes over into the next period, in thousandths.
+    /// The part of a target's count that is carried over into the next period, in thousandths.
     pub carry_permille: u16,
-    /// Makes tables of counts.
+    /// Makes routing tables from counts.
     pub analyst: Arc<dyn Analyst>,
 }
 
-/// Makes a routing table of what a cluster was asked for.
+/// Makes a routing table from a cluster's request counts.
 pub trait Analyst: Debug + Send + Sync {
-    /// The table, whose owners are places in [`Analyse::nodes`]. May block.
+    /// Returns the table. Its owners are indices into [`Analyse::nodes`]. May block.
     ///
     /// # Errors
-    /// Why there is none. Another try with the same counts fails too.
+    /// Returns the reason why there is no table. A retry with the same counts fails too.
     fn table(&self, analyse: &Analyse) -> Result<RouteTable, String>;
 }
 
-/// The protocol's state.
+/// The protocol's state at this node.
 #[derive(Debug)]
 pub(super) struct WardSide {
     pub(super) ward: Ward,
     pub(super) census: Arc<Census>,
     pub(super) carry_permille: u16,
     pub(super) analyst: Arc<dyn Analyst>,
-    /// Empty between two calls.
+    /// A buffer that is empty between two calls.
     out: Vec<WardOutput>,
 }
 
