@@ -1,9 +1,9 @@
 //! The node's processor: a modelled one, or the cores of this machine.
 //!
-//! Modelled, a node has one processor, first come first served, unless jobs take turns. Then several nodes on one
-//! machine have a processor each, whatever the machine has. Real, work is done on the runtime's blocking threads, as
-//! many at one time as the node has processors, and is measured in the thread's own CPU time: on a crowded machine it
-//! takes longer, as real work does.
+//! A modelled node has one processor, which serves jobs in order of arrival, or in turns if a turn is set. So
+//! several nodes on one machine have one processor each, whatever the machine has. Real work runs on the
+//! runtime's blocking threads, at most as many at one time as the node has processors. It is measured in the
+//! thread's own CPU time, so on a crowded machine it takes longer, as real work does.
 
 use super::line::Line;
 use larder_core::cost::ProcessorModel;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Bytes hashed between two looks at the clock: a few microseconds of work.
+/// Bytes that are hashed between two looks at the clock: a few microseconds of work.
 const CHUNK: usize = 32 << 10;
 
 /// A node's processor.
@@ -29,7 +29,7 @@ pub(crate) enum Cpu {
 pub(crate) struct ModelledCpu {
     model: ProcessorModel,
     line: Line,
-    /// Longest time a job has the processor while others wait; `MAX`: until it is done.
+    /// Longest time that a job uses the processor while others wait; `MAX` runs each job to its end.
     turn: Duration,
 }
 
@@ -48,7 +48,8 @@ impl Cpu {
         Self::Modelled(ModelledCpu { model, line: Line::new(), turn: turn.unwrap_or(Duration::MAX) })
     }
 
-    /// The cores of this machine, `processors` of them at one time (0: all), `speed` times as fast as they are.
+    /// Creates a processor of `processors` cores of this machine (0: all cores), which is `speed` times as fast
+    /// as they are.
     pub(crate) fn real(processors: u16, speed: f64, turn: Option<Duration>) -> Self {
         let processors = if processors == 0 { cores() } else { processors };
         Self::Real(RealCpu {
@@ -60,19 +61,21 @@ impl Cpu {
         })
     }
 
-    /// Takes a modelled processor's time for a reply with `len` bytes of contents. A real one takes it by itself.
+    /// Uses a modelled processor for a reply with `len` bytes of contents. A real processor is used by sending
+    /// the reply.
     pub(crate) async fn reply(&self, len: u64) {
         if let Self::Modelled(cpu) = self {
             cpu.line.spend(cpu.model.reply_time(len)).await;
         }
     }
 
-    /// Whether replies take a modelled processor's time.
+    /// Returns whether replies use a modelled processor.
     pub(crate) fn is_modelled(&self) -> bool {
         matches!(self, Self::Modelled(_))
     }
 
-    /// Does work that takes `time` of a processor of speed 1. If the waiting is given up, the work ends soon.
+    /// Performs work that takes `time` on a processor of speed 1. If the future is dropped, the work stops
+    /// soon.
     pub(crate) async fn work(&self, time: Duration) {
         match self {
             Self::Modelled(cpu) => cpu.line.spend_in_turns(faster(time, cpu.model.speed), cpu.turn).await,
@@ -80,7 +83,7 @@ impl Cpu {
         }
     }
 
-    /// Processors that can work at one time.
+    /// Returns the number of processors.
     pub(crate) fn count(&self) -> u16 {
         match self {
             Self::Modelled(_) => 1,
@@ -88,7 +91,7 @@ impl Cpu {
         }
     }
 
-    /// Time worked until now. Of a real processor it is the CPU time of the whole process.
+    /// Returns the busy time until now. For a real processor, this is the CPU time of the whole process.
     pub(crate) fn busy(&self) -> Duration {
         match self {
             Self::Modelled(cpu) => cpu.line.busy(),
@@ -96,7 +99,7 @@ impl Cpu {
         }
     }
 
-    /// Jobs under way or waiting.
+    /// Returns the number of jobs that run or wait.
     pub(crate) fn waiting(&self) -> u32 {
         match self {
             Self::Modelled(cpu) => cpu.line.waiting(),
@@ -127,7 +130,7 @@ impl RealCpu {
     }
 }
 
-/// A job on real processors. Dropped before its end, it stops.
+/// A job on real processors. Dropping it stops the job.
 struct Job<'a> {
     cpu: &'a RealCpu,
     given_up: Arc<AtomicBool>,
@@ -135,10 +138,10 @@ struct Job<'a> {
 
 impl Job<'_> {
     async fn turn(&mut self, time: Duration) {
-        // Closed never; were it, there would be no work to wait for.
+        // The semaphore is never closed. If it were, there would be no work to wait for.
         let Ok(place) = Arc::clone(&self.cpu.places).acquire_owned().await else { return };
         let given_up = Arc::clone(&self.given_up);
-        // Fails only when the runtime ends, and then nobody waits.
+        // This fails only when the runtime shuts down.
         let _ = tokio::task::spawn_blocking(move || {
             burn(time, &given_up);
             drop(place);
@@ -154,7 +157,7 @@ impl Drop for Job<'_> {
     }
 }
 
-/// Works for `time` of this thread's CPU time, or until given up.
+/// Uses `time` of this thread's CPU time, or less if the job is cancelled.
 fn burn(time: Duration, given_up: &AtomicBool) {
     let buffer = [0x5A_u8; CHUNK];
     let end = clock(ClockId::ThreadCPUTime).saturating_add(time);
@@ -174,7 +177,7 @@ fn faster(time: Duration, speed: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() / speed).unwrap_or(Duration::MAX)
 }
 
-/// Cores that this process may use, as far as the system says.
+/// Returns the number of cores that this process may use, according to the system.
 fn cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX))
 }

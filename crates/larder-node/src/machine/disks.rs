@@ -1,4 +1,4 @@
-//! Modelled disks: the time of their reads, one at a time on each.
+//! Modelled disks, each of which serves one read at a time.
 
 use super::line::Line;
 use larder_core::cost::DiskModel;
@@ -20,8 +20,8 @@ impl Disks {
         Self { model, lines, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
     }
 
-    /// Takes the time to read `len` bytes of the contents at `place` when the `before` bytes in front of them have
-    /// just been read. A place is always on the same disk.
+    /// Takes the time to read `len` bytes of the contents at `place`, if the `before` bytes in front of them
+    /// have just been read. A place is always on the same disk.
     pub(crate) async fn read(&self, place: u64, before: u64, len: u64) {
         let at = (place % self.lines.len() as u64) as usize;
         self.lines[at].spend(self.model.continue_time(before, len)).await;
@@ -37,17 +37,17 @@ impl Disks {
         self.model.disks.max(1)
     }
 
-    /// Time worked until now, the sum over all disks.
+    /// Returns the busy time until now, summed over all disks.
     pub(crate) fn busy(&self) -> Duration {
         self.lines.iter().map(Line::busy).sum()
     }
 
-    /// Reads under way or waiting.
+    /// Returns the number of reads that run or wait.
     pub(crate) fn waiting(&self) -> u32 {
         self.lines.iter().map(Line::waiting).sum()
     }
 
-    /// Reads ended, and their bytes.
+    /// Returns the number of completed reads, and their bytes.
     pub(crate) fn done(&self) -> (u64, u64) {
         (self.reads.load(Relaxed), self.bytes.load(Relaxed))
     }

@@ -1,11 +1,11 @@
-//! A line of jobs before something modelled: waiting for one's turn and for one's job.
+//! A queue of jobs for a modelled device.
 
 use super::serial::Serial;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Something modelled that does one job at a time, in the order asked.
+/// A modelled device that serves one job at a time, in order of arrival.
 #[derive(Debug)]
 pub(super) struct Line(Mutex<Serial>);
 
@@ -14,15 +14,16 @@ impl Line {
         Self(Mutex::new(Serial::new(Instant::now())))
     }
 
-    /// Waits until a job of length `time` is done. If the waiting is given up, the job is done all the same.
+    /// Waits until a job of length `time` is done. If the future is dropped, the device does the job
+    /// nevertheless.
     pub(super) async fn spend(&self, time: Duration) {
         let end = self.lock().enqueue(Instant::now(), time);
         let _waiting = Waiting { line: self, end };
         sleep_until(end).await;
     }
 
-    /// Waits until a job of length `time` is done in turns of `turn` with others. If the waiting is given up, the
-    /// turns to come are not taken.
+    /// Waits until a job of length `time` is done in turns of length `turn`, alternating with other jobs. If
+    /// the future is dropped, the remaining turns are not taken.
     pub(super) async fn spend_in_turns(&self, time: Duration, turn: Duration) {
         let mut left = time;
         while !left.is_zero() {
@@ -45,7 +46,7 @@ impl Line {
     }
 }
 
-/// One who waits for a job.
+/// A waiter for a job.
 struct Waiting<'a> {
     line: &'a Line,
     end: Instant,

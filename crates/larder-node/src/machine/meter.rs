@@ -1,9 +1,10 @@
-//! How long something real has been in use, by one user or several.
+//! The time that a real device has been in use by one or more users.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time during which at least one use was under way: what `iostat` calls utilisation, never above the time passed.
+/// Time during which at least one use was in progress, like the utilisation of `iostat`. Never more than the
+/// time passed.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(Mutex<State>);
 
@@ -14,7 +15,7 @@ struct State {
     before: Duration,
 }
 
-/// A use under way.
+/// A use in progress.
 #[derive(Debug)]
 pub(crate) struct Use<'a>(&'a Meter);
 
@@ -27,13 +28,13 @@ impl Meter {
         Use(self)
     }
 
-    /// Time in use until now.
+    /// Returns the time in use until now.
     pub(crate) fn busy(&self) -> Duration {
         let state = self.lock();
         state.before + state.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Uses under way.
+    /// Returns the number of uses in progress.
     pub(crate) fn uses(&self) -> u32 {
         self.lock().uses
     }

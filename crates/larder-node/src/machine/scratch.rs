@@ -1,8 +1,8 @@
-//! Real disk work: reads from a file of meaningless bytes, past the operating system's page cache.
+//! Real disk work: reads from a file of random bytes, past the operating system's page cache.
 //!
-//! The file is made at the node's start in a directory of the operator's choice, and has no name any more by the time
-//! the node serves: it vanishes with the process. Where the file system has no `O_DIRECT`, pages are dropped after
-//! each read; on a file system in memory, reads cost what memory costs.
+//! The file is created at the node's start in a directory that the operator chooses. It is unlinked before the
+//! node serves, so it disappears with the process. If the file system has no `O_DIRECT`, pages are dropped
+//! after each read. On a file system in memory, reads cost what memory costs.
 
 use super::meter::Meter;
 use super::uncached::{self, ALIGN, Reading};
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes written at a time.
+/// Bytes per write.
 const STEP: usize = 1 << 20;
-/// Names tried before giving up.
+/// Names that are tried before the creation fails.
 const NAMES_MAX: u32 = 100;
 
-/// Why there is no scratch file. Whoever chose the directory mends it.
+/// The reason why there is no scratch file. The operator must choose another directory.
 #[derive(Debug, thiserror::Error)]
 #[error("no scratch file can be made in {}", directory.display())]
 pub struct ScratchError {
@@ -30,12 +30,12 @@ pub struct ScratchError {
     source: io::Error,
 }
 
-/// The file.
+/// The scratch file.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     file: Arc<OwnedFd>,
     reading: Reading,
-    /// Whole blocks of 4 KiB.
+    /// Length in blocks of 4 KiB.
     blocks: u64,
     pub(super) at_once: Bound,
     meter: Arc<Meter>,
@@ -44,7 +44,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a file of `size` bytes in `directory`. `at_once` reads are done at one time; `meter` measures them.
+    /// Creates a file of `size` bytes in `directory`. At most `at_once` reads run at one time; `meter` measures
+    /// them.
     pub(crate) fn new(
         directory: &Path,
         size: Bytes,
@@ -64,7 +65,7 @@ impl Scratch {
         })
     }
 
-    /// Reads `len` bytes at the place that `draw` chooses.
+    /// Reads `len` bytes at a position that `draw` selects.
     pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
         let Ok(_place) = self.at_once.permits().acquire().await else { return Ok(()) };
         let blocks = len.div_ceil(ALIGN as u64).clamp(1, self.blocks);
@@ -81,13 +82,13 @@ impl Scratch {
         Ok(())
     }
 
-    /// Reads ended, and their bytes.
+    /// Returns the number of completed reads, and their bytes.
     pub(crate) fn done(&self) -> (u64, u64) {
         (self.reads.load(Relaxed), self.bytes.load(Relaxed))
     }
 }
 
-/// A file without a name, open in the way it is to be read.
+/// Creates an unlinked file, opened in the mode in which it is read.
 fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
     for attempt in 0..NAMES_MAX {
         let path = directory.join(format!(".larder-scratch-{}-{attempt}", std::process::id()));
@@ -99,7 +100,7 @@ fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
         let direct = openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty());
         fs::remove_file(&path)?;
         write(&mut file, size)?;
-        // Written pages that are clean now are dropped, so that the first read is one of the disk too.
+        // The written pages are clean now and are dropped, so that the first read uses the disk too.
         fadvise(&file, 0, None, Advice::DontNeed)?;
         let plain = (OwnedFd::from(file), Reading::DropAfter);
         let Ok(direct) = direct else { return Ok(plain) };
@@ -116,7 +117,7 @@ fn write(file: &mut fs::File, size: u64) -> io::Result<()> {
     let mut block = vec![0; STEP];
     let mut left = size;
     while left > 0 {
-        // No two blocks alike, so that nothing beneath stores them once.
+        // No two blocks are equal, so that no storage layer deduplicates them.
         for (at, word) in block.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(left ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
         }
@@ -141,7 +142,7 @@ mod tests {
         for (draw, len) in [(0, 1), (u64::MAX, 8_192), (7, 65_536), (3, 1 << 30)] {
             scratch.read(draw, len).await.expect("a read");
         }
-        // What is longer than the file is cut to it.
+        // Reads beyond the end of the file are cut to it.
         assert_eq!(scratch.done(), (4, 1 + 8_192 + 65_536 + 65_536));
         assert!(!meter.busy().is_zero());
     }

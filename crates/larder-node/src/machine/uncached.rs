@@ -1,9 +1,9 @@
-//! Reading files past the operating system's page cache.
+//! Reads files past the operating system's page cache.
 //!
-//! A node's own cache decides what is a hit only if the page cache does not answer first. `O_DIRECT` goes past it,
-//! on file systems that know it, with offsets, lengths and memory aligned to 4 KiB (the largest logical block in
-//! use). Elsewhere a file is read through the page cache and its pages are dropped right after, by
-//! `posix_fadvise(DONTNEED)`; pages that another process keeps busy may stay.
+//! The node's own cache decides about hits only if the page cache does not answer first. `O_DIRECT` bypasses
+//! the page cache on file systems that support it. It needs offsets, lengths and memory aligned to 4 KiB, the
+//! largest logical block in use. Elsewhere a file is read through the page cache, and its pages are dropped
+//! right after by `posix_fadvise(DONTNEED)`. Pages that another process uses may stay.
 
 use bytes::Bytes;
 use rustix::fs::{Advice, fadvise};
@@ -11,22 +11,22 @@ use rustix::io::{Errno, pread};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
-/// What `O_DIRECT` wants everything aligned to.
+/// Alignment for `O_DIRECT`, in bytes.
 pub(crate) const ALIGN: usize = 4_096;
 
-/// How a file is read.
+/// The mode in which a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// Through the page cache.
     Cached,
     /// Past the page cache: the file is open with `O_DIRECT`.
     Direct,
-    /// Through the page cache, whose pages are dropped afterwards.
+    /// Through the page cache, with the pages dropped after the read.
     DropAfter,
 }
 
-/// The `len` bytes of the file from `offset`, which for [`Reading::Direct`] is a multiple of 4 KiB. Fewer if the file
-/// ends before.
+/// Reads `len` bytes of the file from `offset`, which is a multiple of 4 KiB for [`Reading::Direct`]. Returns
+/// fewer bytes if the file ends before.
 pub(crate) fn read(file: &OwnedFd, offset: u64, len: usize, reading: Reading) -> Result<Bytes, Errno> {
     match reading {
         Reading::Cached => read_plain(file, offset, len),
@@ -60,8 +60,8 @@ fn read_direct(file: &OwnedFd, offset: u64, len: usize) -> Result<Bytes, Errno> 
     Ok(Bytes::from(buffer).slice(start..start + got))
 }
 
-/// Reads until the buffer is full or the file ends. Under `O_DIRECT` a read that ends off a block boundary has met
-/// the end of the file; the next one, being unaligned, fails with EINVAL or finds nothing.
+/// Reads until the buffer is full or the file ends. Under `O_DIRECT`, a read that ends off a block boundary has
+/// reached the end of the file. The next read would be unaligned and fail with EINVAL, or find nothing.
 fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut got = 0;
     while got < buffer.len() {
