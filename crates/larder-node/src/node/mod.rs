@@ -1,4 +1,4 @@
-//! A content node: it makes the parts, tells them of changes, and is what whoever runs the node sees of them.
+//! A content node: it creates its parts, applies reloads, and is the interface for the process that runs it.
 
 mod peers;
 
@@ -29,37 +29,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Why a node cannot start or go on.
+/// The reason why a node cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The configuration has a value out of range.
+    /// A value of the configuration is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The directory cannot be served.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The list of modelled targets cannot be used.
+    /// The manifest of a modelled store cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The file that dynamic content reads cannot be made.
+    /// The scratch file of dynamic content cannot be created.
     #[error(transparent)]
     Scratch(#[from] ScratchError),
     /// A certificate or a key cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
-    /// The thread that sends spans cannot be started.
+    /// The thread that exports spans cannot be started.
     #[error("cannot trace requests: {0}")]
     Traces(#[source] std::io::Error),
-    /// The access log's file cannot be opened.
+    /// The file of the access log cannot be opened.
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] std::io::Error),
-    /// A thread that serves connections cannot be started.
+    /// A serving thread cannot be started.
     #[error("cannot start the threads that serve connections: {0}")]
     Threads(#[source] std::io::Error),
-    /// The listening socket is not one any more. Retrying does not help.
+    /// A listening socket has failed. A retry does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
-    /// Nothing changes any more. Retrying does not help.
+    /// The node shuts down and accepts no changes. A retry does not help.
     #[error("the node is ending")]
     Ending,
 }
@@ -85,16 +85,17 @@ pub struct Node {
     purger: Arc<Purger>,
     access: Arc<Access>,
     lifecycle: Arc<Lifecycle>,
-    /// Held while the terms change.
+    /// Held during a reload.
     changing: Mutex<()>,
     reloads: Mutex<ReloadCounts>,
 }
 
 impl Node {
-    /// A node that serves nothing yet. Opens the directory, or reads the manifest, and reads certificates; blocks while it does.
+    /// Creates a node that serves nothing yet. Opens the directory or reads the manifest, and loads the
+    /// certificates; blocks meanwhile.
     ///
     /// # Errors
-    /// If a value is out of range, or the directory, the manifest or a certificate cannot be used.
+    /// Fails if a value is out of range, or if the directory, the manifest or a certificate cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let edge = Edge::new(config.tls.clone(), AddressRanges(config.announcers.clone()))?;
@@ -150,22 +151,22 @@ impl Node {
         Ok(Arc::new(node))
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A place for each connection that may be served at once. Who hands one to [`serve_with`](Self::serve_with) with a place is
-    /// sure that it is served.
+    /// Returns the permits for concurrent connections. A connection that is passed to
+    /// [`serve_with`](Self::serve_with) together with a permit is always served.
     pub fn places(&self) -> Arc<Semaphore> {
         self.server.places()
     }
 
-    /// Serves the connections of `listener` until `shutdown` completes; then accepts no more, closes idle
-    /// connections, lets replies under way end, and cuts what is left after `drain_timeout`.
+    /// Serves the connections of `listener` until `shutdown` completes. Then the node accepts no more, closes
+    /// idle connections, completes replies, and cuts the rest after `drain_timeout`.
     ///
     /// # Errors
-    /// If the listening socket breaks. Failures of single connections are counted, not returned.
+    /// Fails if the listening socket breaks. Failures of single connections are counted, not returned.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
@@ -174,11 +175,11 @@ impl Node {
         self.serve_with(listener, Handed::none(), shutdown).await
     }
 
-    /// [`Self::serve`] at several sockets, with TLS or without, and where front-ends hand connections over: `handed` says how they
-    /// come. Limits hold for all connections together.
+    /// Serves like [`Self::serve`], at several sockets with or without TLS, and with connections that are
+    /// handed off. `handed` is their source. Limits apply to all connections together.
     ///
     /// # Errors
-    /// As [`Self::serve`].
+    /// The same as for [`Self::serve`].
     pub async fn serve_with(
         self: Arc<Self>,
         listeners: impl Into<Listeners>,
@@ -188,15 +189,17 @@ impl Node {
         Ok(self.server.serve(listeners.into(), handed, shutdown).await?)
     }
 
-    /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
-    /// TLS and who announces clients, the node's own paths and reports, the access log, who may purge, and how an origin is asked. All else is to be as it was, and
-    /// is not looked at. Connections and requests that have begun go on as they were. `peers`: what nodes that cooperate go by.
+    /// Applies the settings that may change while the node runs. They are the limits, the memory's size and
+    /// size limit, TLS, announcers, own paths and reports, the access log, purge tokens, and the settings of an
+    /// origin. All other settings must be unchanged and are not checked. Connections and requests in progress
+    /// keep their settings. `peers` has the memory facts for cooperating nodes.
     ///
-    /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called
-    /// within the runtime.
+    /// Loads the certificates again. Blocks meanwhile, and while a memory that shrinks evicts entries. Call
+    /// this within the runtime.
     ///
     /// # Errors
-    /// If a value is out of range, a certificate or the access log cannot be used, or the node ends: then nothing has changed.
+    /// Fails if a value is out of range, a certificate or the access log cannot be used, or the node shuts
+    /// down. Nothing has changed then.
     pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
         config.check()?;
         let Ground { memory, machine, terms, .. } = &self.ground;
@@ -205,7 +208,7 @@ impl Node {
         let announcers = AddressRanges(config.announcers.clone());
         let edge = terms.load_full().edge.successor(config.tls.clone(), announcers)?;
         let limits = &config.limits;
-        // A node that ends waits for as many connections as there may be: that must not change any more.
+        // A node that shuts down waits for exactly the limit of connections, so the limit must not change then.
         let changed = self.lifecycle.unless_ending(|| {
             terms.replace(Terms::new(config, edge));
             self.server.set_connections_max(limits.connections_max);
@@ -221,7 +224,7 @@ impl Node {
         Ok(())
     }
 
-    /// The memory has this size from now on, and the peers go by theirs. A node that ends leaves it as it is.
+    /// Resizes the memory, and passes the facts to the peers. Stops early if the node shuts down.
     fn resize(&self, bytes: Bytes, peers: Option<PeersMemory>) {
         if let Some((cooperation, peers)) = self.peers.cooperation().zip(peers) {
             cooperation.resized(peers);
@@ -231,8 +234,8 @@ impl Node {
         }
     }
 
-    /// Lines for the log at the start: the store and how it is read, the processor, the programs, the memory cache. A modelled
-    /// store says that it is one.
+    /// Returns the log lines for the start: store and read mode, processor, programs, and memory cache. The
+    /// line of a modelled store says that it is modelled.
     pub fn start_lines(&self) -> Vec<String> {
         let Ground { memory, machine, .. } = &self.ground;
         let capacity = Bytes(memory.stats().capacity).exact();
@@ -246,22 +249,23 @@ impl Node {
         lines
     }
 
-    /// Returns the node's counts and its levels now. Takes the cache's lock for a moment.
+    /// Returns the node's counts, and its current levels. Takes the cache's lock for a moment.
     pub fn stats(&self) -> NodeStats {
         self.reports.stats()
     }
 
-    /// Returns how much the node's processor and disks have worked, and how many jobs wait for them.
+    /// Returns the work of the node's processor and disks, and the jobs that wait for them.
     pub fn usage(&self) -> Usage {
         self.reports.usage()
     }
 
-    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
+    /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.
     pub fn load_counters(&self) -> LoadCounters {
         self.reports.load_counters()
     }
 
-    /// [`Node::stats`] and how reloads went, and [`Node::tls`] and [`Node::peers`] if there are any, in the Prometheus text format.
+    /// Returns the statistics and the counts of reloads in the Prometheus text format, with [`Node::tls`] and
+    /// [`Node::peers`] if they exist.
     pub fn metrics_text(&self) -> String {
         let (tls, peers) = (self.tls(), self.peers());
         let reloads = *self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,48 +275,49 @@ impl Node {
         more.into_iter().flatten().fold(self.stats().metrics_text(), join)
     }
 
-    /// Sets the counts of reloads that the node's metrics show.
+    /// Sets the counts of reloads for the node's metrics.
     pub fn set_reloads(&self, counts: ReloadCounts) {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
-    /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch
-    /// it send no more. A shutdown sets it too.
+    /// Makes the health path answer 503, or 200 again. The node continues to serve, but switches that watch the
+    /// path send no more requests. A shutdown sets it too.
     pub fn set_draining(&self, draining: bool) {
         self.lifecycle.set_draining(draining);
     }
 
-    /// Whether the health path answers 503.
+    /// Returns whether the health path answers 503.
     pub fn is_draining(&self) -> bool {
         self.lifecycle.is_draining()
     }
 
-    /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
+    /// Reopens the access log's file by its name, for log rotation. Does not wait for it.
     pub fn reopen_access_log(&self) {
         self.access.reopen();
     }
 
-    /// The state of TLS; `None` if there is no TLS.
+    /// Returns the TLS state; `None` if there is no TLS.
     pub fn tls(&self) -> Option<TlsView> {
         self.ground.terms.load().edge.view(&self.name)
     }
 
-    /// Whether who shows this `Authorization` may purge. A refusal is counted.
+    /// Checks whether the sender of this `Authorization` may purge. A refusal is counted.
     ///
     /// # Errors
-    /// The node has no token, or another one.
+    /// Fails if the node has no purge token, or if the token differs.
     pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
         permit_purge(&self.ground.terms.load(), &self.ground.counters, authorization)
     }
 
-    /// Removes what a purge names from the memory, replies for all choices of request fields and stored errors among it. What is on
-    /// its way from an origin or a disk is not kept if the purge names it. Blocks while it does, and while another purge does.
+    /// Removes the entries that a purge names from the memory, including all variants and stored errors.
+    /// Contents that are being read or fetched are not stored if the purge names them. Blocks until this purge
+    /// and all earlier ones are done.
     pub fn purge(&self, purge: &Purge) -> Purged {
         self.purger.purge(purge)
     }
 }
 
-/// Makes the source of a node's contents. Opens the directory, or reads the manifest.
+/// Creates the source of a node's contents. Opens the directory, or reads the manifest.
 fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
     let store = match (&config.store, &ground.machine.disk) {
         (StoreConfig::Origin(origin), _) => {
@@ -328,7 +333,7 @@ fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
         (StoreConfig::Directory { root, bypass_page_cache }, disk) => {
             let meter = match disk {
                 Disk::Real { meter, .. } => Arc::clone(meter),
-                // The programs' disk is modelled; the directory's own is not of this machine.
+                // The programs' disk is modelled. The directory's disk is not part of this machine.
                 Disk::Modelled(_) => Arc::default(),
             };
             let at_once = config.limits.reads_at_once;
