@@ -1,9 +1,9 @@
-//! Opening files that lie below a directory and nowhere else.
+//! Opens files below a directory, and no others.
 //!
-//! Linux 5.6 and later resolve a whole path in the kernel under `openat2` with `RESOLVE_BENEATH`: links inside the
-//! directory are followed, and whatever would leave it (`..`, an absolute link, a magic link of /proc) fails, free of
-//! races with renames. Where the call is missing or forbidden, the path is walked a component at a time and no link
-//! is followed at all.
+//! Linux 5.6 and later resolve a whole path in the kernel under `openat2` with `RESOLVE_BENEATH`. Links inside
+//! the directory are followed. Whatever would leave the directory (`..`, an absolute link, a magic link of
+//! /proc) fails, without races with renames. If the call is missing or forbidden, the path is walked by
+//! component, and no link is followed.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A rename during the resolution makes the kernel give up with EAGAIN; it is asked again this often.
+/// Attempts of a resolution. A rename during the resolution makes the kernel return EAGAIN.
 const ATTEMPTS: usize = 8;
 
 /// A directory whose files may be opened.
 #[derive(Debug)]
 pub(super) struct Root {
     directory: OwnedFd,
-    /// Whether paths are walked by component because `openat2` cannot be had.
+    /// Whether paths are walked by component because `openat2` is not available.
     walk: AtomicBool,
 }
 
@@ -29,23 +29,24 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(rustix::fs::CWD, path, flags, Mode::empty())?;
         let root = Self { directory, walk: AtomicBool::new(false) };
-        // Finds out now whether paths are to be walked, so that the start message can say so.
+        // This detects now whether paths must be walked, so that the start message can say so.
         root.open_file(b".", OFlags::DIRECTORY)?;
         Ok(root)
     }
 
-    /// Whether links are refused because `openat2` cannot be had.
+    /// Returns whether links are refused because `openat2` is not available.
     pub(super) fn refuses_links(&self) -> bool {
         self.walk.load(Relaxed)
     }
 
-    /// Opens the file of relative path `name` for reading. A pipe does not block, a terminal is not acquired.
+    /// Opens the file with the relative path `name` for reading. Opening a pipe does not block, and a terminal
+    /// is not acquired.
     pub(super) fn open_file(&self, name: &[u8], extra: OFlags) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | extra;
         let name = if name.is_empty() { b"." } else { name };
         if !self.walk.load(Relaxed) {
             match self.resolve(name, flags) {
-                // PERM is what a seccomp filter that does not know the call answers.
+                // A seccomp filter that does not know the call returns EPERM.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 result => return result,
             }

@@ -1,10 +1,11 @@
 //! The files below a directory.
 //!
-//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::beneath`]). Only regular
-//! files are served. A file is the same contents as long as its length and time of change are: both are looked at
-//! before and after every read, and a file that changes in between is reported, not served half old and half new.
+//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::beneath`]). Only
+//! regular files are served. A file has the same contents while its length and modification time are the same.
+//! Both are checked before and after every read. A file that changes in between is reported, and is not served
+//! half old and half new.
 //!
-//! Reads run on the runtime's blocking threads, so many at one time as the configuration allows.
+//! Reads run on the runtime's blocking threads, at most as many at one time as the configuration allows.
 
 use super::beneath::Root;
 use super::{Meta, Piece, StoreError, StoreStats};
@@ -22,14 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A file whose last change is younger than this may change again without a change of its time: file systems keep
-/// times as coarse as a scheduler tick, some as 2 s.
+/// Age below which a file may change again without a change of its modification time. File systems store times
+/// as coarsely as a scheduler tick, some as coarsely as 2 s.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Directory entries looked at for a file to try `O_DIRECT` on.
+/// Directory entries that are searched for a file on which `O_DIRECT` is tried.
 const PROBED_MAX: usize = 1_000;
 
-/// Why a directory cannot be served.
+/// The reason why a directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("the directory {} cannot be served", root.display())]
 pub struct DirectoryError {
@@ -37,7 +38,7 @@ pub struct DirectoryError {
     source: io::Error,
 }
 
-/// The store.
+/// The store of a directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: Arc<Files>,
@@ -45,7 +46,7 @@ pub(crate) struct Directory {
     root: PathBuf,
 }
 
-/// What the blocking threads share.
+/// The state that the blocking threads share.
 #[derive(Debug)]
 struct Files {
     root: Root,
@@ -57,7 +58,7 @@ struct Files {
 }
 
 impl Directory {
-    /// Opens the directory, and finds out how its files can be read if the page cache is to be bypassed.
+    /// Opens the directory. If the page cache is to be bypassed, finds out how the files can be read.
     pub(crate) fn open(
         path: &Path,
         bypass_page_cache: bool,
@@ -72,7 +73,7 @@ impl Directory {
         Ok(Self { files, at_once: Bound::new(at_once), root: path.to_owned() })
     }
 
-    /// So many reads are done at one time from now on. Called from one thread at a time, within the runtime.
+    /// Changes the limit on concurrent reads. Call this from one thread at a time, within the runtime.
     pub(super) fn set_at_once(&self, most: usize) {
         self.at_once.set(most);
     }
@@ -155,7 +156,7 @@ struct Opened {
 }
 
 impl Files {
-    /// Opens a regular file, past the page cache where that works for this file.
+    /// Opens a regular file, past the page cache if that works for the file.
     fn file(&self, name: &[u8], reading: Reading) -> Result<Opened, StoreError> {
         let (file, reading) = match reading {
             Reading::Direct => match self.root.open_file(name, OFlags::DIRECT) {
@@ -188,13 +189,14 @@ fn meta(file: &OwnedFd) -> Result<Meta, StoreError> {
     }
     let (seconds, nanos) = (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
     let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.max(0) as u64, nanos));
-    // A change in the future, or one the clock cannot tell, is as good as one just now.
+    // A change in the future, or a change that the clock cannot express, counts as a change just now.
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
     let fresh = age.is_none_or(|age| age < FRESH);
     Ok(Meta { size: u64::try_from(stat.st_size).unwrap_or(0), modified: (seconds, nanos), fresh, tag: 0 })
 }
 
-/// How files below the root can be read past the page cache, tried on the first regular file found.
+/// Finds out how files below the root can be read past the page cache. It tries the first regular file that it
+/// finds.
 fn probe(root: &Root, path: &Path) -> Reading {
     let Some(name) = first_file(path) else { return Reading::Direct };
     let direct =
@@ -205,7 +207,7 @@ fn probe(root: &Root, path: &Path) -> Reading {
     }
 }
 
-/// The path, relative to `root`, of a regular file with contents.
+/// Returns the path, relative to `root`, of a regular file with contents.
 fn first_file(root: &Path) -> Option<Vec<u8>> {
     let mut directories = vec![root.to_owned()];
     let mut looked_at = 0;

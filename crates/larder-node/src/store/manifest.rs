@@ -1,41 +1,41 @@
-//! The list of targets of a modelled store: a line `size<TAB>target` for each.
+//! The manifest: the list of targets of a modelled store, with one line `size<TAB>target` for each.
 //!
-//! Targets are as requested (`path?query`) and keep their bytes as they are; empty lines and lines that begin with
-//! `#` are skipped. A list that is not of this form is refused as a whole, with the line's number: a model that
-//! quietly misses targets would answer 404 where the trace has a reply.
+//! Targets are written as requested (`path?query`), byte by byte. Empty lines and lines that begin with `#` are
+//! skipped. A list in another form is refused as a whole, with the number of the line. A model that silently
+//! misses targets would answer 404 where the trace has a reply.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Longest line that is read.
+/// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// A target of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Length of its reply in bytes.
+    /// Length of the target's reply in bytes.
     pub(super) size: u64,
-    /// Its place in the list, from 0.
+    /// Index of the target in the list, from 0.
     pub(super) place: u32,
 }
 
 /// The targets by name.
 pub(super) type Manifest = HashMap<Box<[u8]>, Entry>;
 
-/// Why a list of targets cannot be used.
+/// The reason why a list of targets cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the manifest cannot be read")]
     Read(#[from] std::io::Error),
-    /// A line is no `size<TAB>target`, or its target has been there before.
+    /// A line is not `size<TAB>target`, or its target is listed twice.
     #[error("manifest line {line}: {problem}")]
     Line {
-        /// The line's number, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem with the line.
         problem: &'static str,
     },
 }
@@ -84,7 +84,7 @@ fn split(text: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     Ok((size, target))
 }
 
-/// For the fuzz target: any bytes are read or refused.
+/// Entry point for the fuzz target: any bytes are read or refused.
 #[doc(hidden)]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = read(bytes) {

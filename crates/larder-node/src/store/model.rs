@@ -1,7 +1,7 @@
-//! A modelled store: the sizes of a manifest, made-up contents, and the time a modelled disk takes.
+//! A modelled store: the sizes of a manifest, synthetic contents, and the time of a modelled disk.
 //!
-//! For demonstrations and tests, where the trace has sizes and no contents. Contents follow from the target alone,
-//! so every node sends the same bytes and a client can check them: byte `i` of a target is
+//! This is for demonstrations and tests, where the trace has sizes and no contents. The contents depend on the
+//! target alone, so every node sends the same bytes and a client can check them. Byte `i` of a target is
 //! `PATTERN[(XXH3(target) + i) mod 65,521]`, a fixed text of printable characters in lines of 64.
 
 use super::manifest::{self, Entry, Manifest, ManifestError};
@@ -12,7 +12,7 @@ use larder_core::TargetId;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Length of the pattern: a prime, so that no power of two in a size hides a shift.
+/// Length of the pattern in bytes: a prime, so that no power of two in a size hides a shift.
 const PATTERN_LEN: usize = 65_521;
 
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -20,17 +20,17 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut state = 1_u64;
     (0..PATTERN_LEN)
         .map(|place| {
-            // Knuth's MMIX generator; the upper bits are the good ones.
+            // Knuth's MMIX generator. Its upper bits are the good ones.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             if place % 64 == 63 { b'\n' } else { LETTERS[(state >> 58) as usize] }
         })
         .collect()
 });
 
-/// When modelled contents were last changed: 1998-10-02 00:00:00 UTC, for all of them.
+/// Modification time of all modelled contents: 1998-10-02 00:00:00 UTC.
 const MODIFIED: (i64, u32) = (907_286_400, 0);
 
-/// The store.
+/// A modelled store.
 #[derive(Debug)]
 pub(crate) struct Model {
     targets: Manifest,
@@ -55,7 +55,7 @@ impl Model {
         )
     }
 
-    /// All targets with what is known of them, in the manifest's order.
+    /// Returns all targets with their metadata, in the manifest's order.
     pub(crate) fn listed(&self) -> Vec<(&[u8], Meta)> {
         let mut listed: Vec<_> = self.targets.iter().collect();
         listed.sort_unstable_by_key(|(_, entry)| entry.place);
@@ -104,7 +104,7 @@ impl Model {
     }
 }
 
-/// The `len` bytes of the target's made-up contents from `offset`.
+/// Returns `len` bytes of a target's synthetic contents from `offset`.
 pub(crate) fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
     let modulus = PATTERN_LEN as u64;
     let mut start = ((TargetId::of(name).0 % modulus + offset % modulus) % modulus) as usize;
@@ -169,7 +169,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_loop_gets_the_models_throughput_whatever_the_timer() {
-        // 100 reads of 2.841 ms one after the other; each wake-up is rounded up to a whole millisecond.
+        // 100 reads of 2.841 ms one after another; each wake-up is rounded up to a whole millisecond.
         let model = model("1\t/a\n", DiskModel { speed: 10.0, ..DiskModel::default() });
         let start = Instant::now();
         for _ in 0..100 {
