@@ -1,63 +1,63 @@
-//! What the machine and the process have used, as the kernel counts it (proc(5), and Documentation/block/stat.rst of
-//! Linux for devices). A number that cannot be read is missing, never zero.
+//! The resource use of the machine and the process, as the kernel counts it (proc(5), and
+//! Documentation/block/stat.rst of Linux for devices). A number that cannot be read is missing, never zero.
 
 use rustix::fs::Stat;
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes of a `/proc` file that are looked at.
+/// Bytes of a `/proc` file that are read at most.
 const FILE_MAX: u64 = 256 << 10;
 
-/// Bytes of a sector in device statistics, whatever the device's own sectors are.
+/// Bytes of a sector in device statistics, independent of the device's own sectors.
 const SECTOR: u64 = 512;
 
 /// Processor time of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CpuTime {
-    /// Time in which processors did something, summed over them; in steps of a clock tick, mostly 10 ms.
+    /// Busy time, summed over the processors, in steps of a clock tick (mostly 10 ms).
     pub(super) busy: Duration,
-    /// Processors.
+    /// Number of processors.
     pub(super) cpus: u32,
 }
 
-/// What a disk has done.
+/// The work of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DiskTime {
-    /// Time in which requests were under way.
+    /// Time with requests in progress.
     pub(super) busy: Duration,
     /// Bytes read and written.
     pub(super) bytes: u64,
-    /// Requests under way.
+    /// Requests in progress.
     pub(super) under_way: u64,
 }
 
 /// Memory of a machine, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ram {
-    /// What could not be had without paging.
+    /// Memory that is not available without paging.
     pub(super) used: u64,
-    /// All.
+    /// All memory.
     pub(super) total: u64,
 }
 
-/// The machine's processor time.
+/// Returns the machine's processor time.
 pub(super) fn cpu() -> Option<CpuTime> {
     parse_cpu(&read("/proc/stat")?, rustix::param::clock_ticks_per_second())
 }
 
-/// The process's processor time, over all its threads.
+/// Returns the process's processor time, over all its threads.
 pub(super) fn process_cpu() -> Option<Duration> {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     Some(Duration::new(u64::try_from(spent.tv_sec).ok()?, u32::try_from(spent.tv_nsec).ok()?))
 }
 
-/// Page faults of the machine that needed a disk, since it started.
+/// Returns the number of the machine's page faults that needed a disk, since its start.
 pub(super) fn major_faults() -> Option<u64> {
     field(&read("/proc/vmstat")?, "pgmajfault")
 }
 
-/// The machine's memory.
+/// Returns the machine's memory.
 pub(super) fn ram() -> Option<Ram> {
     let text = read("/proc/meminfo")?;
     let total = field(&text, "MemTotal:")?.checked_mul(1_024)?;
@@ -65,7 +65,7 @@ pub(super) fn ram() -> Option<Ram> {
     Some(Ram { used: total.saturating_sub(available), total })
 }
 
-/// The file with the counters of the device on which `stat`'s file lies. `None` if it lies on no device of its own
+/// Returns the file with the counters of the device that has `stat`'s file. `None` if there is no such device
 /// (an overlay, memory, the network).
 pub(super) fn device_file(stat: &Stat) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -73,7 +73,7 @@ pub(super) fn device_file(stat: &Stat) -> Option<PathBuf> {
     (major != 0 && path.exists()).then_some(path)
 }
 
-/// The counters in a device's file.
+/// Returns the counters in a device's file.
 pub(super) fn disk(device_file: &std::path::Path) -> Option<DiskTime> {
     parse_disk(&read(device_file)?)
 }
@@ -85,13 +85,14 @@ fn read(path: impl AsRef<std::path::Path>) -> Option<String> {
     Some(text)
 }
 
-/// The number after `name` in a file of lines `name value`.
+/// Returns the number after `name` in a file of lines `name value`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Reads `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user and nice.
+/// Parses `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. Guests are counted in user and
+/// nice.
 fn parse_cpu(text: &str, ticks_per_s: u64) -> Option<CpuTime> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> =
@@ -106,8 +107,8 @@ fn parse_cpu(text: &str, ticks_per_s: u64) -> Option<CpuTime> {
     Some(CpuTime { busy: Duration::from_micros(u64::try_from(us).ok()?), cpus })
 }
 
-/// Reads a device's counters: of reads (count, merged, sectors, ms), of writes (the same four), requests under way, ms
-/// busy, and more.
+/// Parses a device's counters: reads (count, merged, sectors, ms), writes (the same four), requests in
+/// progress, ms busy, and more.
 fn parse_disk(text: &str) -> Option<DiskTime> {
     let numbers: Vec<u64> =
         text.split_ascii_whitespace().take(10).map_while(|number| number.parse().ok()).collect();
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn processor_time_is_read() {
         let text = "cpu  100 5 50 9000 800 3 2 1 70 0\ncpu0 50 5 25 1 1 1 1 1 1 0\ncpu1 5 5 5 5 5 5 5 5 5 5\nintr 9\n";
-        // 100 + 5 + 50 + 3 + 2 + 1 ticks; waiting for disks is not work, and guests are in user already.
+        // 100 + 5 + 50 + 3 + 2 + 1 ticks. Waiting for disks is not work, and guests are already in user.
         let expected = CpuTime { busy: Duration::from_millis(1_610), cpus: 2 };
         assert_eq!(parse_cpu(text, 100), Some(expected));
         for text in ["", "cpu", "cpu  1 2", "cpu  a b c d e", "intr 5\ncpu  1 2 3 4 5"] {

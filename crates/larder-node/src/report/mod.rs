@@ -1,12 +1,12 @@
-//! What a node says of itself: its numbers, and to the switches that send it requests its load, when asked, and changes in its cache,
-//! as they come.
+//! The reports of a node: its statistics, and the signals for the switches that send it requests. Switches poll the load, and follow
+//! the changes of the cache in a stream.
 //!
-//! | signal | source | unit | as old as | missing when |
+//! | signal | source | unit | age | missing if |
 //! |---|---|---|---|---|
 //! | load ([`LoadCounters`]) | own counters, modelled devices, `/proc`, `/sys` | cumulative; microseconds, bytes, counts | 10 ms at most | field by field: `null` |
-//! | cache ([`stream`]) | the memory cache | targets by id | as the link takes | no id was told for the object |
+//! | cache ([`stream`]) | the memory cache | targets by id | the delay of the connection | the switch sent no id for the object |
 //!
-//! Neither is for clients: see [`crate::service::Admission`].
+//! Clients get neither signal: see [`crate::service::Admission`].
 
 mod kernel;
 mod page;
@@ -38,7 +38,7 @@ use stats::Rest;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// Says what the node has done, and its levels now.
+/// Creates the reports of a node.
 #[derive(Debug)]
 pub(crate) struct Reports {
     name: Box<str>,
@@ -55,7 +55,7 @@ pub(crate) struct Reports {
     uptime: Uptime,
 }
 
-/// The parts of a node that reports are of.
+/// The parts of a node that the reports read.
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     pub(crate) ground: &'a Ground,
@@ -65,7 +65,7 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Reports {
-    /// Reports of a node with this store. `cpu`: whose processor time counts.
+    /// Creates the reports of a node with this store. `cpu` selects the processor time that counts.
     pub(crate) fn new(subject: &Subject<'_>, cpu: CpuScope, store: &StoreConfig) -> Self {
         let Subject { name, ground, contents, access, lifecycle } = *subject;
         let run = RandomState::new().hash_one(std::process::id());
@@ -91,7 +91,7 @@ impl Reports {
         }
     }
 
-    /// Returns the node's counts and its levels now. Takes the cache's lock for a moment.
+    /// Returns the node's counts, and its current levels. Takes the cache's lock for a moment.
     pub(crate) fn stats(&self) -> NodeStats {
         let mut memory = self.memory.stats();
         if let Some(origin) = self.contents.origin() {
@@ -112,18 +112,18 @@ impl Reports {
         )
     }
 
-    /// Returns how much the node's processor and disks have worked, and how many jobs wait for them.
+    /// Returns the work of the node's processor and disks, and the jobs that wait for them.
     pub(crate) fn usage(&self) -> Usage {
         self.contents.add_to(self.machine.usage())
     }
 
-    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
+    /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.
     pub(crate) fn load_counters(&self) -> LoadCounters {
         let (stats, counters) = (self.stats(), &*self.counters);
         self.pages.load_counters(Work { stats, counters, machine: &self.machine, uptime: self.uptime })
     }
 
-    /// Answers a request for one of the reports, which has been admitted.
+    /// Answers an admitted request for one of the reports.
     pub(crate) async fn answer(self: &Arc<Self>, method: &Method, path: &str) -> Response<Body> {
         if method != Method::GET {
             return self.replies.method_refused("GET");

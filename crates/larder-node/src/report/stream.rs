@@ -1,17 +1,17 @@
-//! The stream of cache events: what `GET /.larder/events` answers. One JSON object a line:
+//! The stream of cache events, which `GET /.larder/events` returns. Each line is one JSON object:
 //!
 //! ```text
-//! {"snapshot":{"node":"a","run":"5f0..","targets":2},"at_us":10}    first; targets: about how many will follow
+//! {"snapshot":{"node":"a","run":"5f0..","targets":2},"at_us":10}    first line; targets: approximate number of `held` lines
 //! {"held":"<16 hexadecimal digits>","bytes":100}                    a target in the cache, oldest first
-//! {"live":true,"at_us":12}                                          what was held has been told
-//! {"stored":"<16 hexadecimal digits>","bytes":100,"at_us":15}       it is in the cache now
-//! {"evicted":"<16 hexadecimal digits>","at_us":19}                  it has left
-//! {"beat":1,"at_us":2000015}                                        nothing else to say for a while
-//! {"cut":"lagging"}                                                 last; or "shutdown", or "secret"
+//! {"live":true,"at_us":12}                                          end of the `held` lines
+//! {"stored":"<16 hexadecimal digits>","bytes":100,"at_us":15}       the target was stored
+//! {"evicted":"<16 hexadecimal digits>","at_us":19}                  the target was evicted
+//! {"beat":1,"at_us":2000015}                                        heartbeat of an idle stream
+//! {"cut":"lagging"}                                                 last line; or "shutdown", or "secret"
 //! ```
-//! `at_us` is the time since the node's start, in microseconds, at which it happened. Who follows the stream knows the
-//! cache's targets as soon as it is live; one that is cut must start anew. A link that is silent for longer than a few
-//! heartbeats is dead. A stream ends with "secret" at its next line or heartbeat after a reload that changed `report.secret`.
+//! `at_us` is the time of the event in microseconds since the node's start. A reader knows the cache's targets once the stream is
+//! live. A reader that is cut must start again. A connection that is silent for longer than a few heartbeats is dead. After a reload
+//! that changes `report.secret`, a stream ends with "secret" at its next line or heartbeat.
 
 use crate::body::Stream;
 use crate::config::ReportConfig;
@@ -28,21 +28,21 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Changes put into one piece of the body.
+/// Most changes in one piece of the body.
 const BATCH: usize = 256;
 
-/// A stream of events under way.
+/// An event stream in progress.
 pub(crate) struct Events {
     source: Source,
     subscription: Subscription,
-    /// The secrets of which the reader has proved one.
+    /// The accepted secrets at the start of the stream. The reader has proved one of them.
     secrets: Option<ClusterSecrets>,
     beat: Interval,
     beats: u64,
     stage: Stage,
 }
 
-/// What the events are of.
+/// The inputs of the events.
 pub(super) struct Source {
     pub(super) name: Box<str>,
     pub(super) run: u64,
@@ -53,10 +53,13 @@ pub(super) struct Source {
 
 #[derive(Clone, Copy)]
 enum Stage {
+    /// The stream has sent nothing.
     Opening,
-    /// From this place on.
+    /// The held targets are being sent; the sequence number of the next one.
     Snapshot(u64),
+    /// Changes are sent as they happen.
     Live,
+    /// The last line was sent.
     Cut,
 }
 
@@ -64,7 +67,7 @@ impl Events {
     pub(super) fn new(source: Source, subscription: Subscription, report: &ReportConfig) -> Self {
         let mut beat = interval(report.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first tick is now.
+        // The first tick would fire at once.
         beat.reset();
         let secrets = report.secret.clone();
         Self { source, subscription, secrets, beat, beats: 0, stage: Stage::Opening }
