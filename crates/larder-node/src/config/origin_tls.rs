@@ -8,21 +8,21 @@ use std::time::Duration;
 /// TLS to an origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OriginTls {
-    /// The authorities and the node's own certificate, read from their files.
+    /// The trusted authorities and the node's own certificate, loaded from files.
     pub files: Arc<LoadedTls>,
-    /// Time from a connection to the end of its handshake; 504 after it. 1 ms to 1 h, default 5 s.
+    /// Time for the TLS handshake; 504 beyond. 1 ms to 1 h, default 5 s.
     pub handshake_timeout: Duration,
     /// Whether HTTP/2 is offered (ALPN). Default false.
     pub http2: bool,
 }
 
 impl OriginTls {
-    /// The defaults.
+    /// Creates the default settings.
     pub fn new(files: LoadedTls) -> Self {
         Self { files: Arc::new(files), handshake_timeout: Duration::from_secs(5), http2: false }
     }
 
-    /// For connections that may be for HTTP/2 if the origin is offered it.
+    /// Returns the client settings for connections. With `http2`, HTTP/2 is offered if the settings allow it.
     pub(crate) fn client_for(&self, http2: bool) -> Arc<ClientConfig> {
         let mut client = self.files.client.clone();
         let protocols: &[&[u8]] = if http2 && self.http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
@@ -49,7 +49,7 @@ mod tests {
         let (failed, ()) = tokio::join!(
             async {
                 let mut stream = connector.connect(name, near).await?;
-                // The refusal of a client's certificate comes after the handshake.
+                // The origin refuses the client's certificate after the handshake.
                 stream.read_u8().await.map(drop)
             },
             serve(far)
