@@ -19,10 +19,10 @@ const SECONDS_MAX: u64 = 1 << 31;
 
 const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
-/// Cache directives of a message. Times in seconds.
+/// Cache directives of a message. Times are in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Directives {
-    /// They come from `CDN-Cache-Control`, so `Expires` does not count.
+    /// Whether the directives come from `CDN-Cache-Control`, so that `Expires` does not count.
     pub(crate) targeted: bool,
     pub(crate) no_store: bool,
     pub(crate) no_cache: bool,
@@ -30,25 +30,25 @@ pub(crate) struct Directives {
     pub(crate) public: bool,
     pub(crate) must_revalidate: bool,
     pub(crate) proxy_revalidate: bool,
-    /// Not to be stored by a cache that does not know the status. `no-store` counts beside it for any status.
+    /// Forbids storage by a cache that does not know the status. `no-store` next to it counts for every status.
     pub(crate) must_understand: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) max_age: Option<u64>,
     pub(crate) s_maxage: Option<u64>,
     pub(crate) min_fresh: Option<u64>,
-    /// `SECONDS_MAX` if it stands without a value: however stale.
+    /// `SECONDS_MAX` if the directive has no value, which accepts any staleness.
     pub(crate) max_stale: Option<u64>,
     pub(crate) stale_while_revalidate: Option<u64>,
     pub(crate) stale_if_error: Option<u64>,
 }
 
 impl Directives {
-    /// The directives of a reply.
+    /// Returns the directives of a reply.
     pub(crate) fn of_reply(headers: &HeaderMap) -> Self {
         Self::targeted(headers).unwrap_or_else(|| Self::general(headers))
     }
 
-    /// The directives of a request. `Pragma: no-cache` counts if there is no `Cache-Control`.
+    /// Returns the directives of a request. `Pragma: no-cache` counts if there is no `Cache-Control`.
     pub(crate) fn of_request(headers: &HeaderMap) -> Self {
         if headers.contains_key(header::CACHE_CONTROL) {
             return Self::general(headers);
@@ -58,12 +58,13 @@ impl Directives {
         Self { no_cache, ..Self::default() }
     }
 
-    /// Whether a reply to a request with `Authorization` may be stored for others (RFC 9111 section 3.5).
+    /// Returns whether a reply to a request with `Authorization` may be stored for other clients (RFC 9111
+    /// section 3.5).
     pub(crate) fn is_for_all(&self) -> bool {
         self.public || self.s_maxage.is_some() || self.must_revalidate
     }
 
-    /// The directives of `Cache-Control`.
+    /// Returns the directives of `Cache-Control`.
     fn general(headers: &HeaderMap) -> Self {
         let mut found = Self::default();
         for value in headers.get_all(header::CACHE_CONTROL) {
@@ -72,7 +73,7 @@ impl Directives {
         found
     }
 
-    /// The directives of `CDN-Cache-Control`; `None` if it is missing, empty or invalid.
+    /// Returns the directives of `CDN-Cache-Control`; `None` if the field is missing, empty or invalid.
     fn targeted(headers: &HeaderMap) -> Option<Self> {
         if !headers.contains_key(CDN_CACHE_CONTROL) {
             return None;
@@ -130,13 +131,13 @@ impl Directives {
     }
 }
 
-/// A number of seconds, quoted or not; 0 if the text is not a number.
+/// Parses a number of seconds, quoted or not; 0 if the text is not a number.
 fn seconds(text: &[u8]) -> u64 {
     let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text);
     delta_seconds(text).unwrap_or(0)
 }
 
-/// A number of seconds in plain digits (RFC 9111 section 1.2.2).
+/// Parses a number of seconds in plain digits (RFC 9111 section 1.2.2).
 pub(crate) fn delta_seconds(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -145,7 +146,7 @@ pub(crate) fn delta_seconds(text: &[u8]) -> Option<u64> {
     Some(text.iter().fold(0, add).min(SECONDS_MAX))
 }
 
-/// The members of a list, which commas part unless they stand between quotes.
+/// The members of a comma-separated list. Commas between quotes do not separate members.
 pub(crate) struct Items<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Items<'a> {

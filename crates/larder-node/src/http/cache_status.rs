@@ -1,62 +1,62 @@
-//! The `Cache-Status` header (RFC 9211): what the node's cache did for a reply.
+//! The `Cache-Status` header (RFC 9211): the cache's part in a reply.
 //!
 //! ```text
-//! a; hit                            from memory
-//! a; fwd=uri-miss; stored           read from the store and kept
-//! a; fwd=uri-miss                   read and not kept: too large, or HEAD and conditional requests without a body
-//! a; fwd=uri-miss; collapsed        another request's read served this one too
+//! a; hit                            served from memory
+//! a; fwd=uri-miss; stored           read from the store and stored
+//! a; fwd=uri-miss                   read and not stored: too large, or HEAD and conditional requests without a body
+//! a; fwd=uri-miss; collapsed        another request's read served this request too
 //! a; fwd=partial; stored            some chunks from memory, some read
-//! a; fwd=stale; stored              the file had changed since it was kept
-//! a; fwd=uri-miss; fwd-status=404   the store does not have it
-//! a; fwd=bypass; detail=light       the program 'light' made it; nothing is kept of those
+//! a; fwd=stale; stored              the file had changed since it was stored
+//! a; fwd=uri-miss; fwd-status=404   the store does not have the object
+//! a; fwd=bypass; detail=light       the program 'light' generated the reply, which is not stored
 //! a; fwd=method; detail=light       the same for a POST
-//! a; hit; ttl=30                    from memory; the origin's reply is fresh for 30 s more
-//! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and what it sent is kept
-//! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and what it sent is not kept
-//! a; fwd=uri-miss; fwd-status=200; detail=lateral   fetched from the node that has it, and not kept
-//! a; detail=...                     answered without asking cache or store
+//! a; hit; ttl=30                    from memory; the origin's reply is fresh for another 30 s
+//! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and its reply was stored
+//! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and its reply was not stored
+//! a; fwd=uri-miss; fwd-status=200; detail=lateral   fetched from the node that has the target, and not stored
+//! a; detail=...                     answered without the cache and the store
 //! ```
 
 use http::HeaderValue;
 use std::fmt;
 
-/// What the cache did.
+/// The cache's part in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything came from memory.
+    /// The whole reply came from memory.
     Hit,
     /// The store was asked.
     Forward { why: Why, stored: bool, collapsed: bool },
-    /// The store was asked and gave an error, answered with this status.
+    /// The store was asked and failed; the reply has this status.
     Failed { why: Why, status: u16, detail: &'static str },
-    /// A kept reply of an origin, fresh for so many seconds.
+    /// A stored reply of an origin, which is fresh for `ttl` seconds.
     Kept { ttl: i64, detail: Option<&'static str> },
     /// The origin was asked, and sent this status.
     Pulled { why: Why, status: Option<u16>, stored: bool, collapsed: bool, detail: Option<&'static str> },
     /// Another node was asked, and sent this status.
     Lateral { why: Why, status: u16 },
-    /// A program made the reply.
+    /// A program generated the reply.
     Program { why: Why, name: &'static str },
-    /// Neither was asked, for this reason.
+    /// Neither the cache nor the store was asked, for this reason.
     Local(&'static str),
 }
 
-/// Why the store was asked.
+/// The reason why the store was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The cache has nothing of it.
+    /// The cache has no entry for the target.
     Miss,
-    /// The cache has it for other request headers.
+    /// The cache has the target for other request headers only.
     Vary,
-    /// The request wants it so.
+    /// The request demands it.
     Request,
-    /// The cache has some chunks of it.
+    /// The cache has some chunks of the target.
     Partial,
-    /// The cache had an older version.
+    /// The cache has an older version.
     Stale,
-    /// Nothing of this kind is kept.
+    /// Replies of this kind are not stored.
     Bypass,
-    /// The method is one whose replies are not kept.
+    /// Replies to this method are not stored.
     Method,
 }
 
@@ -74,7 +74,7 @@ impl Why {
     }
 }
 
-/// Makes the header's values for a node's name.
+/// Formats the header's values for a node's name.
 #[derive(Debug)]
 pub(crate) struct Speller {
     name: String,
@@ -84,7 +84,7 @@ pub(crate) struct Speller {
 }
 
 impl Speller {
-    /// `name` is printable ASCII.
+    /// Creates the formatter for a name of printable ASCII.
     pub(crate) fn new(name: &str) -> Self {
         let name = item(name);
         let hit = value(format!("{name}; hit"));
@@ -93,12 +93,12 @@ impl Speller {
         Self { name, hit, stored, missed }
     }
 
-    /// The name as it stands in the header.
+    /// Returns the name in the form of the header.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The value for an outcome. The frequent ones are made once.
+    /// Returns the value for an outcome. The frequent values are made once.
     pub(crate) fn spell(&self, outcome: Outcome) -> HeaderValue {
         match outcome {
             Outcome::Hit => self.hit.clone(),
@@ -145,7 +145,7 @@ fn value(text: String) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("larder"))
 }
 
-/// The name as a token of RFC 9651, or as a quoted string if it is none.
+/// Formats the name as a token (RFC 9651), or as a quoted string if it is not a token.
 fn item(name: &str) -> String {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '*');
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~:/".contains(c);

@@ -1,34 +1,34 @@
-//! Preconditions (RFC 9110 section 13): `If-Match`, `If-Unmodified-Since`, `If-None-Match`, `If-Modified-Since` in
-//! the order of section 13.2.2, and `If-Range`.
+//! Preconditions (RFC 9110 section 13): `If-Match`, `If-Unmodified-Since`, `If-None-Match` and
+//! `If-Modified-Since` in the order of section 13.2.2, and `If-Range`.
 
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What preconditions are held against.
+/// The validators of a representation, for the evaluation of preconditions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
-    /// The tag between its quotes; empty if there is none.
+    /// The entity tag between its quotes; empty if there is none.
     pub(crate) opaque: &'a [u8],
-    /// Whether the tag and the time tell every change apart. If not, the tag is sent with `W/`.
+    /// Whether tag and time distinguish every change. If not, the tag is sent with `W/`.
     pub(crate) strong: bool,
-    /// Time of the last change, in whole seconds since 1970, if it is known: preconditions that name a time count only
-    /// then (sections 13.1.3 and 13.1.4).
+    /// Time of the last change, in whole seconds since 1970; `None` if it is unknown. Preconditions with a time
+    /// count only if it is known (sections 13.1.3 and 13.1.4).
     pub(crate) modified: Option<i64>,
 }
 
-/// What the preconditions say.
+/// The result of the preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Answer as if there were none.
+    /// The request is answered as if there were no preconditions.
     Proceed,
-    /// The client has it already: 304.
+    /// The client already has the representation: 304.
     NotModified,
-    /// The client wanted something else: 412.
+    /// A precondition failed: 412.
     Failed,
 }
 
-/// Whether a request has a precondition that [`evaluate`] looks at.
+/// Returns whether a request has a precondition that [`evaluate`] considers.
 pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
     use header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
     [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_MATCH, IF_UNMODIFIED_SINCE]
@@ -36,9 +36,9 @@ pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
         .any(|name| headers.contains_key(name))
 }
 
-/// Holds a GET's or HEAD's preconditions against what there is.
+/// Evaluates the preconditions of a GET or HEAD against the current validators.
 pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> Verdict {
-    // Whether the last change and the time that a field names are known, and stand to each other as asked.
+    // Whether the last change and the time in a field are known, and `holds` is true for them.
     let compares = |name, holds: fn(i64, i64) -> bool| {
         current.modified.zip(date(headers, name)).is_some_and(|(modified, since)| holds(modified, since))
     };
@@ -59,8 +59,9 @@ pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> Verdict
     Verdict::Proceed
 }
 
-/// Whether a `Range` header counts: there is no `If-Range`, or it names what there is, by a strong tag or by the
-/// exact time of a change that was long enough ago to be the last.
+/// Returns whether a `Range` header counts. It counts if there is no `If-Range`, or if `If-Range` names the
+/// current representation. A strong tag or the exact time of the last change names it; the time only if it is a
+/// strong validator.
 pub(crate) fn range_counts(headers: &HeaderMap, current: &Validators<'_>) -> bool {
     let Some(value) = headers.get(header::IF_RANGE) else { return true };
     let text = value.as_bytes();
@@ -70,7 +71,7 @@ pub(crate) fn range_counts(headers: &HeaderMap, current: &Validators<'_>) -> boo
     current.strong && current.modified.is_some() && seconds(value) == current.modified
 }
 
-/// How tags are compared.
+/// The comparison of entity tags (RFC 9110 section 8.8.3.2).
 #[derive(Clone, Copy)]
 enum Comparison {
     Strong,
@@ -108,7 +109,7 @@ fn seconds(value: &HeaderValue) -> Option<i64> {
     i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
 }
 
-/// A member of a list of tags.
+/// A member of a list of entity tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag<'a> {
     /// `*`.
@@ -117,7 +118,7 @@ enum Tag<'a> {
     Entity { opaque: &'a [u8], weak: bool },
 }
 
-/// The tags of a header value; ends at the first thing that is none.
+/// The entity tags of a header value. Ends at the first invalid member.
 struct Tags<'a>(&'a [u8]);
 
 impl<'a> Iterator for Tags<'a> {
@@ -142,7 +143,7 @@ impl<'a> Iterator for Tags<'a> {
     }
 }
 
-/// For the fuzz target: any header values are taken without a panic, and an exact tag is always recognised.
+/// Entry point for the fuzz target: no header value causes a panic, and an exact tag always matches.
 #[doc(hidden)]
 pub fn fuzz_conditions(value: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(value) else { return };

@@ -1,7 +1,8 @@
 //! `Content-Type` by the extension of a name.
 //!
-//! The types a web server meets; anything else is `application/octet-stream`, which a browser saves and does not
-//! interpret. Replies carry `X-Content-Type-Options: nosniff`, so the type is what counts.
+//! The list has the types that a web server usually serves. Any other extension is `application/octet-stream`,
+//! which a browser saves and does not interpret. Replies carry `X-Content-Type-Options: nosniff`, so the type
+//! alone counts.
 
 /// Extensions in lower case, sorted, with their types.
 const TYPES: [(&str, &str); 50] = [
@@ -57,7 +58,7 @@ const TYPES: [(&str, &str); 50] = [
     ("zst", "application/zstd"),
 ];
 
-/// The type of a name; a query after it does not count.
+/// Returns the type of a name. A query after the name does not count.
 pub(crate) fn of(name: &[u8]) -> &'static str {
     const OTHER: &str = "application/octet-stream";
     let path = name.split(|&b| b == b'?').next().unwrap_or_default();

@@ -1,17 +1,16 @@
-//! Header fields on their way through: what a proxy takes off, what it adds (RFC 9110 section 7.6, RFC 9111 sections
-//! 3.1 and 3.2).
+//! Header fields that a proxy removes, adds and updates (RFC 9110 section 7.6, RFC 9111 sections 3.1 and 3.2).
 
 use super::cache_control::Items;
 use super::hop::HOP_BY_HOP;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use std::time::SystemTime;
 
-/// Fields of a 304 that say nothing new of what is kept.
+/// Fields of a 304 that do not describe the stored reply.
 const OF_THE_BODY: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::CONTENT_RANGE, header::CONTENT_TYPE];
 
-/// Digests of the content of one message: `Content-Digest` (RFC 9530), `Digest` (RFC 3230) and `Content-MD5` (RFC 2616).
-/// `Repr-Digest` is not among them, because it describes the whole representation in every reply.
+/// Digests of the content of one message: `Content-Digest` (RFC 9530), `Digest` (RFC 3230) and `Content-MD5`
+/// (RFC 2616). `Repr-Digest` is not among them, because it describes the whole representation in every reply.
 const CONTENT_DIGESTS: [HeaderName; 3] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
@@ -21,16 +20,16 @@ const CONTENT_DIGESTS: [HeaderName; 3] = [
 /// Prefix of the names of Amazon S3's digests of an object (`x-amz-checksum-crc32`, `x-amz-checksum-type`).
 const S3_DIGESTS: &str = "x-amz-checksum-";
 
-/// Fields that say who sends a request.
+/// Fields that identify the sender of a request.
 const CREDENTIALS: [HeaderName; 3] =
     [header::AUTHORIZATION, header::COOKIE, HeaderName::from_static("client-cert")];
 
-/// Whether a request says who sends it.
+/// Returns whether a request identifies its sender.
 pub(crate) fn has_credentials(request: &HeaderMap) -> bool {
     CREDENTIALS.iter().any(|name| request.contains_key(name))
 }
 
-/// Preconditions and ranges: what a cache asks of its own accord, for all its clients.
+/// Preconditions and ranges. A cache sends its own, for all its clients.
 pub(crate) const CONDITIONS: [HeaderName; 6] = [
     header::IF_MATCH,
     header::IF_NONE_MATCH,
@@ -40,8 +39,8 @@ pub(crate) const CONDITIONS: [HeaderName; 6] = [
     header::RANGE,
 ];
 
-/// Removes the fields of one connection from a reply, those that its `Connection` nominates among them. Requests lose theirs when they
-/// enter ([`crate::service::Admission`]).
+/// Removes the hop-by-hop fields from a reply, including those that `Connection` names. Requests lose theirs at
+/// admission ([`crate::service::Admission`]).
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let mut named = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
@@ -52,8 +51,8 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the digests of the whole content from the header of a part of it. A client that verifies them would take the part
-/// for corrupt.
+/// Removes the digests of the whole content from the header of a partial reply. A client that verifies them
+/// would take the part for corrupt.
 pub(crate) fn remove_content_digests(headers: &mut HeaderMap) {
     let of_content = |name: &&HeaderName| is_content_digest(name);
     let names: Vec<HeaderName> = headers.keys().filter(of_content).cloned().collect();
@@ -66,12 +65,12 @@ fn is_content_digest(name: &HeaderName) -> bool {
     CONTENT_DIGESTS.contains(name) || name.as_str().starts_with(S3_DIGESTS)
 }
 
-/// How many hops a request may still take, if it says so.
+/// Returns the value of `Max-Forwards`, if there is one.
 pub(crate) fn hops(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::MAX_FORWARDS)?.to_str().ok()?.parse().ok()
 }
 
-/// Counts a hop (RFC 9110 section 7.6.2).
+/// Decrements `Max-Forwards` (RFC 9110 section 7.6.2).
 pub(crate) fn hop(headers: &mut HeaderMap) {
     if let Some(left) = hops(headers) {
         headers.insert(header::MAX_FORWARDS, HeaderValue::from(left.saturating_sub(1)));
@@ -83,11 +82,13 @@ pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
     headers.append(header::VIA, by.clone());
 }
 
-/// The headers of a kept reply after a 304 that came at `now`: the new ones replace the old ones of the same name, but for
-/// fields about the content, which a 304 has none of. The 304 alone says how old it is: without `Age` it is of its `Date`, and without that of now (RFC 9110 section 6.6.1).
+/// Returns the header of a stored reply after a 304 that arrived at `now` (RFC 9111 section 3.2). The new
+/// fields replace stored fields of the same name, except fields about the content, which a 304 does not have.
+/// The 304 alone determines the age. Without `Age`, its `Date` counts; without `Date`, `now` counts (RFC 9110
+/// section 6.6.1).
 ///
-/// `Vary` is the union of both: the body was selected by the stored fields, and the 304 cannot say that it suits requests
-/// that differ in them.
+/// `Vary` is the union of both. The body was selected by the stored fields, so the 304 cannot make it valid for
+/// requests that differ in them.
 pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
     strip(&mut new);
     let mut fields = kept.clone();
@@ -112,8 +113,8 @@ pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -
     fields
 }
 
-/// The fields that a reply depends on, in order of name, each once. `None` if there are more than a cache should
-/// compare.
+/// Returns the fields that a reply depends on (`Vary`), sorted by name and without duplicates. `None` if there
+/// are more than a cache should compare.
 pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
     const MOST: usize = 16;
     let mut names = Vec::new();
@@ -127,8 +128,9 @@ pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
     (names.len() <= MOST).then_some(names)
 }
 
-/// The value of a field as `Vary` compares it: members in order, without the white space around them. Credentials are
-/// compared byte by byte, since a comma does not separate members in them. `None` for a field that the origin is not sent.
+/// Returns the value of a field in the form that `Vary` compares: members in order, without surrounding white
+/// space. Credentials are compared byte by byte, because a comma does not separate members in them. `None` for
+/// a field that the origin is not sent.
 pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>> {
     if HOP_BY_HOP.contains(name) || !headers.contains_key(name) {
         return None;
@@ -152,7 +154,8 @@ pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>>
     Some(joined.into())
 }
 
-/// Bytes that headers take in memory: names, values, and about 48 for the bookkeeping of each.
+/// Returns the bytes that a header uses in memory: names, values, and about 48 bytes of bookkeeping for each
+/// field.
 pub(crate) fn bytes(headers: &HeaderMap) -> u64 {
     headers.iter().map(|(name, value)| (name.as_str().len() + value.len() + 48) as u64).sum()
 }

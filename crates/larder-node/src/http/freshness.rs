@@ -1,5 +1,5 @@
-//! Whether a shared cache may store a reply, how long the reply is fresh, and whether a request may use it (RFC 9111
-//! sections 3 and 4, RFC 5861).
+//! Decides whether a shared cache may store a reply, how long the reply is fresh, and whether a request may use
+//! it (RFC 9111 sections 3 and 4, RFC 5861).
 //!
 //! ```text
 //! stored:    GET, a final status of a whole reply, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization
@@ -10,41 +10,44 @@
 //! fresh      while lifetime > age
 //! ```
 //!
-//! The directives are those of `CDN-Cache-Control` if that is valid, else those of `Cache-Control`.
+//! The directives are those of `CDN-Cache-Control` if it is valid, otherwise those of `Cache-Control`.
 //!
-//! Heuristic: a tenth of the time between Last-Modified and Date, at most a day, for the statuses of RFC 9110
-//! section 15.1; for 404 and 410 without any information a time that the operator sets. A reply that has a validator and
-//! no lifetime is stored and validated before each use. Stricter than the RFC, which leaves both to the cache:
-//! - A reply with `Set-Cookie` is never stored, because cookies belong to one client and some origins forget to say so.
-//! - A reply whose lifetime is 0 is never used stale. Neither its own `stale-while-revalidate` and `stale-if-error` count nor
-//!   the consent of a client or of the operator (`max-stale`, `stale-if-error`): it may be one client's page.
+//! Heuristic: a tenth of the time between `Last-Modified` and `Date`, at most one day, for the statuses of RFC
+//! 9110 section 15.1. For 404 and 410 without any information, the operator sets a time. A reply that has a
+//! validator and no lifetime is stored and validated before each use. Two rules are stricter than the RFC,
+//! which leaves both to the cache:
+//! - A reply with `Set-Cookie` is never stored, because cookies belong to one client, and some origins omit the
+//!   directive.
+//! - A reply with lifetime 0 is never used stale, because it may be one client's page. Its own
+//!   `stale-while-revalidate` and `stale-if-error` do not count. Neither does the consent of a client or of the
+//!   operator (`max-stale`, `stale-if-error`).
 
 use super::cache_control::{self, Directives};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest lifetime by heuristic: a day, in seconds.
+/// Longest lifetime by heuristic: one day, in seconds.
 const HEURISTIC_MAX: u64 = 86_400;
-/// A tenth of the time since the last change.
+/// Fraction of the time since the last change: a tenth.
 const HEURISTIC_DIVISOR: u64 = 10;
 
-/// Why a reply is not kept; a word of `detail` in `Cache-Status`.
+/// The reason why a reply is not stored, for the `detail` of `Cache-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unkept {
     NoStore,
     Private,
     SetCookie,
     VaryAll,
-    /// It depends on more fields than are compared.
+    /// The reply depends on more fields than are compared.
     VaryMany,
     Status,
     Undated,
     TooLong,
-    /// The request's `no-store`.
+    /// The request has `no-store`.
     AskedNoStore,
     Authorization,
-    /// There is no room set aside for it now.
+    /// No memory can be reserved for the reply now.
     MemoryFull,
 }
 
@@ -64,13 +67,14 @@ impl Unkept {
         }
     }
 
-    /// Whether the reply is the cause, and not the request or this node: then others can expect the same.
+    /// Returns whether the reply is the cause, and not the request or this node. Then other requests can expect
+    /// the same.
     pub(crate) const fn is_the_replys(self) -> bool {
         !matches!(self, Self::AskedNoStore | Self::Authorization | Self::MemoryFull)
     }
 }
 
-/// When a reply was received.
+/// The time at which a reply was received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub(crate) wall: SystemTime,
@@ -80,44 +84,47 @@ pub(crate) struct Received {
     pub(crate) delay: u64,
 }
 
-/// What is kept with a reply to judge it later. Times in seconds, but for the moment it was received.
+/// The data that judge a stored reply later. Times are in seconds, except `received_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Freshness {
     lifetime: u64,
     age: u64,
-    /// The node's clock in ms when it was received, or last found valid.
+    /// The node's clock in ms when the reply was received or last validated.
     received_ms: u64,
     no_cache: bool,
-    /// Never to be used stale.
+    /// Whether the reply must never be used stale.
     strict: bool,
     while_revalidate: u64,
     if_error: u64,
 }
 
-/// What a kept reply is good for.
+/// The permitted use of a stored reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// To be sent as it is.
+    /// The reply is sent as it is.
     Fresh,
-    /// To be sent as it is, while a newer one is asked for.
+    /// The reply is sent as it is, while the origin is asked for a newer one.
     WhileRevalidating,
-    /// Only after the origin has been asked, since it is stale.
+    /// The reply is stale. It is used only after the origin was asked.
     Stale,
-    /// Only after the origin has been asked, since the request wants it so.
+    /// The request demands that the origin is asked.
     Asked,
 }
 
-/// What the operator adds to what replies say. Seconds.
+/// The operator's defaults for values that replies do not state, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Additions {
-    /// Lifetime of 404 and 410 that state none.
+    /// Lifetime of replies 404 and 410 that state none.
     pub(crate) negative: u64,
-    /// Time a stale reply may stand in for an origin that fails, where the reply states none.
+    /// Time that a stale reply may be used if the origin fails and the reply states no time.
     pub(crate) if_error: u64,
 }
 
 impl Freshness {
-    /// Judges a reply. `request` are the headers of the GET that brought it.
+    /// Judges a reply. `request` is the header of the GET that fetched it.
+    ///
+    /// # Errors
+    /// Returns the reason why the reply may not be stored.
     pub(crate) fn of_reply(
         request: &HeaderMap,
         (status, reply): (StatusCode, &HeaderMap),
@@ -127,7 +134,7 @@ impl Freshness {
         let (asked, said) = (Directives::of_request(request), Directives::of_reply(reply));
         let varies =
             |value: &http::HeaderValue| cache_control::Items(value.as_bytes()).any(|item| item == b"*");
-        // What the reply says comes first: it holds for other requests too.
+        // The reply's own reasons come first, because they apply to other requests too.
         let unkept = if said.no_store {
             Some(Unkept::NoStore)
         } else if said.private {
@@ -165,38 +172,38 @@ impl Freshness {
         Ok(Self { lifetime, age, received_ms, no_cache, strict, while_revalidate, if_error })
     }
 
-    /// The same for a reply whose headers are these after its validation, which is not stored.
+    /// Returns the same data with the age of a reply that was validated and is not stored.
     pub(crate) fn aged(self, reply: &HeaderMap, received: Received) -> Self {
         Self { age: initial_age(reply, received), received_ms: received.now_ms, ..self }
     }
 
-    /// Whether the reply must be validated before each use, however new it is.
+    /// Returns whether the reply must be validated before each use, however new it is.
     pub(crate) fn is_always_validated(&self) -> bool {
         self.no_cache || self.lifetime == 0
     }
 
-    /// Whether the reply may be used without validation for a request that says nothing about it.
+    /// Returns whether the reply may be used without validation for a request without directives.
     pub(crate) fn is_fresh(&self, now_ms: u64) -> bool {
         !self.no_cache && self.time_to_live(now_ms) > 0
     }
 
-    /// Whether a request that waited for another request's reply may use that reply: it is fresh by its own lifetime, and
-    /// new enough for the request. Consent to stale replies does not count.
+    /// Returns whether a request that waited for another request's reply may use that reply. The reply must be
+    /// fresh by its own lifetime, and new enough for the request. Consent to stale replies does not count.
     pub(crate) fn may_be_shared(&self, now_ms: u64, asked: &Directives) -> bool {
         self.is_fresh(now_ms) && self.judge(now_ms, asked) == Use::Fresh
     }
 
-    /// Its age in seconds.
+    /// Returns the age in seconds (RFC 9111 section 4.2.3).
     pub(crate) fn age(&self, now_ms: u64) -> u64 {
         self.age + now_ms.saturating_sub(self.received_ms) / 1_000
     }
 
-    /// Seconds it stays fresh; negative, how long it has been stale.
+    /// Returns the seconds for which the reply stays fresh; if negative, the time for which it has been stale.
     pub(crate) fn time_to_live(&self, now_ms: u64) -> i64 {
         self.lifetime as i64 - self.age(now_ms) as i64
     }
 
-    /// What it is good for.
+    /// Returns the permitted use for a request with these directives.
     pub(crate) fn judge(&self, now_ms: u64, asked: &Directives) -> Use {
         if asked.no_cache || asked.no_store {
             return Use::Asked;
@@ -223,10 +230,10 @@ impl Freshness {
         if stale < self.while_revalidate { Use::WhileRevalidating } else { Use::Stale }
     }
 
-    /// Whether it may stand in for an origin that fails.
+    /// Returns whether the reply may be used if the origin fails (RFC 5861 section 4).
     pub(crate) fn stands_in(&self, now_ms: u64, asked: &Directives) -> bool {
         let stale = self.time_to_live(now_ms).min(0).unsigned_abs();
-        // The client consents for itself, and may refuse. It cannot waive what the reply demands.
+        // A client consents for itself only, and may refuse. It cannot waive the demands of the reply.
         let consent = asked.stale_if_error.filter(|_| self.lifetime > 0).unwrap_or(0);
         !self.strict && !asked.no_cache && stale < self.if_error.max(consent)
     }
@@ -239,7 +246,8 @@ fn lifetime(
     date: u64,
     additions: Additions,
 ) -> Result<u64, Unkept> {
-    // 206, 226 and 304 are not whole replies. A status that the node does not know needs an explicit lifetime.
+    // 206, 226 and 304 are not complete replies. A status that the node does not know needs an explicit
+    // lifetime.
     let known =
         matches!(status.as_u16(), 200 | 203 | 204 | 300..=303 | 307 | 308 | 400..=451 | 500 | 501..=505);
     let partial = matches!(status.as_u16(), 206 | 226 | 304) || status.is_informational();
@@ -250,7 +258,7 @@ fn lifetime(
         return Ok(stated);
     }
     if let Some(expires) = reply.get(header::EXPIRES).filter(|_| !said.targeted) {
-        // An invalid date is in the past.
+        // An invalid date counts as a date in the past.
         let at = expires.to_str().ok().and_then(|text| httpdate::parse_http_date(text).ok()).map_or(0, unix);
         return Ok(at.saturating_sub(date));
     }
@@ -272,25 +280,26 @@ fn lifetime(
     }
 }
 
-/// Whether a reply that is not kept says that the target is no longer what is kept of it. A refusal is about the request
-/// (401, 406, 429), which any client can spoil, and a failure about the origin.
+/// Returns whether a reply that is not stored still invalidates the stored one. A refusal concerns the request
+/// (401, 406, 429), which any client can spoil. A failure concerns the origin.
 pub(crate) fn tells_of_target(status: StatusCode) -> bool {
     status.is_success() || status.is_redirection() || matches!(status.as_u16(), 404 | 410 | 451)
 }
 
-/// Whether a method leaves the target as it is (RFC 9110 section 9.2.1).
+/// Returns whether a method does not change the target (RFC 9110 section 9.2.1).
 pub(crate) fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
-/// The age of a reply when it was received, in seconds (RFC 9111 section 4.2.3).
+/// Returns the age of a reply when it was received, in seconds (RFC 9111 section 4.2.3).
 fn initial_age(reply: &HeaderMap, received: Received) -> u64 {
     let now = unix(received.wall);
     let date = date(reply, &header::DATE).unwrap_or(now);
     (stated_age(reply) + received.delay).max(now.saturating_sub(date))
 }
 
-/// The age that a reply states: the first member of the first line, or 0 if that is invalid (RFC 9111 section 5.1).
+/// Returns the age that a reply states: the first member of the first line, or 0 if that is invalid (RFC 9111
+/// section 5.1).
 fn stated_age(reply: &HeaderMap) -> u64 {
     let first = reply.get(header::AGE).and_then(|value| value.as_bytes().split(|byte| *byte == b',').next());
     first.and_then(|text| cache_control::delta_seconds(text.trim_ascii())).unwrap_or(0)

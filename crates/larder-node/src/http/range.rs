@@ -1,21 +1,21 @@
 //! The `Range` header (RFC 9110 section 14).
 //!
-//! One range of bytes is served. A list of several ranges, another unit, or a text that is no range at all is
-//! ignored, as the RFC allows, and the reply is the whole: multipart replies would have the node assemble bodies for
-//! requests that nobody sends in earnest but scanners.
+//! One range of bytes is served. A list of several ranges, another unit, or an invalid value is ignored, as the
+//! RFC allows, and the reply is the whole. Multipart replies would make the node assemble bodies for requests
+//! that mostly scanners send.
 
-/// What a `Range` header means for contents of a certain length.
+/// The meaning of a `Range` header for contents of a certain length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Range {
-    /// The header does not count: send the whole.
+    /// The header does not count: the whole is sent.
     Whole,
-    /// Send the bytes `first..=last`; both are within the contents.
+    /// The bytes `first..=last` are sent; both are within the contents.
     Part { first: u64, last: u64 },
     /// No byte of the contents is in the range: 416.
     Unsatisfiable,
 }
 
-/// Reads the value of a `Range` header for contents of `size` bytes.
+/// Parses the value of a `Range` header for contents of `size` bytes.
 pub(crate) fn parse(value: &[u8], size: u64) -> Range {
     read(value, size).unwrap_or(Range::Whole)
 }
@@ -45,7 +45,8 @@ fn read(value: &[u8], size: u64) -> Option<Range> {
     }
 }
 
-/// `None`: no number. `Some(None)`: nothing there. A number too large for 64 bits is the largest one.
+/// Parses digits. `None` if the text is not a number, `Some(None)` if it is empty. A number beyond 64 bits
+/// becomes the largest one.
 fn number(digits: &[u8]) -> Option<Option<u64>> {
     if digits.is_empty() {
         return Some(None);
@@ -59,7 +60,7 @@ fn number(digits: &[u8]) -> Option<Option<u64>> {
         .map(Some)
 }
 
-/// For the fuzz target: whatever the value is, the range lies within the contents.
+/// Entry point for the fuzz target: whatever the value is, the range lies within the contents.
 #[doc(hidden)]
 pub fn fuzz_parse(value: &[u8], size: u64) {
     if let Range::Part { first, last } = parse(value, size) {

@@ -1,10 +1,10 @@
-//! Dictionaries of structured field values (RFC 9651 section 4.2), as far as directives need them: names with an integer, a
-//! boolean or another value. Parameters are checked and dropped.
+//! Dictionaries of structured field values (RFC 9651 section 4.2), as far as cache directives need them: names
+//! with an integer, a boolean or another value. Parameters are checked and dropped.
 
 use std::str;
 
-/// Members of a dictionary with different names; one more makes the field invalid. Parsers must support at least this many
-/// (RFC 9651 section 3.2), and names are compared one by one.
+/// Most members with different names in a dictionary; one more makes the field invalid. Parsers must support at
+/// least this many (RFC 9651 section 3.2), and names are compared one by one.
 const MEMBERS_MAX: usize = 1_024;
 
 /// The value of a dictionary's member.
@@ -16,9 +16,8 @@ pub(crate) enum Bare {
     Other,
 }
 
-/// The members of a dictionary, each name once with its last value. `None` if the text is not a dictionary, or has more than
-/// [`MEMBERS_MAX`] members. Lines of a
-/// field are joined by `", "` before.
+/// Parses a dictionary. Returns each name once, with its last value. `None` if the text is not a dictionary, or
+/// has more than [`MEMBERS_MAX`] members. The caller joins the lines of a field by `", "`.
 pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
     let mut parser = Parser(text);
     let mut members: Vec<(&str, Bare)> = Vec::new();
@@ -48,7 +47,7 @@ pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
     Some(members)
 }
 
-/// The rest of the text.
+/// A parser over the rest of the text.
 struct Parser<'a>(&'a [u8]);
 
 impl<'a> Parser<'a> {
@@ -100,7 +99,7 @@ impl<'a> Parser<'a> {
         Some(())
     }
 
-    /// An item or a list of items, without the parameters behind it.
+    /// Parses an item or a list of items, without the parameters behind it.
     fn value(&mut self) -> Option<Bare> {
         if !self.takes(b'(') {
             return self.bare();

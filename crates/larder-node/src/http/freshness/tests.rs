@@ -165,7 +165,7 @@ fn what_a_kept_reply_is_good_for() {
         ("max-age=60, must-revalidate", "max-stale", 60, Use::Stale),
         ("s-maxage=60", "max-stale", 60, Use::Stale),
         ("max-age=60, no-cache", "", 0, Use::Stale),
-        // Consent to stale replies is no leave to use what was never fresh.
+        // Consent to stale replies does not permit the use of a reply that was never fresh.
         ("max-age=0", "max-stale", 0, Use::Stale),
         ("public", "max-stale=99", 0, Use::Stale),
         ("max-age=0, stale-while-revalidate=5", "", 4, Use::Stale),
