@@ -1,4 +1,4 @@
-//! Bodies of an origin's replies on their way to a client: as they come for several, or passed on.
+//! Bodies of an origin's replies: shared by several clients, or relayed to one client.
 
 use super::client::Fetched;
 use super::patience::{Patience, Waiter};
@@ -12,16 +12,16 @@ use hyper::body::Incoming;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// A body of a reply of an origin.
+/// The body of an origin's reply.
 pub(crate) enum Pulled {
-    /// As it comes, for several.
+    /// A body that several clients read while it is received.
     Shared(Reader),
-    /// As it comes, for this client alone: the origin is not read faster than the client.
+    /// A body for one client alone. The origin is read no faster than the client reads.
     Passed { body: Incoming, place: Place, waiter: Waiter },
 }
 
 impl Pulled {
-    /// The body of a reply for one client, and its length if that is known.
+    /// Creates the body of a reply for one client. Returns the head, the body, and the length if it is known.
     pub(crate) fn passed(fetched: Fetched, patience: Patience) -> (http::response::Parts, Self, Option<u64>) {
         let Fetched { reply, place, .. } = fetched;
         let (parts, body) = reply.into_parts();

@@ -1,4 +1,4 @@
-//! Requests to the origin: slots, connections that are kept and shared, deadlines, and what can go wrong.
+//! An origin, and the requests to it: slots, header, and counters.
 
 use super::client_key::{Client, Prefixes};
 use super::error::OriginError;
@@ -25,30 +25,30 @@ use std::time::{Duration, Instant};
 /// An origin.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// What may change while the node runs.
+    /// The settings that a reload may change.
     terms: ArcSwap<Terms>,
     host: HostHeader,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
     slots: Arc<Slots>,
-    /// Connections for tunnels; nothing waits for one.
+    /// The slots of tunnels. No request waits for one.
     pub(super) tunnels: Arc<Slots>,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     pub(super) counts: Arc<Counts>,
 }
 
-/// A reply whose body is still to come.
+/// A reply of the origin whose body is still to come.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) reply: Response<Incoming>,
     pub(crate) place: Place,
-    /// The origin that sent it.
+    /// The origin that sent the reply.
     pub(crate) origin: Authority,
 }
 
 impl Origin {
-    /// The origin of a node of this name. The configuration has been checked.
+    /// Creates the origin of the named node from a validated configuration.
     pub(crate) fn new(config: OriginConfig, name: &str) -> Self {
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         let name = if name.bytes().all(token) { name } else { "larder" };
@@ -68,12 +68,13 @@ impl Origin {
         }
     }
 
-    /// How it is asked at this moment. Not to be held while something is waited for.
+    /// Returns the settings in force. The guard must not be held across an await.
     pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
         self.terms.load()
     }
 
-    /// It is asked so from now on. Where it is, and which `Host` it is sent, stays: what is kept was said there, to that.
+    /// Applies new settings. The address of the first origin and the kind of `Host` stay, because stored
+    /// replies depend on them.
     pub(crate) fn change(&self, config: OriginConfig) {
         self.slots.set(sharing(&config));
         self.tunnels.set(tunnel_sharing(&config));
@@ -81,8 +82,9 @@ impl Origin {
         self.terms.store(Arc::new(next));
     }
 
-    /// The host that a request is for, in lower case. `None` if it names none, more than one, or one that is no host
-    /// (RFC 9112 section 3.2): anything else could be taken for another host's target, or for a user's name.
+    /// Returns the host of a request, in lower case. `None` if the request has no host, several hosts, or an
+    /// invalid host (RFC 9112 section 3.2). An invalid host could be taken for another host's target, or for a
+    /// user's name.
     pub(crate) fn host(&self, parts: &Parts) -> Option<String> {
         let mut fields = parts.headers.get_all(header::HOST).iter();
         let field = fields.next().map(|value| value.to_str()).transpose().ok()?.unwrap_or_default();
@@ -97,13 +99,14 @@ impl Origin {
         is_host(named).then(|| named.to_ascii_lowercase())
     }
 
-    /// Whether it is sent the `Host` that the client named. Then hosts are kept apart.
+    /// Returns whether the origin is sent the client's `Host`. Replies for different hosts are then stored
+    /// separately.
     pub(crate) fn sends_host_of_client(&self) -> bool {
         self.host == HostHeader::Client
     }
 
-    /// Removes from a request that enters the fields that the node replaces. They do not reach the origin, so they say nothing
-    /// about its reply: not whether it may be stored, nor for whom it is.
+    /// Removes the fields that the node replaces from an admitted request. They do not reach the origin. So
+    /// they must not influence whether its reply may be stored, or for which clients.
     pub(crate) fn remove_replaced(&self, client: &mut Parts) {
         let config = &self.terms().config;
         for name in config.fields.keys() {
@@ -114,12 +117,12 @@ impl Origin {
         }
     }
 
-    /// The header of a request that has entered, as the origin is sent it.
+    /// Returns the header of an admitted request in the form that the origin is sent.
     pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
         let mut headers = hop_fields_removed(client);
         headers.remove(TARGET);
         headers.remove(REQUESTS);
-        // Answered by this node's server: the body is asked for as it is read.
+        // This node's server answers `Expect` and asks for the body when it is read.
         headers.remove(header::EXPECT);
         fields::hop(&mut headers);
         fields::via(&mut headers, &self.via);
@@ -134,33 +137,34 @@ impl Origin {
         headers
     }
 
-    /// The client whose share a request takes.
+    /// Returns the client whose share a request uses.
     pub(crate) fn client(&self, parts: &Parts) -> Client {
         let terms = self.terms();
         Client::of(&parts.headers, Prefixes { v4: terms.config.prefix_v4, v6: terms.config.prefix_v6 })
     }
 
-    /// The directives of a request that count.
+    /// Returns the directives of a request that count.
     pub(super) fn asked(&self, headers: &HeaderMap) -> Directives {
         let asked = Directives::of_request(headers);
         match self.terms().config.client_no_cache {
             ClientNoCache::Honour => asked,
-            // A stored reply may be used for a request with `no-store`. The reply to such a request is not stored.
+            // A stored reply may be used for a request with `no-store`. The reply to such a request is not
+            // stored.
             ClientNoCache::Ignore => {
                 Directives { no_cache: false, no_store: false, max_age: None, min_fresh: None, ..asked }
             }
         }
     }
 
-    /// A place for a request of this client, if there is one now.
+    /// Returns a slot for a request of this client, if one is free now.
     pub(crate) fn try_place(&self, client: Client) -> Option<Place> {
         self.slots.try_take(client).map(|slot| Place::new(slot, &self.counts))
     }
 
-    /// A place for a request of this client, which may have to wait for it.
+    /// Waits for a slot for a request of this client.
     ///
     /// # Errors
-    /// [`OriginError::Full`] or [`OriginError::ClientShare`] if there is none in time.
+    /// Fails with [`OriginError::Full`] or [`OriginError::ClientShare`] if there is none in time.
     pub(crate) async fn place(&self, client: Client) -> Result<Place, OriginError> {
         match self.slots.take(client).await {
             Ok(slot) => Ok(Place::new(slot, &self.counts)),
@@ -175,22 +179,23 @@ impl Origin {
         }
     }
 
-    /// Lets no request join those that are under way.
+    /// Prevents further requests from joining fetches in flight.
     pub(crate) fn close_flights(&self) {
         self.flights.close();
     }
 
-    /// Requests under way.
+    /// Returns the number of requests in progress.
     pub(crate) fn asking(&self) -> usize {
         self.counts.asking()
     }
 
-    /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
+    /// Returns the number of completed requests, the bytes of their replies' bodies, and the sum of their
+    /// times.
     pub(crate) fn done(&self) -> (u64, u64, Duration) {
         self.counts.done()
     }
 
-    /// How often each limit has been met, and how the slots are taken now.
+    /// Returns how often each limit was reached, and the current use of the slots.
     pub(crate) fn stats(&self) -> OriginStats {
         let (taken, waiting) = self.slots.levels();
         let levels = OriginStats {
@@ -217,7 +222,7 @@ fn tunnel_sharing(config: &OriginConfig) -> Sharing {
     Sharing { slots_max: config.tunnels_max, queue_max: 0, ..sharing(config) }
 }
 
-/// A host with or without a port, and no user.
+/// Returns whether a text is a host with or without a port, and without a user.
 fn is_host(text: &str) -> bool {
     !text.contains('@') && text.parse::<Authority>().is_ok()
 }

@@ -1,7 +1,8 @@
-//! The clients that an origin's slots are shared among.
+//! The clients that share an origin's slots.
 //!
-//! A request's client is the last address in its `X-Forwarded-For`. The node itself writes that address when a request enters
-//! ([`crate::service::Admission`]), unless the sender is a trusted relay, whose word it is then. A peer that forwards a request has written it too.
+//! The client of a request is the last address in its `X-Forwarded-For`. The node writes that address when a
+//! request enters ([`crate::service::Admission`]). If the sender is a trusted relay, the relay has written it;
+//! if the sender is a peer, the peer has written it.
 
 use http::header::{HeaderMap, HeaderName};
 use larder_edge::forwarded_address;
@@ -9,15 +10,15 @@ use std::net::{IpAddr, Ipv4Addr};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The leading bits of an address that are one client's.
+/// The lengths of the address prefixes that count as one client, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefixes {
     pub(crate) v4: u8,
     pub(crate) v6: u8,
 }
 
-/// A client: a network of addresses. `Unknown` is a request that a trusted relay forwards without its client's address, or one
-/// of the node's own.
+/// A client: a network of addresses. `Unknown` is a request that a trusted relay forwards without its client's
+/// address, or a request of the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
     V4(u32),
@@ -26,7 +27,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// The client that a request comes from. Requests whose last address is none count as one client's.
+    /// Returns the client of a request. All requests with an invalid last address count as one client.
     pub(crate) fn of(headers: &HeaderMap, prefixes: Prefixes) -> Self {
         if !headers.contains_key(X_FORWARDED_FOR) {
             return Self::Unknown;
@@ -46,7 +47,7 @@ impl Client {
     }
 }
 
-/// The last address in `X-Forwarded-For`; `None` if there is none, or if it is no address.
+/// Returns the last address in `X-Forwarded-For`; `None` if it is missing or invalid.
 fn forwarded_client(headers: &HeaderMap) -> Option<IpAddr> {
     let value = headers.get_all(X_FORWARDED_FOR).iter().next_back()?;
     let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?;

@@ -1,5 +1,5 @@
-//! Connections to the origin, with TLS for `https`. The origin must take what is sent to it: silence and rate have limits
-//! ([`Patience`]).
+//! Connections to the origin, with TLS for `https`. The origin must accept the bytes that it is sent: silence
+//! and rate are limited ([`Patience`]).
 
 use super::patience::{Patience, Waiter};
 use crate::config::OriginTls;
@@ -26,7 +26,7 @@ pub(super) struct Connector {
     patience: Patience,
 }
 
-/// TLS to the origin with the protocols that connections are for.
+/// TLS to the origin, for one set of protocols.
 #[derive(Clone, Debug)]
 struct Tls {
     settings: OriginTls,
@@ -34,7 +34,7 @@ struct Tls {
 }
 
 impl Connector {
-    /// `http2` says whether the connections may be for HTTP/2.
+    /// Creates a connector. `http2` permits HTTP/2 connections.
     pub(super) fn new(
         mut tcp: HttpConnector,
         tls: Option<&OriginTls>,
@@ -80,7 +80,8 @@ impl Tls {
     }
 }
 
-/// A connection to the origin. Fails with [`io::ErrorKind::TimedOut`] if the origin takes bytes too slowly.
+/// A connection to the origin. Writes fail with [`io::ErrorKind::TimedOut`] if the origin accepts bytes too
+/// slowly.
 pub(super) struct Paced {
     stream: TokioIo<ServerIo>,
     waiter: Waiter,

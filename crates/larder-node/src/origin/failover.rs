@@ -1,12 +1,12 @@
-//! Several origins with the same contents, in order: which one is asked.
+//! Failover between several origins with the same contents.
 //!
 //! ```text
-//! asked --failures--> left for `pause` --time is up--> one request tries it --reply--> asked
+//! in use --failures--> failed, not used for `pause` --time is up--> one trial request --reply--> in use
 //!                         ^-- twice as long, up to `pause_max` ---failure---|
 //! ```
-//! An origin is left if there is no connection or no TLS, or if three requests in a row fail otherwise: a single request may
-//! be at fault itself. The first origin that is not left is asked. If all are left, all are tried, the one first whose time is up first: a request
-//! that would fail anyway may find one that works again. An origin's state is known to this process alone.
+//! An origin fails if there is no connection or no TLS, or if three requests in a row fail otherwise; a single request may be at
+//! fault itself. A request goes to the first origin in use. If all have failed, all are tried, in the order in which their pauses end,
+//! because a request that would fail anyway may find a working origin. The state of an origin is local to this process.
 
 use super::error::OriginError;
 use crate::config::Failover;
@@ -17,22 +17,22 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Failures in a row after which an origin is left, if it was connected to.
+/// Failures in a row after which an origin counts as failed, although it accepts connections.
 const FAILURES_IN_A_ROW: u32 = 3;
-/// Most origins that one request is sent to.
+/// Most origins to which one request is sent.
 const TRIES_MAX: usize = 3;
-/// How an origin stands.
+/// The state of an origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OriginStanding {
     /// Scheme, host and port.
     pub url: String,
-    /// Whether others are asked in its place.
+    /// Whether other origins are used in its place.
     pub left: bool,
     /// Attempts that have failed.
     pub failures: u64,
 }
 
-/// An origin.
+/// An origin, and its state.
 #[derive(Debug)]
 pub(super) struct Standing {
     pub(super) scheme: Scheme,
@@ -41,7 +41,7 @@ pub(super) struct Standing {
     left_log: LogLimiter,
     used_log: LogLimiter,
     error_logs: [LogLimiter; OriginError::COUNT],
-    /// For signed requests that the origin refuses.
+    /// Limits log lines about signed requests that the origin refuses.
     pub(super) refused_log: LogLimiter,
 }
 
@@ -58,7 +58,7 @@ struct State {
 struct Left {
     until: Instant,
     pause: Duration,
-    /// The number of the trial under way. Others go on without the origin until that one knows more.
+    /// The number of the trial in progress. Other requests do without the origin until the trial ends.
     trial: Option<u64>,
 }
 
@@ -66,12 +66,12 @@ struct Left {
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) origin: Arc<Standing>,
-    /// The number of the trial, if the origin's time is up and this request tries it.
+    /// The number of the trial, if the origin's pause is over and this request tries the origin.
     trial: Option<u64>,
 }
 
 impl Drop for Candidate {
-    /// A trial that came to nothing, because its client went, leaves the next one to another request.
+    /// Releases a trial without a result, because its client left, to another request.
     fn drop(&mut self) {
         if self.trial.is_none() {
             return;
@@ -92,7 +92,7 @@ pub(super) struct Standings {
 }
 
 impl Standings {
-    /// Makes the origins of a checked configuration.
+    /// Creates the origins of a validated configuration.
     pub(super) fn new(url: &Uri, failover: Option<&Failover>) -> Self {
         let standing = |url: &Uri| {
             let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
@@ -112,12 +112,12 @@ impl Standings {
         Self { all: std::iter::once(url).chain(backups).map(standing).collect(), failover: failover.cloned() }
     }
 
-    /// Whether a reply with this status tells that its origin has failed.
+    /// Returns whether a reply with this status counts as a failure of its origin.
     pub(super) fn tells_failure(&self, status: StatusCode) -> bool {
         self.failover.as_ref().is_some_and(|failover| failover.statuses.contains(&status))
     }
 
-    /// The origins that a request may be sent to, one after another.
+    /// Returns the origins that a request may be sent to, in order.
     pub(super) fn plan(&self, now: Instant) -> Vec<Candidate> {
         let (mut plan, mut later, mut found) = (Vec::with_capacity(self.all.len()), Vec::new(), false);
         for origin in &self.all {
@@ -142,8 +142,8 @@ impl Standings {
         plan
     }
 
-    /// An attempt has had a reply. An origin that is left is used again only if the reply is that of a trial: what was under
-    /// way when it failed tells nothing.
+    /// Records the reply to an attempt. A failed origin is used again only after the reply to a trial. Replies
+    /// to requests from before the failure prove nothing.
     pub(super) fn succeeded(&self, candidate: &Candidate) {
         let origin = &candidate.origin;
         let mut state = origin.lock();
@@ -153,7 +153,8 @@ impl Standings {
         }
     }
 
-    /// An attempt has failed; `unreachable` if there was no connection or no TLS. The only origin is never left.
+    /// Records a failed attempt; `unreachable` if there was no connection or no TLS. A single origin never
+    /// counts as failed.
     pub(super) fn failed(&self, candidate: &Candidate, unreachable: bool, now: Instant) {
         let origin = &candidate.origin;
         let mut state = origin.lock();
@@ -163,7 +164,7 @@ impl Standings {
         let pause = match state.left {
             None if unreachable || state.in_a_row >= FAILURES_IN_A_ROW => failover.pause,
             Some(Left { pause, .. }) if candidate.trial.is_some() => (pause * 2).min(failover.pause_max),
-            // Requests that were under way fail with it.
+            // Requests that were in progress fail together with the origin.
             None | Some(_) => return,
         };
         state.left = Some(Left { until: now + pause, pause, trial: None });
@@ -173,7 +174,7 @@ impl Standings {
         }
     }
 
-    /// How each origin stands; none if there is only one.
+    /// Returns the state of each origin; empty if there is only one.
     pub(super) fn standing(&self, now: Instant) -> Vec<OriginStanding> {
         let standing = |origin: &Arc<Standing>| {
             let state = origin.lock();
@@ -187,7 +188,7 @@ impl Standings {
 }
 
 impl Standing {
-    /// The limit for log lines about an error at this origin.
+    /// Returns the limiter for log lines about an error at this origin.
     pub(super) const fn log(&self, error: OriginError) -> &LogLimiter {
         &self.error_logs[error as usize]
     }
@@ -221,18 +222,18 @@ mod tests {
             let plan = origins.plan(now);
             assert_eq!(names(&plan), "abc");
             origins.failed(&plan[0], true, now);
-            // Another request that was under way does not make it longer, and does not end it.
+            // Another request that was in progress neither extends the pause nor ends it.
             let under_way = Candidate { origin: Arc::clone(&plan[0].origin), trial: None };
             origins.failed(&under_way, true, now);
             origins.succeeded(&under_way);
             assert_eq!(names(&origins.plan(now)), "bca");
             let until = (0..).find(|s| names(&origins.plan(now + *s * S)) == "abc").unwrap();
             now += until * S;
-            // While one request tries it, however long that takes, others go on without it.
+            // While one request tries the origin, however long that takes, other requests do without it.
             let trial = origins.plan(now);
             assert_eq!(names(&trial), "abc");
             assert_eq!(names(&origins.plan(now + 100 * S)), "bca");
-            // A trial that comes to nothing is left to the next request.
+            // A trial without a result is left to the next request.
             drop(trial);
             until
         });

@@ -1,8 +1,9 @@
-//! A request to the origin for all that ask for the same, and the filling of the cache from its reply.
+//! Fetches a target from the origin for all requests that want it, and stores the reply.
 //!
-//! The request carries the headers of the client whose request leads, with its credentials. So the reply is that client's
-//! until it says otherwise: requests that joined learn of it only if it is fresh, and a 304 makes nothing usable without
-//! validation that was not so before, if this client or the one that the stored reply was for sent credentials.
+//! The fetch carries the header of the client whose request leads, including its credentials. So the reply
+//! belongs to that client unless it says otherwise. Requests that joined use it only if it is fresh. A 304 does
+//! not make a stored reply usable without validation, if it was not usable before and either client sent
+//! credentials: this one, or the one that the stored reply was for.
 
 use super::client::{Fetched, Origin};
 use super::error::OriginError;
@@ -29,44 +30,46 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A GET whose reply may be kept.
+/// A GET whose reply may be stored.
 #[derive(Debug)]
 pub(super) struct Want {
-    /// Host and target, its hash, and what a switch calls it.
+    /// Host and target, the hash of this name, and the switch's id of the target.
     pub(super) name: Box<[u8]>,
     pub(super) hash: u64,
-    /// The hash by which the target is noted if the reply is not kept.
+    /// The hash under which the target is recorded if the reply is not stored.
     pub(super) passed: u64,
     pub(super) told: Option<TargetId>,
     pub(super) host: String,
     pub(super) target: PathAndQuery,
-    /// The client's headers.
+    /// The client's header.
     pub(super) headers: HeaderMap,
-    /// The purges that were done when the request began.
+    /// Number of completed purges when the request began.
     pub(super) since: u64,
-    /// The stored reply that has to be validated.
+    /// The stored reply to validate.
     pub(super) stale: Option<Arc<Variant>>,
-    /// Destination of interim replies: the leading client only, because it is not known yet for whom the reply is.
+    /// Receives interim replies. They go to the leading client only, because it is still unknown for which
+    /// clients the reply is.
     pub(super) hints: Option<Hints>,
 }
 
 impl Want {
-    /// Whether others would have got the same reply: a reply to a request with credentials may be about its sender.
+    /// Returns whether other clients would have got the same reply. A reply to a request with credentials may
+    /// be specific to its sender.
     fn speaks_for_all(&self) -> bool {
         !fields::has_credentials(&self.headers)
     }
 }
 
-/// The outcome for the leading request.
+/// The outcome of a fetch for the leading request.
 #[derive(Debug)]
 pub(super) enum Led {
-    /// A reply for all; with a reader of its body if that is still on its way.
+    /// A reply for all clients, with a reader of its body if the body is still being received.
     Shared {
         variant: Arc<Variant>,
         how: How,
         reader: Option<Reader>,
     },
-    /// A reply that is not kept, for this reason.
+    /// A reply that is not stored, for this reason.
     Own {
         fetched: Fetched,
         detail: &'static str,
@@ -74,14 +77,14 @@ pub(super) enum Led {
     Failed(OriginError),
 }
 
-/// A reply that is being kept.
+/// A reply that is being stored.
 struct Kept {
     filling: Arc<Filling>,
     variant: Arc<Variant>,
     room: Reservation,
 }
 
-/// Asks an origin, and fills the memory from its replies.
+/// Fetches replies from an origin and stores them in the memory.
 #[derive(Clone, Debug)]
 pub(super) struct Fetcher {
     pub(super) origin: Arc<Origin>,
@@ -90,7 +93,7 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Asks the origin, tells all who wait, and fills the cache. Runs in a task of its own.
+    /// Fetches a reply, informs all waiting requests, and stores the reply. Runs in a task of its own.
     pub(super) async fn fetch(
         self,
         (want, place): (Want, Place),
@@ -104,7 +107,8 @@ impl Fetcher {
             has_failed(status) && stale.freshness.stands_in(now_ms, &Directives::of_request(&want.headers))
         };
         if let Some(stale) = want.stale.as_ref().filter(stands_in) {
-            // For this client. The others see for themselves whether the origin fails, and what they may use then.
+            // The stale reply is for this client. The other clients find out themselves whether the origin
+            // fails and which reply they may use.
             landing.announce(sent.err().map_or(Joint::Alone, Joint::of_error));
             let (variant, how) = (Arc::clone(stale), How::standing_in(status));
             let _ = led.send(Led::Shared { variant, how, reader: None });
@@ -126,8 +130,8 @@ impl Fetcher {
         }
     }
 
-    /// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one.
-    /// Gives what came of it, and whether a 304 validates the stored reply.
+    /// Sends the leading client's request without its preconditions, and with a precondition for the stored
+    /// reply if there is one. Returns the result, and whether a 304 validates the stored reply.
     async fn ask(&self, want: &Want, place: Place) -> (Result<Fetched, OriginError>, bool, Received) {
         let received = |sent_at: Instant| Received {
             wall: SystemTime::now(),
@@ -148,7 +152,7 @@ impl Fetcher {
         if answer.is_none_or(|(fetched, stale)| !self.leaves_open(want, &fetched.reply, stale)) {
             return (sent, validating, received(sent_at));
         }
-        // The second request goes in the same place.
+        // The second request uses the same slot.
         drop(sent);
         let sent_at = Instant::now();
         let sent =
@@ -156,8 +160,9 @@ impl Fetcher {
         (sent, false, received(sent_at))
     }
 
-    /// Whether the answer to a precondition leaves open what this client may get: a 304 about another reply than the stored
-    /// one (RFC 9111 section 4.3.4), or one by which the stored reply, which was another client's, is not for others.
+    /// Returns whether the reply to a precondition is inconclusive for this client. It is if the 304 concerns
+    /// another reply than the stored one (RFC 9111 section 4.3.4). It is too if the 304 makes the stored reply,
+    /// which was another client's, unusable for others.
     fn leaves_open<B>(&self, want: &Want, reply: &Response<B>, stale: &Variant) -> bool {
         if reply.status() != StatusCode::NOT_MODIFIED {
             return false;
@@ -166,12 +171,12 @@ impl Fetcher {
         let headers = fields::refreshed(&stale.headers, reply.headers().clone(), received.wall);
         let unkept = self.judge(want, (stale.status, &headers), received).err();
         is_of_another(reply.headers(), stale)
-            // A cookie that comes with a 304 is this client's, as is the 304.
+            // A cookie in a 304 belongs to this client, as does the 304.
             || unkept.is_some_and(|unkept| unkept.is_the_replys() && unkept != Unkept::SetCookie)
             || (stale.signed && !Directives::of_reply(&headers).is_for_all())
     }
 
-    /// The origin has validated what is stored.
+    /// Handles the validation of the stored reply by the origin.
     fn renew(
         &self,
         asked: Authority,
@@ -190,7 +195,7 @@ impl Fetcher {
             Ok(variant) if earned_alone(want, stale, &variant) => (variant, Some("credentials")),
             Ok(variant) => (variant, None),
             Err(unkept) => {
-                // The one who asked may use it. It is not kept any longer if the origin says so.
+                // The client that asked may use the reply. The reply is removed if the origin forbids storage.
                 if want.speaks_for_all() && unkept.is_the_replys() {
                     self.memory.forget((want.hash, 0));
                 }
@@ -214,7 +219,7 @@ impl Fetcher {
         } else {
             landing.announce(Joint::Alone);
         }
-        // The client that led may have gone.
+        // The client that led may have left.
         let _ = led.send(Led::Shared { variant, how, reader: None });
     }
 
@@ -232,7 +237,7 @@ impl Fetcher {
         Freshness::of_reply(&want.headers, reply, received, additions)
     }
 
-    /// A whole reply has come: keeps it if it may be kept, else hands it to the one who asked.
+    /// Handles a complete reply: stores it if permitted, otherwise passes it to the client that asked.
     async fn fill(
         &self,
         want: &Want,
@@ -260,12 +265,12 @@ impl Fetcher {
             origin.passed.forget(want.passed);
             landing.announce(Joint::Shared { variant: Arc::clone(&variant), how: how.clone() });
         } else {
-            // It is stored to be validated before each use.
+            // The reply is stored, to be validated before each use.
             origin.passed.note(want.passed, received.now_ms);
             landing.close();
             landing.announce(Joint::Alone);
         }
-        // The client that led may have gone. The rest goes on without it.
+        // The client that led may have left. The rest continues without it.
         let reader = filling.reader();
         let _ = led.send(Led::Shared { variant: Arc::clone(&variant), how, reader });
         if let Some((pieces, room)) = self.receive(fetched, kept, &mut landing).await {
@@ -274,23 +279,26 @@ impl Fetcher {
             self.memory.put_page((want.hash, &want.name), room, want.since, |earlier| {
                 Page::with(earlier, (&want.name, want.told), &whole, origin.terms().config.variants_max)
             });
-            // Only now is the flight over: whoever comes in between reads what has been received.
+            // The flight ends only now, because a request that comes in between reads the received part.
             filling.end(Ok(()));
         }
     }
 
-    /// Notes that a reply about the target is not kept.
+    /// Records that a reply about the target is not stored.
     fn pass_by(&self, want: &Want, unkept: Unkept) {
         if unkept != Unkept::MemoryFull {
             self.origin.passed.note(want.passed, self.uptime.now_ms());
         }
         if want.speaks_for_all() && unkept.is_the_replys() {
-            // The origin has spoken anew: what it said before is not to be used again.
+            // The origin has sent a newer reply, so the stored one is not used again.
             self.memory.forget((want.hash, 0));
         }
     }
 
-    /// Makes ready to keep a reply, or says why it is not kept.
+    /// Prepares the storage of a reply.
+    ///
+    /// # Errors
+    /// Returns the reason why the reply is not stored.
     fn keep(&self, want: &Want, fetched: &Fetched, received: Received) -> Result<Kept, Unkept> {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
         let freshness = self.judge(want, (status, headers), received)?;
@@ -311,14 +319,15 @@ impl Fetcher {
         Ok(Kept { filling, variant: Arc::new(variant), room })
     }
 
-    /// Receives a body. Gives all of it with the room it has if it can be kept; then its end is still to be told.
+    /// Receives a body. If it can be stored, returns the whole body and its reservation; the caller then
+    /// signals the end.
     async fn receive(
         &self,
         fetched: Fetched,
         kept: Kept,
         landing: &mut Landing,
     ) -> Option<(Vec<Bytes>, Reservation)> {
-        /// What a piece and the page count besides their contents, at least.
+        /// Bytes that a piece and the page are charged besides their contents, at least.
         const EACH: u64 = 64;
         let Kept { filling, variant, room } = kept;
         let Fetched { reply, place, .. } = fetched;
@@ -352,7 +361,7 @@ impl Fetcher {
                 landing.close();
                 filling.give_up_keeping();
             }
-            // A copy of its own: what the connection hands out are slices of larger buffers.
+            // The piece is copied, because the connection hands out slices of larger buffers.
             filling.push(Bytes::copy_from_slice(&bytes));
             if room.is_none() && !filling.room().await {
                 return None;
@@ -366,17 +375,18 @@ impl Fetcher {
     }
 }
 
-/// How long the origin may take for a reply that fills the cache. Its slot is held whether a client waits or not.
+/// Returns the time limits for a reply that is being stored. It holds its slot whether a client waits or not.
 fn fill_patience(config: &OriginConfig) -> Patience {
     Patience::new(config.body_timeout, config.body_timeout, config.body_rate_min)
 }
 
-/// Whether the origin has failed, by the status it sent, if any: then what is stale may stand in (RFC 5861 section 4).
+/// Returns whether the origin has failed, by its status if there is one. Then a stale reply may be used (RFC
+/// 5861 section 4).
 pub(super) fn has_failed(status: Option<StatusCode>) -> bool {
     status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504))
 }
 
-/// Adds what is kept as a precondition. False if it has no validator.
+/// Adds a precondition for the stored reply. Returns false if the stored reply has no validator.
 fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
     let mut ask = |name, validator: Option<&HeaderValue>| {
         validator.map(|value| headers.insert(name, value.clone())).is_some()
@@ -386,16 +396,16 @@ fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
     tag || date
 }
 
-/// Whether a 304 names another reply by its tag than the one that was to be validated.
+/// Returns whether the tag of a 304 names another reply than the one to validate.
 fn is_of_another(new: &HeaderMap, stale: &Variant) -> bool {
     let opaque = |tag: &HeaderValue| tag.as_bytes().strip_prefix(b"W/").unwrap_or(tag.as_bytes()).to_vec();
     let (said, stored) = (new.get(header::ETAG), stale.headers.get(header::ETAG));
     said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
 }
 
-/// Whether a validated reply may be used only for the client that sent the request: it had to be validated before each
-/// use, would not have to be any more, and credentials were sent, now or for the stored reply. So the 304 may be about this
-/// client alone, or the body may be another client's.
+/// Returns whether a validated reply may be used only for the client that sent the request. This is so if the
+/// reply had to be validated before each use, would no longer have to, and credentials were sent, now or for
+/// the stored reply. The 304 may then concern this client alone, or the body may be another client's.
 fn earned_alone(want: &Want, stale: &Variant, validated: &Variant) -> bool {
     stale.freshness.is_always_validated()
         && !validated.freshness.is_always_validated()

@@ -1,8 +1,8 @@
-//! Interim replies of an origin (1xx, RFC 9110 section 15.2) on their way to the client whose request they answer.
+//! Interim replies of an origin (1xx, RFC 9110 section 15.2), relayed to the client whose request they answer.
 //!
-//! Only the client whose request went to the origin gets them ([`InterimSender`]): when an interim reply arrives, nobody knows yet
-//! whether the final reply may be shared. They are never stored. 100 (Continue) is not among them: the node sends its own when it reads a
-//! request's body.
+//! Only the client whose request went to the origin gets them ([`InterimSender`]). When an interim reply
+//! arrives, it is unknown whether the final reply may be shared. They are never stored. 100 (Continue) is not
+//! among them, because the node sends its own when it reads a request's body.
 
 use crate::http::fields;
 use http::request::Parts;
@@ -11,17 +11,18 @@ use larder_http::convert::append;
 use larder_http::h1::ReplyHead;
 use larder_http::relay::InterimSender;
 
-/// Takes the interim replies to one request.
+/// Receives the interim replies to one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Hints(InterimSender);
 
 impl Hints {
-    /// The way to the client that sent a request; `None` if it can take none.
+    /// Returns the channel to the client that sent a request; `None` if the client cannot receive interim
+    /// replies.
     pub(super) fn of_request(parts: &Parts) -> Option<Self> {
         parts.extensions.get::<InterimSender>().cloned().map(Self)
     }
 
-    /// Takes those to a request that is about to be sent.
+    /// Receives the interim replies to a request that is about to be sent.
     pub(super) fn listen<B>(self, request: &mut Request<B>) {
         hyper::ext::on_informational(request, move |reply| {
             if reply.status() != StatusCode::CONTINUE
@@ -33,7 +34,7 @@ impl Hints {
     }
 }
 
-/// The head of an interim reply without the fields of the connection. `None` if it has too many fields.
+/// Returns the head of an interim reply without hop-by-hop fields. `None` if it has too many fields.
 fn head(status: StatusCode, mut headers: HeaderMap) -> Option<ReplyHead> {
     fields::strip(&mut headers);
     headers.remove(header::CONTENT_LENGTH);

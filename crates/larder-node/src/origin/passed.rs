@@ -1,18 +1,19 @@
-//! Targets whose last reply was for one client only: requests for them do not wait for each other.
+//! Targets whose last reply was for one client only. Requests for them do not wait for each other.
 //!
-//! A table of fixed size, a slot for each hash, without a lock. If two targets share a slot, the later one replaces the
-//! earlier one, whose next request waits once more for a reply that is not for it.
+//! This is a lock-free table of fixed size, indexed by hash. If two targets share a slot, the later one
+//! replaces the earlier one. The next request for the earlier one then waits once more for a reply that is not
+//! for it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Slots; a power of two.
 const SLOTS: usize = 1 << 14;
-/// How long a target is remembered, in ms.
+/// Time for which a target is remembered, in ms.
 const KEPT_MS: u64 = 60_000;
-/// Bits of a slot that hold the time, in seconds; the rest is of the hash.
+/// Bits of a slot that hold the time, in seconds. The other bits hold a part of the hash.
 const TIME_BITS: u32 = 24;
 
-/// The targets.
+/// The table of targets.
 #[derive(Debug)]
 pub(crate) struct PassedBefore(Box<[AtomicU64]>);
 
@@ -21,22 +22,22 @@ impl PassedBefore {
         Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Notes that the target's reply was for one client only.
+    /// Records that the target's reply was for one client only.
     pub(crate) fn note(&self, hash: u64, now_ms: u64) {
         self.slot(hash).store(mark(hash) | until(now_ms + KEPT_MS), Relaxed);
     }
 
-    /// Notes that the target's reply was for all.
+    /// Records that the target's reply was for all clients.
     pub(crate) fn forget(&self, hash: u64) {
         let slot = self.slot(hash);
         let found = slot.load(Relaxed);
         if found != 0 && mark(found) == mark(hash) {
-            // A note that comes in between stays.
+            // A record that is written in between stays.
             let _ = slot.compare_exchange(found, 0, Relaxed, Relaxed);
         }
     }
 
-    /// Whether a reply of the last minute was for one client only.
+    /// Returns whether a reply of the last minute was for one client only.
     pub(crate) fn has(&self, hash: u64, now_ms: u64) -> bool {
         let found = self.slot(hash).load(Relaxed);
         let until_s = found & ((1 << TIME_BITS) - 1);
@@ -52,7 +53,7 @@ fn mark(hash: u64) -> u64 {
     hash & !((1 << TIME_BITS) - 1)
 }
 
-/// Seconds since the start, of which 194 days can be told apart.
+/// Returns seconds since the start, modulo 194 days.
 fn until(ms: u64) -> u64 {
     (ms / 1_000) & ((1 << TIME_BITS) - 1)
 }

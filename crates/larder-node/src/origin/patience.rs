@@ -1,11 +1,11 @@
-//! How long a node waits for the other side of a transfer: a deadline for silence, and a minimum rate.
+//! Time limits for the other side of a transfer: a deadline for silence, and a minimum rate.
 //!
 //! ```text
-//! credit = credit_max at first; waiting takes its time from the credit, n bytes give n / rate_min back, up to credit_max
+//! credit = credit_max at first; waiting reduces the credit by its time, n bytes add n / rate_min, up to credit_max
 //! late     if one wait exceeds `silence`, or the credit is used up
 //! ```
-//! Only the time counts in which the node waits. A transfer that is never slower than `rate_min` over `credit_max` goes on for
-//! any time. Credit does not grow beyond `credit_max`, so that a fast beginning pays for no slow rest.
+//! Only the time in which the node waits counts. A transfer that is never slower than `rate_min` over `credit_max` may continue for
+//! any time. The credit does not grow beyond `credit_max`, so a fast beginning does not pay for a slow rest.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// See the [module](self).
+/// The time limits of a transfer; see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
     silence: Duration,
     credit: Duration,
     credit_max: Duration,
-    /// Bytes a second; 0: any rate will do.
+    /// Minimum rate in bytes per second; 0 accepts any rate.
     rate_min: u64,
 }
 
@@ -28,7 +28,7 @@ impl Patience {
         Self { silence, credit: credit_max, credit_max, rate_min }
     }
 
-    /// The longest time that the next wait may take.
+    /// Returns the longest time that the next wait may take.
     pub(crate) fn left(&self) -> Duration {
         if self.rate_min == 0 { self.silence } else { self.silence.min(self.credit) }
     }
@@ -44,7 +44,7 @@ impl Patience {
     }
 }
 
-/// Patience with a clock.
+/// The time limits of a transfer, with a timer.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     patience: Patience,
@@ -57,7 +57,7 @@ impl Waiter {
         Self { patience, since: None, timer: None }
     }
 
-    /// The other side has nothing to give now. Ready once it is late.
+    /// Records that the other side is silent. Ready once the other side is late.
     pub(crate) fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let left = self.patience.left();
         let begins = self.since.is_none();
@@ -70,7 +70,7 @@ impl Waiter {
         Poll::Ready(())
     }
 
-    /// The other side has given this many bytes.
+    /// Records `bytes` from the other side.
     pub(crate) fn received(&mut self, bytes: usize) {
         if let Some(since) = self.since.take() {
             self.patience.waited(since.elapsed());
@@ -98,7 +98,7 @@ mod tests {
             })
         };
         assert_eq!(slow_after(100, S), None);
-        // Each pause takes 1 s and gives 0.5 s back: the 60 s are gone after 120 of them.
+        // Each pause takes 1 s and gives 0.5 s back, so the 60 s are used up after 120 pauses.
         assert!(slow_after(50, S).is_some_and(|pauses| (118..=121).contains(&pauses)));
         assert_eq!(slow_after(1_000_000, 11 * S), Some(0), "silence has a limit of its own");
     }

@@ -1,17 +1,18 @@
-//! Requests that a node does not send to its origin, because the node would add rights to them that their clients do not have.
+//! Requests that a node refuses to send to its origin, because it would add rights that their clients do not
+//! have.
 //!
-//! A node with a signature or with header fields for its origin lends its rights to whoever reaches it. So it refuses what would
-//! change the store or turn the node's rights against other clients:
+//! A node with a signature or with header fields for its origin lends its rights to every client that reaches
+//! it. So it refuses requests that would change the store or use the node's rights against other clients:
 //!
-//! | request | why | reply |
+//! | request | reason | reply |
 //! |---|---|---|
 //! | a method that is not in `origin.sign.methods` | it could write or delete with the node's keys | 405 |
 //! | TRACE | the origin would show the client the node's fields | 405 |
-//! | `response-*` in the query (S3) | it has signed replies call themselves HTML, or be stored for longer | 403 |
+//! | `response-*` in the query (S3) | it could turn signed replies into HTML, or extend their storage | 403 |
 //!
-//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, but for [`KEPT`]. They would have the node's owner
-//! pay (`x-amz-request-payer`), or make the reply one for this client alone (`x-amz-server-side-encryption-customer-key`), and
-//! nothing that is stored depends on them.
+//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, except those in [`KEPT`]. They could
+//! make the node's owner pay (`x-amz-request-payer`), or make the reply specific to this client
+//! (`x-amz-server-side-encryption-customer-key`). No stored reply depends on them.
 
 use crate::body::Body;
 use crate::config::OriginConfig;
@@ -23,10 +24,11 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
-/// Fields of Amazon that a client may set on any request: they ask for digests, or say the body's.
+/// Amazon fields that a client may set on any request. They ask for digests, or state the body's digest.
 const KEPT: [&str; 2] = ["x-amz-checksum-mode", "x-amz-content-sha256"];
 
-/// Removes from a request that enters the fields that its signature replaces, and those that it must not be made for.
+/// Removes the fields that the signature replaces, and the fields that must not be signed, from an admitted
+/// request.
 pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
     let foreign = |name: &str| method.is_safe() && name.starts_with("x-amz-") && !KEPT.contains(&name);
     let names: Vec<_> =
@@ -36,7 +38,8 @@ pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
     }
 }
 
-/// The reply to a request that the node must not send with its own rights.
+/// Returns the reply to a request that the node must not send with its own rights; `None` if the request may be
+/// sent.
 pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -> Option<Response<Body>> {
     let method = &parts.method;
     if *method == Method::TRACE && (config.sign.is_some() || !config.fields.is_empty()) {

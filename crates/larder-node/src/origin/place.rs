@@ -1,4 +1,4 @@
-//! A request's place at the origin, and what is counted of requests to it.
+//! A request's slot at the origin, and the counters of requests to the origin.
 
 use super::slots::Slot;
 use super::stats::OriginStats;
@@ -32,13 +32,14 @@ impl Counts {
         self.asking.load(Relaxed)
     }
 
-    /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
+    /// Returns the number of completed requests, the bytes of their replies' bodies, and the sum of their
+    /// times.
     pub(super) fn done(&self) -> (u64, u64, Duration) {
         let busy = Duration::from_nanos(self.busy_ns.load(Relaxed));
         (self.requests.load(Relaxed), self.bytes.load(Relaxed), busy)
     }
 
-    /// Adds how often each limit has been met.
+    /// Fills in how often each limit was reached.
     pub(super) fn add_to(&self, stats: OriginStats) -> OriginStats {
         OriginStats {
             origin_full: self.full.read(),
@@ -57,9 +58,9 @@ impl Counts {
     }
 }
 
-/// A slot of the origin, held until the last byte of the reply and of the request's body. It counts for the client whose request
-/// went to the origin, also if that client leaves while its request fills the cache: else a client could have any number of
-/// requests sent by leaving them.
+/// A slot of the origin, held until the last byte of the reply and of the request's body. It counts for the
+/// client whose request went to the origin, even if that client leaves while its request fills the cache.
+/// Otherwise a client could cause any number of requests by leaving.
 #[derive(Clone, Debug)]
 pub(crate) struct Place(Arc<Held>);
 
@@ -84,7 +85,7 @@ impl Place {
         self.0.counts.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// The reply is broken off because the origin sends it too slowly.
+    /// Counts a reply that is aborted because the origin sends it too slowly.
     pub(crate) fn is_too_slow(&self) {
         self.0.counts.slow_replies.add(1);
     }

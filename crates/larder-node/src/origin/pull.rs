@@ -1,4 +1,4 @@
-//! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
+//! Answers requests in front of an origin: from memory, by a shared fetch, or by passing them on.
 
 use super::client::Origin;
 use super::client_key::Client;
@@ -34,7 +34,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// A request on its way through.
+/// A request that is being answered.
 struct Pull<'a> {
     parts: &'a Parts,
     site: Site,
@@ -42,9 +42,9 @@ struct Pull<'a> {
     name: Vec<u8>,
     hash: u64,
     asked: Directives,
-    /// The purges that were done before anything was looked up.
+    /// Number of completed purges before the first look-up.
     since: u64,
-    /// The client whose share of the origin's slots it takes.
+    /// The client whose share of the origin's slots the request uses.
     client: Client,
 }
 
@@ -61,7 +61,7 @@ impl Puller {
         Self { fetcher, replies: Arc::clone(replies) }
     }
 
-    /// The origin.
+    /// Returns the origin.
     pub(crate) fn origin(&self) -> &Arc<Origin> {
         &self.fetcher.origin
     }
@@ -74,7 +74,7 @@ impl Puller {
         self.fetcher.uptime.now_ms()
     }
 
-    /// Answers a request out of the cache or from the origin.
+    /// Answers a request from the cache or from the origin.
     pub(crate) async fn pull<B>(&self, parts: &Parts, body: B) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -125,13 +125,13 @@ impl Puller {
                 "not cached",
             );
         }
-        // The last reply was for one client only: no request waits for the next one.
+        // The last reply was for one client only, so no request waits for the next one.
         let passed_before = self.origin().passed.has(pull.passed(), self.now_ms());
         match pull.reason_to_ask_alone(kept, passed_before) {
             Some(detail) => self.pass_on(&pull, kept, (why, detail), None).await,
             None => {
-                // A client that wants the origin to be asked gets a reply to its own request, and so does each client if
-                // the reply must be validated for each of them.
+                // A client that wants the origin to be asked gets the reply to its own request. So does each
+                // client if the reply must be validated for each of them.
                 let own = pull.asked.no_cache
                     || why == Why::Request
                     || passed_before
@@ -142,7 +142,8 @@ impl Puller {
         }
     }
 
-    /// The reply to a request that may go no further, by its method or its query.
+    /// Returns the reply to a request that may not reach the origin, because of its method or its query; `None`
+    /// for other requests.
     fn goes_no_further(&self, pull: &Pull<'_>) -> Option<Response<Body>> {
         let Parts { method, headers, .. } = pull.parts;
         if *method == Method::CONNECT {
@@ -153,7 +154,7 @@ impl Puller {
         forbidden.or_else(|| last_hop.then(|| self.last_hop(method)))
     }
 
-    /// The answer to a request whose `Max-Forwards` is used up.
+    /// Returns the reply to a request whose `Max-Forwards` is used up (RFC 9110 section 7.6.2).
     fn last_hop(&self, method: &Method) -> Response<Body> {
         let status = if *method == Method::OPTIONS { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED };
         let mut reply = self.replies.plain(status, Outcome::Local("max-forwards"), "");
@@ -180,7 +181,7 @@ impl Puller {
         KeptReplies { replies: &self.replies, origin: self.origin(), uptime: self.fetcher.uptime }
     }
 
-    /// Has the whole of a target fetched, of which the origin has sent a range ([`super::range_fill`]).
+    /// Starts a fetch of the whole target after the origin has sent a range of it ([`super::range_fill`]).
     fn fill_after_range<B>(&self, pull: &Pull<'_>, part: &Response<B>) {
         if !self.origin().terms().config.range_fill || pull.asked.no_store {
             return;
@@ -190,7 +191,7 @@ impl Puller {
             return;
         }
         let page = self.memory().page(pull.hash, &pull.name);
-        // Another request may have brought it while this one was under way.
+        // Another request may have stored the target while this one was in progress.
         let stored = page.as_ref().and_then(|page| page.select(&pull.parts.headers));
         if stored.is_none() {
             self.refresh(pull, page.as_deref(), None);
@@ -202,8 +203,8 @@ impl Puller {
         self.kept().reply(pull.parts, variant, Outcome::Kept { ttl, detail }, None)
     }
 
-    /// Asks the origin anew without waiting, unless a request of the same kind is under way or the client has its share of
-    /// the slots. It asks with the headers of this client, as a miss would.
+    /// Fetches a target in the background, unless such a fetch is in flight or the client's share of the slots
+    /// is used up. The fetch carries this client's header, as after a miss.
     fn refresh(&self, pull: &Pull<'_>, page: Option<&Page>, stale: Option<&Arc<Variant>>) {
         let Some(place) = self.origin().try_place(pull.client) else { return };
         if let Begun::Lead(landing) = self.origin().flights.begin(&pull.key(page)) {
@@ -234,7 +235,7 @@ impl Puller {
         tokio::spawn(self.fetcher.clone().fetch((want, place), landing, led));
     }
 
-    /// Asks the origin for all that want this at the same time, or waits for the request that does.
+    /// Fetches a target for all requests that want it at the same time, or waits for such a fetch.
     async fn fetch_or_join(
         &self,
         pull: &Pull<'_>,
@@ -248,7 +249,7 @@ impl Puller {
         {
             return self.join(pull, kept, &flight, why).await;
         }
-        // A request leads only once it has a slot: those that join it must not wait for its client's share.
+        // A request leads only once it has a slot. Requests that join it must not wait for its client's share.
         let place = match self.place(pull, kept, why).await {
             ControlFlow::Continue(place) => place,
             ControlFlow::Break(reply) => return reply,
@@ -280,8 +281,8 @@ impl Puller {
         }
     }
 
-    /// A place at the origin, which the request may have to wait for. Breaks with the reply if there is no place, or if another
-    /// request has brought a fresh reply meanwhile.
+    /// Waits for a slot at the origin. Breaks with a reply if there is no slot, or if another request has
+    /// stored a fresh reply meanwhile.
     async fn place(
         &self,
         pull: &Pull<'_>,
@@ -344,13 +345,13 @@ impl Puller {
         }
     }
 
-    /// Whether a stored reply may be used for a request if the origin fails.
+    /// Returns whether a stored reply may be used for a request if the origin fails.
     fn stands_in(&self, kept: &Variant, pull: &Pull<'_>) -> bool {
         kept.freshness.stands_in(self.now_ms(), &pull.asked)
     }
 
-    /// Sends the request as it is to the origin, and its reply as it is to the client. If the origin fails, the stored
-    /// reply is sent if it may stand in.
+    /// Sends the request unchanged to the origin, and its reply unchanged to the client. If the origin fails, a
+    /// stored reply is sent if it may be used stale.
     async fn pass_on(
         &self,
         pull: &Pull<'_>,
@@ -361,7 +362,7 @@ impl Puller {
         let (Pull { parts, site, target, .. }, origin) = (pull, self.origin());
         let mut headers = origin.outgoing(&parts.headers, site.host());
         if body.is_some() && !headers.contains_key(header::CONTENT_LENGTH) {
-            // Left to itself, hyper sends a GET without its body.
+            // Without this field, hyper would send a GET without its body.
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let sent = match origin.place(pull.client).await {
@@ -392,8 +393,8 @@ impl Puller {
         }
     }
 
-    /// Drops what is kept of a target that has been changed, and of those that the reply names (RFC 9111 section
-    /// 4.4).
+    /// Drops the stored replies of a target that was changed, and those of the targets that the reply names
+    /// (RFC 9111 section 4.4).
     fn invalidate(&self, pull: &Pull<'_>, reply: &http::HeaderMap) {
         self.forget_pages(pull, pull.target.as_str());
         for field in [header::LOCATION, header::CONTENT_LOCATION] {
@@ -411,12 +412,13 @@ impl Puller {
 }
 
 impl Pull<'_> {
-    /// Whether the request says who sends it.
+    /// Returns whether the request has `Authorization`.
     fn signed(&self) -> bool {
         self.parts.headers.contains_key(header::AUTHORIZATION)
     }
 
-    /// Why the request asks the origin alone, without the cache, if it does. `passed_before`: the last reply was for one client only.
+    /// Returns why the request asks the origin alone, without the cache; `None` if it does not.
+    /// `passed_before`: the last reply was for one client only.
     fn reason_to_ask_alone(&self, kept: Option<&Arc<Variant>>, passed_before: bool) -> Option<&'static str> {
         let Parts { method, headers, .. } = self.parts;
         if *method == Method::HEAD {
@@ -426,17 +428,19 @@ impl Pull<'_> {
         } else if self.asked.no_store {
             Some("no-store")
         } else if passed_before && kept.is_none() && condition::is_conditional(headers) {
-            // The reply will most likely not be stored, so the origin evaluates the client's precondition.
+            // The reply will probably not be stored, so the origin evaluates the client's precondition.
             Some("conditional")
         } else {
             None
         }
     }
 
-    /// Hash by which the target is noted if its reply is for one client only. Requests with `Authorization` have another
-    /// hash, and so have requests with other credentials: a reply to one of them does not keep the others from sharing.
+    /// Returns the hash under which the target is recorded if its reply is for one client only. Requests with
+    /// `Authorization` have another hash, and so have requests with other credentials. So a reply to one of
+    /// these groups does not prevent sharing in the others.
     fn passed(&self) -> u64 {
-        /// Differs from 0 and from its complement in the bits that select a slot and in those that mark a hash.
+        /// Differs from 0 and from its complement in the bits that select a slot and in those that identify a
+        /// hash.
         const OTHER_CREDENTIALS: u64 = u64::MAX / 3;
         if self.signed() {
             !self.hash
@@ -447,8 +451,8 @@ impl Pull<'_> {
         }
     }
 
-    /// What requests must have in common to share a fetch: the target, whether they say who sends them, and the values
-    /// of the fields that the page is known to depend on.
+    /// Returns the key of a fetch. Requests share a fetch if they have the same target, all or none have
+    /// `Authorization`, and they agree in the fields that the page is known to depend on.
     fn key(&self, page: Option<&Page>) -> Vec<u8> {
         let mut key = self.name.clone();
         if self.signed() {
@@ -466,7 +470,7 @@ impl Pull<'_> {
     }
 }
 
-/// The path and query that a field of a reply names, if it names the same host.
+/// Returns the path and query in a field of a reply, if the field names the same host.
 fn same_host(reply: &http::HeaderMap, name: &HeaderName, host: &str) -> Option<String> {
     let uri: Uri = reply.get(name)?.to_str().ok()?.parse().ok()?;
     let same = uri.authority().is_none_or(|authority| authority.as_str().eq_ignore_ascii_case(host));

@@ -1,12 +1,12 @@
-//! Sends a request: over a kept connection or its own, to one origin after another, and what can go wrong.
+//! Sends requests: over a pooled connection or a new one, to one origin after another.
 //!
-//! | the attempt | the next attempt |
+//! | result of the attempt | next attempt |
 //! |---|---|
-//! | gets no connection | any request, at the next origin |
-//! | loses a kept connection | an idempotent request without a body, once more at the same origin |
-//! | gets no reply, or one that tells of a failed origin | an idempotent request without a body, at the next origin |
+//! | no connection | any request, at the next origin |
+//! | a pooled connection was lost | an idempotent request without a body, once more at the same origin |
+//! | no reply, or a reply that counts as a failure of the origin | an idempotent request without a body, at the next origin |
 //!
-//! Whatever the number of origins, all attempts together take at most twice the time of one.
+//! All attempts together take at most twice the time of one attempt, whatever the number of origins.
 
 use super::client::{Fetched, Origin};
 use super::error::{OriginError, Outgoing};
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 impl Origin {
-    /// Sends a request. `headers` come from [`Self::outgoing`], with `Upgrade` if the connection may become a tunnel; `hints` takes
-    /// the interim replies.
+    /// Sends a request. `headers` come from [`Self::outgoing`], with `Upgrade` if the connection may become a
+    /// tunnel. `hints` receives the interim replies.
     pub(crate) async fn send(
         &self,
         place: Place,
@@ -45,9 +45,10 @@ impl Origin {
             let terms = self.terms();
             (Arc::clone(&terms.origins), body_patience(&terms.config), reply_time(&terms.config))
         };
-        // If a connection ends before the reply, nobody knows whether the origin has worked on the request. Only an idempotent
-        // request is sent once more (RFC 9110 section 9.2.2), and only if it has no body, which may be gone by then. So only such a
-        // request goes over a kept connection, which the origin may just be closing.
+        // If a connection ends before the reply, it is unknown whether the origin has processed the request.
+        // Only an idempotent request is sent again (RFC 9110 section 9.2.2), and only without a body, which may
+        // be consumed by then. So only such a request uses a pooled connection, which the origin may just be
+        // closing.
         let repeatable = body.is_none() && method.is_idempotent();
         let (lent, progress) = body.map(|body| upload::timed(body, patience, &place)).unzip();
         let lent = lent.map(Lender::new);
@@ -62,7 +63,8 @@ impl Origin {
             asked = &origin.authority;
             sent =
                 self.try_send((origin, repeatable, time), ask, headers.clone(), body(), hints.clone()).await;
-            // A kept connection that the origin has closed meanwhile looks like this. Others may be closed too.
+            // A pooled connection that the origin has closed meanwhile fails like this. Other pooled
+            // connections may be closed too.
             if repeatable && matches!(sent, Err(OriginError::Closed)) {
                 let time = time.min(deadline.saturating_duration_since(Instant::now()));
                 sent =
@@ -136,8 +138,8 @@ impl Origin {
         if upgrades {
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         } else if !pooled {
-            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
-            // connections, and the node's ports are few.
+            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same
+            // for all connections, and the node has few ports.
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(hints) = hints {
@@ -153,11 +155,11 @@ impl Origin {
             None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
         };
         match sent {
-            // Nobody has asked for another protocol (RFC 9110 section 15.2.2).
+            // The node did not ask for another protocol (RFC 9110 section 15.2.2).
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrades => {
                 Err(OriginError::BadReply)
             }
-            // HTTP/2 has no limit on their number.
+            // hyper does not limit the number of fields for HTTP/2.
             Ok(reply) if reply.headers().len() > headers_max => Err(OriginError::BadReply),
             Ok(reply) => Ok(reply),
             Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
@@ -183,7 +185,7 @@ impl Origin {
     }
 }
 
-/// Logs that there is no connection.
+/// Logs that a connection failed.
 fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) {
     let fault = tls_fault(error);
     if fault.is_none() && !error.is_connect() {
@@ -201,7 +203,7 @@ fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) 
     }
 }
 
-/// Logs that a request which was sent has had no reply. A failed connection has a line of its own.
+/// Logs that a request was sent and got no reply. A failed connection has a log line of its own.
 fn log_no_reply(origin: &Standing, error: Option<OriginError>) {
     let Some(error) = error.filter(|error| !error.is_before_request() && *error != OriginError::TlsBroken)
     else {
@@ -213,19 +215,19 @@ fn log_no_reply(origin: &Standing, error: Option<OriginError>) {
     }
 }
 
-/// How long a request may take from its beginning to the head of its reply.
+/// Returns the time limit from the beginning of a request to the head of its reply.
 fn reply_time(config: &OriginConfig) -> Duration {
     let handshake = config.tls.as_ref().map_or(Duration::ZERO, |tls| tls.handshake_timeout);
     config.connect_timeout + handshake + config.head_timeout
 }
 
-/// How long a client may take for a request's body.
+/// Returns the time limits for a client that sends a request's body.
 fn body_patience(config: &OriginConfig) -> Patience {
     let silence = config.request_body_timeout;
     Patience::new(silence, silence, config.body_rate_min)
 }
 
-/// The causes of an error, the deepest last.
+/// Returns the causes of an error, the deepest last.
 fn sources(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
@@ -235,7 +237,8 @@ fn is_late(error: &LegacyError) -> bool {
     sources(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
 }
 
-/// Why TLS failed, if it did. With TLS 1.3 an origin can refuse the node's certificate after the handshake.
+/// Returns the reason why TLS failed, if it did. With TLS 1.3, an origin can refuse the node's certificate
+/// after the handshake.
 fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
     sources(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
         Some(fault) => Some(fault.clone()),
@@ -250,7 +253,8 @@ fn fault(error: &LegacyError) -> OriginError {
     match tls_fault(error) {
         Some(TlsFault::Timeout) => return OriginError::TlsTimeout,
         Some(_) if error.is_connect() => return OriginError::Tls,
-        // The request has been sent: with TLS 1.3 an origin refuses the node's certificate that late, and others break off.
+        // The request has been sent. With TLS 1.3, an origin refuses the node's certificate that late; other
+        // failures look the same.
         Some(_) => return OriginError::TlsBroken,
         None => {}
     }

@@ -1,4 +1,4 @@
-//! Replies made of what is kept, and replies passed on.
+//! Replies from stored variants, and replies that are passed on.
 
 use super::body::Pulled;
 use super::client::{Fetched, Origin};
@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use std::sync::Arc;
 
-/// Makes replies of what is kept of an origin.
+/// Creates replies from stored replies of an origin.
 #[derive(Clone, Copy)]
 pub(super) struct KeptReplies<'a> {
     pub(super) replies: &'a Replies,
@@ -27,7 +27,8 @@ pub(super) struct KeptReplies<'a> {
 }
 
 impl KeptReplies<'_> {
-    /// The reply to a GET or HEAD made of a variant that suits it. `reader` reads a body that is on its way.
+    /// Returns the reply to a GET or HEAD from a matching variant. `reader` reads a body that is still being
+    /// received.
     pub(super) fn reply(
         self,
         parts: &Parts,
@@ -61,7 +62,7 @@ impl KeptReplies<'_> {
             (Contents::Filling(_), None) => return failed(self.replies, OriginError::Abandoned, Why::Miss),
             (Contents::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
         };
-        // Without a validator nothing can be what an If-Range names.
+        // Without a validator, no `If-Range` can match.
         let counts = match variant.validators() {
             Some(validators) => condition::range_counts(&parts.headers, &validators),
             None => !parts.headers.contains_key(header::IF_RANGE),
@@ -105,7 +106,7 @@ impl KeptReplies<'_> {
         reply
     }
 
-    /// A reply with the headers of what is kept, its age among them.
+    /// Returns a reply with the stored header and its current age.
     fn with_head(
         self,
         status: StatusCode,
@@ -120,7 +121,7 @@ impl KeptReplies<'_> {
     }
 }
 
-/// A reply of the origin, or of another node, passed on to one client.
+/// Passes a reply of the origin, or of another node, on to one client.
 pub(crate) fn pass(
     replies: &Replies,
     origin: &Origin,
@@ -143,7 +144,7 @@ pub(crate) fn pass(
     Responder::mark(merged(replies, origin, head.status, headers, outcome, body), Some(asked))
 }
 
-/// A reply with the origin's headers and this node's.
+/// Returns a reply with the origin's header and this node's fields.
 pub(super) fn merged(
     replies: &Replies,
     origin: &Origin,
@@ -156,7 +157,7 @@ pub(super) fn merged(
     replies.merged(status, headers, outcome, body)
 }
 
-/// The reply for an origin that gave none.
+/// Returns the error reply for an origin that sent none.
 pub(super) fn failed(replies: &Replies, error: OriginError, why: Why) -> Response<Body> {
     let (status, detail) = error.reply();
     let outcome = Outcome::Failed { why, status, detail };

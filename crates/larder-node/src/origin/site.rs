@@ -1,5 +1,6 @@
-//! Names of pages in the cache. A page is named by the target URI of its requests (RFC 9111 section 2), as the origin is
-//! told it: an origin that is told another scheme or host may reply with other links, or with a redirect.
+//! Names of pages in the cache. A page is named by the target URI of its requests (RFC 9111 section 2), as the
+//! origin is told it. An origin that is told another scheme or host may reply with other links, or with a
+//! redirect.
 
 use http::HeaderMap;
 use http::header::{self, HeaderName};
@@ -19,7 +20,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// The site of a request that has entered. `host` is the host that the origin is sent, in lower case.
+    /// Creates the site of an admitted request. `host` is the host that the origin is sent, in lower case.
     pub(super) fn new(headers: &HeaderMap, host: String) -> Self {
         let told = headers.get(&SCHEME).map_or(SCHEMES[0], |value| value.as_bytes());
         let usual = SCHEMES.into_iter().find(|scheme| scheme.eq_ignore_ascii_case(told));
@@ -28,19 +29,19 @@ impl Site {
         Self { scheme, host, others }
     }
 
-    /// The host that the origin is sent.
+    /// Returns the host that the origin is sent.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// The name of the page with this path and query. No part can contain the byte between the parts, so different
-    /// sites and targets have different names.
+    /// Returns the name of the page with this path and query. No part can contain the separator byte, so
+    /// different sites and targets have different names.
     pub(super) fn page(&self, target: &str) -> Vec<u8> {
         [&self.scheme[..], self.host.as_bytes(), &self.others, target.as_bytes()].join(&b'\0')
     }
 
-    /// The names of the page with this path and query by any scheme, in whichever field a relay tells it. `headers` are
-    /// those that the site was made from.
+    /// Returns the names of the page with this path and query for every scheme, in whichever field a relay
+    /// states it. `headers` is the header that the site was created from.
     pub(super) fn pages(&self, headers: &HeaderMap, target: &str) -> Vec<Vec<u8>> {
         let mut names = vec![self.page(target)];
         for scheme in SCHEMES {
@@ -56,9 +57,9 @@ impl Site {
     }
 }
 
-/// Every scheme and host that the fields of a request tell, with field, line and element, because applications differ in
-/// the one that they take; none if all are the same as `scheme` and `host`. After them, other fields that tell of the URL.
-/// Only a trusted relay can tell others. `swapped` stands for each scheme in `Forwarded`.
+/// Returns every scheme and host in the fields of a request, with field, line and element, because applications
+/// use different ones. Returns none of them if all equal `scheme` and `host`. Other fields that describe the
+/// URL follow. Only a trusted relay can state other values. `swapped` replaces each scheme in `Forwarded`.
 fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
     let (mut told, mut differs) = (Vec::new(), false);
     let mut tell = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
@@ -106,7 +107,8 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
     others
 }
 
-/// Returns the value for `scheme` in place of a value that tells a scheme or its usual port; other values as they are.
+/// Returns the value for `scheme` in place of a value that is a scheme or its default port; other values are
+/// unchanged.
 fn of_scheme<'v>(value: &'v [u8], scheme: &'v [u8]) -> &'v [u8] {
     match value {
         b"http" | b"https" => scheme,
@@ -185,7 +187,7 @@ mod tests {
         }
     }
 
-    /// A relay may tell the scheme in either field.
+    /// A relay may state the scheme in either field.
     #[test]
     fn a_change_concerns_the_page_by_every_scheme() {
         let same = |fields: [(&'static str, &'static str); 3]| {

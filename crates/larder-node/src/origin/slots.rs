@@ -1,18 +1,19 @@
-//! The slots of an origin: how many requests it gets at one time, and which client's request is next.
+//! The slots of an origin: the limit on concurrent requests to it, and the order in which clients get slots.
 //!
-//! A slot that is held cannot be taken back, so one client's share of the slots is a hard limit: a client that may use all slots
-//! while nobody else asks holds them still when somebody does. A request beyond its client's share, or for which no slot is free,
-//! waits in a queue. Free slots go to the clients that wait and are below their shares, one slot each in turn (round robin), so a
-//! client with many requests in the queue delays another client's request by one slot at most.
+//! A slot that is held cannot be taken back, so one client's share of the slots is a hard limit. Otherwise a
+//! client that took all slots while nobody else asked would still hold them later. A request beyond its
+//! client's share, or without a free slot, waits in a queue. Free slots go to waiting clients below their
+//! shares, one slot each in turn (round robin). So a client with many queued requests delays another client's
+//! request by at most one slot.
 //!
 //! | limit | outcome |
 //! |---|---|
 //! | slots of one client: `requests_max * client_share / 100`, at least 1 | the request waits |
-//! | requests that wait: `queue_max` in all, and one client's share of them | [`Refused`] |
+//! | waiting requests: `queue_max` in all, and one client's share of them | [`Refused`] |
 //! | time in the queue: `queue_timeout` | [`Refused`] |
 //!
-//! The table has an entry for each client that holds a slot or waits for one, so its size is bounded by slots and queue.
-//! [`Client::Unknown`] has a turn as any client has, but no share: it stands for many clients.
+//! The table has an entry for each client that holds a slot or waits for one, so slots and queue bound its
+//! size. [`Client::Unknown`] has a turn like any client, but no share, because it stands for many clients.
 
 use super::client_key::Client;
 use std::collections::{HashMap, VecDeque};
@@ -21,11 +22,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How slots are shared.
+/// The rules for sharing slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
     pub(crate) slots_max: usize,
-    /// Percent of the slots, and of the queue, that one client may have.
+    /// Percentage of the slots, and of the queue, that one client may use.
     pub(crate) client_share: u8,
     pub(crate) queue_max: usize,
     pub(crate) queue_timeout: Duration,
@@ -40,12 +41,12 @@ impl Sharing {
     }
 }
 
-/// Why a request gets no slot.
+/// The reason why a request gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// No slot is free.
     Full,
-    /// Slots are free, but the client holds as many as it may.
+    /// Slots are free, but the client uses its whole share.
     Share,
 }
 
@@ -59,7 +60,7 @@ struct State {
     taken: usize,
     waiting: usize,
     clients: HashMap<Client, Usage>,
-    /// Clients that wait and are below their shares, each once, in the order of their turns.
+    /// The waiting clients below their shares, each once, in the order of their turns.
     turns: VecDeque<Client>,
     next_id: u64,
 }
@@ -72,7 +73,7 @@ struct Usage {
     has_turn: bool,
 }
 
-/// A slot. Given back when dropped.
+/// A slot, which is released when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     slots: Arc<Slots>,
@@ -85,7 +86,7 @@ impl Drop for Slot {
     }
 }
 
-/// A request in the queue. Leaves the queue when dropped.
+/// A request in the queue, which leaves the queue when dropped.
 struct Waiting {
     slots: Arc<Slots>,
     client: Client,
@@ -120,7 +121,7 @@ impl Slots {
         })))
     }
 
-    /// Shares the slots in another way from now on. Slots that are held stay held.
+    /// Changes the sharing rules. Slots that are held stay held.
     pub(crate) fn set(&self, sharing: Sharing) {
         let mut state = self.lock();
         state.sharing = sharing;
@@ -140,7 +141,10 @@ impl Slots {
         })
     }
 
-    /// Takes a slot, in the client's turn.
+    /// Takes a slot when it is the client's turn.
+    ///
+    /// # Errors
+    /// Fails if the queue is full, or if no slot comes free within `queue_timeout`.
     pub(crate) async fn take(self: &Arc<Self>, client: Client) -> Result<Slot, Refused> {
         let (granted, id, patience) = {
             let mut state = self.lock();
@@ -159,7 +163,7 @@ impl Slots {
         }
     }
 
-    /// Slots that are taken, and requests that wait for one.
+    /// Returns the number of taken slots, and the number of waiting requests.
     pub(crate) fn levels(&self) -> (usize, usize) {
         let state = self.lock();
         (state.taken, state.waiting)
@@ -179,7 +183,8 @@ impl State {
         self.clients.get(&client).map_or(0, |usage| usage.taken) < self.share_of(client)
     }
 
-    /// Whether a request of this client gets a slot at once. If slots are free, no client that waits is below its share.
+    /// Returns whether a request of this client gets a slot at once. If slots are free, no waiting client is
+    /// below its share.
     fn is_free_for(&self, client: Client) -> bool {
         self.taken < self.sharing.slots_max && self.is_below_share(client)
     }
@@ -193,7 +198,7 @@ impl State {
         self.clients.entry(client).or_default().taken += 1;
     }
 
-    /// Puts a request at the end of its client's queue.
+    /// Appends a request to its client's queue.
     fn enter(&mut self, client: Client) -> Result<(oneshot::Receiver<()>, u64), Refused> {
         let queue_max = self.sharing.queue_max;
         let own = self.clients.get(&client).map_or(0, |usage| usage.queue.len());
@@ -209,7 +214,7 @@ impl State {
         Ok((granted, id))
     }
 
-    /// Takes a request out of the queue, or gives its slot back if it has been granted one meanwhile.
+    /// Removes a request from the queue, or releases the slot that it has been granted meanwhile.
     fn leave(&mut self, client: Client, id: u64) {
         let usage = self.clients.entry(client).or_default();
         match usage.queue.iter().position(|(waiting, _)| *waiting == id) {
@@ -235,7 +240,7 @@ impl State {
         self.grant();
     }
 
-    /// Gives the free slots to the clients whose turns it is.
+    /// Grants the free slots to the clients whose turns come first.
     fn grant(&mut self) {
         while self.taken < self.sharing.slots_max
             && let Some(client) = self.turns.pop_front()
@@ -246,14 +251,14 @@ impl State {
             if below_share && let Some((_, grant)) = usage.queue.pop_front() {
                 self.waiting -= 1;
                 self.take(client);
-                // Fails if the request is about to leave: it gives the slot back then.
+                // This fails if the request is about to leave the queue. The request then releases the slot.
                 let _ = grant.send(());
                 self.give_turn(client);
             }
         }
     }
 
-    /// Puts a client at the end of the turns, if it waits and is below its share.
+    /// Appends a client to the turns, if it waits and is below its share.
     fn give_turn(&mut self, client: Client) {
         let below_share = self.is_below_share(client);
         if let Some(usage) = self.clients.get_mut(&client)
@@ -287,7 +292,7 @@ mod tests {
         std::iter::from_fn(|| slots.try_take(client)).collect()
     }
 
-    /// A request that waits, once it is in the queue.
+    /// Starts a request that waits; returns once it is in the queue.
     async fn waits(slots: &Arc<Slots>, client: Client) -> JoinHandle<Result<Slot, Refused>> {
         let (before, waiting) = (slots.levels().1, Arc::clone(slots));
         let task = tokio::spawn(async move { waiting.take(client).await });

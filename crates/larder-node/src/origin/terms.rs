@@ -1,4 +1,5 @@
-//! How an origin is asked, which may change while the node runs: a request goes by the terms of its beginning.
+//! The settings of an origin that may change while the node runs. A request uses the settings in force when it
+//! begins.
 
 use super::connector::Connector;
 use super::error::Outgoing;
@@ -11,27 +12,28 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is in force.
+/// The settings in force, with the HTTP clients made from them.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) config: OriginConfig,
-    /// The origins, and how each stands.
+    /// The origins, and their states.
     pub(super) origins: Arc<Standings>,
-    /// Keeps connections. An origin may close one just when a request is sent on it, so the request must be one that may be
-    /// repeated.
+    /// Uses pooled connections. An origin may close one just when a request is sent on it, so the request must
+    /// be repeatable.
     pub(super) client: Client<Connector, Outgoing>,
-    /// Makes a connection for each request. The request has to ask the origin to close it.
+    /// Opens a connection for each request. The request has to ask the origin to close it.
     pub(super) unpooled: Client<Connector, Outgoing>,
 }
 
 impl Terms {
-    /// The configuration has been checked.
+    /// Creates the settings from a validated configuration.
     pub(super) fn new(config: OriginConfig) -> Self {
         let origins = Arc::new(Standings::new(&config.url, config.failover.as_ref()));
         Self { origins, client: client(&config, config.idle_max), unpooled: client(&config, 0), config }
     }
 
-    /// Those that follow. Kept connections are used on where they do not depend on what has changed; others end with their request.
+    /// Returns the settings after a reload. Pooled connections are reused if no setting of connections has
+    /// changed; otherwise they end with their requests.
     pub(super) fn successor(&self, config: OriginConfig) -> Self {
         let of_connections = |config: &OriginConfig| {
             let OriginConfig { connect_timeout, idle_timeout, idle_max, head_bytes_max, headers_max, .. } =
@@ -59,16 +61,17 @@ impl Terms {
     }
 }
 
-/// Bytes of a reply of HTTP/2 that the origin may send before they are read.
+/// Bytes of an HTTP/2 reply that the origin may send before they are read.
 const STREAM_WINDOW: u32 = 1 << 18;
-/// The largest window there is, so that replies that nobody reads hold up no other reply of their connection.
+/// The largest possible window, so that replies that nobody reads block no other reply of their connection.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// How often a connection of HTTP/2 with requests under way is asked whether it still works, and how long its answer may take.
-/// Without this, a connection that has failed silently would get all further requests.
+/// Interval of HTTP/2 pings on connections with requests in progress, and the time limit for their answers.
+/// Without pings, a connection that has failed silently would get all further requests.
 const PING: Duration = Duration::from_secs(10);
 
-/// A client whose connections are kept (`idle_max` of them) or, if `idle_max` is 0, are for one request each. Those are for
-/// requests that must not be repeated, and for HTTP/1.1: their bodies have deadlines of their own.
+/// Creates a client with up to `idle_max` pooled connections. If `idle_max` is 0, each connection carries one
+/// request. Such connections are for requests that must not be repeated, and use HTTP/1.1: their bodies have
+/// deadlines of their own.
 fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, Outgoing> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);

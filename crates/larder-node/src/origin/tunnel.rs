@@ -1,11 +1,11 @@
-//! Tunnels: WebSocket connections of clients to the origin (RFC 9110 section 7.8, RFC 6455).
+//! Tunnels: WebSocket connections from clients to the origin (RFC 9110 section 7.8, RFC 6455).
 //!
 //! ```text
 //! client --GET, Upgrade: websocket--> node --the same on a connection of its own--> origin
 //! client <----------101-------------- node <-----------------101------------------- origin
 //! client <==========bytes============ node ================bytes==================> origin
 //! ```
-//! A reply other than 101 is passed on, and the client's connection goes on as HTTP. `websocket` is the only protocol: with
+//! A reply other than 101 is passed on, and the client's connection stays an HTTP connection. `websocket` is the only protocol. With
 //! another one, such as h2c, a client could send requests past the node's rules. A node that signs opens no tunnels.
 //!
 //! | limit | outcome |
@@ -14,11 +14,11 @@
 //! | `client_share` percent of them for one client | 429 (`client-share`) |
 //! | `tunnel_idle_timeout` without a byte | both connections are closed |
 //! | [`CLOSING`] without a byte after one side has ended | both connections are closed |
-//! | the origin takes a piece of bytes no sooner than in `body_timeout` | both connections are closed |
-//! | the client takes a piece of bytes no sooner than in `limits.write_timeout` | both connections are closed |
-//! | `drain_timeout` after the node was told to end | both connections are closed |
+//! | the origin does not accept a piece within `body_timeout` | both connections are closed |
+//! | the client does not accept a piece within `limits.write_timeout` | both connections are closed |
+//! | `drain_timeout` after the node was told to shut down | both connections are closed |
 //!
-//! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
+//! While its request is in progress, a tunnel uses a slot of the origin too. It counts as load of the node until it ends.
 
 use super::client::{Fetched, Origin};
 use super::client_key::Client;
@@ -51,12 +51,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
-/// Time that the second side of a tunnel may be silent once the first one has ended.
+/// Time that the second side of a tunnel may be silent after the first side has ended.
 const CLOSING: Duration = Duration::from_secs(10);
-/// Bytes that are read at one time. A tunnel holds two such pieces.
+/// Bytes per read. A tunnel holds two such pieces.
 const PIECE: usize = 8 << 10;
 
-/// Whether a request asks for a WebSocket. Only looks at a header as it came.
+/// Returns whether a request asks for a WebSocket. The header must be unchanged.
 pub(crate) fn is_asked(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let options = headers.get_all(header::CONNECTION).iter();
@@ -70,7 +70,7 @@ pub(crate) fn is_asked(parts: &Parts) -> bool {
         && !headers.contains_key(header::TRANSFER_ENCODING)
 }
 
-/// Whether `Upgrade` names WebSocket alone.
+/// Returns whether `Upgrade` names WebSocket alone.
 fn is_websocket(headers: &HeaderMap) -> bool {
     let mut protocols = headers.get_all(header::UPGRADE).iter();
     let first =
@@ -80,15 +80,15 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 
 /// A client's connection that may become a tunnel.
 pub(crate) trait Upgradable: Debug + Send + Sync {
-    /// The place for the tunnel.
+    /// Returns the slot for the tunnel.
     fn opened(&self) -> &Opened;
 }
 
-/// The connection of a request that asks for a tunnel: an extension of the request.
+/// The connection of a request that asks for a tunnel, as an extension of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Line(pub(crate) Arc<dyn Upgradable>);
 
-/// A client's connection may become this tunnel.
+/// The slot of a connection for the tunnel that it may become.
 #[derive(Debug, Default)]
 pub(crate) struct Opened(Mutex<Option<Tunnel>>);
 
@@ -97,14 +97,14 @@ impl Opened {
         *lock(&self.0) = Some(tunnel);
     }
 
-    /// The line of the tunnel's request in the access log is written at its end.
+    /// Passes on the access log line of the tunnel's request, which is written when the tunnel ends.
     pub(crate) fn logs(&self, line: Option<Box<access::Line>>) {
         if let Some(tunnel) = &mut *lock(&self.0) {
             tunnel.line = line;
         }
     }
 
-    /// The tunnel, once the client has its 101.
+    /// Takes the tunnel, once the client has its 101.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         lock(&self.0).take()
     }
@@ -116,13 +116,13 @@ pub(crate) struct Tunnel {
     origin: TokioIo<Upgraded>,
     seat: Seat,
     idle_timeout: Duration,
-    /// Time that the origin has to take bytes.
+    /// Time in which the origin must accept bytes.
     body_timeout: Duration,
-    /// The line of its request in the access log, if there is one.
+    /// The access log line of the tunnel's request, if there is one.
     line: Option<Box<access::Line>>,
 }
 
-/// A place among the tunnels of a node.
+/// A permit among the tunnels of a node.
 #[derive(Debug)]
 struct Seat {
     _slot: Slot,
@@ -146,13 +146,13 @@ impl Drop for Load {
 }
 
 impl Origin {
-    /// Whether a request that asks for a WebSocket gets one. Otherwise it is a request like any other.
+    /// Returns whether WebSocket requests open tunnels. Otherwise they are treated like any other request.
     pub(crate) fn opens_tunnels(&self) -> bool {
         let config = &self.terms().config;
         config.tunnels_max > 0 && config.sign.is_none()
     }
 
-    /// A place for a tunnel, without waiting.
+    /// Takes a permit for a tunnel, without waiting.
     async fn seat(&self, client: Client) -> Result<Seat, OriginError> {
         match self.tunnels.take(client).await {
             Ok(slot) => Ok(Seat { _slot: slot, counts: Arc::clone(&self.counts) }),
@@ -172,14 +172,14 @@ impl Origin {
 #[derive(Clone, Copy)]
 pub(super) struct TunnelRequest<'a> {
     pub(super) parts: &'a Parts,
-    /// The host that the origin is asked for.
+    /// The host that the origin is sent.
     pub(super) host: &'a str,
     pub(super) target: &'a PathAndQuery,
-    /// The client whose share of tunnels and slots it takes.
+    /// The client whose share of tunnels and slots the request uses.
     pub(super) client: Client,
 }
 
-/// Asks the origin for a tunnel, which the client's connection becomes after the reply if that is 101.
+/// Asks the origin for a tunnel. If the reply is 101, the client's connection becomes the tunnel.
 pub(super) async fn open(
     origin: &Origin,
     replies: &Replies,
@@ -238,8 +238,8 @@ fn outcome(status: StatusCode) -> Outcome {
 }
 
 impl Tunnel {
-    /// Carries bytes until both sides have ended, one of them fails, or the tunnel is silent too long. `first` are bytes of the
-    /// client that have been read.
+    /// Relays bytes until both sides have ended, one of them fails, or the tunnel is silent for too long.
+    /// `first` are bytes of the client that have already been read.
     pub(crate) async fn run(
         self,
         client: ClientIo,
@@ -268,7 +268,7 @@ impl Tunnel {
     }
 }
 
-/// Carries bytes one way until they end, and then ends the other side.
+/// Relays bytes in one direction until they end, and then closes the other side.
 async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -290,7 +290,7 @@ async fn carry(
     }
 }
 
-/// Writes bytes to a side that has so much time to take them, and counts the end of a side that does not.
+/// Writes bytes to a side within `time`. Counts a timeout in `late`.
 async fn put(
     to: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
@@ -298,7 +298,7 @@ async fn put(
 ) -> io::Result<()> {
     let writing = async {
         to.write_all(bytes).await?;
-        // TLS holds bytes back.
+        // TLS buffers bytes until a flush.
         to.flush().await
     };
     let written = timeout(time, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -330,7 +330,7 @@ impl Pace {
         moved + patience
     }
 
-    /// Waits until no bytes have moved for too long. An end that shortens the time is seen within a second.
+    /// Waits until no bytes have moved for too long. A shortened limit takes effect within a second.
     async fn silence(&self) {
         loop {
             let deadline = self.deadline();

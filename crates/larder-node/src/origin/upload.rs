@@ -1,9 +1,9 @@
-//! The body of a request on its way from a client to the origin.
+//! The body of a request from a client to the origin.
 //!
-//! The client must send: [`Patience`] bounds its silence and its rate, and a client that is late ends its request with 408.
-//! That the origin takes the bytes is the business of the connection to it ([`super::connector`]). The time for the reply's
-//! head begins when the client has nothing more to send. The request holds its slot until its body is dropped, which can be
-//! later than the reply's end.
+//! [`Patience`] limits the client's silence and its rate; a request of a client that is late ends with 408. The
+//! connection limits the time in which the origin accepts bytes ([`super::connector`]). The time for the
+//! reply's head begins when the client has sent its whole body. The request holds its slot until its body is
+//! dropped, which can be later than the reply's end.
 
 use super::error::{Fault, OriginError, Outgoing};
 use super::patience::{Patience, Waiter};
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// A request's body with its deadlines.
+/// A request's body with its time limits.
 struct Upload {
     body: Outgoing,
     waiter: Waiter,
@@ -26,7 +26,8 @@ struct Upload {
     place: Place,
 }
 
-/// A request's body that an attempt takes only when it sends it. An attempt without a connection leaves it to the next one.
+/// A request's body that an attempt takes only when it sends it. An attempt without a connection leaves it to
+/// the next attempt.
 #[derive(Clone)]
 pub(super) struct Lender(Arc<Mutex<Option<Outgoing>>>);
 
@@ -45,7 +46,7 @@ impl Lender {
         Lent { lender: self.clone(), taken: None }
     }
 
-    /// Whether no attempt has taken it.
+    /// Returns whether no attempt has taken the body.
     pub(super) fn is_untouched(&self) -> bool {
         self.lock().is_some()
     }
@@ -88,21 +89,21 @@ impl Body for Lent {
     }
 }
 
-/// How far a request's body has come.
+/// The progress of a request's body.
 #[derive(Debug)]
 pub(super) struct Progress(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The last time that the body moved.
+    /// The last time at which the body advanced.
     moved: Instant,
-    /// The client is waited for.
+    /// Whether the node waits for the client.
     awaits_client: bool,
-    /// The client was late.
+    /// Whether the client was late.
     late: bool,
 }
 
-/// Puts deadlines on a request's body.
+/// Adds time limits to a request's body.
 pub(super) fn timed(body: Outgoing, patience: Patience, place: &Place) -> (Outgoing, Arc<Progress>) {
     let state = State { moved: Instant::now(), awaits_client: false, late: false };
     let progress = Arc::new(Progress(Mutex::new(state)));
@@ -153,7 +154,8 @@ impl Drop for Upload {
 }
 
 impl Progress {
-    /// Waits for a reply. It must come within `time` after the body has moved last, unless the client is waited for.
+    /// Waits for a reply. It must arrive within `time` after the body's last progress, unless the node waits
+    /// for the client.
     pub(super) async fn reply_within<F: Future>(
         &self,
         time: Duration,
@@ -173,7 +175,7 @@ impl Progress {
         }
     }
 
-    /// An attempt begins.
+    /// Restarts the time for a new attempt.
     pub(super) fn begin(&self) {
         self.lock().moved = Instant::now();
     }
