@@ -40,7 +40,7 @@ pub enum Preload {
     /// The memory has the targets in the manifest's order, until the next one would evict another. Objects
     /// above [`crate::CacheConfig::object_max`] are skipped.
     Targets,
-    /// The same as `Targets`, and peers learn of the targets. Not behind a switch, which uses other ids for
+    /// The memory has the same targets, and peers learn of them. Not behind a switch, which uses other ids for
     /// targets.
     Shared,
 }

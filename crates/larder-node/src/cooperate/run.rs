@@ -208,8 +208,8 @@ impl Cooperation {
         self.lock().numbers.get(name).copied()
     }
 
-    /// Returns the number of a member. A new member gets the next free number, so that late events about a
-    /// member that has left are not taken for events about its successor.
+    /// Returns the number of a member. A new member gets the next free number. So late events about a member
+    /// that has left are not taken for events about its successor.
     fn number(&self, name: &Name) -> Option<NodeId> {
         let mut state = self.lock();
         if let Some(node) = state.numbers.get(name) {

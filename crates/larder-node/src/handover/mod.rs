@@ -10,11 +10,12 @@
 //!      +------------------------- reply, from the initial node's service address -----------------+
 //! ```
 //!
-//! **Addresses.** Clients connect to *service addresses*. Each node has one of them (or one per address family) on the interface that
-//! receives clients' packets. It has the service addresses of all other nodes on its loopback interface, for which it answers no ARP,
-//! like the real servers of direct routing (LVS-DR). So a restored socket can have the initial node's address, and the client notices
-//! nothing. Peers reach each other by other addresses, because a host cannot reach an address elsewhere that its own loopback
-//! interface has.
+//! **Addresses.** Clients connect to *service addresses*. Each node has one of them (or one per address family)
+//! on the interface that receives clients' packets. It has the service addresses of all other nodes on its
+//! loopback interface. It answers no ARP for them, like the real servers of direct routing (LVS-DR). So a
+//! restored socket can have the initial node's address, and the client notices nothing. Peers reach each other
+//! by other addresses. If a host's loopback interface has an address, the host cannot reach that address
+//! elsewhere.
 //!
 //! **State.** The initial node runs the forwarding plane of `larder_kernel` on its interface, for its own service addresses and
 //! without cookies. Its own stack accepts connections; a connection that has moved is a flow entry in the plane. The service node runs

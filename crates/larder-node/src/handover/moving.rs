@@ -87,7 +87,7 @@ impl Handover {
                 tracing::info!(peer = %to, why, %key, "a peer did not take a connection");
                 self.thaw(key, id, socket)
             }
-            // It is unknown whether the peer has the connection, and two hosts must not answer.
+            // Two hosts must not answer, and it is unknown whether the peer has the connection.
             Some(Heard::Nothing) | None => {
                 if self.is_denied(key) {
                     tracing::info!(peer = %to, %key, "a client has given up a connection that is in doubt");

@@ -20,7 +20,7 @@ pub enum Unmoved {
     Peer,
     /// The limit on handed-off connections is reached.
     Full,
-    /// So many further requests are expected on the connection that its target is too small.
+    /// The target is too small for the number of further requests that are expected on the connection.
     Kept,
     /// The handoff was tried and failed; the log has the reason.
     Failed,

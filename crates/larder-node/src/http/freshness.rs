@@ -1,5 +1,5 @@
-//! Decides whether a shared cache may store a reply, how long the reply is fresh, and whether a request may use
-//! it (RFC 9111 sections 3 and 4, RFC 5861).
+//! Cacheability and freshness: whether a shared cache may store a reply, and whether a request may use it (RFC
+//! 9111 sections 3 and 4, RFC 5861).
 //!
 //! ```text
 //! stored:    GET, a final status of a whole reply, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization

@@ -4,10 +4,10 @@
 //! ends in a slash, `index.html` is appended. The name is the cache key too, so two spellings of a path share
 //! one copy.
 //!
-//! Malformed paths are refused. They lack the leading slash, have a `%` without two hex digits, or decode to
-//! NUL, to a slash inside a segment, or to the segment `.` or `..` (a client resolves those before it sends the
-//! request). Segments that begin with a dot are not found, because such files are configuration and no
-//! contents. The only exception is a leading `.well-known` (RFC 8615).
+//! Malformed paths are refused. They lack the leading slash, or have a `%` without two hex digits. Paths that
+//! decode to NUL, to a slash inside a segment, or to the segment `.` or `..` are malformed too; a client
+//! resolves those segments before it sends the request. Segments that begin with a dot are not found, because
+//! such files are configuration and no contents. The only exception is a leading `.well-known` (RFC 8615).
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
 //! A modelled device that serves one job at a time: a disk or a processor.
 //!
-//! It uses a virtual clock. A job starts when the job before it has ended, not when a timer has fired. So the
-//! throughput of a busy device is the model's to the nanosecond. If the device was idle, the next job is dated
-//! back by the lateness of the last wake-up, because its request would have come that much earlier.
+//! The device uses a virtual clock. A job starts when the job before it has ended, not when a timer has fired.
+//! So the throughput of a busy device is the model's to the nanosecond. If the device was idle, the next job is
+//! dated back by the lateness of the last wake-up. Its request would have come that much earlier.
 
 use std::time::Duration;
 use tokio::time::Instant;

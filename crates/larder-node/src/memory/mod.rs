@@ -1,8 +1,9 @@
 //! The memory cache of a node, and the reads that fill it.
 //!
 //! One lock guards the replacement order ([`ByteCache`]), the contents and the table of reads in flight. It is
-//! held for a few hash look-ups, and never across a read or the release of contents. If the cache were split,
-//! an object could fit into the memory but not into its part, and the hit ratio would depend on the split.
+//! held for a few hash look-ups, and never across a read or the release of contents. The cache is not split. In
+//! a split cache, an object could fit into the memory but not into its part, and the hit ratio would depend on
+//! the split.
 //!
 //! A key is a hash of the name with a random seed, so clients cannot choose names that collide. The name of an
 //! entry is compared in any case. Part 0 is an object, with its body if that is short; part `i + 1` is chunk

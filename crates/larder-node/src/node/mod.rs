@@ -189,10 +189,13 @@ impl Node {
         Ok(self.server.serve(listeners.into(), handed, shutdown).await?)
     }
 
-    /// Applies the settings that may change while the node runs. They are the limits, the memory's size and
-    /// size limit, TLS, announcers, own paths and reports, the access log, purge tokens, and the settings of an
-    /// origin. All other settings must be unchanged and are not checked. Connections and requests in progress
-    /// keep their settings. `peers` has the memory facts for cooperating nodes.
+    /// Applies the settings that may change while the node runs:
+    /// - the limits, and the memory's size and size limit;
+    /// - TLS, announcers, own paths, reports, and purge tokens;
+    /// - the access log, and the settings of an origin.
+    ///
+    /// All other settings must be unchanged and are not checked. Connections and requests in progress keep
+    /// their settings. `peers` has the memory facts for cooperating nodes.
     ///
     /// Loads the certificates again. Blocks meanwhile, and while a memory that shrinks evicts entries. Call
     /// this within the runtime.

@@ -403,9 +403,10 @@ fn is_of_another(new: &HeaderMap, stale: &Variant) -> bool {
     said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
 }
 
-/// Returns whether a validated reply may be used only for the client that sent the request. This is so if the
-/// reply had to be validated before each use, would no longer have to, and credentials were sent, now or for
-/// the stored reply. The 304 may then concern this client alone, or the body may be another client's.
+/// Returns whether a validated reply may be used only for the client that sent the request. Three conditions
+/// must hold. The reply had to be validated before each use. It would no longer have to. Credentials were sent,
+/// now or for the stored reply. The 304 may then concern this client alone, or the body may be another
+/// client's.
 fn earned_alone(want: &Want, stale: &Variant, validated: &Variant) -> bool {
     stale.freshness.is_always_validated()
         && !validated.freshness.is_always_validated()

@@ -451,8 +451,9 @@ impl Pull<'_> {
         }
     }
 
-    /// Returns the key of a fetch. Requests share a fetch if they have the same target, all or none have
-    /// `Authorization`, and they agree in the fields that the page is known to depend on.
+    /// Returns the key of a fetch. Requests share a fetch if they have the same target and the same values of
+    /// the fields that the page is known to depend on. Requests with `Authorization` share no fetch with
+    /// requests without it.
     fn key(&self, page: Option<&Page>) -> Vec<u8> {
         let mut key = self.name.clone();
         if self.signed() {

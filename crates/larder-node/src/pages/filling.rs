@@ -1,9 +1,9 @@
 //! A body that is being received from the origin, and its readers, each at its own pace.
 //!
-//! While the body is to be stored, all of it stays in memory, and neither the origin nor a fast reader waits
-//! for a slow one. If the body turns out to be too long, only a window of it stays. With one reader, the origin
-//! then waits for that reader. With several readers, those that lag by more than the window are cut off, so
-//! that they do not block the others.
+//! A body that is to be stored stays completely in memory, and neither the origin nor a fast reader waits for a
+//! slow one. If the body turns out to be too long, only a window of it stays. With one reader, the origin then
+//! waits for that reader. With several readers, those that lag by more than the window are cut off, so that
+//! they do not block the others.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};

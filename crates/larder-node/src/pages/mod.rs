@@ -1,8 +1,8 @@
 //! Stored replies of an origin: a page for each target, with one variant for each selection of request headers.
 //!
 //! A page is stored and evicted as a whole: one target, one entry, one size. It is charged the bytes of all
-//! bodies and headers of its variants, 64 bytes for each piece of a body, and 512 bytes for itself and for each
-//! variant.
+//! bodies and headers of its variants. It is also charged 64 bytes for each piece of a body, and 512 bytes for
+//! itself and for each variant.
 
 mod filling;
 mod tags;
