@@ -1,4 +1,4 @@
-//! The access log: one line for each request, whichever way it comes and however it ends.
+//! The access log: one line for each request, however its connection arrived and however the request ends.
 
 use super::client::Client;
 use super::cooperate::introduce;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 const FORMAT: &str = "{method} {target} {version} {status} {body_bytes} {cache} {fwd} {detail} {error}";
 
-/// A file for lines of a format.
+/// A file for log lines of one format.
 struct Log {
     folder: tempfile::TempDir,
     format: AccessFormat,
@@ -31,7 +31,7 @@ impl Log {
         Some(AccessLogConfig { format: self.format.clone(), ..AccessLogConfig::file(self.file(name)) })
     }
 
-    /// All lines of a node, which ends.
+    /// Stops a node, and returns all its lines.
     async fn of(&self, mut node: Running, name: &str) -> Vec<String> {
         node.shut_down();
         node.ended().await;
@@ -42,7 +42,7 @@ impl Log {
         fs::read_to_string(self.file(name)).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until a node has written so many lines.
+    /// Waits until a node has written `count` lines, and returns them.
     async fn until(&self, name: &str, count: usize) -> Vec<String> {
         eventually_async("the lines are written", || {
             Some(self.lines(name)).filter(|lines| lines.len() >= count)
@@ -146,7 +146,7 @@ async fn origins_are_named_and_broken_replies_say_why() {
         format!("/cut 200 miss uri-miss no-store {origin} origin-broke"),
     ];
     assert_eq!(log.until("log", 4).await, expected);
-    // A client that leaves before the reply, and within its body.
+    // One client leaves before the reply, and one leaves within the body.
     for (path, asked) in [("/held", 4), ("/half", 5)] {
         let mut leaving = node.client().await;
         leaving.send(format!("GET {path} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await;

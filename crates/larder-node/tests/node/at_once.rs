@@ -1,11 +1,11 @@
-//! Requests that are answered at once get the replies that they would get otherwise.
+//! Plain hits, which are answered immediately, get the same replies as by the full path.
 
 use super::*;
 use larder_edge::access::AccessLogConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Requests that are answered at once, and requests that differ from these in one point.
+/// Requests that are answered immediately, and requests that differ from them in one point.
 const REQUESTS: &[&str] = &[
     "GET /a.txt HTTP/1.1\r\nHost: n\r\n",
     "GET /a.txt?x=1&y HTTP/1.1\r\nHost: n\r\nAccept: */*\r\nCookie: a=b\r\nX-Forwarded-For: 10.0.0.1\r\n",
@@ -40,7 +40,8 @@ fn fill(root: &Path) {
     settled(&root.join("long"), pattern(100_000), HOUR);
 }
 
-/// The status line, the fields in order of their names, and the contents. `Date` may differ, and the tags of files hold times.
+/// Returns the status line, the fields sorted by name, and the contents. `Date` is left out, and so are the
+/// times in tags.
 async fn ask(address: SocketAddr, request: &str) -> (String, Vec<String>, Vec<u8>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("{request}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
@@ -64,7 +65,7 @@ async fn replies_are_those_that_requests_get_otherwise() {
     let log = tempfile::tempdir().unwrap();
     let otherwise = Running::directory(fill, |config| {
         small_chunks(config);
-        // Requests that are logged are not answered at once.
+        // Requests that are logged take the full path.
         config.access_log = Some(AccessLogConfig::file(log.path().join("log")));
     })
     .await;

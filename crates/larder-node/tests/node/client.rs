@@ -1,4 +1,4 @@
-//! An HTTP client that sends what it is told, however wrong, and reads what comes.
+//! An HTTP client that sends the given bytes, valid or not, and reads the replies.
 
 use super::PATIENCE;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// A reply.
+/// A reply of the node.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -17,7 +17,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The value of a header field, or "".
+    /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
     }
@@ -27,7 +27,7 @@ impl Reply {
     }
 }
 
-/// One connection.
+/// One connection to a node.
 pub(crate) struct Client {
     pub(crate) stream: BufReader<TcpStream>,
 }
@@ -37,7 +37,7 @@ impl Client {
         Self { stream: BufReader::new(TcpStream::connect(address).await.unwrap()) }
     }
 
-    /// From another address of loopback.
+    /// Connects from another loopback address.
     pub(crate) async fn connect_from(source: [u8; 4], address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();
@@ -48,7 +48,7 @@ impl Client {
         self.request("GET", path, "").await
     }
 
-    /// `fields` are header lines, each with its line end.
+    /// Sends a GET. `fields` are header lines, each with its line end.
     pub(crate) async fn get_with(&mut self, path: &str, fields: &str) -> Reply {
         self.request("GET", path, fields).await
     }
@@ -62,7 +62,7 @@ impl Client {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Reads a reply; `head` if it has no body whatever its length says.
+    /// Reads a reply. With `head`, the reply has no body, whatever its length says.
     pub(crate) async fn reply(&mut self, head: bool) -> Reply {
         timeout(PATIENCE, self.read_reply(head)).await.expect("a reply comes")
     }
@@ -91,7 +91,7 @@ impl Client {
         reply
     }
 
-    /// Reads a body in chunks. False if it ends before its last.
+    /// Reads a chunked body. Returns false if it ends before its last chunk.
     async fn chunks(&mut self, body: &mut Vec<u8>) -> bool {
         loop {
             let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Nodes among peers, two in this process.
+//! Nodes among peers: two nodes in this process.
 
 use super::stub::{Answer, Framing, Stub};
 use super::{HOUR, Running, pattern, settled};
@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Has a node join the peers at `seeds`; returns where it listens for them.
+/// Lets a node join the peers at `seeds`. Returns the address at which it listens for peers.
 async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: SharingSettings) -> SocketAddr {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
@@ -38,7 +38,7 @@ async fn until(event: &str, wanted: impl Fn() -> bool) {
     eventually_async(event, || wanted().then_some(())).await;
 }
 
-/// Makes them peers, `a` and `b`, and waits until they know each other.
+/// Makes two nodes peers, `a` and `b`, and waits until they know each other.
 pub(crate) async fn introduce(a: &Running, b: &Running) {
     let address = join(a, "a", &[], ALWAYS).await;
     join(b, "b", &[address], ALWAYS).await;
@@ -65,7 +65,7 @@ async fn an_error_of_a_peer_is_not_the_clients() {
     assert_eq!(a.client().await.get("/x").await.status, 200);
     until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
     assert_eq!(b.client().await.get("/x").await.cache_status(), "a; hit");
-    // It ends, and its network does not know yet.
+    // The node shuts down, and its network does not know yet.
     let watch = std::sync::Arc::downgrade(&a.node);
     drop(a);
     until("it ends", || watch.strong_count() == 0).await;
@@ -75,7 +75,7 @@ async fn an_error_of_a_peer_is_not_the_clients() {
     let view = b.node.peers().unwrap();
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 1), "{view:?}");
     assert_eq!(b.client().await.get("/x").await.cache_status(), "b; hit");
-    // Every number of it is exported, once.
+    // Every number is exported once.
     let text = b.node.metrics_text();
     let numbers = serde_json::to_value(view.network).unwrap();
     let names = numbers.as_object().unwrap().keys().filter(|name| !name.starts_with("requests_"));
@@ -89,7 +89,7 @@ async fn an_error_of_a_peer_is_not_the_clients() {
     assert!(b.node.leave_peers().await);
 }
 
-/// Whatever an origin says of itself, its node serves for the others.
+/// A node serves an origin's replies for its peers, whatever they say about the origin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_origin_cannot_speak_as_a_peer() {
     let head = "Cache-Control: max-age=1000\r\nlarder-refused: 1\r\n";
@@ -107,7 +107,7 @@ async fn an_origin_cannot_speak_as_a_peer() {
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 0), "{view:?}");
 }
 
-/// A peer makes the part, and the node that the client asked passes it on.
+/// A peer creates the partial reply, and the node that the client asked passes it on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_that_a_peer_serves_has_no_digest_of_the_whole() {
     let head = "Cache-Control: max-age=1000\r\nx-amz-checksum-crc32: AA==\r\nRepr-Digest: sha-256=:AA==:\r\n";
@@ -123,14 +123,15 @@ async fn a_range_that_a_peer_serves_has_no_digest_of_the_whole() {
     assert_eq!((part.header("x-amz-checksum-crc32"), part.header("repr-digest")), ("", "sha-256=:AA==:"));
 }
 
-/// That a node has no place left for another request to the origin is its own matter: who asked it asks the origin itself.
+/// A missing slot at the origin is the serving node's own fault. The node that asked it then asks the origin
+/// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
     let held = super::stub::gate();
     let hold = std::sync::Arc::clone(&held);
     let stub = Stub::start(move |asked: &super::stub::Asked| match &*asked.line {
         "GET /held HTTP/1.1" => Answer::new(200, "Cache-Control: no-store\r\n", "late").after(&hold),
-        // Kept, and asked about each time.
+        // The reply is stored and validated at each use.
         _ => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"1\"\r\n", pattern(1_000)),
     })
     .await;
@@ -156,7 +157,7 @@ async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
     held.add_permits(1);
 }
 
-/// What counts in the judgement is the size when the body is through, whether or not it was told before.
+/// The policy uses the size after the whole body, whether the length was known before or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_without_a_length_make_a_node_take_part() {
     let answer = |_: &super::stub::Asked| {
@@ -180,7 +181,7 @@ async fn replies_without_a_length_make_a_node_take_part() {
     assert!(node.node.leave_peers().await);
 }
 
-/// A name that nothing has is told as being read for no longer than it takes to see that.
+/// A target that does not exist is announced as being read only until its absence is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_there_is_taken_back_at_once() {
     let node = async |name: &'static str| {
@@ -199,7 +200,7 @@ async fn what_is_not_there_is_taken_back_at_once() {
     assert_eq!(a.node.peers().unwrap().decisions["first"], 21);
 }
 
-/// What is preloaded is known under the name that requests have, here and at the peer.
+/// A preloaded target has the id that requests use, at this node and at the peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_hear_of_what_is_preloaded() {
     let node = async |name: &'static str, loaded: larder_node::Preload| {

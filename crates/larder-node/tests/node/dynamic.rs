@@ -1,4 +1,4 @@
-//! Programs behind the node: which answers, what it takes, what is refused.
+//! Programs behind the node: which program answers, its cost, and refused requests.
 
 use super::*;
 use larder_node::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig, ProcessorModel};
@@ -47,7 +47,7 @@ async fn programs_answer_their_targets_and_the_store_the_rest() {
     assert_eq!(client.get("/db.nsf/v?OpenDocument").await.status, 404);
     let stats = running.until(|stats| stats.in_flight == 0).await;
     assert_eq!((stats.dynamic, stats.hits, stats.misses, stats.requests), (3, 0, 2, 5));
-    // 1 ms, twice at least 5 ms; two views read twice, and /a was read once.
+    // 1 ms, and twice at least 5 ms. Two views read twice each, and /a was read once.
     assert!(stats.usage.cpu_busy_us >= 11_000, "{:?}", stats.usage);
     assert_eq!((stats.usage.disk_reads, stats.usage.disk_bytes), (5, 4 * 8_192 + 2_000));
 }

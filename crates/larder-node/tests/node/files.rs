@@ -1,4 +1,4 @@
-//! Which files are served, and which version of them.
+//! Files of a directory: which ones are served, and in which version.
 
 use super::*;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -51,8 +51,8 @@ async fn nothing_outside_of_the_root_is_served() {
         assert!(!String::from_utf8_lossy(&reply.body).contains("secret"), "{path}");
         assert!(reply.cache_status().starts_with("n; "), "{path}");
     }
-    // Of the asterisk only OPTIONS may be asked, and another host than the header's is no host: refused before there is a
-    // target to look up.
+    // Only OPTIONS may use the asterisk, and a host other than that of the header is refused. Both are refused
+    // before there is a target to look up.
     for path in ["*", "http://elsewhere.example/sub/in"] {
         assert_eq!(running.client().await.get(path).await.status, 400, "{path}");
     }
@@ -107,7 +107,7 @@ async fn a_file_is_not_looked_at_again_before_its_time() {
 #[tokio::test]
 async fn a_file_that_has_just_changed_gets_a_weak_tag_and_no_ranges_by_it() {
     let fill = |root: &Path| settled(&root.join("a"), "0123456789", Duration::ZERO);
-    // A time in the future is as unsettled as one just now, and stays so for the length of the test.
+    // A time in the future counts as recent, like one just now, and does so for the length of the test.
     let running = Running::directory(fill, |_| {}).await;
     let file = fs::File::options().write(true).open(running.root().join("a")).unwrap();
     file.set_modified(SystemTime::now() + HOUR).unwrap();
@@ -126,7 +126,7 @@ async fn a_file_that_changes_under_a_reply_tears_it_and_heals() {
     let set = |config: &mut NodeConfig| {
         small_chunks(config);
         config.revalidate = Duration::ZERO;
-        // Nothing of the old version is to come from memory.
+        // No part of the old version may come from memory.
         config.cache.bytes = Bytes(0);
     };
     let running = Running::directory(fill, set).await;

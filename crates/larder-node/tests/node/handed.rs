@@ -1,4 +1,4 @@
-//! Connections that come as sockets, with bytes that were read elsewhere.
+//! Connections that arrive as sockets, with bytes that a switch has read.
 
 use super::client::Client;
 use super::{HOUR, PATIENCE, Running, pattern, settled};
@@ -16,7 +16,8 @@ async fn running(connections_max: u32) -> Running {
     Running::directory(fill, |config| config.limits.connections_max = connections_max).await
 }
 
-/// A client, and the server's end of its connection with what was read and what was left unsent.
+/// Returns a client and the server's end of its connection, with the bytes that were read and the bytes that
+/// were not sent.
 pub(crate) async fn handed(first: &[u8], unsent: &[u8]) -> (Client, RestoredConnection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
@@ -37,7 +38,7 @@ async fn a_request_may_be_split_anywhere_between_front_end_and_node() {
         running.hand.send(restored).await.unwrap();
         client.send(&REQUEST[split..]).await;
         assert_eq!(client.reply(false).await.body, pattern(3_000), "split at {split}");
-        // It is kept alive like any other.
+        // The connection is kept alive like any other.
         assert_eq!(client.get("/file").await.status, 200);
     }
 }
@@ -85,7 +86,7 @@ async fn limits_and_draining_hold_for_both_ways_in() {
     assert_eq!(running.ended().await.aborted, 0);
 }
 
-/// A node all of whose connections count as handed over.
+/// Starts a node that treats all its connections as handed off.
 async fn accepted() -> Running {
     let files = tempfile::tempdir().unwrap();
     let root = files.path().join("root");
@@ -97,7 +98,7 @@ async fn accepted() -> Running {
     Running::start_handed(config, files, handed).await
 }
 
-/// RFC 9112 section 9.6: a client may end its side and still read.
+/// A client may close its sending side and still read (RFC 9112 section 9.6).
 #[tokio::test]
 async fn half_closed_clients_get_all_their_replies() {
     let running = accepted().await;
@@ -113,7 +114,7 @@ async fn half_closed_clients_get_all_their_replies() {
         }
         client.closed().await;
     }
-    // Without a request there is nothing to wait for.
+    // Without a request, there is nothing to wait for.
     let mut silent = running.client().await;
     silent.stream.shutdown().await.unwrap();
     silent.closed().await;

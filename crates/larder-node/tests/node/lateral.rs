@@ -1,4 +1,4 @@
-//! Later requests of handed-over connections, with a front-end that is played.
+//! Later requests of handed-off connections, with a simulated switch.
 
 use super::client::{Client, Reply};
 use super::{PATIENCE, Running, quick};
@@ -10,28 +10,29 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// 28 s for a small file: busy for longer than any test takes.
+/// A disk that takes 28 s for a small file: busy for longer than any test takes.
 fn stuck() -> DiskModel {
     DiskModel { speed: 0.001, ..DiskModel::default() }
 }
 
-/// 280 ms for a small file.
+/// A disk that takes 280 ms for a small file.
 fn slow() -> DiskModel {
     DiskModel { speed: 0.1, ..DiskModel::default() }
 }
 
 const MANIFEST: &str = "10\t/1\n10\t/2\n10\t/3\n10\t/4\n10\t/5\n30000\t/wanted\n10\t/other\n";
 
-/// Two nodes; the connections of the first one count as handed over.
+/// Two nodes. The connections of the first node count as handed off.
 struct Pair {
     here: Running,
     there: Running,
-    /// What the front-end was asked.
+    /// The questions that the switch received.
     asked: Arc<Mutex<Vec<RequestSummary>>>,
 }
 
 impl Pair {
-    /// `answer` is what the front-end says, given the other node's address; `None`: nothing.
+    /// Starts both nodes. `answer` is the switch's answer, given the other node's address; `None` sends no
+    /// answer.
     async fn new(
         disk: DiskModel,
         answer: impl Fn(SocketAddr) -> Option<HolderReply> + Send + 'static,
@@ -45,14 +46,14 @@ impl Pair {
             while let Some(ask) = asks.recv().await {
                 notes.lock().unwrap().push(ask.request);
                 match answer(address) {
-                    // The node may have given up.
+                    // The node may have given up waiting.
                     Some(has) => drop(ask.answer.send(has)),
                     None => take_time_async(Duration::from_millis(20)).await,
                 }
             }
         });
         let mut lateral = LateralConfig::new(asker);
-        // Nothing here is to depend on how busy the machine is.
+        // The test must not depend on the machine's load.
         lateral.wait = PATIENCE;
         set(&mut lateral);
         let files = tempfile::tempdir().unwrap();
@@ -67,7 +68,7 @@ impl Pair {
         Self { here, there, asked }
     }
 
-    /// Gives the first node's disk five reads to do, by the first requests of so many connections.
+    /// Gives the first node's disk five reads, by the first requests of new connections.
     async fn busy(&self) -> Vec<Client> {
         let mut clients = Vec::new();
         for path in 1..=5 {
@@ -79,10 +80,10 @@ impl Pair {
         clients
     }
 
-    /// A connection that has had its first request.
+    /// Opens a connection that has had its first request.
     async fn used(&self) -> Client {
         let mut client = self.here.client().await;
-        // A path of the node's own, which is not for clients, takes nothing from the disk.
+        // The health path is refused on a handed-off connection, and takes nothing from the disk.
         assert_eq!(client.get("/health").await.status, 404);
         client
     }
@@ -91,7 +92,7 @@ impl Pair {
         self.asked.lock().unwrap().len()
     }
 
-    /// Later requests at the first node: served, fetched, unknown, failed.
+    /// Returns the counts of later requests at the first node: served, fetched, unknown, failed.
     fn later(&self) -> [u64; 4] {
         let stats = self.here.node.stats();
         [stats.later_served, stats.later_fetched, stats.later_unknown, stats.later_failed]
@@ -118,7 +119,7 @@ async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
     let _busy = pair.busy().await;
     for _ in 0..3 {
         let reply = client.get("/wanted").await;
-        // The first of two: caches nearer to the contents come first.
+        // The first of two members: caches nearer to the contents come first.
         assert_eq!((reply.cache_status(), reply.header("via")), ("there; hit", "1.1 here"));
         pair.right("/wanted", &reply).await;
     }
@@ -131,7 +132,7 @@ async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
     );
     let asked = pair.asked.lock().unwrap()[0].clone();
     assert_eq!((&*asked.method, &*asked.host, &*asked.target), ("GET", "n", "/wanted"));
-    // Served by the other as any request: no later one there, whatever it is there.
+    // The other node serves the fetch like any request, and does not count it as a later request.
     assert_eq!(pair.there.node.stats().later_served, 0);
 }
 
@@ -191,7 +192,7 @@ async fn a_front_end_that_knows_nothing_or_is_silent_leaves_the_request_here() {
 
 #[tokio::test]
 async fn a_node_that_is_gone_or_answers_errors_is_done_without() {
-    // Bound and dropped: nobody listens there.
+    // The port was bound and released, so nobody listens there.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = Running::model("1\t/x\n", quick(), |_| {}).await;
     for address in [gone, other.address] {

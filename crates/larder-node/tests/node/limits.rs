@@ -1,4 +1,4 @@
-//! Clients that are slow, greedy or broken, and the end of the node.
+//! Clients that are slow, greedy or broken, and the shutdown of the node.
 
 use super::*;
 use larder_testkit::{eventually_asked, take_time_async};

@@ -1,6 +1,6 @@
-//! The node over real sockets on loopback.
+//! Tests of the node over real sockets on loopback.
 //!
-//! No test asserts that something is fast: where a test waits, it waits for a state, and only a hang fails it.
+//! No test asserts that something is fast. A test that waits, waits for a state, and only a hang makes it fail.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failing helper fails its test")]
 
@@ -47,18 +47,18 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Longer than anything takes on a busy machine.
+/// Longest time that a test waits for a state.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node that serves on a free port of loopback until it is stopped or dropped.
+/// A node that serves on a free loopback port until it is stopped or dropped.
 struct Running {
     node: Arc<Node>,
     address: SocketAddr,
-    /// Takes connections that a front-end has handed over.
+    /// Sends connections that a switch has handed off.
     hand: mpsc::Sender<RestoredConnection>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<Drained, NodeError>>,
-    /// Holds the store's files.
+    /// Keeps the store's files.
     _files: tempfile::TempDir,
 }
 
@@ -67,8 +67,9 @@ impl Running {
         Self::start_handed(config, files, |_| Handed::none()).await
     }
 
-    /// `handed` says how connections to the node's address are handed over. The node has one thread unless the test says otherwise: a
-    /// request that a test sees counted has come to its next wait before another one is served.
+    /// Starts a node. `handed` returns the handoffs for the node's address. The node has one thread unless the
+    /// test sets another number. So a request that a test sees counted has reached its next wait before another
+    /// one is served.
     async fn start_handed(
         mut config: NodeConfig,
         files: tempfile::TempDir,
@@ -87,7 +88,7 @@ impl Running {
         Self { node, address, hand, stop: Some(stop), task, _files: files }
     }
 
-    /// A node before a directory that `fill` fills, after `set` has changed its configuration.
+    /// Starts a node in front of a directory that `fill` fills. `set` changes its configuration first.
     async fn directory(fill: impl FnOnce(&Path), set: impl FnOnce(&mut NodeConfig)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let root = files.path().join("root");
@@ -98,7 +99,7 @@ impl Running {
         Self::start(config, files).await
     }
 
-    /// A node before a modelled store with the targets of `manifest`.
+    /// Starts a node in front of a modelled store with the targets of `manifest`.
     async fn model(manifest: &str, disk: DiskModel, set: impl FnOnce(&mut NodeConfig)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let path = files.path().join("manifest");
@@ -124,7 +125,7 @@ impl Running {
         client::Client::connect(self.address).await
     }
 
-    /// Waits until the counts are as wanted.
+    /// Waits until `wanted` accepts the counts.
     async fn until(&self, wanted: impl Fn(&NodeStats) -> bool) -> NodeStats {
         let event = std::fmt::from_fn(|f| write!(f, "the wanted counts, not {:?}", self.node.stats()));
         eventually_async(event, || Some(self.node.stats()).filter(&wanted)).await
@@ -139,12 +140,12 @@ impl Running {
     }
 }
 
-/// A disk that takes next to no time.
+/// Returns a disk that takes almost no time.
 fn quick() -> DiskModel {
     DiskModel { speed: 100_000.0, ..DiskModel::default() }
 }
 
-/// Writes a file and dates its last change back, so that the node takes its validators as settled.
+/// Writes a file and dates its last change back, so that its validators are strong.
 fn settled(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, contents).unwrap();
@@ -154,7 +155,7 @@ fn settled(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Contents that show where they come from.
+/// Returns contents that reveal their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }

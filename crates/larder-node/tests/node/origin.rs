@@ -1,11 +1,12 @@
-//! A node before an origin: what is kept, for whom, and what reaches the origin.
+//! A node in front of an origin: which replies are stored, for which clients, and which requests reach the
+//! origin.
 
 use super::stub::{Answer, Framing, Stub};
 use super::*;
 use larder_node::{HostHeader, OriginConfig};
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
-/// Fresh for a minute, a minute ago.
+/// Header of a reply that became stale just now, after one minute.
 const STALE: &str = "Cache-Control: max-age=60\r\nAge: 60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
@@ -142,7 +143,8 @@ async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
     );
 }
 
-/// An origin may close a kept connection at any time, also just when a request comes. A POST must not be sent twice.
+/// An origin may close a kept connection at any time, even just when a request arrives. A POST must not be sent
+/// twice.
 #[tokio::test]
 async fn kept_connections_that_the_origin_closes_cost_no_request() {
     let stub = Stub::start(|asked| match asked.earlier {
@@ -160,7 +162,7 @@ async fn kept_connections_that_the_origin_closes_cost_no_request() {
         [("GET", ""), ("PUT", ""), ("DELETE", ""), ("OPTIONS", ""), ("POST", ""), ("PUT", "body")]
     {
         let before = sent(method).len();
-        // It takes a moment until a connection is kept. So several requests are sent.
+        // A connection is pooled only after a moment, so several requests are sent.
         for request in 0..20 {
             let fields = format!("Host: n\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             for line in [
@@ -176,7 +178,7 @@ async fn kept_connections_that_the_origin_closes_cost_no_request() {
         assert_eq!(sent.iter().any(|(earlier, _)| *earlier > 0), is_repeatable, "{method} {body}: {sent:?}");
         let closes = |(earlier, connection): &(usize, String)| *earlier == 0 && connection == "close";
         assert!(is_repeatable || (sent.len() == 20 && sent.iter().all(closes)), "{method} {body}: {sent:?}");
-        // A second attempt is on a connection of its own, which the origin is to close first.
+        // A second attempt uses a connection of its own, which the origin closes first.
         let attempts = sent.windows(2).filter(|pair| pair[0].0 > 0);
         assert!(attempts.into_iter().all(|pair| closes(&pair[1])), "{method}: {sent:?}");
     }
@@ -223,7 +225,8 @@ async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
     assert_eq!((stale.status, &stale.body[..]), (200, &b"old"[..]));
     assert_eq!(stale.cache_status(), "n; fwd=stale; fwd-status=503; detail=stale-if-error");
     drop(stub);
-    // The tasks of the origin end one after the other: first its kept connection may answer or break, then its socket is gone.
+    // The tasks of the origin end one after another. At first a kept connection may answer or break; then its
+    // socket is closed.
     let gone = async {
         while client.get("/y").await.cache_status()
             != "n; fwd=uri-miss; fwd-status=502; detail=origin-connect"
@@ -334,7 +337,8 @@ const DIGESTS: [(&str, &str); 7] = [
     ("repr-digest", "sha-256=:AA==:"),
 ];
 
-/// Digests of the whole would have a client take a part for corrupt. The digest of the representation holds for a part too.
+/// Digests of the whole would make a client take a part for corrupt. The digest of the representation applies
+/// to a part too.
 #[tokio::test]
 async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
     let digests: String = DIGESTS.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -359,7 +363,7 @@ async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
     assert_eq!(stub.asked().len(), 2);
 }
 
-/// Ranges that come before the whole is stored are passed on. The whole is fetched once for all of them.
+/// Ranges that arrive before the whole is stored are passed on. The whole is fetched once for all of them.
 #[tokio::test]
 async fn a_range_that_misses_has_the_whole_fetched_once() {
     let held = super::stub::gate();
@@ -406,7 +410,7 @@ async fn a_range_that_misses_fetches_nothing_that_would_not_be_stored() {
         assert_eq!(client.get_with(target, "Range: bytes=2-4\r\n").await.status, 206);
     }
     assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\nCache-Control: no-store\r\n").await.status, 206);
-    // That its reply may not be stored is known for a minute once the whole has been asked for.
+    // Once the whole was requested, the node remembers for a minute that its reply may not be stored.
     assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
     node.until(|stats| stats.store_reading == 0 && stats.store_reads == 5).await;
     for _ in 0..3 {
@@ -420,7 +424,7 @@ async fn a_range_that_misses_fetches_nothing_that_would_not_be_stored() {
     assert_eq!(whole(&stub), 1);
 }
 
-/// An origin that says a small length in its reply to a range, and sends without end.
+/// An origin that states a small length in its reply to a range, and then sends without end.
 #[tokio::test]
 async fn a_whole_that_has_no_end_is_broken_off() {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -456,7 +460,7 @@ async fn a_whole_that_has_no_end_is_broken_off() {
     assert_eq!(node.until(|stats| stats.store_reading == 0).await.cache_objects, 0);
 }
 
-/// A range that is on its way while the whole arrives does not have it fetched once more.
+/// A range in progress while the whole arrives does not cause another fetch.
 #[tokio::test]
 async fn a_range_that_is_late_does_not_fetch_what_is_stored_meanwhile() {
     let held = super::stub::gate();

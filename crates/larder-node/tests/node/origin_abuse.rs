@@ -1,4 +1,4 @@
-//! A node before an origin: what one client must not be able to do to the others.
+//! A node in front of an origin: effects that one client must not have on other clients.
 
 use super::stub::{Answer, Framing, Stub, gate};
 use super::*;
@@ -37,7 +37,7 @@ async fn a_host_that_is_none_is_refused_and_no_host_has_anothers_targets() {
     assert_eq!(stub.asked().len(), 4);
 }
 
-/// A field that `Connection` nominates is not sent on, and must not select a variant.
+/// A field that `Connection` names is not sent on, and must not select a variant.
 #[tokio::test]
 async fn variants_go_by_what_the_origin_is_sent() {
     let stub = Stub::start(|asked| {
@@ -62,7 +62,7 @@ async fn variants_go_by_what_the_origin_is_sent() {
         assert_eq!(reply.cache_status().starts_with("n; hit"), hit, "{fields}: {}", reply.cache_status());
     }
     assert_eq!(stub.asked().len(), 2);
-    // End-to-end fields stay, whatever is nominated.
+    // End-to-end fields stay, whatever `Connection` names.
     let fields = "Connection: cookie, authorization, cache-control\r\nCookie: a=1\r\nAuthorization: b\r\nCache-Control: no-store\r\n";
     client.get_with("/private", fields).await;
     let asked = &stub.asked()[2];
@@ -89,7 +89,7 @@ async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
     }
 }
 
-/// A TCP balancer passes on what its clients send: that it is trusted itself says nothing about them.
+/// A TCP balancer passes on its clients' bytes. Trust in the balancer says nothing about them.
 #[tokio::test]
 async fn an_announced_client_is_not_trusted_for_its_balancer() {
     let stub = Stub::start(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.head.clone())).await;
@@ -131,7 +131,7 @@ async fn only_what_may_be_repeated_is_sent_twice() {
     }
 }
 
-/// Sends requests for a kept page that bring a reply which is not kept, and sees whether the others still have theirs.
+/// Sends requests for a stored page whose replies are not stored. Checks that other clients still get the page.
 async fn the_page_stays(request: &str, reply: (u16, &'static str), detail: &str) {
     let asking = request.lines().next().unwrap_or_default().to_lowercase();
     let stub = Stub::start(move |asked| match asked.head.to_lowercase().contains(&asking) {
@@ -173,7 +173,8 @@ async fn a_request_that_is_for_one_alone_lets_the_others_share() {
     own.add_permits(1);
     let mut first = node.client().await;
     assert_eq!(first.get_with("/a", "Authorization: x\r\n").await.body, b"for one");
-    // One more that waits for its head while the others come: they do not wait with it, and share one fetch.
+    // One more request waits for its head while the others arrive. They do not wait for it, and share one
+    // fetch.
     first.send(b"GET /a HTTP/1.1\r\nHost: n\r\nAuthorization: x\r\n\r\n").await;
     stub.until_asked(2).await;
     let (mut one, mut other) = (node.client().await, node.client().await);

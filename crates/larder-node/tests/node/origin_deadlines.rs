@@ -1,4 +1,4 @@
-//! Bodies that come too slowly, from clients and from the origin.
+//! Bodies that arrive too slowly, from clients and from the origin.
 
 use super::stub::{Answer, Stub, read_head};
 use super::*;
@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const SHORT: Duration = Duration::from_millis(300);
-/// A rate that no drip has.
+/// A rate that no slow sender reaches, in bytes per second.
 const FAST: u64 = 1 << 20;
 
-/// A node before whatever listens at this address.
+/// Starts a node in front of the server at this address.
 async fn node_before(address: SocketAddr, set: impl FnOnce(&mut OriginConfig)) -> Running {
     let mut origin = OriginConfig::new(format!("http://{address}").parse().unwrap());
     set(&mut origin);
@@ -19,7 +19,7 @@ async fn node_before(address: SocketAddr, set: impl FnOnce(&mut OriginConfig)) -
     Running::start(config, tempfile::tempdir().unwrap()).await
 }
 
-/// An origin of which each connection is served in this way.
+/// Starts an origin that serves each connection with `serve`.
 async fn raw<F>(serve: impl Fn(TcpStream) -> F + Clone + Send + 'static) -> (SocketAddr, JoinHandle<()>)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -38,7 +38,7 @@ where
     (address, task)
 }
 
-/// Sends a byte now and then until nobody takes it.
+/// Sends single bytes until the other side accepts no more.
 async fn drip(stream: &mut (impl AsyncWriteExt + Unpin)) {
     while stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok() {
         take_time_async(SHORT / 20).await;
@@ -81,7 +81,7 @@ async fn a_body_that_stops_or_drips_is_answered_408_and_gives_its_slot_back() {
     }
 }
 
-/// The time for a reply's head begins when the client has sent all of the request.
+/// The time for a reply's head begins when the client has sent the whole request.
 #[tokio::test]
 async fn a_body_may_take_longer_than_a_head() {
     let stub = Stub::start(|_| Answer::new(200, "", "x")).await;
@@ -124,7 +124,7 @@ async fn an_origin_that_does_not_take_a_body_is_answered_for_with_504() {
     origin.abort();
 }
 
-/// One reply that fills the cache, and one that is for a single client.
+/// One reply fills the cache, and one is for a single client.
 #[tokio::test]
 async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
     for field in ["max-age=600", "no-store"] {
@@ -149,7 +149,7 @@ async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
     }
 }
 
-/// A stream of events is slower than the minimum rate, and goes on as long as `stream_timeout` allows.
+/// A stream of events is slower than the minimum rate, and continues as long as `stream_timeout` allows.
 #[tokio::test]
 async fn a_slow_stream_for_one_client_outlasts_the_time_for_silence() {
     let (address, origin) = raw(|mut stream| async move {

@@ -1,4 +1,4 @@
-//! A node before several origins, some of which fail.
+//! A node in front of several origins, some of which fail.
 
 use super::stub::{Answer, Framing, Stub};
 use super::*;
@@ -12,7 +12,7 @@ async fn works(name: &'static str) -> Stub {
     Stub::start(move |asked| Answer::new(200, NOT_KEPT, [name.as_bytes(), &asked.body].concat())).await
 }
 
-/// An address at which nobody listens.
+/// Returns an address at which nobody listens.
 fn nobody() -> http::Uri {
     format!("http://127.0.0.1:{}", larder_testkit::free_port()).parse().unwrap()
 }
@@ -99,7 +99,7 @@ async fn a_silent_origin_costs_its_time_once_and_all_of_them_a_bounded_time() {
     let node = before(&vec![silent.url(); 8], quick).await;
     let reply = node.client().await.get("/x").await;
     assert_eq!(reply.status, 504);
-    // Two attempts take all the time there is; a third may begin just at its end.
+    // Two attempts use up the time; a third may begin just at its end.
     assert!((2..=3).contains(&(silent.asked().len() - 3)), "{}", silent.asked().len());
     gate.add_permits(100);
 }
@@ -124,7 +124,7 @@ async fn a_failed_origin_is_tried_again_and_used_again() {
     }
     assert!(node.node.stats().origin.origins[0].failures >= 3);
     fails.store(false, std::sync::atomic::Ordering::Relaxed);
-    // Whoever comes after the pause tries it.
+    // The next request after the pause tries the origin.
     let tried = async { while client.get("/x").await.body != b"a" {} };
     tokio::time::timeout(Duration::from_secs(20), tried).await.expect("it is tried again");
     assert_eq!(client.get("/x").await.body, b"a");

@@ -19,7 +19,7 @@ async fn fields_replace_the_clients_and_do_not_change_what_is_stored_for_whom() 
     let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
     let node = stub.node(|origin, _| origin.fields = fields("Bearer node")).await;
     let mut client = node.client().await;
-    // The client's field does not reach the origin, so the reply is not about the client.
+    // The client's field does not reach the origin, so the reply is not specific to the client.
     let first = client
         .get_with("/x", "Authorization: Bearer a\r\nX-Tier: browser\r\nX-Tier: other\r\nX-Own: 1\r\n")
         .await;
@@ -55,7 +55,7 @@ async fn a_reload_takes_other_fields() {
     assert_eq!(asked[1].earlier, 1, "connections are used on");
 }
 
-/// The origin sends a TRACE back, with the fields that only the origin may see.
+/// The origin returns a TRACE with the fields that only the origin may see.
 #[tokio::test]
 async fn a_trace_does_not_show_the_fields() {
     let stub = Stub::start(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.head.clone())).await;

@@ -1,4 +1,4 @@
-//! A node before an origin: interim replies (1xx) reach the client whose request they answer, and no other.
+//! A node in front of an origin: interim replies (1xx) reach only the client whose request they answer.
 
 use super::stub::{Answer, Stub, gate};
 use super::*;
@@ -19,12 +19,12 @@ async fn interim_replies_come_before_the_final_one_and_are_not_stored() {
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.send(b"GET / HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    // The origin holds its final reply back.
+    // The origin delays its final reply.
     assert_eq!(client.reply(false).await.status, 102);
     let hints = client.reply(false).await;
     assert_eq!((hints.status, hints.header("link")), (103, "</a.css>; rel=preload"));
     assert_eq!((hints.header("x-hint"), hints.header("x-hop")), ("1", ""));
-    // A request that joins learns of the final reply only.
+    // A request that joins gets the final reply only.
     let mut joining = node.client().await;
     joining.send(b"GET / HTTP/1.1\r\nHost: n\r\n\r\n").await;
     node.until(|stats| stats.in_flight == 2).await;
@@ -53,7 +53,7 @@ async fn interim_replies_that_come_with_the_final_one_keep_their_place() {
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
-    // Sent at once: the node reads the second head right after the first reply.
+    // The requests are sent together, so the node reads the second head right after the first reply.
     let requests: String = (0..4).map(|nth| format!("GET /{nth} HTTP/1.1\r\nHost: n\r\n\r\n")).collect();
     client.send(requests.as_bytes()).await;
     for nth in 0..4 {
@@ -76,7 +76,7 @@ async fn requests_that_are_passed_on_get_interim_replies_beside_the_nodes_own() 
     let mut client = node.client().await;
     let head = "POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
     client.send(head.as_bytes()).await;
-    // From the node: the origin has not seen the body.
+    // The node sent this reply: the origin has not seen the body.
     assert_eq!(client.reply(false).await.status, 100);
     client.send(b"abc").await;
     assert_eq!(client.reply(false).await.status, 103);

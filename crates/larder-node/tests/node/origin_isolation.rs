@@ -1,12 +1,12 @@
-//! A node before an origin: no client gets a reply that is another client's.
+//! A node in front of an origin: no client gets another client's reply.
 //!
-//! The origin answers with the cookie of the request, so that a body shows whose reply it is.
+//! The origin answers with the cookie of the request, so that a body shows its owner.
 
 use super::stub::{Answer, Asked, Framing, Stub, gate};
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The reply to whoever asks, with a tag of its own.
+/// Returns the sender's personal reply, with a tag of its own.
 fn personal(asked: &Asked, fields: &str) -> Answer {
     let cookie = asked.header("cookie");
     let tag = format!("\"{cookie}\"");
@@ -17,13 +17,13 @@ fn personal(asked: &Asked, fields: &str) -> Answer {
     }
 }
 
-/// A node that takes `Client-Cert` from its clients, as from a trusted load balancer.
+/// Starts a node that accepts `Client-Cert` from its clients, as from a trusted load balancer.
 async fn behind_relay(stub: &Stub) -> Running {
     let relay: larder_edge::AddressRange = "127.0.0.1".parse().unwrap();
     stub.node(|_, config| config.entry.trusted_relays.0.extend([relay])).await
 }
 
-/// A client that has sent a request for `/account` with these header lines.
+/// Opens a client that has sent a request for `/account` with these header lines.
 async fn asking(node: &Running, fields: &str) -> client::Client {
     let mut client = node.client().await;
     client.send(format!("GET /account HTTP/1.1\r\nHost: n\r\n{fields}\r\n").as_bytes()).await;
@@ -113,7 +113,7 @@ async fn a_reply_to_be_validated_is_validated_by_each_client_at_once() {
         for name in ["alice", "bob", "carol", "alice"] {
             clients.push((name, asking(&node, &format!("Cookie: {name}\r\nX-Held: 1\r\n")).await));
         }
-        // All are at the origin before any of them has its answer: there is no queue.
+        // All requests are at the origin before any of them has its answer: there is no queue.
         stub.until_asked(5).await;
         head.add_permits(4);
         for (name, mut client) in clients {
@@ -175,7 +175,7 @@ async fn a_stored_reply_without_a_lifetime_is_never_used_stale() {
 #[tokio::test]
 async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
     for (credentials, whole, validated, asked) in [
-        // Stored to be validated before each use, and the 304 would make it fresh.
+        // The reply is stored to be validated before each use, and the 304 would make it fresh.
         ("Cookie: a\r\n", "Cache-Control: no-cache\r\n", "Cache-Control: max-age=60\r\n", 3),
         ("Cookie: a\r\n", "", "Cache-Control: max-age=60\r\n", 3),
         ("Authorization: a\r\n", "", "Cache-Control: public, max-age=60\r\n", 3),
@@ -189,7 +189,7 @@ async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
             3,
         ),
         ("Authorization: a\r\n", "Cache-Control: max-age=60\r\nAge: 60\r\n", "", 3),
-        // A reply for all is found valid.
+        // A reply for all clients is validated.
         ("Cookie: a\r\n", "Cache-Control: max-age=60\r\nAge: 60\r\n", "", 2),
     ] {
         let stub = Stub::start(move |asked| match asked.header("if-none-match") {
@@ -363,7 +363,7 @@ async fn a_reply_to_a_cookie_keeps_only_requests_with_credentials_from_sharing()
     assert_eq!(get(&node, "Cookie: alice\r\n").await.body, b"alice");
     let mut first = asking(&node, "Cookie: bob\r\nX-Held: 1\r\n").await;
     let mut second = asking(&node, "Cookie: carol\r\nX-Held: 1\r\n").await;
-    // Neither waits for the other.
+    // Neither request waits for the other.
     stub.until_asked(3).await;
     head.add_permits(2);
     assert_eq!(
@@ -374,7 +374,7 @@ async fn a_reply_to_a_cookie_keeps_only_requests_with_credentials_from_sharing()
     stub.until_asked(4).await;
     let mut second = asking(&node, "").await;
     node.until(|stats| stats.in_flight == 2).await;
-    // A fetch of its own would need a second permit.
+    // A separate fetch would need a second permit.
     head.add_permits(1);
     assert_eq!((first.reply(false).await.body, second.reply(false).await.body), (b"x".into(), b"x".into()));
     assert_eq!(stub.asked().len(), 4);

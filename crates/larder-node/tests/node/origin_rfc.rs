@@ -1,4 +1,4 @@
-//! A node before an origin: what RFC 9110, 9111 and 5861 say of rarer requests and replies.
+//! A node in front of an origin: rules of RFC 9110, 9111 and 5861 for rarer requests and replies.
 
 use super::stub::{Answer, Framing, Stub};
 use super::*;
@@ -87,7 +87,7 @@ async fn a_reply_found_valid_is_as_old_as_the_answer_that_says_so() {
         let fields = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
         match times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 => Answer::new(200, &format!("{fields}Date: {old}\r\n"), "x"),
-            // From a cache nearer to the origin, stale as it comes.
+            // The 304 comes from a cache nearer to the origin, and is stale on arrival.
             1 => Answer::new(304, &format!("{fields}Age: 70\r\n"), ""),
             _ => Answer::new(304, fields, ""),
         }

@@ -1,4 +1,4 @@
-//! A node before an origin that speaks TLS: which certificates it accepts and shows, HTTP/2, and what goes wrong.
+//! A node in front of an origin with TLS: certificates on both sides, HTTP/2, and failures.
 
 use super::stub::{Answer, Stub};
 use super::*;
@@ -14,7 +14,7 @@ const HTTP1: &[&[u8]] = &[b"http/1.1"];
 const KEPT: &str = "Cache-Control: max-age=60\r\n";
 const NOT_KEPT: &str = "Cache-Control: no-store\r\n";
 
-/// TLS to an origin whose certificate this authority has signed for `name`.
+/// Returns TLS settings for an origin whose certificate this authority has signed for `name`.
 fn by(authority: &Authority, name: &str, set: impl FnOnce(&mut OutboundTls)) -> OriginTls {
     let (authorities, name) = (Some(authority.ca()), Some(name.to_owned()));
     let mut files = OutboundTls { authorities, name, ..OutboundTls::default() };
@@ -127,7 +127,7 @@ async fn a_reload_takes_another_authority() {
     let config = NodeConfig::new("n", StoreConfig::Origin(Box::new(origin.clone())));
     node.node.change(&config, None).unwrap();
     assert_eq!(node.client().await.get("/x").await.status, 200);
-    // The same files, read again: connections are used on.
+    // The same files are read again, and connections are reused.
     origin.tls = Some(by(&second, "store.test", |_| {}));
     origin.head_timeout = Duration::from_secs(1);
     node.node.change(&NodeConfig::new("n", StoreConfig::Origin(Box::new(origin))), None).unwrap();
@@ -135,10 +135,10 @@ async fn a_reload_takes_another_authority() {
     assert_eq!(stub.asked().iter().map(|asked| asked.earlier).collect::<Vec<_>>(), [0, 1]);
 }
 
-/// Protocol, connection, and method with authority of each request that an origin has seen.
+/// Protocol, connection, and method with authority of each request that an origin has received.
 type Seen = Arc<Mutex<Vec<(http::Version, usize, String)>>>;
 
-/// An origin that offers HTTP/2 and HTTP/1.1. It replies when `together` requests are under way.
+/// Starts an origin that offers HTTP/2 and HTTP/1.1. It replies when `together` requests are in progress.
 async fn origin_of_both(authority: &Authority, together: usize) -> (SocketAddr, Seen) {
     let tls = acceptor(&authority.leaf("store.test", false), None, &[b"h2", b"http/1.1"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -226,7 +226,7 @@ async fn requests_that_must_not_be_repeated_use_http1() {
     assert_eq!(versions, [http::Version::HTTP_2, http::Version::HTTP_11]);
 }
 
-/// TLS can break when the origin has already worked on the request.
+/// TLS can break after the origin has processed the request.
 #[tokio::test]
 async fn a_post_is_not_repeated_if_tls_breaks_after_the_handshake() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -242,7 +242,7 @@ async fn a_post_is_not_repeated_if_tls_breaks_after_the_handshake() {
             let mut head = [0; 4];
             stream.read_exact(&mut head).await.unwrap();
             *counted.lock().unwrap() += 1;
-            // No record of TLS.
+            // These bytes are no TLS record.
             let _ = stream.get_mut().0.write_all(&[0xff; 64]).await;
         }
     });

@@ -9,11 +9,11 @@ use tokio::sync::Semaphore;
 const KEPT: &str = "Cache-Control: max-age=600\r\n";
 const ADVERSARY: [u8; 4] = [127, 0, 0, 2];
 
-/// Slots of the origin, and those of one client.
+/// Slots of the origin, and slots of one client.
 const SLOTS: usize = 40;
 const SHARE: usize = 4;
 
-/// Requests beyond the share wait longer than any test.
+/// Sets the limits. Requests beyond the share wait longer than any test.
 fn shared(origin: &mut OriginConfig) {
     origin.requests_max = SLOTS;
     origin.queue_max = SLOTS;
@@ -21,7 +21,8 @@ fn shared(origin: &mut OriginConfig) {
     origin.request_body_timeout = HOUR;
 }
 
-/// An origin that holds its replies to `/held...` and to `no-cache` until the gate is open, and has a large reply.
+/// Starts an origin with a large reply. It delays its replies to `/held...` and to `no-cache` until the gate
+/// opens.
 async fn origin() -> (Stub, Arc<Semaphore>) {
     let held = gate();
     let hold = Arc::clone(&held);
@@ -41,7 +42,7 @@ async fn origin() -> (Stub, Arc<Semaphore>) {
     (stub, held)
 }
 
-/// Requests by which a client may try to take all slots. The number makes each of them another one.
+/// A kind of request by which a client may try to take all slots. The number makes each request different.
 type Way = (&'static str, fn(usize) -> String);
 
 const WAYS: [Way; 5] = [
@@ -65,7 +66,7 @@ async fn one_address_holds_at_most_its_share_whatever_it_asks_for() {
             adversary.push(client);
         }
         let share = SHARE as u64;
-        // A share is at the origin, a share waits, and the rest is refused.
+        // One share is at the origin, one share waits, and the rest is refused.
         let is_settled = |stats: &NodeStats| {
             let origin = &stats.origin;
             origin.origin_requests == share
@@ -78,14 +79,14 @@ async fn one_address_holds_at_most_its_share_whatever_it_asks_for() {
             assert_eq!((reply.status, &*reply.body), (200, &b"x"[..]), "{way}: {}", reply.cache_status());
         }
         node.until(is_settled).await;
-        // All of it is given back.
+        // All slots are released.
         drop(adversary);
         held.add_permits(3 * SHARE);
         node.until(|stats| (stats.origin.origin_requests, stats.origin.origin_waiting) == (0, 0)).await;
     }
 }
 
-/// A fetch fills the cache after its client has left, and counts for that client until its end.
+/// A fetch fills the cache after its client has left, and counts for that client until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_its_fetches_keeps_their_slots() {
     let (stub, held) = origin().await;
@@ -129,7 +130,7 @@ async fn nobody_waits_for_another_clients_share() {
     assert_eq!(node.client().await.get("/popular").await.status, 200);
     assert_eq!(node.node.stats().origin.origin_waiting, 1);
     held.add_permits(SHARE);
-    // Its turn comes after the other client's reply has been stored, so the origin is not asked again.
+    // The request gets its turn after the other client's reply was stored, so the origin is not asked again.
     assert_eq!(waits.reply(false).await.status, 200);
     assert_eq!(stub.asked().iter().filter(|asked| asked.line.contains("/popular")).count(), 1);
 }

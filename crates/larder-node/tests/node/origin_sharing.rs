@@ -1,4 +1,4 @@
-//! One fetch for many, and what happens when either side breaks off.
+//! One fetch for many clients, and aborts on either side.
 
 use super::stub::{Answer, Framing, Stub, gate};
 use super::*;
@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt;
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
-/// `count` clients that ask at the same time.
+/// Starts `count` clients that ask at the same time.
 async fn ask_at_once(address: SocketAddr, count: usize) -> Vec<JoinHandle<client::Reply>> {
     let mut asking = Vec::new();
     for _ in 0..count {
@@ -36,7 +36,7 @@ async fn a_hundred_misses_are_one_fetch() {
     assert_eq!(node.node.stats().collapsed, 99);
 }
 
-/// A fetch may run on a thread that has no connection any more when the node ends.
+/// At the shutdown, a fetch may run on a thread that has no connections left.
 #[tokio::test]
 async fn a_node_that_ends_completes_what_one_thread_fetches_for_another() {
     for _ in 0..8 {
@@ -79,7 +79,7 @@ async fn what_may_not_be_shared_is_asked_for_by_all_at_once() {
     let asking = ask_at_once(node.address, 20).await;
     node.until(|stats| stats.in_flight == 20).await;
     head.add_permits(1);
-    // The others are all at the origin before any of them has its answer: there is no queue.
+    // All other requests are at the origin before any of them has its answer: there is no queue.
     stub.until_asked(20).await;
     rest.add_permits(19);
     let mut bodies = Vec::new();
@@ -119,7 +119,7 @@ async fn a_long_body_is_read_as_it_comes_by_early_and_late() {
     for nth in 0..3 {
         let mut client = node.client().await;
         client.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-        // Half of it arrives while the origin holds the other half back.
+        // Half of the body arrives while the origin delays the other half.
         let mut half = vec![0; 900_000];
         let read = client.stream.read_exact(&mut half);
         tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("reader {nth}")).unwrap();

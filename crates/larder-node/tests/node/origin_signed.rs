@@ -1,4 +1,4 @@
-//! A node before a store that wants signatures: what is signed, and for whom its replies are kept.
+//! A node in front of a store that requires signatures: signed requests, and the sharing of their replies.
 
 use super::signature::{ACCESS_KEY, SECRET_KEY, verify};
 use super::stub::{Answer, Asked, Stub};
@@ -8,18 +8,18 @@ use larder_node::{HostHeader, OriginConfig, Signing};
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
-/// Signs whatever a client asks for.
+/// Returns keys that sign all methods that the tests use.
 fn signing() -> Signing {
     let all = [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::POST, Method::DELETE];
     reading().with_methods(all.to_vec())
 }
 
-/// The default.
+/// Returns keys with the default methods.
 fn reading() -> Signing {
     Signing::new((ACCESS_KEY, SECRET_KEY), None, "us-east-1", "s3")
 }
 
-/// A store that answers 403 to a request without a right signature.
+/// Starts a store that answers 403 to a request without a valid signature.
 async fn store(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Stub {
     Stub::start(move |asked| match verify(asked) {
         Ok(_) => answer(asked),
@@ -69,7 +69,7 @@ async fn every_kind_of_request_has_a_signature_that_the_store_takes() {
     }
 }
 
-/// The request of the node has `Authorization`; the client's has not, and so the reply is anybody's.
+/// The node's request has `Authorization` and the client's does not, so the reply may be shared.
 #[tokio::test]
 async fn the_nodes_signature_is_not_the_clients_authorization() {
     let stub = store(|asked| match asked.header("if-none-match") {
@@ -86,7 +86,7 @@ async fn the_nodes_signature_is_not_the_clients_authorization() {
     let first = client.get("/b/k").await;
     assert_eq!(first.cache_status(), "n; fwd=uri-miss; fwd-status=200; stored");
     node.until(|stats| stats.cache_objects == 1).await;
-    // A client that signs too, with keys that the store does not know, and ranges.
+    // This client signs too, with keys that the store does not know, and asks for ranges.
     let own = "Authorization: AWS4-HMAC-SHA256 Credential=other/20130524/us-east-1/s3/aws4_request, SignedHeaders=host, \
                Signature=00\r\nx-amz-date: 20130524T000000Z\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n";
     for fields in ["", own, "Cookie: a=b\r\n"] {
@@ -122,7 +122,7 @@ async fn what_cannot_be_signed_is_refused_and_a_signed_url_is_passed_on() {
     assert_eq!(stub.asked()[0].header("authorization"), "");
 }
 
-/// Whoever reaches the node has the rights of its keys, so the node lends as few of them as it can.
+/// Every client of the node gets the rights of its keys, so the node lends as few of them as possible.
 #[tokio::test]
 async fn a_client_cannot_use_the_keys_for_more_than_reading() {
     let stub = store(|asked| Answer::new(200, KEPT, asked.head.clone())).await;
@@ -146,7 +146,8 @@ async fn a_client_cannot_use_the_keys_for_more_than_reading() {
         assert!(reply.cache_status().ends_with("detail=sign-query"), "{}", reply.cache_status());
     }
     assert!(stub.asked().is_empty());
-    // The client chooses neither the bucket nor who pays, nor has it a reply stored that only its key opens.
+    // The client can choose neither the bucket nor the payer. It cannot have a reply stored that only its key
+    // decrypts.
     let own = "Host: other-bucket\r\nX-Amz-Request-Payer: requester\r\nX-Amz-Checksum-Mode: ENABLED\r\n\
                X-Amz-Server-Side-Encryption-Customer-Key: a2V5\r\n";
     client.send(format!("GET /b/k HTTP/1.1\r\n{own}\r\n").as_bytes()).await;

@@ -1,4 +1,5 @@
-//! WebSocket connections through a node to its origin. The bytes in them mean nothing to the node, so no frames are made here.
+//! WebSocket connections through a node to its origin. The node does not interpret their bytes, so the tests
+//! send no frames.
 
 use super::client::Client;
 use super::stub::{Answer, Stub, read_head};
@@ -17,12 +18,12 @@ const ASKS: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec
 const ACCEPTED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nX-Own: 1\r\n\r\n";
 
-/// An origin that takes each connection for a tunnel and sends back what comes.
+/// An origin that accepts each connection as a tunnel and echoes its bytes.
 struct Echo {
     address: SocketAddr,
-    /// Heads of requests.
+    /// The heads of the requests.
     asked: Arc<Mutex<Vec<String>>>,
-    /// Connections that the node has ended.
+    /// Counts connections that the node has closed.
     ended: Arc<tokio::sync::Semaphore>,
 }
 
@@ -166,7 +167,7 @@ async fn the_origins_end_is_the_clients() {
     let node = echo.node(|_, _| {}).await;
     let mut client = open(&node).await;
     is_echoed(&mut client, b"x").await;
-    // The origin answers the end of the client's side with its own.
+    // When the client closes its side, the origin closes its own.
     client.stream.get_mut().shutdown().await.unwrap();
     client.closed().await;
     node.until(|stats| stats.connections == 0 && stats.origin.origin_tunnels == 0).await;
@@ -204,7 +205,7 @@ async fn tunnels_beyond_the_limits_are_refused() {
     assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));
     assert!(refused.cache_status().ends_with("detail=tunnels-full"), "{}", refused.cache_status());
     assert_eq!(node.node.stats().origin.origin_tunnels_full, 1);
-    // A reload takes another limit, and leaves what is open.
+    // A reload applies another limit, and does not affect open tunnels.
     let mut origin = OriginConfig::new(format!("http://{}", echo.address).parse().unwrap());
     (origin.tunnels_max, origin.client_share) = (3, 100);
     node.node.change(&NodeConfig::new("n", StoreConfig::Origin(Box::new(origin))), None).unwrap();

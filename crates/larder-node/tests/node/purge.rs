@@ -1,4 +1,4 @@
-//! Purges: what they name is gone once they are done, and does not come back.
+//! Purges: the named entries are removed, and do not return.
 
 use super::cooperate::introduce;
 use super::stub::{Answer, Asked, Stub, gate};
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// Removes what is named, as the admin interface does; returns how much.
+/// Purges like the admin interface does. Returns the number of removed entries.
 async fn purge(node: &Running, kind: &str, text: &str) -> u64 {
     let (node, purge) = (Arc::clone(&node.node), Purge::new(kind, text).unwrap());
     tokio::task::spawn_blocking(move || node.purge(&purge).removed).await.unwrap()
@@ -21,7 +21,8 @@ fn path(asked: &Asked) -> String {
     asked.line.split(' ').nth(1).unwrap().to_owned()
 }
 
-/// An origin that numbers its replies, with these fields. The numbered replies that `held` names end only once the gate opens.
+/// Starts an origin that numbers its replies, with these fields. The replies with numbers in `held` end only
+/// when the gate opens.
 async fn counting(fields: &'static str, held: &'static [usize], gate: Arc<Semaphore>) -> Stub {
     let count = AtomicUsize::new(0);
     Stub::start(move |asked| {
@@ -100,7 +101,7 @@ async fn objects_leave_by_their_tags() {
     assert_eq!(purge(&node, "tag", "product-10").await, 1);
 }
 
-/// A reply that comes while a purge is done is passed on and not kept, and who asks later does not get it.
+/// A reply that arrives during a purge is passed on and not stored. Later clients do not get it.
 #[tokio::test]
 async fn what_is_on_its_way_does_not_come_back() {
     for (kind, text) in [("url", "http://n/a"), ("prefix", "http://n/"), ("tag", "t")] {
@@ -110,7 +111,7 @@ async fn what_is_on_its_way_does_not_come_back() {
         let node = stub.node(|_, _| {}).await;
         let mut first = node.client().await;
         first.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-        // The head has come: whoever asks now would read along.
+        // The head has arrived, so a request at this point would share the reply.
         node.until(|stats| stats.bytes_out > 0).await;
         assert_eq!(purge(&node, kind, text).await, 0, "{kind}");
         assert_eq!(body(&node, "/a", "").await, "2 /a", "{kind}");
@@ -122,7 +123,7 @@ async fn what_is_on_its_way_does_not_come_back() {
     }
 }
 
-/// An origin may say that what was purged is still valid. It is not kept for that.
+/// An origin may validate a purged reply. The reply is not stored for that.
 #[tokio::test]
 async fn what_is_validated_meanwhile_does_not_come_back() {
     let hold = gate();
@@ -202,7 +203,8 @@ async fn switches_purge_by_a_path_of_the_node_if_they_have_the_token() {
     assert_eq!(off.node.stats().purges_denied, 1);
 }
 
-/// A node that was purged asks a peer that was not: the peer's copy goes to the client, and does not come into the node's memory.
+/// A purged node asks a peer that was not purged. The peer's copy goes to the client, and is not stored in the
+/// node's memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peers_copy_does_not_undo_a_purge() {
     let count = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! What replies say: methods, validators, preconditions, ranges, `Cache-Status`.
+//! Replies: methods, validators, preconditions, ranges, `Cache-Status`.
 
 use super::*;
 
@@ -115,7 +115,7 @@ async fn a_range_that_misses_reads_only_its_chunks() {
     assert_eq!(running.node.stats().store_bytes, 65_536);
     let reply = client.get_with("/big.bin", "Range: bytes=65536-131071\r\n").await;
     assert_eq!((reply.body.as_slice(), reply.cache_status()), (&contents[65_536..131_072], "n; hit"));
-    // Across the end of a chunk that is here and one that is not.
+    // The range spans a chunk in memory and a chunk that must be read.
     let reply = client.get_with("/big.bin", "Range: bytes=131000-131100\r\n").await;
     assert_eq!(
         (reply.body.as_slice(), reply.cache_status()),
@@ -203,7 +203,7 @@ async fn every_number_of_the_snapshot_is_exported() {
     let ends = [text.lines().next().unwrap(), "larder_node_last_reload_success{node=\"n\"} 1\n# EOF\n"];
     assert!(all.starts_with(ends[0]) && all.ends_with(ends[1]) && all.matches("# EOF").count() == 1, "{all}");
     let stats = serde_json::to_value(stats).unwrap();
-    // name and store are labels.
+    // The name and the store are labels.
     let numbers = stats.as_object().unwrap().len() - 2;
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), numbers, "{text}");
 }

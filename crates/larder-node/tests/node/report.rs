@@ -1,4 +1,4 @@
-//! What a node tells switches: its load counters and its cache's events.
+//! Reports for switches: the load counters, and the events of the cache.
 
 use super::stub::{Answer, Stub};
 use super::*;
@@ -15,7 +15,7 @@ async fn load(running: &Running) -> Value {
     serde_json::from_slice(&reply.body).unwrap()
 }
 
-/// The lines of an event stream. The pieces of its body are whole lines, so that chunk sizes stand on lines of
+/// The lines of an event stream. A piece of the body consists of whole lines, so chunk sizes are on lines of
 /// their own.
 struct Lines(client::Client);
 
@@ -26,7 +26,7 @@ impl Lines {
         Self(client)
     }
 
-    /// The next line, heartbeats left out; `None` at the end.
+    /// Returns the next line that is not a heartbeat; `None` at the end.
     async fn next(&mut self) -> Option<Value> {
         let reading = async {
             loop {
@@ -80,7 +80,7 @@ async fn the_load_is_that_of_the_model_where_there_is_one() {
     running.until(|stats| stats.in_flight == 0).await;
     let grown_in =
         |after: &Value, field: &str| after[field].as_u64().unwrap() - before[field].as_u64().unwrap();
-    // The modelled disk counts a read when its time has passed.
+    // The modelled disk counts a read when its time is over.
     let after = eventually_asked("both reads are counted", async || {
         let after = load(&running).await;
         (grown_in(&after, "uptime_us") > 2 * 28_410 && after["active"] == 0).then_some(after)
@@ -94,7 +94,7 @@ async fn the_load_is_that_of_the_model_where_there_is_one() {
         "two reads of the model's time"
     );
     assert!(grown("cpu_busy_us") > 0 && grown("uptime_us") > 2 * 28_410);
-    // A poll is no work of the node's.
+    // A poll does not count as work of the node.
     assert_eq!((grown("requests"), &after["active"]), (3, &0.into()));
     assert!(grown("service_us") >= 2 * 28_410, "{after}");
     assert_eq!(after["run"], before["run"]);
@@ -168,7 +168,7 @@ async fn own_paths_are_not_for_addresses_that_are_not_listed() {
     }
 }
 
-/// Its peer is the client, and the address may be one that is listed.
+/// The connection's peer is the client, and its address may be a listed one.
 #[tokio::test]
 async fn own_paths_are_not_for_clients_of_handed_over_connections() {
     for by_socket in [false, true] {
@@ -198,7 +198,7 @@ async fn own_paths_are_not_for_clients_of_handed_over_connections() {
 
 #[tokio::test]
 async fn what_is_cached_is_told_and_what_changes_after() {
-    // Room for two of the three.
+    // The memory has room for two of the three targets.
     let manifest = "1000\t/a\n1000\t/b\n1000\t/c\n1000\t/d\n";
     let running = Running::model(manifest, quick(), |config| config.cache.bytes = Bytes(2_100)).await;
     get_as(&running, "/b", 0xb).await;
@@ -213,14 +213,14 @@ async fn what_is_cached_is_told_and_what_changes_after() {
     let gone = lines.told().await;
     assert!(gone == told("evicted", 0xa) || gone == told("evicted", 0xb), "{gone:?}");
     assert_eq!(lines.told().await, told("stored", 0xc));
-    // No id was told for it: it is left out, and the targets that leave for it are not.
+    // The object has no id, so it is left out. The targets that are evicted for it are reported.
     assert_eq!(running.client().await.get("/d").await.status, 200);
     assert_eq!(lines.told().await.0, "evicted");
     let active = load(&running).await["active"].as_u64();
     assert_eq!(active, Some(0), "a subscriber is no request for contents");
 }
 
-/// A client that is connected directly could spoil what switches know.
+/// A client that connects directly could falsify the switches' knowledge.
 #[tokio::test]
 async fn on_handed_over_connections_nobody_but_a_switch_says_what_a_target_is() {
     let running = Running::model("1000\t/a\n", quick(), |_| {}).await;

@@ -1,4 +1,4 @@
-//! One read for all who wait, whoever stays; and the modelled store behind it.
+//! One read for all waiting requests, whether their clients stay or leave; and the modelled store behind it.
 
 use super::*;
 use tokio::io::AsyncBufReadExt;
@@ -61,7 +61,8 @@ async fn reads_beyond_the_limit_are_refused_with_a_reason() {
 
 #[tokio::test]
 async fn chunks_held_for_slow_clients_have_a_limit() {
-    // 256 MiB of cache are 16 replies that hold two chunks of 8 MiB each. The object outgrows all socket buffers.
+    // A cache of 256 MiB permits 16 replies that hold two chunks of 8 MiB each. The object exceeds all socket
+    // buffers.
     let set = |config: &mut NodeConfig| config.cache.chunk = Bytes::mib(8);
     let running = Running::model("40000000\t/long\n", quick(), set).await;
     let mut slow = Vec::new();
@@ -90,7 +91,7 @@ async fn a_long_modelled_object_takes_the_time_of_the_whole() {
     assert!((busy - quick().read_time(300_000).as_secs_f64()).abs() < 1e-7, "{busy}");
     let part = client.get_with("/a", "Range: bytes=131000-231000\r\n").await;
     assert_eq!((part.body.as_slice(), part.cache_status()), (&whole.body[131_000..=231_000], "n; hit"));
-    // A range alone pays for its own chunk and a first access.
+    // A range costs only its own chunk and a first access.
     let part = client.get_with("/b", "Range: bytes=65536-65536\r\n").await;
     assert_eq!(part.body.len(), 1);
     let more = running.node.stats().store_busy_seconds - busy;

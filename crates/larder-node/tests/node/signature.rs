@@ -1,6 +1,7 @@
-//! A store's side of AWS Signature Version 4, after Amazon's "Authenticating Requests: Using the Authorization Header".
+//! A store's verification of AWS Signature Version 4, after Amazon's "Authenticating Requests: Using the
+//! Authorization Header".
 //!
-//! Written apart from the library that the node signs with, so that the two can disagree.
+//! It is independent of the library that the node signs with, so that the two can disagree.
 
 use super::stub::Asked;
 use aws_lc_rs::{digest, hmac};
@@ -8,7 +9,7 @@ use aws_lc_rs::{digest, hmac};
 pub(crate) const ACCESS_KEY: &str = "AKIAIOSFODNN7EXAMPLE";
 pub(crate) const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 
-/// The names of the signed fields, if a request has a signature with the keys above that fits it.
+/// Returns the names of the signed fields, if the request has a valid signature with the keys above.
 pub(crate) fn verify(asked: &Asked) -> Result<String, String> {
     let authorization = asked.header("authorization");
     let parameters = authorization.strip_prefix("AWS4-HMAC-SHA256 ").ok_or("no signature")?;
@@ -99,7 +100,7 @@ fn encode(bytes: &[u8], plain: &[u8]) -> String {
     each.collect()
 }
 
-/// Amazon's own examples, which sign more than a node does.
+/// Amazon's own examples, which sign more fields than a node does.
 #[test]
 fn the_verifier_knows_amazons_examples() {
     let nothing = hex(&sha256(b""));

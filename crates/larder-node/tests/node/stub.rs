@@ -1,4 +1,4 @@
-//! An origin that answers as a test says, and notes what it is asked.
+//! An origin that answers as a test specifies, and records its requests.
 
 use super::*;
 use larder_node::{HostHeader, OriginConfig};
@@ -8,20 +8,20 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) line: String,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// Number of earlier requests on its connection.
+    /// Number of earlier requests on the same connection.
     pub(crate) earlier: usize,
-    /// The name that its connection's TLS asked for, or "".
+    /// The server name of the connection's TLS handshake (SNI), or "".
     pub(crate) sni: String,
 }
 
 impl Asked {
-    /// The value of a header field, or "".
+    /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines
@@ -32,33 +32,33 @@ impl Asked {
     }
 }
 
-/// How a body is sent.
+/// The form in which a body is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length,
     Chunked,
-    /// Closes without a word.
+    /// Closes the connection without a reply.
     Silent,
-    /// Says a length and closes after half of it.
+    /// States a length, and closes after half of it.
     Cut,
 }
 
-/// What to answer.
+/// An answer of the origin.
 #[derive(Clone)]
 pub(crate) struct Answer {
     status: u16,
     fields: String,
     body: Vec<u8>,
     framing: Framing,
-    /// Heads of interim replies, sent at once.
+    /// The heads of interim replies, which are sent immediately.
     interim: String,
-    /// Passed before the head, and before the second half of the body.
+    /// Permits are taken from these before the head, and before the second half of the body.
     before_head: Option<Arc<Semaphore>>,
     before_end: Option<Arc<Semaphore>>,
 }
 
 impl Answer {
-    /// `fields` are header lines, each with its line end.
+    /// Creates an answer. `fields` are header lines, each with its line end.
     pub(crate) fn new(status: u16, fields: &str, body: impl Into<Vec<u8>>) -> Self {
         let (fields, body) = (fields.to_owned(), body.into());
         let (framing, interim) = (Framing::Length, String::new());
@@ -70,7 +70,7 @@ impl Answer {
         self
     }
 
-    /// An interim reply first. `fields` are header lines, each with its line end.
+    /// Adds an interim reply. `fields` are header lines, each with its line end.
     pub(crate) fn hinting(mut self, status: u16, fields: &str) -> Self {
         self.interim += &format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
         self
@@ -135,7 +135,7 @@ async fn pass(gate: Option<&Arc<Semaphore>>) {
 
 type Script = dyn Fn(&Asked) -> Answer + Send + Sync;
 
-/// The origin.
+/// An origin that answers as a test specifies.
 pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
     secure: bool,
@@ -148,7 +148,7 @@ impl Stub {
         Self::start_with(None, script).await
     }
 
-    /// By TLS, if there is an acceptor.
+    /// Starts the origin, with TLS if there is an acceptor.
     pub(crate) async fn start_with(
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
@@ -165,7 +165,7 @@ impl Stub {
                     let Some(tls) = tls else {
                         return connection(stream, String::new(), script, noted).await;
                     };
-                    // Handshakes fail where a test wants it.
+                    // Handshakes fail where a test intends it.
                     let Ok(stream) = tls.accept(stream).await else { return };
                     let sni = stream.get_ref().1.server_name().unwrap_or_default().to_owned();
                     connection(stream, sni, script, noted).await;
@@ -175,12 +175,12 @@ impl Stub {
         Self { address, secure, asked, task }
     }
 
-    /// What has been asked so far.
+    /// Returns the requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// Waits until it has been asked so often.
+    /// Waits until the origin has received `times` requests.
     pub(crate) async fn until_asked(&self, times: usize) {
         eventually_async("the origin is asked", || (self.asked().len() >= times).then_some(())).await;
     }
@@ -190,7 +190,7 @@ impl Stub {
         format!("{scheme}://{}", self.address).parse().unwrap()
     }
 
-    /// A node before it, after `set` has changed what it is told about the origin.
+    /// Starts a node in front of the origin. `set` changes its configuration first.
     pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> Running {
         let mut origin = OriginConfig::new(self.url());
         origin.host = HostHeader::Client;
@@ -241,7 +241,7 @@ pub(crate) fn gate() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
 }
 
-/// Reads the head of a request: an HTTP client takes a reply that comes before its request for a fault.
+/// Reads the head of a request. An HTTP client would treat a reply before its request as an error.
 pub(crate) async fn read_head(stream: &mut tokio::net::TcpStream) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
