@@ -26,7 +26,7 @@ mod cooperate;
 mod counts;
 mod edge;
 mod ground;
-mod handover;
+mod handoff;
 mod http;
 mod lifecycle;
 mod machine;
@@ -60,8 +60,9 @@ pub use cooperate::{
     WardConfig,
 };
 pub use edge::{Listeners, TlsView};
-pub use handover::{
-    Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
+pub use handoff::{
+    PeerHandoff, PeerHandoffConfig, PeerHandoffError, PeerHandoffView, RelayReason,
+    SERVICES_MAX as HANDOFF_SERVICES_MAX,
 };
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};

@@ -2,7 +2,7 @@
 
 use crate::contents::{Later, Lateral};
 use crate::edge::{Entered, Entry};
-use crate::handover::{Bound, Life};
+use crate::handoff::{HandoffDecision, RequestCounter};
 use larder_edge::ClientIo;
 use larder_handoff::agent::{HandoffOffers, IdleConnection, RestoredConnection};
 use std::io;
@@ -23,9 +23,9 @@ pub(crate) struct Arrived {
     /// The handoff that brought the connection, if a switch handed it off.
     pub(crate) handed: Option<Later>,
     /// The decision about the connection's next request, if a peer or this node has already made it.
-    pub(crate) bound: Bound,
+    pub(crate) decision: HandoffDecision,
     /// The request counter, if the connection can be handed off to a peer or came from one.
-    pub(crate) life: Option<Life>,
+    pub(crate) request_counter: Option<RequestCounter>,
     /// The announced client and the TLS state, if there are any.
     pub(crate) entered: Option<Arc<Entered>>,
     /// Deadline for the first head; `None` applies the head timeout from now.
@@ -40,8 +40,8 @@ impl Arrived {
             unsent: Vec::new(),
             used: false,
             handed,
-            bound: Bound::Free,
-            life: None,
+            decision: HandoffDecision::Pending,
+            request_counter: None,
             entered: None,
             head_by: None,
         }
@@ -91,11 +91,15 @@ impl HandoffSettings {
     /// Fails if the socket cannot be registered with the runtime.
     pub(crate) fn restored(&self, restored: RestoredConnection) -> io::Result<Arrived> {
         let later = Later { service: restored.server, lateral: self.lateral.clone() };
-        let (handed, bound) = if self.by_peers { (None, Bound::Taken) } else { (Some(later), Bound::Free) };
+        let (handed, decision) = if self.by_peers {
+            (None, HandoffDecision::Accepted)
+        } else {
+            (Some(later), HandoffDecision::Pending)
+        };
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
         let RestoredConnection { received: first, unsent, .. } = restored;
-        Ok(Arrived { first, unsent, bound, ..Arrived::new(stream, handed) })
+        Ok(Arrived { first, unsent, decision, ..Arrived::new(stream, handed) })
     }
 }

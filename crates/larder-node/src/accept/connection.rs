@@ -7,7 +7,7 @@ use crate::connection::{Brought, Shared};
 use crate::cooperate::Departure;
 use crate::counts::Counters;
 use crate::edge::{Entered, Entry, Opening};
-use crate::handover::{Bound, Life, Moved};
+use crate::handoff::{HandoffDecision, RequestCounter, TransferOutcome};
 use crate::origin::tunnel::Tunnel;
 use crate::service::PeerService;
 use crate::terms::{CurrentTerms, Terms};
@@ -73,9 +73,9 @@ impl Connections {
         // A client that closes its sending side (RFC 9112 section 9.6) may still read. It cannot be told from a
         // client that has left. If a switch relays the connection, the half-close means that no client waits,
         // and the request ends.
-        let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
+        let direct = arrived.decision == HandoffDecision::Accepted || self.flow_of(&arrived).is_some();
         let half_close = arrived.handed.is_some() || direct;
-        arrived.life = self.peers.handover().filter(|_| direct).map(Life::new);
+        arrived.request_counter = self.peers.peer_handoff().filter(|_| direct).map(RequestCounter::new);
         loop {
             let served = self.serve_connection((&terms, half_close), arrived, &worker, giver.as_ref());
             let back = match served.await {
@@ -107,15 +107,16 @@ impl Connections {
         giver: Option<&HandoffOffers>,
     ) -> After {
         let flow = self.flow_of(&arrived);
-        let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
+        let Arrived { stream, first, unsent, used, handed, decision, request_counter, entered, head_by } =
+            arrived;
         // A closed connection sends nothing that needs a reply.
         let Some(peer) = peer_of(&stream) else { return After::Ended };
         let brought = Brought {
             handed: handed.clone(),
             used,
             flow,
-            bound,
-            life,
+            decision,
+            request_counter,
             entered: entered.clone(),
             peer: Some(peer),
         };
@@ -143,8 +144,8 @@ impl Connections {
             unsent: Vec::new(),
             used: true,
             handed,
-            bound: Bound::Free,
-            life: shared.take_life(),
+            decision: HandoffDecision::Pending,
+            request_counter: shared.take_request_counter(),
             entered,
             head_by: None,
         };
@@ -176,21 +177,29 @@ impl Connections {
 
     /// Returns the flow key of a connection, if the connection can be handed off to a peer.
     fn flow_of(&self, arrived: &Arrived) -> Option<FlowKey> {
-        let handover = self.peers.handover()?;
+        let peer_handoff = self.peers.peer_handoff()?;
         if arrived.entered.as_deref().is_some_and(Entered::stays) {
             return None;
         }
         let stream = arrived.stream.tcp();
-        handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
+        peer_handoff.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
     }
 
     /// Hands a connection off to a peer. Returns the connection if it stays at this node.
     async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
         let Departure { to, node, flow, head, target, serviced } = departure;
         let cooperation = self.peers.cooperation()?;
-        let handover = cooperation.handover.as_ref()?;
-        let Arrived { stream: ClientIo::Clear(stream), first, unsent, used, handed, life, entered, .. } =
-            leaving
+        let peer_handoff = cooperation.peer_handoff.as_ref()?;
+        let Arrived {
+            stream: ClientIo::Clear(stream),
+            first,
+            unsent,
+            used,
+            handed,
+            request_counter,
+            entered,
+            ..
+        } = leaving
         else {
             return None;
         };
@@ -198,22 +207,32 @@ impl Connections {
         let socket = stream.into_std().ok()?.into();
         // Once the state is sent, the peer counts the connection, and the dispatcher's count continues.
         let sent = || serviced.hold();
-        let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
-            Moved::Gone => {
+        let stays = match peer_handoff.hand_off(&to, flow, socket, first.clone(), sent).await {
+            TransferOutcome::Delivered => {
                 cooperation.answered(node);
                 cooperation.count_departed(target);
-                life.into_iter().for_each(Life::leave);
+                request_counter.into_iter().for_each(RequestCounter::discard);
                 return None;
             }
-            Moved::Lost => {
-                life.into_iter().for_each(Life::leave);
+            TransferOutcome::Lost => {
+                request_counter.into_iter().for_each(RequestCounter::discard);
                 return None;
             }
-            Moved::Stays(socket) => std::net::TcpStream::from(socket),
+            TransferOutcome::Returned(socket) => std::net::TcpStream::from(socket),
         };
         let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
-        let bound = Bound::Stays;
-        Some(Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by: None })
+        let decision = HandoffDecision::Declined;
+        Some(Arrived {
+            stream,
+            first,
+            unsent,
+            used,
+            handed,
+            decision,
+            request_counter,
+            entered,
+            head_by: None,
+        })
     }
 
     /// Counts and logs a panic of the task that served a connection.

@@ -156,8 +156,8 @@ impl Server {
         let mut turns = given.iter().cycle();
         let mut give = async |restored| {
             // The connection comes from a peer or from a switch.
-            if let Some(handover) = self.service.peers.handover() {
-                handover.count_taken();
+            if let Some(peer_handoff) = self.service.peers.peer_handoff() {
+                peer_handoff.count_incoming();
             }
             if let Some(thread) = turns.next() {
                 let _ = thread.send(restored).await;

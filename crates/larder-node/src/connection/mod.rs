@@ -8,7 +8,7 @@ use crate::contents::Later;
 use crate::cooperate::Departure;
 use crate::counts::Counters;
 use crate::edge::Entered;
-use crate::handover::{Bound, Life, Standing};
+use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
 use crate::http::hop::REQUESTS;
 use crate::origin::tunnel::{Opened, Upgradable};
 use larder_kernel::FlowKey;
@@ -31,10 +31,10 @@ pub(crate) struct Shared {
     pub(crate) peer: Option<IpAddr>,
     /// The announced client and the TLS state, if there are any.
     entered: Option<Arc<Entered>>,
-    /// The decision about the next request; see [`Bound`].
-    bound: Mutex<Bound>,
+    /// The decision about the next request; see [`HandoffDecision`].
+    decision: Mutex<HandoffDecision>,
     /// The request counter, if the connection can be handed off to a peer or came from one.
-    life: Mutex<Option<Life>>,
+    request_counter: Mutex<Option<RequestCounter>>,
     /// The pending handoff of the connection, together with the current request.
     departure: Mutex<Option<Departure>>,
     departs: AtomicBool,
@@ -51,8 +51,8 @@ pub(crate) struct Brought {
     pub(crate) used: bool,
     /// The flow key, if the connection can be handed off to a peer.
     pub(crate) flow: Option<FlowKey>,
-    pub(crate) bound: Bound,
-    pub(crate) life: Option<Life>,
+    pub(crate) decision: HandoffDecision,
+    pub(crate) request_counter: Option<RequestCounter>,
     pub(crate) entered: Option<Arc<Entered>>,
     /// The address at the other end; `None` if the connection is closed.
     pub(crate) peer: Option<IpAddr>,
@@ -61,15 +61,15 @@ pub(crate) struct Brought {
 impl Shared {
     /// Creates the record of a connection.
     pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
-        let Brought { handed, used, flow, bound, life, entered, peer } = brought;
+        let Brought { handed, used, flow, decision, request_counter, entered, peer } = brought;
         Arc::new(Self {
             counters,
             handed,
             flow,
             entered,
             peer,
-            bound: Mutex::new(bound),
-            life: Mutex::new(life),
+            decision: Mutex::new(decision),
+            request_counter: Mutex::new(request_counter),
             departure: Mutex::default(),
             departs: AtomicBool::new(false),
             tunnel: Opened::default(),
@@ -78,13 +78,13 @@ impl Shared {
     }
 
     /// Takes the decision about the request that has just been read, and counts the request.
-    pub(crate) fn take_bound(&self, parts: &mut http::request::Parts) -> Bound {
-        let bound = std::mem::take(&mut *lock(&self.bound));
+    pub(crate) fn take_decision(&self, parts: &mut http::request::Parts) -> HandoffDecision {
+        let decision = std::mem::take(&mut *lock(&self.decision));
         let told = parts.headers.remove(REQUESTS);
-        if let Some(life) = &mut *lock(&self.life) {
-            life.brings(bound, parts, told.as_ref());
+        if let Some(request_counter) = &mut *lock(&self.request_counter) {
+            request_counter.count_request(decision, parts, told.as_ref());
         }
-        bound
+        decision
     }
 
     /// Returns the announced client and the TLS state, if there are any.
@@ -99,18 +99,18 @@ impl Shared {
 
     /// Returns whether a peer has handed the connection off with the request that has just been read.
     pub(crate) fn is_taken(&self) -> bool {
-        *lock(&self.bound) == Bound::Taken
+        *lock(&self.decision) == HandoffDecision::Accepted
     }
 
     /// Takes the request counter for the next owner of the connection.
-    pub(crate) fn take_life(&self) -> Option<Life> {
-        lock(&self.life).take()
+    pub(crate) fn take_request_counter(&self) -> Option<RequestCounter> {
+        lock(&self.request_counter).take()
     }
 
     /// Returns the facts that decide whether the connection can be handed off.
-    pub(crate) fn standing(&self) -> Standing {
-        let requests = lock(&self.life).as_ref().map_or(0, Life::requests);
-        Standing { flow: self.flow, requests }
+    pub(crate) fn status(&self) -> ConnectionStatus {
+        let requests = lock(&self.request_counter).as_ref().map_or(0, RequestCounter::requests);
+        ConnectionStatus { flow: self.flow, requests }
     }
 
     /// Requests the handoff of the connection with the current request. Never returns; the caller drops the

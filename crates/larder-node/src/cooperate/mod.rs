@@ -17,7 +17,7 @@
 //! One lock guards the policy's state. It is held for a few look-ups and for the queueing of messages, so peers receive changes in
 //! order.
 
-use crate::handover::Handover;
+use crate::handoff::PeerHandoff;
 use crate::memory::Memory;
 use bytes::Bytes;
 use larder_core::dispatch::SettingsError;
@@ -64,7 +64,7 @@ pub struct CooperateConfig {
     /// Longest time to the head of a service node's reply. After it, this node serves the request.
     pub head_timeout: Duration,
     /// Hands connections off to peers; `None` relays all replies of peers.
-    pub handover: Option<Arc<Handover>>,
+    pub peer_handoff: Option<Arc<PeerHandoff>>,
 }
 
 /// The reason why a node cannot cooperate with peers. The operator must remove it.
@@ -87,7 +87,7 @@ pub(crate) struct Cooperation {
     sooner: Notify,
     began: Instant,
     head_timeout: Duration,
-    pub(crate) handover: Option<Arc<Handover>>,
+    pub(crate) peer_handoff: Option<Arc<PeerHandoff>>,
     memory: Arc<Memory>,
     /// Whether this node may have to ask another node for the placement of a request.
     asks: bool,
@@ -196,8 +196,8 @@ impl Cooperation {
     /// # Errors
     /// Fails if a key cannot be derived from a secret. Nothing has changed then.
     pub(crate) fn set_secrets(&self, secrets: &ClusterSecrets) -> Result<(), IdentityError> {
-        if let Some(handover) = &self.handover {
-            handover.set_secrets(secrets, self.network.name())?;
+        if let Some(peer_handoff) = &self.peer_handoff {
+            peer_handoff.set_secrets(secrets, self.network.name())?;
         }
         self.network.set_secrets(secrets.clone());
         Ok(())

@@ -27,7 +27,7 @@ impl Cooperation {
         memory: &Arc<Memory>,
         service: impl Service,
     ) -> Result<Arc<Self>, CooperateError> {
-        let CooperateConfig { network, policy, head_timeout, handover } = config;
+        let CooperateConfig { network, policy, head_timeout, peer_handoff } = config;
         let (network, events) = Network::start(network, service).await?;
         let policy = Policy::new(policy, network.name(), network.incarnation().max(1))?;
         let cooperation = Arc::new(Self {
@@ -45,7 +45,7 @@ impl Cooperation {
             sooner: Notify::new(),
             began: Instant::now(),
             head_timeout,
-            handover,
+            peer_handoff,
             memory: Arc::clone(memory),
             load: AtomicU32::new(0),
             loads_told: AtomicU64::new(0),
@@ -172,15 +172,15 @@ impl Cooperation {
             Event::Joined(member) => {
                 let Some(node) = self.number(&member.name) else { return };
                 tracing::info!(peer = %member.name, address = %member.address, "peer: joined");
-                if let Some(handover) = &self.handover {
-                    handover.joined(&member);
+                if let Some(peer_handoff) = &self.peer_handoff {
+                    peer_handoff.handle_join(&member);
                 }
                 self.with(|policy, now, out| policy.side().joined(now, node, &member.name, out));
             }
             Event::Left(member, why) => {
                 tracing::info!(peer = %member.name, ?why, "peer: left");
-                if let Some(handover) = &self.handover {
-                    handover.left(&member.name, why);
+                if let Some(peer_handoff) = &self.peer_handoff {
+                    peer_handoff.handle_leave(&member.name, why);
                 }
                 let Some(node) = self.number_of(&member.name) else { return };
                 self.with(|policy, now, out| policy.side().left(now, node, out));

@@ -2,7 +2,7 @@
 
 use super::Cooperation;
 use crate::config::Limits;
-use crate::handover::{Bound, Hold, Standing};
+use crate::handoff::{ConnectionStatus, HandoffDecision, HandoffGuard};
 use http::request::Parts;
 use larder_core::peers::Claim;
 use larder_core::{NodeId, TargetId};
@@ -42,7 +42,7 @@ impl Serviced {
 
     /// Ends the load at this node after a handoff. The dispatcher's count continues until the result is
     /// dropped.
-    pub(crate) fn hold(mut self) -> Option<Box<dyn Hold>> {
+    pub(crate) fn hold(mut self) -> Option<Box<dyn HandoffGuard>> {
         let claim = self.claim.take()?;
         Some(Box::new(Held { cooperation: Arc::downgrade(&self.cooperation), claim: Some(claim) }))
     }
@@ -91,7 +91,7 @@ struct Held {
     claim: Option<Claim>,
 }
 
-impl Hold for Held {}
+impl HandoffGuard for Held {}
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -125,8 +125,8 @@ impl Cooperation {
 
     pub(crate) fn served(&self, Counted { target, missed, bytes }: Counted) {
         let size = larder_core::Bytes(bytes);
-        if let Some(handover) = &self.handover {
-            handover.note_size(target, size);
+        if let Some(peer_handoff) = &self.peer_handoff {
+            peer_handoff.record_size(target, size);
         }
         self.note_served(target, size, missed);
     }
@@ -153,16 +153,16 @@ impl Cooperation {
         to: &Name,
         parts: &Parts,
         target: TargetId,
-        (standing, bound): (impl FnOnce() -> Standing, Bound),
+        (status, decision): (impl FnOnce() -> ConnectionStatus, HandoffDecision),
         limits: &Limits,
     ) -> Option<(FlowKey, Vec<u8>)> {
-        let handover = self.handover.as_ref().filter(|_| bound == Bound::Free)?;
-        handover.choose(to, parts, target, standing(), limits).ok()
+        let peer_handoff = self.peer_handoff.as_ref().filter(|_| decision == HandoffDecision::Pending)?;
+        peer_handoff.decide(to, parts, target, status(), limits).ok()
     }
 
     /// Reports a request that left with its connection, because its reply does not pass this node.
     pub(crate) fn count_departed(&self, target: TargetId) {
-        if let Some(size) = self.handover.as_ref().and_then(|handover| handover.size_of(target)) {
+        if let Some(size) = self.peer_handoff.as_ref().and_then(|peer_handoff| peer_handoff.size_of(target)) {
             self.note_served(target, size, false);
         }
     }

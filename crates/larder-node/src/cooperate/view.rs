@@ -3,7 +3,7 @@
 use super::policy::Policy;
 use super::side::ME;
 use super::{Cooperation, State};
-use crate::handover::HandoverView;
+use crate::handoff::PeerHandoffView;
 use larder_core::Time;
 use larder_peers::{CounterValues, Member};
 use serde::Serialize;
@@ -50,7 +50,7 @@ pub struct PeersView {
     /// Requests that peers have forwarded to this node.
     pub taken: u64,
     /// Handoffs between peers; `null` if they are off.
-    pub handoff: Option<HandoverView>,
+    pub handoff: Option<PeerHandoffView>,
     /// Counters of the network of peers.
     pub network: CounterValues,
 }
@@ -164,7 +164,7 @@ impl State {
 impl Cooperation {
     pub(crate) fn view(&self) -> PeersView {
         // The lock of the handoff is taken before the lock of the policy.
-        let handoff = self.handover.as_ref().map(|handover| handover.view());
+        let handoff = self.peer_handoff.as_ref().map(|peer_handoff| peer_handoff.view());
         let (state, now) = (self.lock(), self.now());
         let (targets_known, held) = state.policy.sizes();
         let counts = self.network.counters().read();

@@ -14,7 +14,7 @@ use crate::cooperate::{
     Unserved,
 };
 use crate::ground::Ground;
-use crate::handover::{Bound, Handover};
+use crate::handoff::{HandoffDecision, PeerHandoff};
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::fields;
 use crate::http::hop::{REQUESTS, TARGET};
@@ -81,8 +81,8 @@ impl PeerService {
     }
 
     /// Returns the handoff between peers, if it is configured.
-    pub(crate) fn handover(&self) -> Option<&Arc<Handover>> {
-        self.cooperation()?.handover.as_ref()
+    pub(crate) fn peer_handoff(&self) -> Option<&Arc<PeerHandoff>> {
+        self.cooperation()?.peer_handoff.as_ref()
     }
 
     /// Answers a client's request, from this node or through a peer.
@@ -98,7 +98,7 @@ impl PeerService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut serviced = cooperation.begin();
-        let bound = shared.take_bound(parts);
+        let decision = shared.take_decision(parts);
         // A client may not set the id of the target.
         parts.headers.remove(TARGET);
         let target =
@@ -107,7 +107,7 @@ impl PeerService {
             return self.reply(parts, body).await.map(|body| body.serviced(serviced));
         };
         name_target(&mut parts.headers, target);
-        if bound == Bound::Taken {
+        if decision == HandoffDecision::Accepted {
             // The node that the connection came from has decided and counted this request.
             cooperation.forwarded(target);
             return self.reply(parts, body).await.map(|body| body.serviced(serviced));
@@ -116,10 +116,10 @@ impl PeerService {
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            let standing = || shared.standing();
+            let status = || shared.status();
             // The settings guard must not be held while the peer is waited for.
             let departs =
-                cooperation.departs(&name, parts, target, (standing, bound), &self.terms.load().limits);
+                cooperation.departs(&name, parts, target, (status, decision), &self.terms.load().limits);
             if let Some((flow, head)) = departs {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}

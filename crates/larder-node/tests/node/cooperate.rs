@@ -28,7 +28,7 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
         network,
         policy: CooperatePolicy::Press(press),
         head_timeout: Duration::from_secs(5),
-        handover: None,
+        peer_handoff: None,
     };
     running.node.join_peers(config).await.unwrap();
     listen

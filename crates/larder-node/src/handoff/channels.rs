@@ -2,8 +2,8 @@
 //!
 //! The state machine [`larder_core::peers::handing`] makes all decisions.
 
-use super::members::{Peer, Waits};
-use super::{Handover, Secrets, State, lock};
+use super::members::{MoveReply, PeerChannel};
+use super::{HandoffState, PeerHandoff, Secrets, lock};
 use larder_core::Time;
 use larder_core::peers::handing::{FromPeer, Output, Place, Slot, Soon};
 use larder_handoff::channel::Timing;
@@ -24,25 +24,25 @@ use std::sync::Arc;
 
 /// Time that a flow entry outlives its connection, in ns, so that late packets still reach the node (R9).
 /// Longer than `TIME_WAIT`.
-const ENDED_NS: u64 = 120_000_000_000;
+const ENDED_RETENTION_NS: u64 = 120_000_000_000;
 /// Time without a packet from the client after which its connection counts as idle, in ns. A client that
 /// receives a reply sends acknowledgements. The switch uses the same time (`idle_after`).
-const RESTS_NS: u64 = 1_000_000_000;
+const IDLE_NS: u64 = 1_000_000_000;
 /// Flow entries that are read or removed in one hold of the lock. Each takes two system calls, some
 /// microseconds.
-const SWEPT_AT_ONCE: usize = 64;
+const ENTRIES_PER_LOCK: usize = 64;
 
 /// The outputs of the state machine for one input.
-type Outputs = Vec<Output<FlowKey, Waits>>;
+type Outputs = Vec<Output<FlowKey, MoveReply>>;
 
-impl State {
+impl HandoffState {
     /// Returns the slot of a peer, if the peer takes connections of this service address now.
-    pub(super) fn place(&self, now: Time, name: &Name, service: u16) -> Option<Place> {
+    pub(super) fn find_place(&self, now: Time, name: &Name, service: u16) -> Option<Place> {
         self.handing.place(now, self.members.slot(name)?, service)
     }
 
-    pub(super) fn ready(&self, now: Time) -> Vec<String> {
-        let ready = |peer: &Peer| self.handing.is_ready(now, peer.slot);
+    pub(super) fn ready_peers(&self, now: Time) -> Vec<String> {
+        let ready = |peer: &PeerChannel| self.handing.is_ready(now, peer.slot);
         self.members.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
     }
 
@@ -53,13 +53,13 @@ impl State {
     }
 }
 
-impl Handover {
+impl PeerHandoff {
     /// Handles a member that has joined or returned.
-    pub(crate) fn joined(self: &Arc<Self>, member: &Member) {
+    pub(crate) fn handle_join(self: &Arc<Self>, member: &Member) {
         // Held until the member is known, so that a change of the secrets comes before or after it.
         let secrets = lock(&self.secrets);
         match (secrets.keys_of(&member.name), secrets.identities.first()) {
-            (Ok(keys), Some(identity)) => self.member_joined(member, keys, identity),
+            (Ok(keys), Some(identity)) => self.add_member(member, keys, identity),
             (Err(error), _) => tracing::error!(peer = %member.name, %error, "no key for a peer"),
             (Ok(_), None) => {}
         }
@@ -71,22 +71,22 @@ impl Handover {
         let mut now = lock(&self.secrets);
         if now.secrets != *secrets {
             let secrets = Secrets::new(secrets.clone(), own)?;
-            self.members_renamed(&secrets)?;
+            self.change_keys(&secrets)?;
             *now = secrets;
         }
         Ok(())
     }
 
     /// Handles a member that has left.
-    pub(crate) fn left(&self, name: &Name, reason: LeaveReason) {
+    pub(crate) fn handle_leave(&self, name: &Name, reason: LeaveReason) {
         tracing::debug!(peer = %name, ?reason, "nothing more is handed over to it");
-        self.member_left(name, reason == LeaveReason::Announced);
+        self.remove_member(name, reason == LeaveReason::Announced);
     }
 
-    fn member_joined(&self, member: &Member, keys: Vec<PublicKey>, identity: &Identity) {
+    fn add_member(&self, member: &Member, keys: Vec<PublicKey>, identity: &Identity) {
         let Some(&key) = keys.first() else { return };
         let mut state = self.state();
-        let State { members, handing } = &mut *state;
+        let HandoffState { members, handing } = &mut *state;
         // The peer's number may still be stored under its key of an older secret.
         keys.iter().for_each(|other| handing.renamed(other.0, key.0));
         let slot = match members.peers.remove(&member.name) {
@@ -111,15 +111,15 @@ impl Handover {
         let timing = Timing::default();
         let channel = NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.sink.clone());
         members.by_number.insert(number, member.name.clone());
-        members.peers.insert(member.name.clone(), Peer { slot, keys, address, channel, number });
+        members.peers.insert(member.name.clone(), PeerChannel { slot, keys, address, channel, number });
         self.admitted.set_allowed(state.keys());
     }
 
     /// Switches to the keys of these secrets.
-    fn members_renamed(&self, secrets: &Secrets) -> Result<(), IdentityError> {
+    fn change_keys(&self, secrets: &Secrets) -> Result<(), IdentityError> {
         let Some(identity) = secrets.identities.first() else { return Ok(()) };
         let mut state = self.state();
-        let State { members, handing } = &mut *state;
+        let HandoffState { members, handing } = &mut *state;
         let all: Result<Vec<_>, _> = members.peers.keys().map(|name| secrets.keys_of(name)).collect();
         // All keys are made before the first change, so that an error changes nothing.
         for (peer, keys) in members.peers.values_mut().zip(all?) {
@@ -141,36 +141,36 @@ impl Handover {
         Ok(())
     }
 
-    fn member_left(&self, name: &Name, said: bool) {
+    fn remove_member(&self, name: &Name, said: bool) {
         let mut state = self.state();
         let Some(slot) = state.members.slot(name) else { return };
         let out = &mut Outputs::new();
         state.handing.left(self.now(), slot, said, out);
-        self.perform(&mut state, out);
+        self.execute(&mut state, out);
         self.admitted.set_allowed(state.keys());
         drop(state);
-        self.settle();
+        self.run_deferred();
     }
 
     /// Executes the outputs that cannot wait.
-    pub(super) fn perform(&self, state: &mut State, out: &mut Outputs) {
+    pub(super) fn execute(&self, state: &mut HandoffState, out: &mut Outputs) {
         for output in out.drain(..) {
             match output {
                 // The receiver is gone if the node shuts down.
                 Output::Answer { waits, heard } => drop(waits.send(heard)),
-                Output::Ended(key) => self.ended(key),
-                Output::Close { slot, connections } => self.close_way(slot, connections),
+                Output::Ended(key) => self.mark_ended(key),
+                Output::Close { slot, connections } => self.close_route(slot, connections),
                 Output::Part(slot) => state.members.remove(slot),
                 Output::Noted(slot) => {
                     if let Some((name, peer)) = state.members.by_slot(slot) {
-                        told(name, peer.channel.send(&ToNode::ShutdownAcknowledged));
+                        log_send(name, peer.channel.send(&ToNode::ShutdownAcknowledged));
                     }
                 }
             }
         }
     }
 
-    fn close_way(&self, slot: Slot, connections: usize) {
+    fn close_route(&self, slot: Slot, connections: usize) {
         if connections > 0 {
             let slot = slot.0;
             tracing::warn!(slot, connections, "the node that has them is gone: their clients are told");
@@ -181,18 +181,18 @@ impl Handover {
     }
 
     /// Executes the deferred outputs, each for one of many connections. The lock is released every
-    /// [`SWEPT_AT_ONCE`] outputs.
-    pub(super) fn settle(&self) {
+    /// [`ENTRIES_PER_LOCK`] outputs.
+    pub(super) fn run_deferred(&self) {
         loop {
             let mut state = self.state();
-            for _ in 0..SWEPT_AT_ONCE {
+            for _ in 0..ENTRIES_PER_LOCK {
                 match state.handing.soon() {
                     Some(Soon::Reset { key, first_ack }) => self.reset(key, first_ack),
                     Some(Soon::Unknown { key }) => match self.plane.flow(key) {
-                        Some(flow) if lives(&flow) => self.reset(key, None),
-                        _ => self.ended(key),
+                        Some(flow) if is_live(&flow) => self.reset(key, None),
+                        _ => self.mark_ended(key),
                     },
-                    Some(Soon::StillHas { slot, key }) => self.still_has(slot, key),
+                    Some(Soon::StillHas { slot, key }) => self.restore_route(slot, key),
                     None => return,
                 }
             }
@@ -212,45 +212,51 @@ impl Handover {
         let state = self.state();
         let Some(session) = state.handing.session(place) else { return false };
         let peer = state.members.peers.get(name).filter(|peer| peer.slot == place.slot);
-        peer.is_some_and(|peer| told(name, peer.channel.send_in_session(session, message)))
+        peer.is_some_and(|peer| log_send(name, peer.channel.send_in_session(session, message)))
     }
 
     /// Sends a message to a peer. Returns whether it was sent.
-    pub(super) fn tell(&self, name: &Name, message: &ToNode) -> bool {
+    pub(super) fn send(&self, name: &Name, message: &ToNode) -> bool {
         let state = self.state();
-        state.members.peers.get(name).is_some_and(|peer| told(name, peer.channel.send(message)))
+        state.members.peers.get(name).is_some_and(|peer| log_send(name, peer.channel.send(message)))
     }
 
     /// Handles an event of a channel.
-    pub(super) fn hear(self: &Arc<Self>, event: ChannelEvent) {
+    pub(super) fn handle_event(self: &Arc<Self>, event: ChannelEvent) {
         let ChannelEvent { node: number, session, kind: what } = event;
         let mut state = self.state();
         let Some(name) = state.members.by_number.get(&number).cloned() else { return };
         let Some(slot) = state.members.slot(&name) else { return };
         let out = &mut Outputs::new();
         match what {
-            EventKind::Up(welcome) => self.up(&mut state, &name, session, &welcome),
+            EventKind::Up(welcome) => self.handle_channel_up(&mut state, &name, session, &welcome),
             EventKind::Down(error) => {
                 tracing::info!(peer = %name, %error, "handoff to peer: not possible");
                 state.handing.down(self.now(), slot, out);
             }
-            EventKind::Message(message) => self.said(&mut state, slot, message, out),
+            EventKind::Message(message) => self.handle_message(&mut state, slot, message, out),
         }
-        self.perform(&mut state, out);
+        self.execute(&mut state, out);
         drop(state);
-        self.settle();
+        self.run_deferred();
     }
 
-    fn up(self: &Arc<Self>, state: &mut State, name: &Name, session: u64, welcome: &Welcome) {
+    fn handle_channel_up(
+        self: &Arc<Self>,
+        state: &mut HandoffState,
+        name: &Name,
+        session: u64,
+        welcome: &Welcome,
+    ) {
         let Some(peer) = state.members.peers.get(name) else { return };
         let accepted = &welcome.settings.services;
         let Some(epoch) = state.handing.up(peer.slot, session, welcome.repair, accepted) else { return };
-        let (handover, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
+        let (peer_handoff, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
         let slot = peer.slot;
-        tokio::task::spawn_blocking(move || match handover.link(slot, to, mac) {
+        tokio::task::spawn_blocking(move || match peer_handoff.link(slot, to, mac) {
             Ok(()) => {
                 tracing::info!(peer = %name, "handoff to peer: ready");
-                handover.state().handing.linked(slot, epoch);
+                peer_handoff.state().handing.linked(slot, epoch);
             }
             Err(error) => {
                 tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed");
@@ -270,23 +276,23 @@ impl Handover {
         self.plane.set_link(slot.0, Some(&link)).map_err(io::Error::other)
     }
 
-    fn said(&self, state: &mut State, slot: Slot, message: FromNode, out: &mut Outputs) {
+    fn handle_message(&self, state: &mut HandoffState, slot: Slot, message: FromNode, out: &mut Outputs) {
         let message = match message {
             FromNode::Settings(accepted) => FromPeer::Accepted(accepted.services),
             FromNode::Restored { ids } => FromPeer::Restored(ids),
             FromNode::Refused { id, reason: why, detail } => {
                 FromPeer::Refused { id, full: why == Refusal::Full, why: format!("{why:?}: {detail}") }
             }
-            FromNode::Closed(sockets) => FromPeer::Closed(sockets.into_iter().map(numbered).collect()),
+            FromNode::Closed(sockets) => FromPeer::Closed(sockets.into_iter().map(connection_key).collect()),
             FromNode::Connections(live) => {
-                let connections = live.connections.into_iter().map(numbered).collect();
+                let connections = live.connections.into_iter().map(connection_key).collect();
                 FromPeer::Has { connections, last: live.last }
             }
             FromNode::ShuttingDown => FromPeer::Ending,
             // A connection is handed off only once.
             FromNode::Offer(connection) => {
                 if let Some((name, peer)) = state.members.by_slot(slot) {
-                    told(name, peer.channel.send(&ToNode::Keep(connection)));
+                    log_send(name, peer.channel.send(&ToNode::Keep(connection)));
                 }
                 return;
             }
@@ -304,35 +310,35 @@ impl Handover {
     pub(super) fn tick(&self) {
         let (mut state, out) = (self.state(), &mut Outputs::new());
         state.handing.tick(self.now(), out);
-        self.perform(&mut state, out);
+        self.execute(&mut state, out);
         drop(state);
-        self.settle();
+        self.run_deferred();
     }
 
     /// Routes the packets of a connection to a node that still has it, if they are answered with resets now.
-    fn still_has(&self, slot: Slot, key: FlowKey) {
+    fn restore_route(&self, slot: Slot, key: FlowKey) {
         if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
             // The entry is checked again together with the change, because another connection may get these
             // addresses in between.
             match self.plane.put_flow_from(key, flow_state::RESET, FlowDestination::Node(slot.0)) {
-                Ok(()) => self.ended(key),
+                Ok(()) => self.mark_ended(key),
                 Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
             }
         }
     }
 
     /// Marks a connection as ended. Its late packets still go to its node.
-    fn ended(&self, key: FlowKey) {
+    fn mark_ended(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::END_REPORTED) {
             tracing::debug!(%error, %key, "a connection could not be marked as ended");
         }
     }
 
     /// Adopts the connections that an earlier process has handed off.
-    pub(super) fn adopt(&self) {
+    pub(super) fn adopt_flows(&self) {
         let mut state = self.state();
         let taken = self.plane.each_flow(|key, flow| {
-            if lives(&flow) && flow.node < self.settings.peers_max {
+            if is_live(&flow) && flow.node < self.settings.peers_max {
                 state.handing.adopt(key, Slot(flow.node));
             }
         });
@@ -348,11 +354,11 @@ impl Handover {
         }
     }
 
-    /// Releases the dispatcher's load of connections whose clients have been silent for [`RESTS_NS`].
-    pub(super) fn rest(&self) {
+    /// Releases the dispatcher's load of connections whose clients have been silent for [`IDLE_NS`].
+    pub(super) fn release_idle(&self) {
         let counted = self.state().handing.counted();
-        for some in counted.chunks(SWEPT_AT_ONCE) {
-            let since = now_ns().saturating_sub(RESTS_NS);
+        for some in counted.chunks(ENTRIES_PER_LOCK) {
+            let since = now_ns().saturating_sub(IDLE_NS);
             let mut state = self.state();
             for key in some {
                 if self.plane.flow(*key).is_none_or(|flow| flow.seen_ns < since) {
@@ -370,20 +376,20 @@ impl Handover {
         let (mut known, mut over) = (HashSet::new(), Vec::new());
         let read = self.plane.each_flow(|key, flow| {
             known.insert(key);
-            if !lives(&flow) && since.saturating_sub(flow.seen_ns) > ENDED_NS {
+            if !is_live(&flow) && since.saturating_sub(flow.seen_ns) > ENDED_RETENTION_NS {
                 over.push(key);
             }
         });
         if let Err(error) = read {
             return tracing::warn!(%error, "the forwarding plane's connections could not be read");
         }
-        for some in over.chunks(SWEPT_AT_ONCE) {
+        for some in over.chunks(ENTRIES_PER_LOCK) {
             // The lock is needed because a connection with these addresses may be handed off at this moment. It
             // is released between the steps, because others wait for it.
             let _state = self.state();
             for key in some {
                 // A new connection may use these addresses by now.
-                if self.plane.flow(*key).is_some_and(|flow| !lives(&flow)) {
+                if self.plane.flow(*key).is_some_and(|flow| !is_live(&flow)) {
                     let _ = self.plane.remove_flow(*key);
                 }
             }
@@ -392,19 +398,19 @@ impl Handover {
         let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
         let out = &mut Outputs::new();
         state.handing.sweep(self.now(), unknown, out);
-        self.perform(&mut state, out);
+        self.execute(&mut state, out);
         drop(state);
-        self.settle();
+        self.run_deferred();
     }
 }
 
 /// Returns the flow key of a connection, and its first sequence number.
-fn numbered(socket: ConnectionId) -> (FlowKey, u32) {
+fn connection_key(socket: ConnectionId) -> (FlowKey, u32) {
     (FlowKey::from(socket.connection), socket.first_seq)
 }
 
 /// Logs a failed send. Returns whether the message was sent.
-fn told(name: &Name, sent: Result<(), SendError>) -> bool {
+fn log_send(name: &Name, sent: Result<(), SendError>) -> bool {
     if let Err(error) = &sent {
         tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
     }
@@ -412,7 +418,7 @@ fn told(name: &Name, sent: Result<(), SendError>) -> bool {
 }
 
 /// Returns whether the plane considers a connection at a node as open.
-pub(super) fn lives(flow: &Flow) -> bool {
+pub(super) fn is_live(flow: &Flow) -> bool {
     let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST;
     flow.state == flow_state::NODE && flow.flags & ends == 0
 }

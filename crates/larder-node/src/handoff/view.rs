@@ -1,6 +1,6 @@
 //! The state of handoffs between peers, for operators.
 
-use super::{Handover, lock};
+use super::{PeerHandoff, lock};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The state of handoffs between peers.
 #[derive(Clone, Debug, Serialize)]
-pub struct HandoverView {
+pub struct PeerHandoffView {
     /// This node's service addresses. Clients' connections to them can be handed off.
     pub services: Vec<SocketAddr>,
     /// The interface that receives clients' packets.
@@ -34,7 +34,7 @@ pub struct HandoverView {
     pub relayed: BTreeMap<&'static str, u64>,
 }
 
-impl HandoverView {
+impl PeerHandoffView {
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, value) in [
             ("connections_moved", "Connections handed over to peers", self.moved),
@@ -58,15 +58,15 @@ impl HandoverView {
     }
 }
 
-impl Handover {
-    pub(crate) fn view(&self) -> HandoverView {
+impl PeerHandoff {
+    pub(crate) fn view(&self) -> PeerHandoffView {
         let state = self.state();
-        HandoverView {
+        PeerHandoffView {
             services: self.own.clone(),
             interface: self.interface.clone(),
             min: self.min.0,
             requests_expected: lock(&self.kept).expected(1),
-            ready: state.ready(self.now()),
+            ready: state.ready_peers(self.now()),
             connections: state.handing.away(),
             moved: self.moved.load(Relaxed),
             taken: self.taken.load(Relaxed),
@@ -75,7 +75,7 @@ impl Handover {
     }
 
     /// Counts a connection that a peer has handed off to this node.
-    pub(crate) fn count_taken(&self) {
+    pub(crate) fn count_incoming(&self) {
         self.taken.fetch_add(1, Relaxed);
     }
 }

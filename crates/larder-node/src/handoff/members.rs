@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use tokio::sync::oneshot;
 
 /// The receiver of the answer to a move.
-pub(super) type Waits = oneshot::Sender<Heard>;
+pub(super) type MoveReply = oneshot::Sender<Heard>;
 
 /// The channel to a peer.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerChannel {
     pub(super) slot: Slot,
     /// The peer's keys by the cluster's secrets, the key of the first secret first. Never empty.
     pub(super) keys: Vec<PublicKey>,
@@ -26,7 +26,7 @@ pub(super) struct Peer {
 /// All peers with a channel.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    pub(super) peers: BTreeMap<Name, Peer>,
+    pub(super) peers: BTreeMap<Name, PeerChannel>,
     pub(super) by_number: HashMap<u16, Name>,
     last_number: u16,
 }
@@ -45,7 +45,7 @@ impl Members {
         }
     }
 
-    pub(super) fn by_slot(&self, slot: Slot) -> Option<(&Name, &Peer)> {
+    pub(super) fn by_slot(&self, slot: Slot) -> Option<(&Name, &PeerChannel)> {
         self.peers.iter().find(|(_, peer)| peer.slot == slot)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The reason why a connection stays and its request is relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unmoved {
+pub enum RelayReason {
     /// The target, or the requested range, is smaller than the limit.
     Small,
     /// The target's size is unknown: no complete reply for it has passed this node.
@@ -26,7 +26,7 @@ pub enum Unmoved {
     Failed,
 }
 
-impl Unmoved {
+impl RelayReason {
     /// All reasons, in order.
     pub const ALL: [Self; 8] = [
         Self::Small,
@@ -56,14 +56,14 @@ impl Unmoved {
 
 /// Counts of relayed requests, by reason.
 #[derive(Debug, Default)]
-pub(super) struct Counts([AtomicU64; Unmoved::ALL.len()]);
+pub(super) struct RelayCounts([AtomicU64; RelayReason::ALL.len()]);
 
-impl Counts {
-    pub(super) fn add(&self, why: Unmoved) {
+impl RelayCounts {
+    pub(super) fn add(&self, why: RelayReason) {
         self.0[why as usize].fetch_add(1, Relaxed);
     }
 
     pub(super) fn read(&self) -> BTreeMap<&'static str, u64> {
-        Unmoved::ALL.iter().map(|why| (why.name(), self.0[*why as usize].load(Relaxed))).collect()
+        RelayReason::ALL.iter().map(|why| (why.name(), self.0[*why as usize].load(Relaxed))).collect()
     }
 }

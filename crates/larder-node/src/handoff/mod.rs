@@ -26,9 +26,9 @@
 //! **Decisions.** [`larder_core::peers::handing`] decides what happens when a peer answers, is silent, leaves or returns. The
 //! simulator drives the same code. This module supplies the clock, the lock, the sockets, the plane and the channels ([`channels`]).
 //!
-//! **Order** ([`moving`]), as in the switch's `repair` mechanism. [`larder_kernel::repair::RaceFixes`] describes the races R1 to R9:
+//! **Order** ([`transfer`]), as in the switch's `repair` mechanism. [`larder_kernel::repair::RaceFixes`] describes the races R1 to R9:
 //!
-//! 1. The request's head is read, its target is known, PRESS names a peer, and the [`choice`] is a handoff. No reply has begun. The HTTP
+//! 1. The request's head is read, its target is known, PRESS names a peer, and the [`eligibility`] check permits a handoff. No reply has begun. The HTTP
 //!    connection is taken apart, and the bytes that were read are serialized again.
 //! 2. The plane sends the connection's packets to the peer, where they wait. It drops packets that this host's socket sends.
 //! 3. The socket is frozen and read. Its state and those bytes are sent to the peer.
@@ -43,29 +43,28 @@
 //! clients' hosts end those sockets.
 //!
 //! Every packet of a moved connection takes one hop more. Therefore a connection that will carry many more requests stays
-//! ([`larder_core::kept`]). Nodes learn the expected number from the [`life`] of each connection.
-//! nodes learn by the [`life`] of each how many that are.
+//! ([`larder_core::kept`]). Nodes learn the expected number from the [`request_counter`] of each connection.
 
 mod channels;
-mod choice;
-mod life;
+mod eligibility;
 mod members;
-mod moving;
+mod relay_reason;
+mod request_counter;
 mod sizes;
 mod start;
-mod unmoved;
+mod transfer;
 mod view;
 
-pub use unmoved::Unmoved;
-pub use view::HandoverView;
+pub use relay_reason::RelayReason;
+pub use view::PeerHandoffView;
 
-pub(crate) use choice::Standing;
-pub(crate) use life::{Bound, Life};
-pub(crate) use moving::Moved;
+pub(crate) use eligibility::ConnectionStatus;
+pub(crate) use request_counter::{HandoffDecision, RequestCounter};
+pub(crate) use transfer::TransferOutcome;
 
-use self::members::{Members, Waits};
-use self::sizes::Sizes;
-use self::unmoved::Counts;
+use self::members::{Members, MoveReply};
+use self::relay_reason::RelayCounts;
+use self::sizes::SizeTable;
 use larder_core::kept::Kept;
 use larder_core::peers::handing::{Handing, HandingSettings};
 use larder_core::{Bytes, Time};
@@ -91,7 +90,7 @@ use tokio::task::AbortHandle;
 pub const SERVICES_MAX: usize = 64;
 /// Settings of handoffs between peers.
 #[derive(Clone, Debug)]
-pub struct HandoverConfig {
+pub struct PeerHandoffConfig {
     /// Smallest request that is handed off; smaller ones are relayed. The limit is higher for connections that
     /// will carry further requests ([`larder_core::kept`]). 0 sets no lower limit.
     pub min: Bytes,
@@ -106,7 +105,7 @@ pub struct HandoverConfig {
 
 /// The reason why this host cannot hand connections off. The operator must remove it in every case.
 #[derive(Debug, thiserror::Error)]
-pub enum HandoverError {
+pub enum PeerHandoffError {
     /// No service address belongs to this node.
     #[error(
         "no interface but the loopback one has any of the service addresses: one of them must be this node's"
@@ -137,7 +136,7 @@ pub enum HandoverError {
 
 /// The initial node's side of handoffs between peers.
 #[derive(Debug)]
-pub struct Handover {
+pub struct PeerHandoff {
     plane: Plane,
     interface: String,
     /// This node's service addresses, by their numbers in the plane.
@@ -149,10 +148,10 @@ pub struct Handover {
     admitted: AccessControl,
     sink: mpsc::Sender<ChannelEvent>,
     settings: HandingSettings,
-    state: Mutex<State>,
-    sizes: Mutex<Sizes>,
+    state: Mutex<HandoffState>,
+    sizes: Mutex<SizeTable>,
     kept: Mutex<Kept>,
-    counts: Counts,
+    counts: RelayCounts,
     moved: AtomicU64,
     taken: AtomicU64,
     began: Instant,
@@ -179,20 +178,20 @@ impl Secrets {
     }
 }
 
-/// The state under the lock. Dropping a [`Hold`] may take the lock of its owner, so this lock is never taken
+/// The state under the lock. Dropping a [`HandoffGuard`] may take the lock of its owner, so this lock is never taken
 /// under that one.
 #[derive(Debug)]
-struct State {
+struct HandoffState {
     members: Members,
     /// The owner of each connection, and the moves in progress.
-    handing: Handing<FlowKey, Waits, Box<dyn Hold>>,
+    handing: Handing<FlowKey, MoveReply, Box<dyn HandoffGuard>>,
 }
 
 /// Dropped when a connection that was handed off no longer belongs to the peer.
-pub(crate) trait Hold: Debug + Send {}
+pub(crate) trait HandoffGuard: Debug + Send {}
 
-impl Handover {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl PeerHandoff {
+    fn state(&self) -> MutexGuard<'_, HandoffState> {
         lock(&self.state)
     }
 
@@ -209,8 +208,8 @@ impl Handover {
     }
 
     /// Records the size of a target.
-    pub(crate) fn note_size(&self, target: larder_core::TargetId, size: Bytes) {
-        lock(&self.sizes).note(target, size);
+    pub(crate) fn record_size(&self, target: larder_core::TargetId, size: Bytes) {
+        lock(&self.sizes).record(target, size);
     }
 }
 

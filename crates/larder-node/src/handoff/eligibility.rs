@@ -1,8 +1,8 @@
 //! The decision whether a request for a peer is handed off with its connection or relayed, with the reason.
 
-use super::life::is_last;
-use super::unmoved::Unmoved;
-use super::{Handover, lock};
+use super::relay_reason::RelayReason;
+use super::request_counter::announces_close;
+use super::{PeerHandoff, lock};
 use crate::config::Limits;
 use crate::http::hop::{REQUESTS, TARGET};
 use crate::http::range::{self, Range};
@@ -15,27 +15,27 @@ use larder_peers::Name;
 
 /// The facts about the connection that carried a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct ConnectionStatus {
     /// The flow key; `None` if the connection cannot be handed off.
     pub(crate) flow: Option<FlowKey>,
     /// Number of requests on the connection, including this one; 0 if the number is unknown.
     pub(crate) requests: u32,
 }
 
-impl Handover {
+impl PeerHandoff {
     /// Returns the flow key and the head of the request if the connection is handed off; otherwise the reason,
     /// which is counted.
-    pub(crate) fn choose(
+    pub(crate) fn decide(
         &self,
         to: &Name,
         parts: &Parts,
         target: TargetId,
-        standing: Standing,
+        status: ConnectionStatus,
         limits: &Limits,
-    ) -> Result<(FlowKey, Vec<u8>), Unmoved> {
-        let judged = self.judge(to, parts, target, standing);
-        let chosen = judged.and_then(|flow| {
-            let head = head_of(parts, standing.requests, limits).ok_or(Unmoved::Request)?;
+    ) -> Result<(FlowKey, Vec<u8>), RelayReason> {
+        let checked = self.check(to, parts, target, status);
+        let chosen = checked.and_then(|flow| {
+            let head = serialize_head(parts, status.requests, limits).ok_or(RelayReason::Request)?;
             Ok((flow, head))
         });
         if let Err(why) = &chosen {
@@ -44,50 +44,50 @@ impl Handover {
         chosen
     }
 
-    fn judge(
+    fn check(
         &self,
         to: &Name,
         parts: &Parts,
         target: TargetId,
-        standing: Standing,
-    ) -> Result<FlowKey, Unmoved> {
-        let whole = lock(&self.sizes).of(target).ok_or(Unmoved::SizeUnknown)?;
+        status: ConnectionStatus,
+    ) -> Result<FlowKey, RelayReason> {
+        let whole = lock(&self.sizes).get(target).ok_or(RelayReason::SizeUnknown)?;
         if whole < self.min {
-            return Err(Unmoved::Small);
+            return Err(RelayReason::Small);
         }
-        let flow = standing.flow.ok_or(Unmoved::Elsewhere)?;
-        let asked = asked(parts, whole).ok_or(Unmoved::Request)?;
+        let flow = status.flow.ok_or(RelayReason::Elsewhere)?;
+        let asked = requested_bytes(parts, whole).ok_or(RelayReason::Request)?;
         if asked < self.min {
-            return Err(Unmoved::Small);
+            return Err(RelayReason::Small);
         }
         let state = self.state();
-        if state.place(self.now(), to, flow.service).is_none() {
-            return Err(Unmoved::Peer);
+        if state.find_place(self.now(), to, flow.service).is_none() {
+            return Err(RelayReason::Peer);
         }
         if state.handing.is_full() {
-            return Err(Unmoved::Full);
+            return Err(RelayReason::Full);
         }
         drop(state);
-        if !kept::pays(asked, self.min, self.expected(parts, standing.requests)) {
-            return Err(Unmoved::Kept);
+        if !kept::pays(asked, self.min, self.expected_requests(parts, status.requests)) {
+            return Err(RelayReason::Kept);
         }
         Ok(flow)
     }
 
     /// Returns the expected number of requests after this one, which is the `requests`th of its connection.
-    fn expected(&self, parts: &Parts, requests: u32) -> f64 {
-        if is_last(parts) { 0.0 } else { lock(&self.kept).expected(requests) }
+    fn expected_requests(&self, parts: &Parts, requests: u32) -> f64 {
+        if announces_close(parts) { 0.0 } else { lock(&self.kept).expected(requests) }
     }
 
     /// Counts a connection that was to be handed off and stays.
-    pub(super) fn count(&self, why: Unmoved) {
+    pub(super) fn count_relay(&self, why: RelayReason) {
         self.counts.add(why);
     }
 }
 
 /// Returns the bytes that a plain GET asks of a target of this size; `None` if the request is not plain or the
 /// number is unknown. If the target has changed since, the number may be wrong.
-fn asked(parts: &Parts, whole: Bytes) -> Option<Bytes> {
+fn requested_bytes(parts: &Parts, whole: Bytes) -> Option<Bytes> {
     const NOT: [HeaderName; 8] = [
         header::EXPECT,
         header::UPGRADE,
@@ -116,7 +116,7 @@ fn asked(parts: &Parts, whole: Bytes) -> Option<Bytes> {
 /// Serializes the head of a plain GET, with the number of requests on its connection. Returns `None` if a node
 /// with these limits would refuse the head. Field names are in lower case, which is equivalent (RFC 9110
 /// section 5.1). The number is left out if the client's head leaves no room for it.
-fn head_of(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u8>> {
+fn serialize_head(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u8>> {
     let mut head = match parts.uri.authority() {
         None => format!("GET {} HTTP/1.1\r\n", parts.uri.path_and_query()?).into_bytes(),
         Some(_) => format!("GET {} HTTP/1.1\r\n", parts.uri).into_bytes(),
@@ -152,12 +152,12 @@ mod tests {
     }
 
     fn head(request: http::request::Builder) -> Option<String> {
-        let bytes = head_of(&parts(request), 0, &Limits::default())?;
+        let bytes = serialize_head(&parts(request), 0, &Limits::default())?;
         Some(String::from_utf8(bytes).expect("text"))
     }
 
     fn asks(request: http::request::Builder) -> Option<u64> {
-        asked(&parts(request), Bytes(1_000)).map(|bytes| bytes.0)
+        requested_bytes(&parts(request), Bytes(1_000)).map(|bytes| bytes.0)
     }
 
     #[test]
@@ -179,8 +179,9 @@ mod tests {
     fn a_node_says_how_many_requests_there_were_and_a_client_cannot() {
         let request = Request::get("/").header("host", "h").header("Larder-Requests", "9");
         let (parts, limits) = (parts(request), Limits::default());
-        let head =
-            |requests| String::from_utf8(head_of(&parts, requests, &limits).expect("plain")).expect("text");
+        let head = |requests| {
+            String::from_utf8(serialize_head(&parts, requests, &limits).expect("plain")).expect("text")
+        };
         assert_eq!(head(3), "GET / HTTP/1.1\r\nhost: h\r\nlarder-requests: 3\r\n\r\n");
         assert_eq!(head(0), "GET / HTTP/1.1\r\nhost: h\r\n\r\n");
     }
@@ -193,20 +194,25 @@ mod tests {
             parts((1..fields).fold(request, |request, n| request.header(format!("f{n}"), "x")))
         };
         let fields = |request: &Parts, limits: &Limits| {
-            let head = String::from_utf8(head_of(request, 3, limits).expect("a head")).expect("text");
+            let head = String::from_utf8(serialize_head(request, 3, limits).expect("a head")).expect("text");
             (head.lines().count() - 2, head.contains("larder-requests"))
         };
         assert_eq!(fields(&with(limits.headers_max - 1), &limits), (limits.headers_max, true));
         assert_eq!(fields(&with(limits.headers_max), &limits), (limits.headers_max, false));
-        assert_eq!(head_of(&with(limits.headers_max + 1), 3, &limits), None, "the peer would refuse it");
+        assert_eq!(
+            serialize_head(&with(limits.headers_max + 1), 3, &limits),
+            None,
+            "the peer would refuse it"
+        );
 
         let request = with(2);
-        let bytes = head_of(&request, 3, &limits).expect("a head").len();
+        let bytes = serialize_head(&request, 3, &limits).expect("a head").len();
         let at = |head_bytes_max| Limits { head_bytes_max, ..limits };
         assert!(fields(&request, &at(bytes)).1 && !fields(&request, &at(bytes - 1)).1);
-        let without = head_of(&request, 0, &limits).expect("a head").len();
+        let without = serialize_head(&request, 0, &limits).expect("a head").len();
         assert!(
-            head_of(&request, 3, &at(without)).is_some() && head_of(&request, 3, &at(without - 1)).is_none()
+            serialize_head(&request, 3, &at(without)).is_some()
+                && serialize_head(&request, 3, &at(without - 1)).is_none()
         );
     }
 

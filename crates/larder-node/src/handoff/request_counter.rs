@@ -6,7 +6,7 @@
 //! the field. A peer that gets no field takes the request for the connection's first. From any other sender the
 //! field is worthless, and it is removed wherever a request enters.
 
-use super::{Handover, lock};
+use super::{PeerHandoff, lock};
 use crate::http::cache_control::Items;
 use http::header::{self, HeaderMap};
 use http::request::Parts;
@@ -15,32 +15,32 @@ use larder_core::kept::Kept;
 use std::sync::Arc;
 
 /// Largest number that is used. Beyond it, no further requests are expected ([`larder_core::kept`]).
-const TOLD_MAX: u32 = 1 << 15;
+const REQUESTS_MAX: u32 = 1 << 15;
 
 /// The decision about a connection's next request, if it has been made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub(crate) enum HandoffDecision {
     /// There is no decision yet.
     #[default]
-    Free,
+    Pending,
     /// The handoff of the connection failed, and it stays. If a peer serves the request, it is relayed.
-    Stays,
+    Declined,
     /// A peer has handed the connection off with this request. This node serves it.
-    Taken,
+    Accepted,
 }
 
 /// The request counter of a connection that can be handed off or came from a peer. Dropping it records the end
 /// of the connection.
 #[derive(Debug)]
-pub(crate) struct Life {
-    handover: Arc<Handover>,
+pub(crate) struct RequestCounter {
+    peer_handoff: Arc<PeerHandoff>,
     /// Number of requests, at this and at earlier nodes; 0 if the connection is not counted.
     requests: u32,
 }
 
-impl Life {
-    pub(crate) fn new(handover: &Arc<Handover>) -> Self {
-        Self { handover: Arc::clone(handover), requests: 0 }
+impl RequestCounter {
+    pub(crate) fn new(peer_handoff: &Arc<PeerHandoff>) -> Self {
+        Self { peer_handoff: Arc::clone(peer_handoff), requests: 0 }
     }
 
     /// Returns the number of requests.
@@ -49,24 +49,29 @@ impl Life {
     }
 
     /// Counts a request. `told` is the number that a peer may have sent.
-    pub(crate) fn brings(&mut self, bound: Bound, parts: &Parts, told: Option<&HeaderValue>) {
-        let requests = after(self.requests, bound, told, is_last(parts));
-        if bound == Bound::Free && Kept::counts(requests) {
-            lock(&self.handover.kept).came(requests);
+    pub(crate) fn count_request(
+        &mut self,
+        decision: HandoffDecision,
+        parts: &Parts,
+        told: Option<&HeaderValue>,
+    ) {
+        let requests = next_count(self.requests, decision, told, announces_close(parts));
+        if decision == HandoffDecision::Pending && Kept::counts(requests) {
+            lock(&self.peer_handoff.kept).came(requests);
         }
         self.requests = requests;
     }
 
     /// Drops the counter of a connection that continues at another node.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn discard(mut self) {
         self.requests = 0;
     }
 }
 
-impl Drop for Life {
+impl Drop for RequestCounter {
     fn drop(&mut self) {
         if self.requests > 0 {
-            lock(&self.handover.kept).ended(self.requests);
+            lock(&self.peer_handoff.kept).ended(self.requests);
         }
     }
 }
@@ -74,28 +79,28 @@ impl Drop for Life {
 /// Returns the number of requests after another request, from the number `before` it. `last` says that the
 /// request announces the end of the connection. If the first request is also the last, the result is 0: nothing
 /// is learned from such a connection, at any node.
-fn after(before: u32, bound: Bound, told: Option<&HeaderValue>, last: bool) -> u32 {
-    let requests = match bound {
-        Bound::Free => before.saturating_add(1),
+fn next_count(before: u32, decision: HandoffDecision, told: Option<&HeaderValue>, last: bool) -> u32 {
+    let requests = match decision {
+        HandoffDecision::Pending => before.saturating_add(1),
         // The request was counted at the node that the connection came from.
-        Bound::Taken => told.and_then(read).unwrap_or(1),
+        HandoffDecision::Accepted => told.and_then(parse_count).unwrap_or(1),
         // The request was counted before the handoff was attempted.
-        Bound::Stays => return before,
+        HandoffDecision::Declined => return before,
     };
     if requests == 1 && last { 0 } else { requests }
 }
 
-fn read(value: &HeaderValue) -> Option<u32> {
+fn parse_count(value: &HeaderValue) -> Option<u32> {
     let requests: u32 = value.to_str().ok()?.parse().ok()?;
-    (requests > 0).then_some(requests.min(TOLD_MAX))
+    (requests > 0).then_some(requests.min(REQUESTS_MAX))
 }
 
 /// Returns whether a request announces the end of its connection (RFC 9112 section 9.6).
-pub(super) fn is_last(parts: &Parts) -> bool {
-    parts.version < Version::HTTP_11 || says_close(&parts.headers)
+pub(super) fn announces_close(parts: &Parts) -> bool {
+    parts.version < Version::HTTP_11 || has_close_option(&parts.headers)
 }
 
-fn says_close(headers: &HeaderMap) -> bool {
+fn has_close_option(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::CONNECTION);
     values.iter().flat_map(|value| Items(value.as_bytes())).any(|item| item.eq_ignore_ascii_case(b"close"))
 }
@@ -106,7 +111,7 @@ mod tests {
     use http::Request;
 
     fn says(request: http::request::Builder) -> bool {
-        is_last(&request.body(()).expect("a request").into_parts().0)
+        announces_close(&request.body(()).expect("a request").into_parts().0)
     }
 
     #[test]
@@ -122,14 +127,22 @@ mod tests {
     #[test]
     fn a_connection_that_ends_with_what_it_is_handed_over_with_has_ended_there() {
         let four = HeaderValue::from_static("4");
-        assert_eq!(after(0, Bound::Taken, Some(&four), true), 4);
-        assert_eq!(after(0, Bound::Taken, Some(&four), false), 4);
-        assert_eq!(after(3, Bound::Free, None, true), 4);
-        assert_eq!(after(4, Bound::Stays, None, true), 4, "counted already");
-        for bound in [Bound::Free, Bound::Taken] {
-            assert_eq!((after(0, bound, None, false), after(0, bound, None, true)), (1, 0), "{bound:?}");
+        assert_eq!(next_count(0, HandoffDecision::Accepted, Some(&four), true), 4);
+        assert_eq!(next_count(0, HandoffDecision::Accepted, Some(&four), false), 4);
+        assert_eq!(next_count(3, HandoffDecision::Pending, None, true), 4);
+        assert_eq!(next_count(4, HandoffDecision::Declined, None, true), 4, "counted already");
+        for decision in [HandoffDecision::Pending, HandoffDecision::Accepted] {
+            assert_eq!(
+                (next_count(0, decision, None, false), next_count(0, decision, None, true)),
+                (1, 0),
+                "{decision:?}"
+            );
         }
-        assert_eq!(after(1, Bound::Free, Some(&four), false), 2, "what a client says is not heard");
+        assert_eq!(
+            next_count(1, HandoffDecision::Pending, Some(&four), false),
+            2,
+            "what a client says is not heard"
+        );
     }
 
     #[test]
@@ -144,7 +157,7 @@ mod tests {
             ("4294967296", None),
             ("", None),
         ] {
-            assert_eq!(read(&HeaderValue::from_static(text)), number, "{text}");
+            assert_eq!(parse_count(&HeaderValue::from_static(text)), number, "{text}");
         }
     }
 }

@@ -4,8 +4,8 @@
 //! unknown (the channel broke), the socket stays frozen. After its return, the peer reports which connections
 //! it has.
 
-use super::unmoved::Unmoved;
-use super::{Handover, Hold};
+use super::relay_reason::RelayReason;
+use super::{HandoffGuard, PeerHandoff};
 use larder_core::peers::handing::{Heard, Place};
 use larder_core::{Bytes, TargetId};
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
@@ -21,43 +21,43 @@ use tokio::time::Instant;
 
 /// Interval between two checks whether the client still waits for its connection. TCP retransmits after one
 /// second.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The outcome of a transfer.
 #[derive(Debug)]
-pub(crate) enum Moved {
+pub(crate) enum TransferOutcome {
     /// The peer has the connection.
-    Gone,
+    Delivered,
     /// The connection is still at this node. The log has the reason.
-    Stays(OwnedFd),
+    Returned(OwnedFd),
     /// The connection is lost, and its client was reset.
     Lost,
 }
 
-impl Handover {
+impl PeerHandoff {
     /// Hands a connection off. `socket` must be its only descriptor. `first` is the request and the bytes that
     /// were read after it. `sent` is called once the state is sent; its result is dropped when the connection
     /// no longer belongs to the peer.
-    pub(crate) async fn hand_over(
+    pub(crate) async fn hand_off(
         &self,
         to: &Name,
         key: FlowKey,
         socket: OwnedFd,
         first: Vec<u8>,
-        sent: impl FnOnce() -> Option<Box<dyn Hold>>,
-    ) -> Moved {
-        let Some((place, id, mut arrived)) = self.point_at(to, key) else {
-            self.count(Unmoved::Failed);
-            return Moved::Stays(socket);
+        sent: impl FnOnce() -> Option<Box<dyn HandoffGuard>>,
+    ) -> TransferOutcome {
+        let Some((place, id, mut arrived)) = self.route_to_peer(to, key) else {
+            self.count_relay(RelayReason::Failed);
+            return TransferOutcome::Returned(socket);
         };
         let frozen = match repair::freeze(socket.as_fd(), &RaceFixes::default()) {
             Ok(frozen) => frozen,
             Err(FreezeError { usable, reason }) => {
                 tracing::debug!(reason, %key, "a connection cannot be handed over");
-                self.tell(to, &ToNode::CancelHandoff(key.into()));
-                self.turn_back(key, id);
-                self.count(Unmoved::Failed);
-                return if usable { Moved::Stays(socket) } else { Moved::Lost };
+                self.send(to, &ToNode::CancelHandoff(key.into()));
+                self.route_back(key, id);
+                self.count_relay(RelayReason::Failed);
+                return if usable { TransferOutcome::Returned(socket) } else { TransferOutcome::Lost };
             }
         };
         self.state().handing.frozen(key, frozen.first_seq, frozen.first_ack);
@@ -72,44 +72,49 @@ impl Handover {
             request: Blob(first),
         });
         if !self.send_move(to, place, &message) {
-            return self.thaw(key, id, socket);
+            return self.resume(key, id, socket);
         }
         if let Some(held) = sent() {
             self.state().handing.hold(key, held);
         }
-        match self.answer(id, key, &mut arrived).await {
+        match self.wait_for_outcome(id, key, &mut arrived).await {
             Some(Heard::Restored) => {
                 self.moved.fetch_add(1, Relaxed);
-                close(key, socket);
-                Moved::Gone
+                close_silently(key, socket);
+                TransferOutcome::Delivered
             }
             Some(Heard::Refused(why)) => {
                 tracing::info!(peer = %to, why, %key, "a peer did not take a connection");
-                self.thaw(key, id, socket)
+                self.resume(key, id, socket)
             }
             // Two hosts must not answer, and it is unknown whether the peer has the connection.
             Some(Heard::Nothing) | None => {
-                if self.is_denied(key) {
+                if self.is_denied_by_client(key) {
                     tracing::info!(peer = %to, %key, "a client has given up a connection that is in doubt");
                 } else {
                     tracing::warn!(peer = %to, %key, "nothing was heard of a connection on its way: its client is told");
                 }
                 self.abort(id, key, socket);
-                Moved::Lost
+                TransferOutcome::Lost
             }
         }
     }
 
     /// Waits for the outcome of a move, for no longer than the doubt may last or the client waits. A client
     /// that connects again with the same addresses must not find the old connection here.
-    async fn answer(&self, id: u64, key: FlowKey, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
+    async fn wait_for_outcome(
+        &self,
+        id: u64,
+        key: FlowKey,
+        arrived: &mut oneshot::Receiver<Heard>,
+    ) -> Option<Heard> {
         let until = Instant::now() + self.settings.doubt;
         loop {
-            let look = Instant::now() + LOOK;
+            let look = Instant::now() + CHECK_INTERVAL;
             match tokio::time::timeout_at(look.min(until), &mut *arrived).await {
                 Ok(answer) => return answer.ok(),
-                Err(_) if look < until && !self.is_denied(key) => {}
-                Err(_) => return self.last_word(id, arrived),
+                Err(_) if look < until && !self.is_denied_by_client(key) => {}
+                Err(_) => return self.take_outcome(id, arrived),
             }
         }
     }
@@ -117,12 +122,12 @@ impl Handover {
     /// Returns whether the client's host has denied that it has the connection. A SYN of the next connection
     /// makes the frozen socket send a challenge ACK, as for any socket (RFC 5961 section 4). An attacker who
     /// forges a SYN does not see the challenge.
-    fn is_denied(&self, key: FlowKey) -> bool {
+    fn is_denied_by_client(&self, key: FlowKey) -> bool {
         self.plane.flow(key).is_some_and(|flow| flow.denied != 0)
     }
 
     /// Returns the outcome if it has arrived by now; otherwise gives the move up.
-    fn last_word(&self, id: u64, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
+    fn take_outcome(&self, id: u64, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
         // Outcomes are delivered under the same lock.
         let mut state = self.state();
         let answer = arrived.try_recv().ok();
@@ -133,10 +138,10 @@ impl Handover {
     }
 
     /// Routes the connection's packets to the peer, where they wait for the socket.
-    fn point_at(&self, to: &Name, key: FlowKey) -> Option<(Place, u64, oneshot::Receiver<Heard>)> {
+    fn route_to_peer(&self, to: &Name, key: FlowKey) -> Option<(Place, u64, oneshot::Receiver<Heard>)> {
         // One lock covers both changes, so that nobody sees one without the other.
         let mut state = self.state();
-        let place = state.place(self.now(), to, key.service)?;
+        let place = state.find_place(self.now(), to, key.service)?;
         if let Err(error) = self.plane.put_flow(key, FlowDestination::Node(place.slot.0)) {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
             return None;
@@ -147,7 +152,7 @@ impl Handover {
     }
 
     /// Routes the connection's packets to this host again.
-    fn turn_back(&self, key: FlowKey, id: u64) {
+    fn route_back(&self, key: FlowKey, id: u64) {
         let mut state = self.state();
         state.handing.stays(id, key);
         if let Err(error) = self.plane.remove_flow(key) {
@@ -156,22 +161,22 @@ impl Handover {
     }
 
     /// Resumes the frozen socket at this node.
-    fn thaw(&self, key: FlowKey, id: u64, socket: OwnedFd) -> Moved {
-        self.count(Unmoved::Failed);
+    fn resume(&self, key: FlowKey, id: u64, socket: OwnedFd) -> TransferOutcome {
+        self.count_relay(RelayReason::Failed);
         // The plane changes first, so that it drops nothing that the resumed socket sends.
-        self.turn_back(key, id);
+        self.route_back(key, id);
         match repair::resume(socket.as_fd()) {
-            Ok(()) => Moved::Stays(socket),
+            Ok(()) => TransferOutcome::Returned(socket),
             Err(error) => {
                 tracing::warn!(%error, %key, "a frozen connection could not be brought back");
-                Moved::Lost
+                TransferOutcome::Lost
             }
         }
     }
 
     /// Resets the client's connection, with the sequence number that only the socket knows.
     fn abort(&self, id: u64, key: FlowKey, socket: OwnedFd) {
-        self.count(Unmoved::Failed);
+        self.count_relay(RelayReason::Failed);
         // The peer may have the connection nevertheless, and report it later.
         let reset = self.plane.put_flow(key, FlowDestination::Reset).map_err(std::io::Error::other);
         let reset = reset
@@ -182,17 +187,17 @@ impl Handover {
             tracing::debug!(%error, %key, "a lost connection's socket could not be reset");
         }
         self.state().handing.told(id);
-        self.settle();
+        self.run_deferred();
     }
 
     /// Returns the size of a target, if it is known.
     pub(crate) fn size_of(&self, target: TargetId) -> Option<Bytes> {
-        super::lock(&self.sizes).of(target)
+        super::lock(&self.sizes).get(target)
     }
 }
 
 /// Closes the socket of a moved connection without sending a packet.
-fn close(key: FlowKey, socket: OwnedFd) {
+fn close_silently(key: FlowKey, socket: OwnedFd) {
     if let Err(error) = repair::close_silently(socket) {
         tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
     }

@@ -1,9 +1,9 @@
 //! Starts and stops handoffs between peers, and runs their periodic work.
 
-use super::channels::lives;
+use super::channels::is_live;
 use super::members::Members;
-use super::unmoved::Counts;
-use super::{Handover, HandoverConfig, HandoverError, Secrets, State, identity_of, lock};
+use super::relay_reason::RelayCounts;
+use super::{HandoffState, PeerHandoff, PeerHandoffConfig, PeerHandoffError, Secrets, identity_of, lock};
 use larder_core::Time;
 use larder_core::peers::handing::{Handing, HandingSettings};
 use larder_handoff::agent::{Agent, AgentConfig, LinuxKernel, RestoredSink};
@@ -28,31 +28,31 @@ const RING_BYTES: u32 = 1 << 16;
 /// Messages of all peers that may wait. Beyond it, the senders are slowed down.
 const EVENTS_MAX: usize = 1_024;
 /// Time in ns after the last packet of a connection in which late packets may still arrive.
-const LATE_NS: u64 = 10_000_000_000;
+const LATE_PACKET_NS: u64 = 10_000_000_000;
 /// Interval between two checks for idle connections.
-const REST_EVERY: Duration = Duration::from_secs(1);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest time between two ticks.
-const IDLE: Duration = Duration::from_secs(3_600);
+const TICK_MAX: Duration = Duration::from_secs(3_600);
 /// Interval between two sweeps over all entries.
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The service addresses of this node and of the others.
-struct Addresses {
+struct ServiceAddresses {
     interface: String,
     own: Vec<SocketAddr>,
     /// Service addresses on the loopback interface.
     others: Vec<SocketAddr>,
 }
 
-impl Addresses {
-    fn sort(services: &[SocketAddr]) -> Result<Self, HandoverError> {
+impl ServiceAddresses {
+    fn sort(services: &[SocketAddr]) -> Result<Self, PeerHandoffError> {
         let (mut interface, mut own, mut others) = (None::<String>, Vec::new(), Vec::new());
         for &service in services {
             match neighbour::holder(service.ip())? {
                 Some(holder) if holder == "lo" => others.push(service),
                 Some(holder) => match &interface {
                     Some(first) if *first != holder => {
-                        return Err(HandoverError::Interfaces(first.clone(), holder));
+                        return Err(PeerHandoffError::Interfaces(first.clone(), holder));
                     }
                     _ => {
                         interface = Some(holder);
@@ -65,12 +65,12 @@ impl Addresses {
                 ),
             }
         }
-        let interface = interface.ok_or(HandoverError::NoneOwn)?;
+        let interface = interface.ok_or(PeerHandoffError::NoneOwn)?;
         Ok(Self { interface, own, others })
     }
 }
 
-impl Handover {
+impl PeerHandoff {
     /// Starts both sides on this host. Its own connections can be handed off, and `sockets` receives the
     /// connections that peers hand off. Peers are unknown until the network reports them. Announce the end to
     /// the agent ([`Agent::announce_shutdown`]), and stop the agent last.
@@ -78,17 +78,17 @@ impl Handover {
     /// # Errors
     /// Fails if the host lacks a prerequisite.
     pub async fn start(
-        config: HandoverConfig,
+        config: PeerHandoffConfig,
         peers: &PeersConfig,
         sockets: RestoredSink,
-    ) -> Result<(Arc<Self>, Agent), HandoverError> {
-        let HandoverConfig { min, services, port, instance } = config;
+    ) -> Result<(Arc<Self>, Agent), PeerHandoffError> {
+        let PeerHandoffConfig { min, services, port, instance } = config;
         repair::available()?;
-        let Addresses { interface, own, others } = Addresses::sort(&services)?;
+        let ServiceAddresses { interface, own, others } = ServiceAddresses::sort(&services)?;
         let secrets = Secrets::new(peers.secrets.clone(), &peers.name)?;
         let identity = identity_of(peers.secrets.first(), &peers.name)?;
         let host = LinuxKernel::start(&instance, &interface, true)?;
-        let plane = plane(instance, &interface, &own)?;
+        let plane = start_plane(instance, &interface, &own)?;
         let agent = AgentConfig {
             name: peers.name.to_string(),
             listen: SocketAddr::new(peers.listen.ip(), port),
@@ -106,9 +106,9 @@ impl Handover {
         let settings = HandingSettings::default();
         let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
         let handing = Handing::new(Time::ZERO, settings, (0..settings.peers_max).map(owner));
-        let state = State { members: Members::default(), handing };
-        let handover = Arc::new(Self {
-            hello: hello(&peers.name, &own),
+        let state = HandoffState { members: Members::default(), handing };
+        let peer_handoff = Arc::new(Self {
+            hello: make_hello(&peers.name, &own),
             admitted: agent.access_control(),
             secrets: Mutex::new(secrets),
             plane,
@@ -121,22 +121,22 @@ impl Handover {
             state: Mutex::new(state),
             sizes: Mutex::default(),
             kept: Mutex::default(),
-            counts: Counts::default(),
+            counts: RelayCounts::default(),
             moved: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             began: Instant::now(),
             task: Mutex::default(),
         });
-        handover.adopt();
-        let task = tokio::spawn(run(Arc::downgrade(&handover), events)).abort_handle();
-        *lock(&handover.task) = Some(task);
-        Ok((handover, agent))
+        peer_handoff.adopt_flows();
+        let task = tokio::spawn(run(Arc::downgrade(&peer_handoff), events)).abort_handle();
+        *lock(&peer_handoff.task) = Some(task);
+        Ok((peer_handoff, agent))
     }
 
     /// Returns when [`Self::tick`] has work to do; at most an hour from now.
     fn due(&self) -> Instant {
         let due = self.state().handing.due().since(Time::ZERO);
-        self.began + due.min(self.began.elapsed() + IDLE)
+        self.began + due.min(self.began.elapsed() + TICK_MAX)
     }
 
     /// Stops. Connections that were handed off continue without this process, and the next start adopts them.
@@ -156,9 +156,9 @@ impl Handover {
 
     /// Returns whether packets of connections at other nodes may still arrive.
     fn is_busy(&self) -> bool {
-        let since = plane::now_ns().saturating_sub(LATE_NS);
+        let since = plane::now_ns().saturating_sub(LATE_PACKET_NS);
         let mut late = false;
-        let read = self.plane.each_flow(|_, flow| late |= flow.seen_ns >= since || lives(&flow));
+        let read = self.plane.each_flow(|_, flow| late |= flow.seen_ns >= since || is_live(&flow));
         late || read.is_err()
     }
 
@@ -172,7 +172,7 @@ impl Handover {
 
 /// Starts the plane for connections that this host's own stack accepts. It is attached at tc: replies of peers
 /// arrive on the same interface, and drivers merge no segments on an interface with XDP.
-fn plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane, PlaneError> {
+fn start_plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane, PlaneError> {
     let plane = Plane::start(&PlaneConfig {
         name: instance,
         interface: interface.to_owned(),
@@ -196,7 +196,7 @@ fn plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane,
     Ok(plane)
 }
 
-fn hello(name: &Name, own: &[SocketAddr]) -> Hello {
+fn make_hello(name: &Name, own: &[SocketAddr]) -> Hello {
     let service = |(id, &address): (u16, &SocketAddr)| Service {
         id,
         address,
@@ -214,35 +214,40 @@ fn hello(name: &Name, own: &[SocketAddr]) -> Hello {
     }
 }
 
-async fn run(handover: Weak<Handover>, mut events: mpsc::Receiver<ChannelEvent>) {
-    let (mut sweep, mut rest) = (tokio::time::interval(SWEEP_EVERY), tokio::time::interval(REST_EVERY));
+async fn run(peer_handoff: Weak<PeerHandoff>, mut events: mpsc::Receiver<ChannelEvent>) {
+    let (mut sweep, mut rest) =
+        (tokio::time::interval(SWEEP_INTERVAL), tokio::time::interval(IDLE_CHECK_INTERVAL));
     for ticks in [&mut sweep, &mut rest] {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     }
     let (mut sweeping, mut resting) = (None, None);
     loop {
-        let due = handover.upgrade().map_or_else(Instant::now, |handover| handover.due());
+        let due = peer_handoff.upgrade().map_or_else(Instant::now, |peer_handoff| peer_handoff.due());
         tokio::select! {
-            event = events.recv() => match (event, handover.upgrade()) {
-                (Some(event), Some(handover)) => handover.hear(event),
+            event = events.recv() => match (event, peer_handoff.upgrade()) {
+                (Some(event), Some(peer_handoff)) => peer_handoff.handle_event(event),
                 _ => return,
             },
-            () = tokio::time::sleep_until(due.into()) => match handover.upgrade() {
-                Some(handover) => handover.tick(),
+            () = tokio::time::sleep_until(due.into()) => match peer_handoff.upgrade() {
+                Some(peer_handoff) => peer_handoff.tick(),
                 None => return,
             },
-            _ = sweep.tick() => beside(&mut sweeping, &handover, Handover::sweep),
-            _ = rest.tick() => beside(&mut resting, &handover, Handover::rest),
+            _ = sweep.tick() => spawn_periodic(&mut sweeping, &peer_handoff, PeerHandoff::sweep),
+            _ = rest.tick() => spawn_periodic(&mut resting, &peer_handoff, PeerHandoff::release_idle),
         }
     }
 }
 
 /// Runs work with some system calls per thousand entries on a blocking thread, so that events do not wait. Does
 /// nothing while an earlier run is in progress.
-fn beside(task: &mut Option<JoinHandle<()>>, handover: &Weak<Handover>, what: fn(&Handover)) {
-    if let Some(handover) = handover.upgrade()
+fn spawn_periodic(
+    task: &mut Option<JoinHandle<()>>,
+    peer_handoff: &Weak<PeerHandoff>,
+    what: fn(&PeerHandoff),
+) {
+    if let Some(peer_handoff) = peer_handoff.upgrade()
         && task.as_ref().is_none_or(JoinHandle::is_finished)
     {
-        *task = Some(tokio::task::spawn_blocking(move || what(&handover)));
+        *task = Some(tokio::task::spawn_blocking(move || what(&peer_handoff)));
     }
 }
