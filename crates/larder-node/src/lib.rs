@@ -16,16 +16,16 @@
 //! with a dot are not served. A changed file is noticed within the time between two checks of its validity.
 
 mod accept;
-mod access;
+mod access_log;
 mod body;
-mod bound;
+mod common_parts;
+mod concurrency;
 mod config;
 mod connection;
 mod contents;
 mod cooperate;
-mod counts;
+mod counters;
 mod edge;
-mod ground;
 mod handoff;
 mod http;
 mod lifecycle;
@@ -39,16 +39,16 @@ mod pages;
 mod purge;
 mod reply;
 mod report;
+mod request_trace;
 mod responder;
 mod service;
+mod settings;
 mod signing;
 mod store;
-mod terms;
-mod traced;
 mod uptime;
 
-pub use accept::{Drained, Handed};
-pub use access::ACCESS_FIELDS;
+pub use accept::{DrainReport, IncomingHandoffs};
+pub use access_log::ACCESS_FIELDS;
 pub use config::{
     Amount, CacheConfig, ClientNoCache, ConfigError, CpuConfig, CpuScope, DynamicConfig, DynamicDisk,
     Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, OriginTls, Preload, ReportConfig,

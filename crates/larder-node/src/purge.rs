@@ -4,11 +4,11 @@
 
 use crate::body::Body;
 use crate::contents::Contents;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
 use crate::memory::{Memory, Purged};
 use crate::reply::Replies;
-use crate::terms::Terms;
+use crate::settings::NodeSettings;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
@@ -28,7 +28,7 @@ pub(crate) struct Purger {
     counters: Arc<Counters>,
     replies: Arc<Replies>,
     /// Permits for purges from switches.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Purger {
@@ -43,7 +43,7 @@ impl Purger {
             memory: Arc::clone(memory),
             counters: Arc::clone(counters),
             replies: Arc::clone(replies),
-            places: Arc::new(Semaphore::new(PURGES_MAX)),
+            permits: Arc::new(Semaphore::new(PURGES_MAX)),
         }
     }
 
@@ -72,14 +72,14 @@ impl Purger {
         let Some(purge) = named.and_then(|text| Purge::parse(text).ok()) else {
             return replies.plain(StatusCode::BAD_REQUEST, Outcome::Local("purge"), "no purge is named");
         };
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let outcome = Outcome::Local("purges-full");
             return replies.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "purges-full");
         };
         let purger = Arc::clone(self);
         let purging = tokio::task::spawn_blocking(move || {
             let purged = purger.purge(&purge);
-            drop(place);
+            drop(permit);
             purged
         });
         match purging.await.ok().and_then(|purged| serde_json::to_vec(&purged).ok()) {
@@ -99,11 +99,11 @@ impl Purger {
 /// # Errors
 /// Fails if the node has no purge token, or if the token differs.
 pub(crate) fn permit_purge(
-    terms: &Terms,
+    settings: &NodeSettings,
     counters: &Counters,
     authorization: Option<&[u8]>,
 ) -> Result<(), PermissionError> {
-    let permitted = permit(terms.purge.as_ref(), authorization);
+    let permitted = permit(settings.purge.as_ref(), authorization);
     if permitted.is_err() {
         counters.purges_denied.add(1);
     }

@@ -1,7 +1,7 @@
 //! Creates replies (status and header fields) and counts them.
 
 use crate::body::Body;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};

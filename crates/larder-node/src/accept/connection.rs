@@ -1,16 +1,16 @@
 //! The life of a client's connection, from its first byte to its last.
 
-use super::arrived::Arrived;
+use super::incoming::IncomingConnection;
 use super::phase::Phase;
-use super::requests::{Client, Requests};
-use crate::connection::{Brought, Shared};
+use super::requests::{ClientConnection, Requests};
+use crate::connection::{ConnectionFacts, ConnectionRecord};
 use crate::cooperate::Departure;
-use crate::counts::Counters;
-use crate::edge::{Entered, Entry, Opening};
+use crate::counters::Counters;
+use crate::edge::{ConnectionInfo, ConnectionSource, PreparedConnection};
 use crate::handoff::{HandoffDecision, RequestCounter, TransferOutcome};
 use crate::origin::tunnel::Tunnel;
 use crate::service::PeerService;
-use crate::terms::{CurrentTerms, Terms};
+use crate::settings::{CurrentSettings, NodeSettings};
 use larder_edge::ClientIo;
 use larder_handoff::agent::HandoffOffers;
 use larder_http::relay::{End, Start, Worker, serve, serve_http2};
@@ -32,61 +32,69 @@ const HTTP2_UNSENT_MAX: u32 = 128 << 10;
 /// Serves connections.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     peers: Arc<PeerService>,
     counters: Arc<Counters>,
 }
 
 impl Connections {
-    pub(super) fn new(terms: &Arc<CurrentTerms>, peers: &Arc<PeerService>, counters: &Arc<Counters>) -> Self {
-        Self { terms: Arc::clone(terms), peers: Arc::clone(peers), counters: Arc::clone(counters) }
+    pub(super) fn new(
+        settings: &Arc<CurrentSettings>,
+        peers: &Arc<PeerService>,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Self { settings: Arc::clone(settings), peers: Arc::clone(peers), counters: Arc::clone(counters) }
     }
 
     /// Serves a connection that holds a permit, until the connection ends or leaves this node.
     pub(super) async fn serve(
         self: Arc<Self>,
-        (mut arrived, entry): (Arrived, Entry),
-        _place: OwnedSemaphorePermit,
+        (mut arrived, source): (IncomingConnection, ConnectionSource),
+        _permit: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
-        (mut giver, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
+        (mut offers, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
     ) {
-        let _open = Open::new(&self.counters);
+        let _open = OpenConnection::new(&self.counters);
         // Releases that were requested before this connection came do not concern it.
-        giver.iter_mut().for_each(HandoffOffers::clear_release);
-        let terms = self.terms.load_full();
+        offers.iter_mut().for_each(HandoffOffers::clear_release);
+        let settings = self.settings.load_full();
         // This fails only if the connection is already closed.
         let _ = arrived.stream.tcp().set_nodelay(true);
-        if terms.edge.concerns(entry) {
+        if settings.edge.needs_preparation(source) {
             // Boxed, so that the futures of other connections stay small.
-            let entered = Box::pin(enter(arrived, entry, &terms, &self.counters));
-            let entered = tokio::select! {
+            let prepared = Box::pin(prepare(arrived, source, &settings, &self.counters));
+            let prepared = tokio::select! {
                 biased;
-                entered = entered => entered,
+                prepared = prepared => prepared,
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
             };
-            let Some(entered) = entered else { return };
-            arrived = entered;
-            if arrived.entered.as_deref().is_some_and(Entered::speaks_http2) {
-                return Box::pin(self.serve_http2(terms, arrived, &worker)).await;
+            let Some(prepared) = prepared else { return };
+            arrived = prepared;
+            if arrived.info.as_deref().is_some_and(ConnectionInfo::is_http2) {
+                return Box::pin(self.serve_http2(settings, arrived, &worker)).await;
             }
         }
         // A client that closes its sending side (RFC 9112 section 9.6) may still read. It cannot be told from a
         // client that has left. If a switch relays the connection, the half-close means that no client waits,
         // and the request ends.
         let direct = arrived.decision == HandoffDecision::Accepted || self.flow_of(&arrived).is_some();
-        let half_close = arrived.handed.is_some() || direct;
+        let half_close = arrived.handoff.is_some() || direct;
         arrived.request_counter = self.peers.peer_handoff().filter(|_| direct).map(RequestCounter::new);
         loop {
-            let served = self.serve_connection((&terms, half_close), arrived, &worker, giver.as_ref());
+            let served = self.serve_connection((&settings, half_close), arrived, &worker, offers.as_ref());
             let back = match served.await {
-                After::Ended => break,
-                After::Departs(leaving, departure) => Box::pin(self.depart(leaving, *departure)).await,
-                After::Tunnel(leaving, tunnel) => break Box::pin(self.carry(*tunnel, leaving)).await,
-                After::Rests(resting) => match &mut giver {
+                ConnectionOutcome::Ended => break,
+                ConnectionOutcome::Handoff(leaving, departure) => {
+                    Box::pin(self.depart(leaving, *departure)).await
+                }
+                ConnectionOutcome::Tunnel(leaving, tunnel) => {
+                    break Box::pin(self.carry(*tunnel, leaving)).await;
+                }
+                ConnectionOutcome::Idle(resting) => match &mut offers {
                     // If no node takes the connection, it continues here; while this node drains, it ends.
-                    Some(giver) => {
-                        giver.clear_release();
-                        Box::pin(resting.give(giver)).await.filter(|_| *phase.borrow() < Phase::Draining)
+                    Some(offers) => {
+                        offers.clear_release();
+                        Box::pin(resting.offer(offers)).await.filter(|_| *phase.borrow() < Phase::Draining)
                     }
                     None => None,
                 },
@@ -101,84 +109,98 @@ impl Connections {
     /// Serves an HTTP/1 connection until it ends or leaves this node.
     async fn serve_connection(
         self: &Arc<Self>,
-        (terms, half_close): (&Arc<Terms>, bool),
-        arrived: Arrived,
+        (settings, half_close): (&Arc<NodeSettings>, bool),
+        arrived: IncomingConnection,
         worker: &Worker<Requests>,
-        giver: Option<&HandoffOffers>,
-    ) -> After {
+        offers: Option<&HandoffOffers>,
+    ) -> ConnectionOutcome {
         let flow = self.flow_of(&arrived);
-        let Arrived { stream, first, unsent, used, handed, decision, request_counter, entered, head_by } =
-            arrived;
+        let IncomingConnection {
+            stream,
+            unread,
+            unsent,
+            is_reused,
+            handoff,
+            decision,
+            request_counter,
+            info,
+            head_by,
+        } = arrived;
         // A closed connection sends nothing that needs a reply.
-        let Some(peer) = peer_of(&stream) else { return After::Ended };
-        let brought = Brought {
-            handed: handed.clone(),
-            used,
+        let Some(peer) = peer_of(&stream) else { return ConnectionOutcome::Ended };
+        let facts = ConnectionFacts {
+            handoff: handoff.clone(),
+            is_reused,
             flow,
             decision,
             request_counter,
-            entered: entered.clone(),
+            info: info.clone(),
             peer: Some(peer),
         };
-        let shared = Shared::new(Arc::clone(&self.counters), brought);
-        let mut client = Client::new(Arc::clone(&shared), Arc::clone(terms), half_close);
+        let connection = ConnectionRecord::new(Arc::clone(&self.counters), facts);
+        let mut client = ClientConnection::new(Arc::clone(&connection), Arc::clone(settings), half_close);
         // The switch ends the connections that it relays. Only a handed-off connection can be released to
         // another node.
-        if let Some(giver) = giver.filter(|_| handed.is_some()) {
-            client = client.released_by(giver.clone());
+        if let Some(offers) = offers.filter(|_| handoff.is_some()) {
+            client = client.with_release(offers.clone());
         }
         let head_by = head_by.map(Instant::into_std);
-        let start = Start { io: stream, unread: first, unsent, is_used: used, head_by };
+        let start = Start { io: stream, unread, unsent, is_used: is_reused, head_by };
         let (stream, unread) = match serve(start, &client, worker).await {
-            End::Closed => return After::Ended,
+            End::Closed => return ConnectionOutcome::Ended,
             End::Reset(stream) => {
                 // This fails only if the connection is already reset.
                 let _ = SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
-                return After::Ended;
+                return ConnectionOutcome::Ended;
             }
             End::Left { io, unread } => (io, unread),
         };
-        let leaving = Arrived {
+        let leaving = IncomingConnection {
             stream,
-            first: unread,
+            unread,
             unsent: Vec::new(),
-            used: true,
-            handed,
+            is_reused: true,
+            handoff,
             decision: HandoffDecision::Pending,
-            request_counter: shared.take_request_counter(),
-            entered,
+            request_counter: connection.take_request_counter(),
+            info,
             head_by: None,
         };
-        match (shared.take_departure(), shared.tunnel.take()) {
-            (Some(departure), _) => After::Departs(leaving, Box::new(departure)),
-            (None, Some(tunnel)) => After::Tunnel(leaving, Box::new(tunnel)),
-            (None, None) => After::Rests(leaving),
+        match (connection.take_departure(), connection.tunnel.take()) {
+            (Some(departure), _) => ConnectionOutcome::Handoff(leaving, Box::new(departure)),
+            (None, Some(tunnel)) => ConnectionOutcome::Tunnel(leaving, Box::new(tunnel)),
+            (None, None) => ConnectionOutcome::Idle(leaving),
         }
     }
 
     /// Serves an HTTP/2 connection until it ends. An HTTP/2 connection is never handed off.
-    async fn serve_http2(&self, terms: Arc<Terms>, arrived: Arrived, worker: &Worker<Requests>) {
-        let Arrived { stream, entered, head_by, .. } = arrived;
+    async fn serve_http2(
+        &self,
+        settings: Arc<NodeSettings>,
+        arrived: IncomingConnection,
+        worker: &Worker<Requests>,
+    ) {
+        let IncomingConnection { stream, info, head_by, .. } = arrived;
         let first_by = head_by.map(Instant::into_std);
         self.counters.http2_connections.add(1);
         // This fails only if the connection is already closed.
         let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
         let Some(peer) = peer_of(&stream) else { return };
-        let brought = Brought { entered, peer: Some(peer), ..Brought::default() };
-        let shared = Shared::new(Arc::clone(&self.counters), brought);
-        serve_http2(stream, first_by, &Client::new(shared, terms, false), worker).await;
+        let facts = ConnectionFacts { info, peer: Some(peer), ..ConnectionFacts::default() };
+        let connection = ConnectionRecord::new(Arc::clone(&self.counters), facts);
+        serve_http2(stream, first_by, &ClientConnection::new(connection, settings, false), worker).await;
     }
 
     /// Serves a connection that has become a tunnel, until the tunnel ends.
-    async fn carry(&self, tunnel: Tunnel, Arrived { stream, first, .. }: Arrived) {
-        let write_timeout = self.terms.load().limits.write_timeout;
-        tunnel.run(stream, first, &self.counters, write_timeout).await;
+    async fn carry(&self, tunnel: Tunnel, IncomingConnection { stream, unread, .. }: IncomingConnection) {
+        let write_timeout = self.settings.load().limits.write_timeout;
+        tunnel.run(stream, unread, &self.counters, write_timeout).await;
     }
 
     /// Returns the flow key of a connection, if the connection can be handed off to a peer.
-    fn flow_of(&self, arrived: &Arrived) -> Option<FlowKey> {
+    fn flow_of(&self, arrived: &IncomingConnection) -> Option<FlowKey> {
         let peer_handoff = self.peers.peer_handoff()?;
-        if arrived.entered.as_deref().is_some_and(Entered::stays) {
+        if arrived.info.as_deref().is_some_and(ConnectionInfo::is_pinned) {
             return None;
         }
         let stream = arrived.stream.tcp();
@@ -186,28 +208,28 @@ impl Connections {
     }
 
     /// Hands a connection off to a peer. Returns the connection if it stays at this node.
-    async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
+    async fn depart(&self, leaving: IncomingConnection, departure: Departure) -> Option<IncomingConnection> {
         let Departure { to, node, flow, head, target, serviced } = departure;
         let cooperation = self.peers.cooperation()?;
         let peer_handoff = cooperation.peer_handoff.as_ref()?;
-        let Arrived {
+        let IncomingConnection {
             stream: ClientIo::Clear(stream),
-            first,
+            unread,
             unsent,
-            used,
-            handed,
+            is_reused,
+            handoff,
             request_counter,
-            entered,
+            info,
             ..
         } = leaving
         else {
             return None;
         };
-        let first = [&head[..], &first].concat();
+        let unread = [&head[..], &unread].concat();
         let socket = stream.into_std().ok()?.into();
         // Once the state is sent, the peer counts the connection, and the dispatcher's count continues.
         let sent = || serviced.hold();
-        let stays = match peer_handoff.hand_off(&to, flow, socket, first.clone(), sent).await {
+        let stays = match peer_handoff.hand_off(&to, flow, socket, unread.clone(), sent).await {
             TransferOutcome::Delivered => {
                 cooperation.answered(node);
                 cooperation.count_departed(target);
@@ -222,15 +244,15 @@ impl Connections {
         };
         let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
         let decision = HandoffDecision::Declined;
-        Some(Arrived {
+        Some(IncomingConnection {
             stream,
-            first,
+            unread,
             unsent,
-            used,
-            handed,
+            is_reused,
+            handoff,
             decision,
             request_counter,
-            entered,
+            info,
             head_by: None,
         })
     }
@@ -247,11 +269,16 @@ impl Connections {
 }
 
 /// Performs the announcement and the TLS handshake that precede the first request; `None` if one of them fails.
-async fn enter(arrived: Arrived, entry: Entry, terms: &Terms, counters: &Counters) -> Option<Arrived> {
-    let Arrived { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
-    let opening = terms.edge.enter(tcp, entry, terms.limits.head_timeout, counters).await?;
-    let Opening { stream, entered, head_by } = opening;
-    Some(Arrived { stream, entered: Some(Arc::new(entered)), head_by: Some(head_by), ..arrived })
+async fn prepare(
+    arrived: IncomingConnection,
+    source: ConnectionSource,
+    settings: &NodeSettings,
+    counters: &Counters,
+) -> Option<IncomingConnection> {
+    let IncomingConnection { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
+    let prepared = settings.edge.prepare(tcp, source, settings.limits.head_timeout, counters).await?;
+    let PreparedConnection { stream, info, head_by } = prepared;
+    Some(IncomingConnection { stream, info: Some(Arc::new(info)), head_by: Some(head_by), ..arrived })
 }
 
 /// Returns the address at the other end of a connection; `None` if the connection is closed.
@@ -260,29 +287,29 @@ pub(crate) fn peer_of(stream: &ClientIo) -> Option<IpAddr> {
 }
 
 /// An open connection; it is counted until this value is dropped.
-struct Open(Arc<Counters>);
+struct OpenConnection(Arc<Counters>);
 
-impl Open {
+impl OpenConnection {
     fn new(counters: &Arc<Counters>) -> Self {
-        counters.connections.rise();
+        counters.connections.increment();
         Self(Arc::clone(counters))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.connections.fall(1);
+        self.0.connections.decrement(1);
     }
 }
 
 /// The result of serving a connection.
-enum After {
+enum ConnectionOutcome {
     /// The connection has ended.
     Ended,
     /// The connection is idle between two requests and is offered to another node.
-    Rests(Arrived),
+    Idle(IncomingConnection),
     /// The connection is handed off to a peer together with a request.
-    Departs(Arrived, Box<Departure>),
+    Handoff(IncomingConnection, Box<Departure>),
     /// The connection has become a tunnel.
-    Tunnel(Arrived, Box<Tunnel>),
+    Tunnel(IncomingConnection, Box<Tunnel>),
 }

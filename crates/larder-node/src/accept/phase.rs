@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Time to accept the connections that already wait in the listen queue. Busy clients must not delay the
 /// shutdown.
-pub(crate) const LAST_LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LAST_ACCEPT_WAIT: Duration = Duration::from_millis(20);
 /// The phase of the node's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {

@@ -1,10 +1,10 @@
 //! A thread that accepts connections and serves each of them until it ends.
 
-use super::arrived::{Arrived, HandoffSettings};
 use super::connection::Connections;
-use super::phase::{LAST_LOOK, Phase};
+use super::incoming::{HandoffSettings, IncomingConnection};
+use super::phase::{LAST_ACCEPT_WAIT, Phase};
 use super::requests::Requests;
-use crate::edge::{Entry, Listeners, Unregistered};
+use crate::edge::{ConnectionSource, Listeners, UnregisteredListeners};
 use crate::service::Service;
 use larder_handoff::agent::{HandoffOffers, RestoredConnection};
 use larder_http::relay::{Begun, PoolLimits, StreamMemory, Worker};
@@ -24,29 +24,29 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One serving thread's share of the node.
-pub(crate) struct Thread {
+pub(crate) struct WorkerThread {
     pub(crate) service: Arc<Service>,
     pub(crate) connections: Arc<Connections>,
     /// Permits for concurrent connections.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) permits: Arc<Semaphore>,
     /// The memory budget for replies to HTTP/2 clients.
     pub(crate) http2_memory: Arc<StreamMemory>,
-    pub(crate) listeners: Unregistered,
+    pub(crate) listeners: UnregisteredListeners,
     pub(crate) handoff: Arc<HandoffSettings>,
-    pub(crate) giver: Option<HandoffOffers>,
+    pub(crate) offers: Option<HandoffOffers>,
     /// Connections that were handed off with their state.
-    pub(crate) given: mpsc::Receiver<RestoredConnection>,
+    pub(crate) incoming: mpsc::Receiver<RestoredConnection>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) refusals: Arc<Semaphore>,
     /// Held while the thread accepts. Takes the error of a listening socket that has failed.
     pub(crate) accepting: mpsc::Sender<io::Error>,
 }
 
-impl Thread {
+impl WorkerThread {
     /// Accepts and serves connections until the node has shut down.
     pub(crate) async fn run(self, begun: Begun) {
-        let Self { service, listeners, handoff, giver, given, mut phase, refusals, accepting, .. } = self;
-        let (serving, places) = (self.connections, self.places);
+        let Self { service, listeners, handoff, offers, incoming, mut phase, refusals, accepting, .. } = self;
+        let (serving, permits) = (self.connections, self.permits);
         let listeners = match listeners.register() {
             Ok(listeners) => listeners,
             Err(error) => return begun.tell(Err(error)),
@@ -58,14 +58,14 @@ impl Thread {
         let acceptor = Acceptor {
             serving: Arc::clone(&serving),
             service,
-            places,
+            permits,
             handoff,
-            giver,
+            offers,
             refusals,
             phase: phase.clone(),
             worker: worker.clone(),
         };
-        if let Err(error) = acceptor.accept(&mut connections, listeners, given).await {
+        if let Err(error) = acceptor.accept(&mut connections, listeners, incoming).await {
             let _ = accepting.send(error).await;
         }
         drop(accepting);
@@ -87,9 +87,9 @@ impl Thread {
 struct Acceptor {
     serving: Arc<Connections>,
     service: Arc<Service>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     handoff: Arc<HandoffSettings>,
-    giver: Option<HandoffOffers>,
+    offers: Option<HandoffOffers>,
     refusals: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
     worker: Rc<Worker<Requests>>,
@@ -102,32 +102,32 @@ impl Acceptor {
         self,
         connections: &mut JoinSet<()>,
         mut listeners: Listeners,
-        mut given: mpsc::Receiver<RestoredConnection>,
+        mut incoming: mpsc::Receiver<RestoredConnection>,
     ) -> io::Result<()> {
-        let Self { serving, service, places, handoff, giver, refusals, mut phase, worker } = self;
+        let Self { serving, service, permits, handoff, offers, refusals, mut phase, worker } = self;
         let counters = &service.counters;
-        let mut last_look = None;
+        let mut last_accept = None;
         loop {
-            let (arrived, entry, place) = tokio::select! {
-                _ = phase.wait_for(|phase| *phase != Phase::Serving), if last_look.is_none() => {
-                    last_look = Some(Instant::now() + LAST_LOOK);
+            let (arrived, source, permit) = tokio::select! {
+                _ = phase.wait_for(|phase| *phase != Phase::Serving), if last_accept.is_none() => {
+                    last_accept = Some(Instant::now() + LAST_ACCEPT_WAIT);
                     continue;
                 }
-                () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
+                () = sleep_until(last_accept.unwrap_or_else(Instant::now)), if last_accept.is_some() => return Ok(()),
                 Some(ended) = connections.join_next(), if !connections.is_empty() => {
                     serving.note_end(&ended);
                     continue;
                 }
                 accepted = listeners.accept() => match accepted {
-                    Ok((stream, entry)) => {
-                        let (arrived, entry) = handoff.accepted(stream, entry);
-                        (Ok(arrived), entry, None)
+                    Ok((stream, source)) => {
+                        let (arrived, source) = handoff.wrap_accepted(stream, source);
+                        (Ok(arrived), source, None)
                     }
-                    Err(error) => (Err(error), Entry::Clear, None),
+                    Err(error) => (Err(error), ConnectionSource::Clear, None),
                 },
-                Some(mut restored) = given.recv() => {
-                    let place = restored.slot.take();
-                    (handoff.restored(restored), Entry::Handed, place)
+                Some(mut restored) = incoming.recv() => {
+                    let permit = restored.slot.take();
+                    (handoff.wrap_restored(restored), ConnectionSource::Handoff, permit)
                 }
             };
             let arrived = match arrived {
@@ -140,21 +140,21 @@ impl Acceptor {
                     continue;
                 }
             };
-            match place.map_or_else(|| Arc::clone(&places).try_acquire_owned(), Ok) {
-                Ok(place) => {
+            match permit.map_or_else(|| Arc::clone(&permits).try_acquire_owned(), Ok) {
+                Ok(permit) => {
                     counters.connections_accepted.add(1);
-                    let beside = (giver.clone(), Rc::clone(&worker));
+                    let rest = (offers.clone(), Rc::clone(&worker));
                     let connection =
-                        Arc::clone(&serving).serve((arrived, entry), place, phase.clone(), beside);
+                        Arc::clone(&serving).serve((arrived, source), permit, phase.clone(), rest);
                     connections.spawn_local(connection);
                 }
                 Err(_) => {
                     counters.connections_refused.add(1);
                     // Replying over TLS would cost the handshake that this limit forbids.
-                    if entry != Entry::Secure
-                        && let Ok(place) = Arc::clone(&refusals).try_acquire_owned()
+                    if source != ConnectionSource::Secure
+                        && let Ok(permit) = Arc::clone(&refusals).try_acquire_owned()
                     {
-                        spawn_local(refuse(arrived, place, refusal(service.replies.speller.name())));
+                        spawn_local(refuse(arrived, permit, refusal(service.replies.speller.name())));
                     }
                 }
             }
@@ -164,9 +164,9 @@ impl Acceptor {
 
 /// Sends the 503 and waits for the client to close. Closing with unread data would reset the connection and
 /// lose the reply.
-async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>) {
-    let Arrived { mut stream, unsent, .. } = arrived;
-    let told = async {
+async fn refuse(arrived: IncomingConnection, _permit: OwnedSemaphorePermit, refusal: Vec<u8>) {
+    let IncomingConnection { mut stream, unsent, .. } = arrived;
+    let reply = async {
         stream.write_all(&unsent).await?;
         stream.write_all(&refusal).await?;
         stream.shutdown().await?;
@@ -174,7 +174,7 @@ async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>
         while stream.read(&mut unread).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = timeout(REFUSAL_TIMEOUT, told).await;
+    let _ = timeout(REFUSAL_TIMEOUT, reply).await;
 }
 
 /// Returns the 503 of the named node for a connection beyond the limit.

@@ -2,12 +2,12 @@
 
 mod in_flight;
 
-pub(crate) use in_flight::InFlight;
+pub(crate) use in_flight::InFlightRequest;
 
-use crate::contents::Later;
+use crate::contents::HandoffContext;
 use crate::cooperate::Departure;
-use crate::counts::Counters;
-use crate::edge::Entered;
+use crate::counters::Counters;
+use crate::edge::ConnectionInfo;
 use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
 use crate::http::hop::REQUESTS;
 use crate::origin::tunnel::{Opened, Upgradable};
@@ -18,19 +18,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The record of a client's connection.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ConnectionRecord {
     pub(crate) counters: Arc<Counters>,
     /// Whether a request has been read.
-    used: AtomicBool,
+    has_requests: AtomicBool,
     /// The handoff, if a switch has handed the connection off. The switch has decided by the first request
     /// alone.
-    pub(crate) handed: Option<Later>,
+    pub(crate) handoff: Option<HandoffContext>,
     /// The flow key, if the connection can be handed off to a peer.
     flow: Option<FlowKey>,
     /// The address at the other end. For a handed-off connection, it is the client's own address.
     pub(crate) peer: Option<IpAddr>,
     /// The announced client and the TLS state, if there are any.
-    entered: Option<Arc<Entered>>,
+    info: Option<Arc<ConnectionInfo>>,
     /// The decision about the next request; see [`HandoffDecision`].
     decision: Mutex<HandoffDecision>,
     /// The request counter, if the connection can be handed off to a peer or came from one.
@@ -44,36 +44,36 @@ pub(crate) struct Shared {
 
 /// The addresses and the history of a connection when it arrives.
 #[derive(Debug, Default)]
-pub(crate) struct Brought {
+pub(crate) struct ConnectionFacts {
     /// The handoff, if a switch has handed the connection off.
-    pub(crate) handed: Option<Later>,
+    pub(crate) handoff: Option<HandoffContext>,
     /// Whether the connection has carried requests at another node.
-    pub(crate) used: bool,
+    pub(crate) is_reused: bool,
     /// The flow key, if the connection can be handed off to a peer.
     pub(crate) flow: Option<FlowKey>,
     pub(crate) decision: HandoffDecision,
     pub(crate) request_counter: Option<RequestCounter>,
-    pub(crate) entered: Option<Arc<Entered>>,
+    pub(crate) info: Option<Arc<ConnectionInfo>>,
     /// The address at the other end; `None` if the connection is closed.
     pub(crate) peer: Option<IpAddr>,
 }
 
-impl Shared {
+impl ConnectionRecord {
     /// Creates the record of a connection.
-    pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
-        let Brought { handed, used, flow, decision, request_counter, entered, peer } = brought;
+    pub(crate) fn new(counters: Arc<Counters>, facts: ConnectionFacts) -> Arc<Self> {
+        let ConnectionFacts { handoff, is_reused, flow, decision, request_counter, info, peer } = facts;
         Arc::new(Self {
             counters,
-            handed,
+            handoff,
             flow,
-            entered,
+            info,
             peer,
             decision: Mutex::new(decision),
             request_counter: Mutex::new(request_counter),
             departure: Mutex::default(),
             departs: AtomicBool::new(false),
             tunnel: Opened::default(),
-            used: AtomicBool::new(used),
+            has_requests: AtomicBool::new(is_reused),
         })
     }
 
@@ -88,13 +88,13 @@ impl Shared {
     }
 
     /// Returns the announced client and the TLS state, if there are any.
-    pub(crate) fn entered(&self) -> Option<&Entered> {
-        self.entered.as_deref()
+    pub(crate) fn info(&self) -> Option<&ConnectionInfo> {
+        self.info.as_deref()
     }
 
     /// Returns the announced client; otherwise the address at the other end.
     pub(crate) fn sender(&self) -> Option<IpAddr> {
-        self.entered().and_then(Entered::client).or(self.peer)
+        self.info().and_then(ConnectionInfo::client).or(self.peer)
     }
 
     /// Returns whether a peer has handed the connection off with the request that has just been read.
@@ -133,11 +133,11 @@ impl Shared {
 
     /// Records that a request has been read. Returns whether an earlier request was read.
     fn note_request(&self) -> bool {
-        self.used.swap(true, Relaxed)
+        self.has_requests.swap(true, Relaxed)
     }
 }
 
-impl Upgradable for Shared {
+impl Upgradable for ConnectionRecord {
     fn opened(&self) -> &Opened {
         &self.tunnel
     }

@@ -9,7 +9,7 @@
 //! [`SLOTS`] entries. A later answer replaces an earlier one with the same index.
 
 use crate::config::OriginConfig;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::http::hop::TARGET;
 use crate::memory::Memory;
 use crate::object::Keeping;
@@ -64,7 +64,7 @@ impl LateralConfig {
 
 /// The handoff of a connection: its service address, and the settings for its later requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Later {
+pub(crate) struct HandoffContext {
     /// The service address that the client connected to.
     pub(crate) service: SocketAddr,
     /// Fetches later requests from other nodes; `None` serves all of them here.
@@ -176,7 +176,7 @@ impl Lateral {
     }
 }
 
-impl Later {
+impl HandoffContext {
     /// Decides about a later request for a target that is not in `memory`. Fetches the reply if the rule says
     /// so.
     pub(super) async fn decide(&self, memory: &Memory, counters: &Counters, request: &Parts) -> Elsewhere {

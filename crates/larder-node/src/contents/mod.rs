@@ -13,20 +13,20 @@ mod store_service;
 
 pub use lateral::LateralConfig;
 
-pub(crate) use lateral::{Later, Lateral};
+pub(crate) use lateral::{HandoffContext, Lateral};
 
 use crate::body::Body;
+use crate::common_parts::CommonParts;
 use crate::config::{NodeConfig, StoreConfig};
-use crate::counts::Counters;
-use crate::ground::Ground;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
 use crate::machine::Usage;
 use crate::memory::Selection;
 use crate::objects::Objects;
 use crate::origin::{Origin, OriginStats, Puller};
 use crate::reply::Replies;
+use crate::settings::CurrentSettings;
 use crate::store::{Store, StoreStats};
-use crate::terms::CurrentTerms;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -42,7 +42,7 @@ use store_service::StoreService;
 pub(crate) struct Contents {
     programs: Option<Programs>,
     source: Source,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     replies: Arc<Replies>,
     counters: Arc<Counters>,
 }
@@ -58,10 +58,10 @@ pub(crate) enum Source {
 
 impl Source {
     /// Creates the source for `store`.
-    pub(crate) fn of_store(config: &NodeConfig, store: Store, ground: &Ground) -> Self {
-        let Ground { memory, machine, replies, counters, .. } = ground;
+    pub(crate) fn of_store(config: &NodeConfig, store: Store, common: &CommonParts) -> Self {
+        let CommonParts { memory, machine, replies, counters, .. } = common;
         Self::Store(StoreService {
-            objects: Arc::new(Objects::new(config, store, memory, ground.uptime)),
+            objects: Arc::new(Objects::new(config, store, memory, common.uptime)),
             replies: Arc::clone(replies),
             counters: Arc::clone(counters),
             machine: Arc::clone(machine),
@@ -69,33 +69,38 @@ impl Source {
     }
 
     /// Creates the source for an origin.
-    pub(crate) fn of_origin(origin: Origin, ground: &Ground) -> Self {
-        let Ground { memory, replies, .. } = ground;
-        Self::Origin(Arc::new(Puller::new(origin, memory, replies, ground.uptime)))
+    pub(crate) fn of_origin(origin: Origin, common: &CommonParts) -> Self {
+        let CommonParts { memory, replies, .. } = common;
+        Self::Origin(Arc::new(Puller::new(origin, memory, replies, common.uptime)))
     }
 }
 
 impl Contents {
     /// Creates the contents of a source and of the programs of a validated configuration.
-    pub(crate) fn new(config: &NodeConfig, source: Source, ground: &Ground) -> Self {
-        let Ground { machine, terms, replies, counters, .. } = ground;
+    pub(crate) fn new(config: &NodeConfig, source: Source, common: &CommonParts) -> Self {
+        let CommonParts { machine, settings, replies, counters, .. } = common;
         let programs = config.dynamic.as_ref();
         Self {
             programs: programs.map(|programs| Programs::new(programs, machine, replies, counters)),
             source,
-            terms: Arc::clone(terms),
+            settings: Arc::clone(settings),
             replies: Arc::clone(replies),
             counters: Arc::clone(counters),
         }
     }
 
     /// Returns the reply to a request.
-    pub(crate) async fn reply<B>(&self, parts: &Parts, body: B, later: Option<&Later>) -> Response<Body>
+    pub(crate) async fn reply<B>(
+        &self,
+        parts: &Parts,
+        body: B,
+        handoff: Option<&HandoffContext>,
+    ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let uri_bytes_max = self.terms.load().limits.uri_bytes_max;
+        let uri_bytes_max = self.settings.load().limits.uri_bytes_max;
         self.counters.requests.add(1);
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
         if target.len() > uri_bytes_max {
@@ -104,12 +109,12 @@ impl Contents {
         if let Some(programs) = &self.programs
             && let Some(handler) = programs.find(parts.uri.path(), target)
         {
-            let patience = self.terms.load().limits.write_timeout;
+            let patience = self.settings.load().limits.write_timeout;
             return Box::pin(programs.run(handler, parts, body, patience)).await;
         }
         match &self.source {
             Source::Origin(puller) => Box::pin(puller.pull(parts, body)).await,
-            Source::Store(stored) => stored.reply(parts, later).await,
+            Source::Store(stored) => stored.reply(parts, handoff).await,
         }
     }
 
@@ -198,7 +203,7 @@ impl Contents {
     pub(crate) fn describe(&self) -> String {
         match &self.source {
             Source::Store(stored) => stored.objects.store.describe(),
-            Source::Origin(puller) => format!("kind=origin url={}", puller.origin().terms().config.url),
+            Source::Origin(puller) => format!("kind=origin url={}", puller.origin().settings().config.url),
         }
     }
 

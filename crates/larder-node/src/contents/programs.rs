@@ -15,7 +15,7 @@
 use super::pattern::Pattern;
 use crate::body::Body;
 use crate::config::{Amount, DynamicConfig, HandlerConfig};
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::http::cache_status::{Outcome, Why};
 use crate::machine::Machine;
 use crate::reply::Replies;
@@ -34,7 +34,7 @@ use tokio::time::timeout;
 #[derive(Debug)]
 pub(crate) struct Programs {
     handlers: Vec<Handler>,
-    places: Semaphore,
+    permits: Semaphore,
     body_max: usize,
     seed: u64,
     machine: Arc<Machine>,
@@ -72,7 +72,7 @@ impl Programs {
     ) -> Self {
         Self {
             handlers: config.handlers.iter().map(Handler::new).collect(),
-            places: Semaphore::new(config.requests_max),
+            permits: Semaphore::new(config.requests_max),
             body_max: usize::try_from(config.body_max.0).unwrap_or(usize::MAX),
             seed: config.seed,
             machine: Arc::clone(machine),
@@ -147,7 +147,7 @@ impl Programs {
             }
             reply
         };
-        let Ok(_place) = self.places.try_acquire() else {
+        let Ok(_permit) = self.permits.try_acquire() else {
             return failed(StatusCode::SERVICE_UNAVAILABLE, "dynamic-full");
         };
         if !body.is_end_stream()

@@ -1,8 +1,8 @@
 //! Answers requests for the objects of a store.
 
-use super::lateral::{Elsewhere, Later};
+use super::lateral::{Elsewhere, HandoffContext};
 use crate::body::Body;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::hop::told;
@@ -38,7 +38,7 @@ pub(crate) struct StoreService {
 
 impl StoreService {
     /// Returns the reply to a request.
-    pub(super) async fn reply(&self, parts: &Parts, later: Option<&Later>) -> Response<Body> {
+    pub(super) async fn reply(&self, parts: &Parts, handoff: Option<&HandoffContext>) -> Response<Body> {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return self.replies.method_refused("GET, HEAD");
         }
@@ -53,7 +53,7 @@ impl StoreService {
             }
         };
         let mut why = Why::Miss;
-        match self.get(parts, &name, &mut why, later).await {
+        match self.get(parts, &name, &mut why, handoff).await {
             Ok(reply) => {
                 self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
                 reply
@@ -67,7 +67,7 @@ impl StoreService {
         request: &Parts,
         name: &[u8],
         why: &mut Why,
-        later: Option<&Later>,
+        handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         let hash = self.objects.memory.hash(name);
         let ask = Ask { method: &request.method, headers: &request.headers, hash };
@@ -77,7 +77,7 @@ impl StoreService {
             return self.answer(ask, object, Outcome::Hit).await;
         }
         // Boxed, so that the future of a hit stays small.
-        Box::pin(self.get_missing((request, ask), name, *why, later)).await
+        Box::pin(self.get_missing((request, ask), name, *why, handoff)).await
     }
 
     async fn get_missing(
@@ -85,7 +85,7 @@ impl StoreService {
         (request, ask): (&Parts, Ask<'_>),
         name: &[u8],
         why: Why,
-        later: Option<&Later>,
+        handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         // A client that asks for no body, or may have the body already, must not evict entries that others use.
         let head = ask.method == Method::HEAD;
@@ -99,9 +99,9 @@ impl StoreService {
                 return Ok(reply);
             }
         }
-        let keeping = match later {
+        let keeping = match handoff {
             None => Keeping { told: told(ask.headers), keep: true },
-            Some(later) => match later.decide(&self.objects.memory, &self.counters, request).await {
+            Some(handoff) => match handoff.decide(&self.objects.memory, &self.counters, request).await {
                 Elsewhere::Fetched(peer, fetched) => {
                     let outcome = Outcome::Lateral { why, status: fetched.reply.status().as_u16() };
                     return Ok(origin::pass(&self.replies, &peer, request, fetched, outcome));

@@ -11,9 +11,9 @@ mod view;
 pub use listeners::Listeners;
 pub use view::TlsView;
 
-pub(crate) use listeners::{Entry, Unregistered};
+pub(crate) use listeners::{ConnectionSource, UnregisteredListeners};
 
-use crate::counts::Counters;
+use crate::counters::Counters;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use larder_edge::{
@@ -39,7 +39,7 @@ pub(crate) struct Edge {
 
 /// The facts about a connection that are known before its first request.
 #[derive(Debug, Default)]
-pub(crate) struct Entered {
+pub(crate) struct ConnectionInfo {
     /// The client that a balancer has announced.
     client: Option<IpAddr>,
     /// Whether the connection uses TLS.
@@ -76,27 +76,28 @@ impl Edge {
     }
 
     /// Records the TLS port, once the node listens.
-    pub(crate) fn open(&self, listeners: &Listeners) {
+    pub(crate) fn set_https_port(&self, listeners: &Listeners) {
         if let Some(port) = listeners.secure_port() {
             let _ = self.https_port.set(port);
         }
     }
 
     /// Returns whether a connection needs preparation before its first request.
-    pub(crate) fn concerns(&self, entry: Entry) -> bool {
-        self.tls.is_some() || (!self.announcers.0.is_empty() && entry != Entry::Handed)
+    pub(crate) fn needs_preparation(&self, source: ConnectionSource) -> bool {
+        self.tls.is_some() || (!self.announcers.0.is_empty() && source != ConnectionSource::Handoff)
     }
 
-    fn entered(&self, entry: Entry) -> Entered {
-        let https_port = self.https_port.get().copied().filter(|_| self.redirects && entry == Entry::Clear);
-        Entered { secure: entry == Entry::Secure, https_port, ..Entered::default() }
+    fn initial_info(&self, source: ConnectionSource) -> ConnectionInfo {
+        let https_port =
+            self.https_port.get().copied().filter(|_| self.redirects && source == ConnectionSource::Clear);
+        ConnectionInfo { secure: source == ConnectionSource::Secure, https_port, ..ConnectionInfo::default() }
     }
 }
 
 /// A connection that is ready for its first request.
-pub(crate) struct Opening {
+pub(crate) struct PreparedConnection {
     pub(crate) stream: ClientIo,
-    pub(crate) entered: Entered,
+    pub(crate) info: ConnectionInfo,
     /// Deadline for the first head.
     pub(crate) head_by: Instant,
 }
@@ -104,38 +105,38 @@ pub(crate) struct Opening {
 impl Edge {
     /// Reads the announcement of a connection and performs the TLS handshake, where they apply. Both count
     /// against `head_timeout`. Returns `None` if one of them fails, which is counted.
-    pub(crate) async fn enter(
+    pub(crate) async fn prepare(
         &self,
         mut tcp: TcpStream,
-        entry: Entry,
+        source: ConnectionSource,
         head_timeout: Duration,
         counters: &Counters,
-    ) -> Option<Opening> {
+    ) -> Option<PreparedConnection> {
         let head_by = Instant::now() + head_timeout;
-        let mut entered = self.entered(entry);
-        if entry != Entry::Handed {
+        let mut info = self.initial_info(source);
+        if source != ConnectionSource::Handoff {
             let peer = tcp.peer_addr().ok()?;
             if self.announcers.contains(peer.ip()) {
                 match read_announcement(&mut tcp, peer, head_timeout).await {
                     // A balancer's own connection, such as a health check, names no client.
-                    Ok((client, named)) => entered.client = named.map(|_| client.ip().to_canonical()),
+                    Ok((client, named)) => info.client = named.map(|_| client.ip().to_canonical()),
                     Err(why) => {
-                        count_unannounced(why, counters);
+                        count_announcement_error(why, counters);
                         return None;
                     }
                 }
             }
         }
-        let stream = if entry == Entry::Secure {
+        let stream = if source == ConnectionSource::Secure {
             let patience = head_by.saturating_duration_since(Instant::now());
             let secured = self.tls.as_ref()?.accept(tcp, patience).await?;
-            entered.http2 = secured.http2;
-            entered.client_cert = secured.client.as_deref().and_then(client_cert);
+            info.http2 = secured.http2;
+            info.client_cert = secured.client.as_deref().and_then(client_cert);
             ClientIo::Secure(secured.stream)
         } else {
             ClientIo::Clear(tcp)
         };
-        Some(Opening { stream, entered, head_by })
+        Some(PreparedConnection { stream, info, head_by })
     }
 
     /// Returns the TLS state of the named node; `None` if it has no TLS.
@@ -144,7 +145,7 @@ impl Edge {
     }
 }
 
-fn count_unannounced(why: AnnouncementError, counters: &Counters) {
+fn count_announcement_error(why: AnnouncementError, counters: &Counters) {
     match why {
         AnnouncementError::Closed => {}
         AnnouncementError::Invalid => counters.announcements_refused.add(1),
@@ -152,19 +153,19 @@ fn count_unannounced(why: AnnouncementError, counters: &Counters) {
     }
 }
 
-impl Entered {
+impl ConnectionInfo {
     /// Returns whether the connection cannot move to another node.
-    pub(crate) fn stays(&self) -> bool {
+    pub(crate) fn is_pinned(&self) -> bool {
         self.client.is_some() || self.secure
     }
 
     /// Returns whether the connection speaks HTTP/2.
-    pub(crate) fn speaks_http2(&self) -> bool {
+    pub(crate) fn is_http2(&self) -> bool {
         self.http2
     }
 
     /// Returns whether requests on the connection may be redirected to TLS.
-    pub(crate) fn may_send_on(&self) -> bool {
+    pub(crate) fn redirects_to_tls(&self) -> bool {
         self.https_port.is_some()
     }
 
@@ -185,7 +186,7 @@ impl Entered {
 
     /// Returns the TLS URL that a request is redirected to; `None` if the request is answered. ACME challenges
     /// are answered (RFC 8555 section 8.3).
-    pub(crate) fn sends_on(&self, parts: &Parts) -> Option<HeaderValue> {
+    pub(crate) fn tls_redirect(&self, parts: &Parts) -> Option<HeaderValue> {
         let port = self.https_port?;
         if parts.uri.path().as_bytes().starts_with(WELL_KNOWN) {
             return None;
@@ -205,13 +206,13 @@ mod tests {
 
     #[test]
     fn requests_are_sent_on_but_challenges() {
-        let entered = Entered { https_port: Some(8443), ..Entered::default() };
+        let info = ConnectionInfo { https_port: Some(8443), ..ConnectionInfo::default() };
         let sent = |target: &str, hosts: &[&'static str]| {
             let mut parts = http::Request::get(target).body(()).unwrap().into_parts().0;
             for host in hosts {
                 parts.headers.append(header::HOST, HeaderValue::from_static(host));
             }
-            entered.sends_on(&parts)
+            info.tls_redirect(&parts)
         };
         assert_eq!(sent("/a?b", &["a.test:80"]).unwrap(), "https://a.test:8443/a?b");
         assert_eq!(sent("http://b.test/c", &["a.test"]).unwrap(), "https://b.test:8443/c");

@@ -36,7 +36,7 @@ pub(crate) struct ModelledCpu {
 /// The cores of this machine.
 #[derive(Debug)]
 pub(crate) struct RealCpu {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     processors: u16,
     speed: f64,
     turn: Duration,
@@ -53,7 +53,7 @@ impl Cpu {
     pub(crate) fn real(processors: u16, speed: f64, turn: Option<Duration>) -> Self {
         let processors = if processors == 0 { cores() } else { processors };
         Self::Real(RealCpu {
-            places: Arc::new(Semaphore::new(usize::from(processors))),
+            permits: Arc::new(Semaphore::new(usize::from(processors))),
             processors,
             speed,
             turn: turn.unwrap_or(Duration::MAX),
@@ -139,12 +139,12 @@ struct Job<'a> {
 impl Job<'_> {
     async fn turn(&mut self, time: Duration) {
         // The semaphore is never closed. If it were, there would be no work to wait for.
-        let Ok(place) = Arc::clone(&self.cpu.places).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&self.cpu.permits).acquire_owned().await else { return };
         let given_up = Arc::clone(&self.given_up);
         // This fails only when the runtime shuts down.
         let _ = tokio::task::spawn_blocking(move || {
             burn(time, &given_up);
-            drop(place);
+            drop(permit);
         })
         .await;
     }

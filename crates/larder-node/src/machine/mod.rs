@@ -110,7 +110,7 @@ impl Machine {
     /// Changes the limit on concurrent reads of the scratch file, if there is one.
     pub(crate) fn set_reads_at_once(&self, most: usize) {
         if let Disk::Real { scratch: Some(scratch), .. } = &self.disk {
-            scratch.at_once.set(most);
+            scratch.read_limit.set(most);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::meter::Meter;
 use super::uncached::{self, ALIGN, Reading};
-use crate::bound::Bound;
+use crate::concurrency::ConcurrencyLimit;
 use larder_core::Bytes;
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
 use rustix::io::Errno;
@@ -37,19 +37,19 @@ pub(crate) struct Scratch {
     reading: Reading,
     /// Length in blocks of 4 KiB.
     blocks: u64,
-    pub(super) at_once: Bound,
+    pub(super) read_limit: ConcurrencyLimit,
     meter: Arc<Meter>,
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Scratch {
-    /// Creates a file of `size` bytes in `directory`. At most `at_once` reads run at one time; `meter` measures
+    /// Creates a file of `size` bytes in `directory`. At most `read_limit` reads run at one time; `meter` measures
     /// them.
     pub(crate) fn new(
         directory: &Path,
         size: Bytes,
-        at_once: usize,
+        read_limit: usize,
         meter: Arc<Meter>,
     ) -> Result<Self, ScratchError> {
         let failed = |source| ScratchError { directory: directory.to_owned(), source };
@@ -58,7 +58,7 @@ impl Scratch {
             file: Arc::new(file),
             reading,
             blocks: (size.0 / ALIGN as u64).max(1),
-            at_once: Bound::new(at_once),
+            read_limit: ConcurrencyLimit::new(read_limit),
             meter,
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -67,7 +67,7 @@ impl Scratch {
 
     /// Reads `len` bytes at a position that `draw` selects.
     pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
-        let Ok(_place) = self.at_once.permits().acquire().await else { return Ok(()) };
+        let Ok(_permit) = self.read_limit.permits().acquire().await else { return Ok(()) };
         let blocks = len.div_ceil(ALIGN as u64).clamp(1, self.blocks);
         let offset = draw % (self.blocks - blocks + 1) * ALIGN as u64;
         let len = len.min(blocks * ALIGN as u64);

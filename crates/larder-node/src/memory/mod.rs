@@ -27,7 +27,7 @@ pub(crate) use room::Reservation;
 pub(crate) use selection::Selection;
 
 use crate::config::CacheConfig;
-use crate::counts::Count;
+use crate::counters::Counter;
 use crate::object::Object;
 use crate::store::StoreError;
 use larder_core::cache::{ByteCache, CacheStats, Inserted};
@@ -150,7 +150,7 @@ pub(crate) struct Memory {
     purging: Mutex<()>,
     purges_done: AtomicU64,
     /// Counts contents that a purge kept out of the cache.
-    refused_by_purge: Count,
+    refused_by_purge: Counter,
     /// Objects above this size in bytes are not stored.
     object_max: AtomicU64,
 }
@@ -253,7 +253,7 @@ impl Memory {
             inner: Mutex::new(inner),
             purging: Mutex::default(),
             purges_done: AtomicU64::new(0),
-            refused_by_purge: Count::default(),
+            refused_by_purge: Counter::default(),
             object_max: AtomicU64::new(config.object_max.0),
         }
     }

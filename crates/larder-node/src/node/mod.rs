@@ -2,14 +2,14 @@
 
 mod peers;
 
-use crate::accept::{Drained, Handed, ServeError, Server};
-use crate::access::Access;
+use crate::accept::{DrainReport, IncomingHandoffs, ServeError, Server};
+use crate::access_log::AccessLogger;
+use crate::common_parts::CommonParts;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
 use crate::contents::{Contents, Source};
 use crate::cooperate::PeersMemory;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::edge::{Edge, Listeners, TlsView};
-use crate::ground::Ground;
 use crate::lifecycle::Lifecycle;
 use crate::machine::{Disk, Disks, Machine, ScratchError, Usage};
 use crate::memory::{Memory, Purged};
@@ -18,8 +18,8 @@ use crate::purge::{Purger, permit_purge};
 use crate::reply::Replies;
 use crate::report::{LoadCounters, NodeStats, ReloadCounts, Reports, Subject};
 use crate::service::{OwnPaths, PeerService, Service};
+use crate::settings::{CurrentSettings, NodeSettings};
 use crate::store::{Directory, DirectoryError, ManifestError, Model, Store};
-use crate::terms::{CurrentTerms, Terms};
 use crate::uptime::Uptime;
 use larder_core::Bytes;
 use larder_edge::{AddressRanges, CertificateFault, PermissionError, Purge};
@@ -77,13 +77,13 @@ impl From<ServeError> for NodeError {
 #[derive(Debug)]
 pub struct Node {
     name: String,
-    ground: Ground,
+    common: CommonParts,
     contents: Arc<Contents>,
     peers: Arc<PeerService>,
     server: Server,
     reports: Arc<Reports>,
     purger: Arc<Purger>,
-    access: Arc<Access>,
+    access: Arc<AccessLogger>,
     lifecycle: Arc<Lifecycle>,
     /// Held during a reload.
     changing: Mutex<()>,
@@ -104,37 +104,37 @@ impl Node {
         let limits = &config.limits;
         let machine = Machine::new(&config.store, config.dynamic.as_ref(), limits.reads_at_once)?;
         let made_up = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
-        let ground = Ground {
+        let common = CommonParts {
             memory: Arc::new(Memory::new(&config.cache, limits.reads_max)),
             machine: Arc::new(machine),
-            terms: Arc::new(CurrentTerms::new(Terms::new(&config, edge))),
+            settings: Arc::new(CurrentSettings::new(NodeSettings::new(&config, edge))),
             replies: Arc::new(Replies::new(&config.name, &counters, made_up)),
             counters,
             uptime: Uptime::begin(),
         };
-        let source = source(&config, &ground)?;
-        let contents = Arc::new(Contents::new(&config, source, &ground));
-        let speller = &ground.replies.speller;
-        let access = Access::new(&config.name, speller.name(), config.access_log.as_ref());
+        let source = source(&config, &common)?;
+        let contents = Arc::new(Contents::new(&config, source, &common));
+        let speller = &common.replies.speller;
+        let access = AccessLogger::new(&config.name, speller.name(), config.access_log.as_ref());
         let access = access.map_err(NodeError::AccessLog)?;
         let lifecycle = Arc::<Lifecycle>::default();
         let subject = Subject {
             name: &config.name,
-            ground: &ground,
+            common: &common,
             contents: &contents,
             access: &access,
             lifecycle: &lifecycle,
         };
         let reports = Arc::new(Reports::new(&subject, config.report.cpu, &config.store));
-        let purger = Arc::new(Purger::new(&contents, &ground.memory, &ground.counters, &ground.replies));
-        let own = OwnPaths::new(&ground, &reports, &purger, &lifecycle);
-        let service = Service::new(&ground, &contents, own, &access, tracer.map(Arc::new));
+        let purger = Arc::new(Purger::new(&contents, &common.memory, &common.counters, &common.replies));
+        let own = OwnPaths::new(&common, &reports, &purger, &lifecycle);
+        let service = Service::new(&common, &contents, own, &access, tracer.map(Arc::new));
         let service = Arc::new(service);
         let node = Self {
-            server: Server::new(&config, &ground, &service, &lifecycle),
+            server: Server::new(&config, &common, &service, &lifecycle),
             peers: Arc::clone(&service.peers),
             name: config.name,
-            ground,
+            common,
             contents,
             reports,
             purger,
@@ -158,8 +158,8 @@ impl Node {
 
     /// Returns the permits for concurrent connections. A connection that is passed to
     /// [`serve_with`](Self::serve_with) together with a permit is always served.
-    pub fn places(&self) -> Arc<Semaphore> {
-        self.server.places()
+    pub fn connection_permits(&self) -> Arc<Semaphore> {
+        self.server.permits()
     }
 
     /// Serves the connections of `listener` until `shutdown` completes. Then the node accepts no more, closes
@@ -171,22 +171,22 @@ impl Node {
         self: Arc<Self>,
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Drained, NodeError> {
-        self.serve_with(listener, Handed::none(), shutdown).await
+    ) -> Result<DrainReport, NodeError> {
+        self.serve_with(listener, IncomingHandoffs::none(), shutdown).await
     }
 
     /// Serves like [`Self::serve`], at several sockets with or without TLS, and with connections that are
-    /// handed off. `handed` is their source. Limits apply to all connections together.
+    /// handed off. `handoffs` is their source. Limits apply to all connections together.
     ///
     /// # Errors
     /// The same as for [`Self::serve`].
     pub async fn serve_with(
         self: Arc<Self>,
         listeners: impl Into<Listeners>,
-        handed: Handed,
+        handoffs: IncomingHandoffs,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Drained, NodeError> {
-        Ok(self.server.serve(listeners.into(), handed, shutdown).await?)
+    ) -> Result<DrainReport, NodeError> {
+        Ok(self.server.serve(listeners.into(), handoffs, shutdown).await?)
     }
 
     /// Applies the settings that may change while the node runs:
@@ -205,15 +205,15 @@ impl Node {
     /// down. Nothing has changed then.
     pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
         config.check()?;
-        let Ground { memory, machine, terms, .. } = &self.ground;
+        let CommonParts { memory, machine, settings, .. } = &self.common;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let access = self.access.prepare(config.access_log.as_ref()).map_err(NodeError::AccessLog)?;
         let announcers = AddressRanges(config.announcers.clone());
-        let edge = terms.load_full().edge.successor(config.tls.clone(), announcers)?;
+        let edge = settings.load_full().edge.successor(config.tls.clone(), announcers)?;
         let limits = &config.limits;
         // A node that shuts down waits for exactly the limit of connections, so the limit must not change then.
         let changed = self.lifecycle.unless_ending(|| {
-            terms.replace(Terms::new(config, edge));
+            settings.replace(NodeSettings::new(config, edge));
             self.server.set_connections_max(limits.connections_max);
         });
         changed.ok_or(NodeError::Ending)?;
@@ -232,7 +232,7 @@ impl Node {
         if let Some((cooperation, peers)) = self.peers.cooperation().zip(peers) {
             cooperation.resized(peers);
         }
-        while self.ground.memory.step_to(bytes) != bytes && !self.lifecycle.is_ending() {
+        while self.common.memory.step_to(bytes) != bytes && !self.lifecycle.is_ending() {
             std::thread::yield_now();
         }
     }
@@ -240,7 +240,7 @@ impl Node {
     /// Returns the log lines for the start: store and read mode, processor, programs, and memory cache. The
     /// line of a modelled store says that it is modelled.
     pub fn start_lines(&self) -> Vec<String> {
-        let Ground { memory, machine, .. } = &self.ground;
+        let CommonParts { memory, machine, .. } = &self.common;
         let capacity = Bytes(memory.stats().capacity).exact();
         let (store, cpu) = (self.contents.describe(), machine.cpu.describe());
         let programs = self.contents.programs();
@@ -301,7 +301,7 @@ impl Node {
 
     /// Returns the TLS state; `None` if there is no TLS.
     pub fn tls(&self) -> Option<TlsView> {
-        self.ground.terms.load().edge.view(&self.name)
+        self.common.settings.load().edge.view(&self.name)
     }
 
     /// Checks whether the sender of this `Authorization` may purge. A refusal is counted.
@@ -309,7 +309,7 @@ impl Node {
     /// # Errors
     /// Fails if the node has no purge token, or if the token differs.
     pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
-        permit_purge(&self.ground.terms.load(), &self.ground.counters, authorization)
+        permit_purge(&self.common.settings.load(), &self.common.counters, authorization)
     }
 
     /// Removes the entries that a purge names from the memory, including all variants and stored errors.
@@ -321,11 +321,11 @@ impl Node {
 }
 
 /// Creates the source of a node's contents. Opens the directory, or reads the manifest.
-fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
-    let store = match (&config.store, &ground.machine.disk) {
+fn source(config: &NodeConfig, common: &CommonParts) -> Result<Source, NodeError> {
+    let store = match (&config.store, &common.machine.disk) {
         (StoreConfig::Origin(origin), _) => {
             let origin = Origin::new((**origin).clone(), &config.name);
-            return Ok(Source::of_origin(origin, ground));
+            return Ok(Source::of_origin(origin, common));
         }
         (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
             Store::Model(Model::load(manifest, Arc::clone(disks))?)
@@ -343,5 +343,5 @@ fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
             Store::Directory(Directory::open(root, *bypass_page_cache, at_once, meter)?)
         }
     };
-    Ok(Source::of_store(config, store, ground))
+    Ok(Source::of_store(config, store, common))
 }

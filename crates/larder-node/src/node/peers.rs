@@ -17,7 +17,7 @@ impl Node {
     /// # Errors
     /// Fails if the network cannot be started or a setting is out of range.
     pub async fn join_peers(self: &Arc<Self>, config: CooperateConfig) -> Result<(), CooperateError> {
-        self.peers.join(config, &self.ground.memory).await
+        self.peers.join(config, &self.common.memory).await
     }
 
     /// Announces the leave to the peers, and completes the requests that they have forwarded. Returns true if

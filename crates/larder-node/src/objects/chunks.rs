@@ -52,7 +52,7 @@ pub(crate) struct Chunks {
     /// A chunk that was awaited before the reply began.
     first: Option<Bytes>,
     /// The permit among the concurrent replies in chunks.
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Chunks {
@@ -66,13 +66,13 @@ impl Chunks {
         hash: u64,
         part: Range<u64>,
     ) -> Result<Self, StoreError> {
-        let place = Arc::clone(objects.streams.permits()).try_acquire_owned();
-        let place = place.map_err(|_| StoreError::StreamsFull)?;
+        let permit = Arc::clone(objects.streams.permits()).try_acquire_owned();
+        let permit = permit.map_err(|_| StoreError::StreamsFull)?;
         let Range { start: from, end: to } = part;
         let asked = VecDeque::with_capacity(1 + AHEAD);
         let (objects, object) = (Arc::clone(objects), Arc::clone(object));
         let left = to - from;
-        Ok(Self { objects, object, hash, from, to, left, run: 0, asked, first: None, _place: place })
+        Ok(Self { objects, object, hash, from, to, left, run: 0, asked, first: None, _permit: permit })
     }
 
     /// Returns the number of bytes that are not handed out yet.

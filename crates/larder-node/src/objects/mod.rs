@@ -6,7 +6,7 @@ mod preload;
 
 pub(crate) use chunks::{Chunks, streams_max};
 
-use crate::bound::Bound;
+use crate::concurrency::ConcurrencyLimit;
 use crate::config::NodeConfig;
 use crate::http::cache_status::{Outcome, Why};
 use crate::memory::{Entry, Flight, Found, Landed, Lead, Memory, Wanted};
@@ -34,9 +34,9 @@ pub(crate) struct Objects {
     /// Milliseconds between two validity checks of an object.
     revalidate_ms: AtomicU64,
     /// Limits look-ups without a read, as `reads_max` limits reads.
-    stats_at_once: Bound,
+    stats_at_once: ConcurrencyLimit,
     /// Limits replies in chunks.
-    streams: Bound,
+    streams: ConcurrencyLimit,
     uptime: Uptime,
 }
 
@@ -48,8 +48,8 @@ impl Objects {
             store,
             chunk: config.cache.chunk.0,
             revalidate_ms: AtomicU64::new(millis(config.revalidate)),
-            stats_at_once: Bound::new(config.limits.reads_max),
-            streams: Bound::new(streams_max(&config.cache)),
+            stats_at_once: ConcurrencyLimit::new(config.limits.reads_max),
+            streams: ConcurrencyLimit::new(streams_max(&config.cache)),
             uptime,
         }
     }

@@ -6,9 +6,9 @@ use super::flight::Flights;
 use super::passed::PassedBefore;
 use super::permit;
 use super::place::{Counts, Place};
+use super::settings::OriginSettings;
 use super::slots::{Refused, Sharing, Slots};
 use super::stats::OriginStats;
-use super::terms::Terms;
 use crate::config::{ClientNoCache, HostHeader, OriginConfig};
 use crate::http::cache_control::Directives;
 use crate::http::fields;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// The settings that a reload may change.
-    terms: ArcSwap<Terms>,
+    settings: ArcSwap<OriginSettings>,
     host: HostHeader,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
@@ -64,13 +64,13 @@ impl Origin {
             passed: PassedBefore::new(),
             counts: Arc::default(),
             host: config.host,
-            terms: ArcSwap::from_pointee(Terms::new(config)),
+            settings: ArcSwap::from_pointee(OriginSettings::new(config)),
         }
     }
 
     /// Returns the settings in force. The guard must not be held across an await.
-    pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
-        self.terms.load()
+    pub(crate) fn settings(&self) -> Guard<Arc<OriginSettings>> {
+        self.settings.load()
     }
 
     /// Applies new settings. The address of the first origin and the kind of `Host` stay, because stored
@@ -78,8 +78,8 @@ impl Origin {
     pub(crate) fn change(&self, config: OriginConfig) {
         self.slots.set(sharing(&config));
         self.tunnels.set(tunnel_sharing(&config));
-        let next = self.terms.load().successor(config);
-        self.terms.store(Arc::new(next));
+        let next = self.settings.load().successor(config);
+        self.settings.store(Arc::new(next));
     }
 
     /// Returns the host of a request, in lower case. `None` if the request has no host, several hosts, or an
@@ -108,7 +108,7 @@ impl Origin {
     /// Removes the fields that the node replaces from an admitted request. They do not reach the origin. So
     /// they must not influence whether its reply may be stored, or for which clients.
     pub(crate) fn remove_replaced(&self, client: &mut Parts) {
-        let config = &self.terms().config;
+        let config = &self.settings().config;
         for name in config.fields.keys() {
             client.headers.remove(name);
         }
@@ -129,24 +129,24 @@ impl Origin {
         if let Ok(host) = HeaderValue::from_str(host) {
             headers.insert(header::HOST, host);
         }
-        let terms = self.terms();
-        for name in terms.config.fields.keys() {
+        let settings = self.settings();
+        for name in settings.config.fields.keys() {
             headers.remove(name);
         }
-        headers.extend(terms.config.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
+        headers.extend(settings.config.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
         headers
     }
 
     /// Returns the client whose share a request uses.
     pub(crate) fn client(&self, parts: &Parts) -> Client {
-        let terms = self.terms();
-        Client::of(&parts.headers, Prefixes { v4: terms.config.prefix_v4, v6: terms.config.prefix_v6 })
+        let settings = self.settings();
+        Client::of(&parts.headers, Prefixes { v4: settings.config.prefix_v4, v6: settings.config.prefix_v6 })
     }
 
     /// Returns the directives of a request that count.
     pub(super) fn asked(&self, headers: &HeaderMap) -> Directives {
         let asked = Directives::of_request(headers);
-        match self.terms().config.client_no_cache {
+        match self.settings().config.client_no_cache {
             ClientNoCache::Honour => asked,
             // A stored reply may be used for a request with `no-store`. The reply to such a request is not
             // stored.
@@ -202,7 +202,7 @@ impl Origin {
             origin_requests: taken as u64,
             origin_waiting: waiting as u64,
             origin_tunnels: self.tunnels.levels().0 as u64,
-            origins: self.terms().origins.standing(Instant::now()),
+            origins: self.settings().origins.standing(Instant::now()),
             ..OriginStats::default()
         };
         self.counts.add_to(levels)

@@ -209,7 +209,12 @@ impl Fetcher {
                 self.memory.reservation(),
                 want.since,
                 |earlier| {
-                    Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
+                    Page::with(
+                        earlier,
+                        (&want.name, want.told),
+                        &variant,
+                        origin.settings().config.variants_max,
+                    )
                 },
             );
         let how = How { status: Some(304), stored, detail, origin: Some(asked) };
@@ -230,8 +235,8 @@ impl Fetcher {
         received: Received,
     ) -> Result<Freshness, Unkept> {
         let additions = {
-            let terms = self.origin.terms();
-            let (negative, if_error) = (terms.config.negative, terms.config.stale_if_error);
+            let settings = self.origin.settings();
+            let (negative, if_error) = (settings.config.negative, settings.config.stale_if_error);
             Additions { negative: negative.as_secs(), if_error: if_error.as_secs() }
         };
         Freshness::of_reply(&want.headers, reply, received, additions)
@@ -277,7 +282,7 @@ impl Fetcher {
             let body = Contents::whole(pieces);
             let whole = Arc::new(variant.completed(body));
             self.memory.put_page((want.hash, &want.name), room, want.since, |earlier| {
-                Page::with(earlier, (&want.name, want.told), &whole, origin.terms().config.variants_max)
+                Page::with(earlier, (&want.name, want.told), &whole, origin.settings().config.variants_max)
             });
             // The flight ends only now, because a request that comes in between reads the received part.
             filling.end(Ok(()));
@@ -334,7 +339,7 @@ impl Fetcher {
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());
-        let mut patience = fill_patience(&self.origin.terms().config);
+        let mut patience = fill_patience(&self.origin.settings().config);
         loop {
             let begun = Instant::now();
             let received = timeout(patience.left(), body.frame()).await;

@@ -30,10 +30,10 @@ mod pull;
 mod range_fill;
 mod send;
 mod serve;
+mod settings;
 mod site;
 mod slots;
 mod stats;
-mod terms;
 pub(crate) mod tunnel;
 mod upload;
 

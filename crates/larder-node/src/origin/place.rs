@@ -2,7 +2,7 @@
 
 use super::slots::Slot;
 use super::stats::OriginStats;
-use crate::counts::Count;
+use crate::counters::Counter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ pub(super) struct Counts {
     requests: AtomicU64,
     bytes: AtomicU64,
     busy_ns: AtomicU64,
-    pub(super) full: Count,
-    pub(super) client_share: Count,
-    pub(super) late_bodies: Count,
-    pub(super) write_timeouts: Count,
-    pub(super) failovers: Count,
-    pub(super) tunnels_opened: Count,
-    pub(super) tunnels_full: Count,
-    pub(super) tunnels_idle: Count,
-    pub(super) tunnel_received: Count,
-    pub(super) tunnel_sent: Count,
-    slow_replies: Count,
+    pub(super) full: Counter,
+    pub(super) client_share: Counter,
+    pub(super) late_bodies: Counter,
+    pub(super) write_timeouts: Counter,
+    pub(super) failovers: Counter,
+    pub(super) tunnels_opened: Counter,
+    pub(super) tunnels_full: Counter,
+    pub(super) tunnels_idle: Counter,
+    pub(super) tunnel_received: Counter,
+    pub(super) tunnel_sent: Counter,
+    slow_replies: Counter,
 }
 
 impl Counts {

@@ -150,7 +150,7 @@ impl Puller {
             return Some(self.replies.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), ""));
         }
         let last_hop = matches!(*method, Method::OPTIONS | Method::TRACE) && fields::hops(headers) == Some(0);
-        let forbidden = permit::forbids(&self.replies, &self.origin().terms().config, pull.parts);
+        let forbidden = permit::forbids(&self.replies, &self.origin().settings().config, pull.parts);
         forbidden.or_else(|| last_hop.then(|| self.last_hop(method)))
     }
 
@@ -183,7 +183,7 @@ impl Puller {
 
     /// Starts a fetch of the whole target after the origin has sent a range of it ([`super::range_fill`]).
     fn fill_after_range<B>(&self, pull: &Pull<'_>, part: &Response<B>) {
-        if !self.origin().terms().config.range_fill || pull.asked.no_store {
+        if !self.origin().settings().config.range_fill || pull.asked.no_store {
             return;
         }
         let fits = |len| self.memory().keeps(len) && self.memory().reservation().grow_to(len);

@@ -42,8 +42,8 @@ impl Origin {
         hints: Option<Hints>,
     ) -> Result<Fetched, OriginError> {
         let (origins, patience, time) = {
-            let terms = self.terms();
-            (Arc::clone(&terms.origins), body_patience(&terms.config), reply_time(&terms.config))
+            let settings = self.settings();
+            (Arc::clone(&settings.origins), body_patience(&settings.config), reply_time(&settings.config))
         };
         // If a connection ends before the reply, it is unknown whether the origin has processed the request.
         // Only an idempotent request is sent again (RFC 9110 section 9.2.2), and only without a body, which may
@@ -129,7 +129,7 @@ impl Origin {
         {
             request.headers_mut().insert(header::HOST, host);
         }
-        if let Some(signing) = &self.terms().config.sign {
+        if let Some(signing) = &self.settings().config.sign {
             let signed = signing.sign((method, target), request.headers_mut(), has_body, SystemTime::now());
             signed.map_err(|_| OriginError::Unsignable)?;
         }
@@ -146,9 +146,9 @@ impl Origin {
             hints.listen(&mut request);
         }
         let (asked, headers_max) = {
-            let terms = self.terms();
-            let client = if pooled { &terms.client } else { &terms.unpooled };
-            (client.request(request), terms.config.headers_max)
+            let settings = self.settings();
+            let client = if pooled { &settings.client } else { &settings.unpooled };
+            (client.request(request), settings.config.headers_max)
         };
         let sent = match &progress {
             Some(progress) => progress.reply_within(time, asked).await?,
@@ -175,7 +175,7 @@ impl Origin {
     fn log_refused(&self, origin: &Standing, status: StatusCode) {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if refused
-            && self.terms().config.sign.is_some()
+            && self.settings().config.sign.is_some()
             && let Some(times) = origin.refused_log.due()
         {
             let hint = "if it refuses all: check the keys of node.origin.sign, their rights and this machine's clock";

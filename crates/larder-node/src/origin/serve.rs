@@ -130,7 +130,7 @@ pub(crate) fn pass(
     outcome: Outcome,
 ) -> Response<Body> {
     let patience = {
-        let config = &origin.terms().config;
+        let config = &origin.settings().config;
         Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
     };
     let asked = fetched.origin.clone();

@@ -27,9 +27,9 @@ use super::interim::Hints;
 use super::place::Counts;
 use super::serve;
 use super::slots::{Refused, Slot};
-use crate::access;
+use crate::access_log;
 use crate::body::Body;
-use crate::counts::{Count, Counters};
+use crate::counters::{Counter, Counters};
 use crate::http::cache_control::Items;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::fields;
@@ -98,7 +98,7 @@ impl Opened {
     }
 
     /// Passes on the access log line of the tunnel's request, which is written when the tunnel ends.
-    pub(crate) fn logs(&self, line: Option<Box<access::Line>>) {
+    pub(crate) fn set_log_line(&self, line: Option<Box<access_log::AccessLine>>) {
         if let Some(tunnel) = &mut *lock(&self.0) {
             tunnel.line = line;
         }
@@ -119,7 +119,7 @@ pub(crate) struct Tunnel {
     /// Time in which the origin must accept bytes.
     body_timeout: Duration,
     /// The access log line of the tunnel's request, if there is one.
-    line: Option<Box<access::Line>>,
+    line: Option<Box<access_log::AccessLine>>,
 }
 
 /// A permit among the tunnels of a node.
@@ -134,21 +134,21 @@ struct Load(Arc<Counters>);
 
 impl Load {
     fn new(counters: &Arc<Counters>) -> Self {
-        counters.in_flight.rise();
+        counters.in_flight.increment();
         Self(Arc::clone(counters))
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.0.in_flight.fall(1);
+        self.0.in_flight.decrement(1);
     }
 }
 
 impl Origin {
     /// Returns whether WebSocket requests open tunnels. Otherwise they are treated like any other request.
     pub(crate) fn opens_tunnels(&self) -> bool {
-        let config = &self.terms().config;
+        let config = &self.settings().config;
         config.tunnels_max > 0 && config.sign.is_none()
     }
 
@@ -199,7 +199,7 @@ pub(super) async fn open(
                 return serve::failed(replies, OriginError::BadReply, Why::Bypass);
             };
             let (idle_timeout, body_timeout) = {
-                let config = &origin.terms().config;
+                let config = &origin.settings().config;
                 (config.tunnel_idle_timeout, config.body_timeout)
             };
             origin.counts.tunnels_opened.add(1);
@@ -273,8 +273,8 @@ async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     pace: &Pace,
-    (count, logged): (&Count, Option<&Count>),
-    patience: (Duration, &Count),
+    (count, logged): (&Counter, Option<&Counter>),
+    patience: (Duration, &Counter),
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
@@ -294,7 +294,7 @@ async fn carry(
 async fn put(
     to: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    (time, late): (Duration, &Count),
+    (time, late): (Duration, &Counter),
 ) -> io::Result<()> {
     let writing = async {
         to.write_all(bytes).await?;

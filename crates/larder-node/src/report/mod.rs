@@ -18,18 +18,18 @@ pub use page::{LoadCounters, Origin};
 pub use reloads::ReloadCounts;
 pub use stats::NodeStats;
 
-use crate::access::Access;
+use crate::access_log::AccessLogger;
 use crate::body::Body;
+use crate::common_parts::CommonParts;
 use crate::config::{CpuScope, ReportConfig, StoreConfig};
 use crate::contents::Contents;
-use crate::counts::Counters;
-use crate::ground::Ground;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
 use crate::lifecycle::Lifecycle;
 use crate::machine::{Machine, Usage};
 use crate::memory::Memory;
 use crate::reply::Replies;
-use crate::terms::CurrentTerms;
+use crate::settings::CurrentSettings;
 use crate::uptime::Uptime;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
@@ -47,9 +47,9 @@ pub(crate) struct Reports {
     contents: Arc<Contents>,
     memory: Arc<Memory>,
     machine: Arc<Machine>,
-    access: Arc<Access>,
+    access: Arc<AccessLogger>,
     lifecycle: Arc<Lifecycle>,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     replies: Arc<Replies>,
     counters: Arc<Counters>,
     uptime: Uptime,
@@ -58,16 +58,16 @@ pub(crate) struct Reports {
 /// The parts of a node that the reports read.
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
-    pub(crate) ground: &'a Ground,
+    pub(crate) common: &'a CommonParts,
     pub(crate) contents: &'a Arc<Contents>,
-    pub(crate) access: &'a Arc<Access>,
+    pub(crate) access: &'a Arc<AccessLogger>,
     pub(crate) lifecycle: &'a Arc<Lifecycle>,
 }
 
 impl Reports {
     /// Creates the reports of a node with this store. `cpu` selects the processor time that counts.
     pub(crate) fn new(subject: &Subject<'_>, cpu: CpuScope, store: &StoreConfig) -> Self {
-        let Subject { name, ground, contents, access, lifecycle } = *subject;
+        let Subject { name, common, contents, access, lifecycle } = *subject;
         let run = RandomState::new().hash_one(std::process::id());
         let device = match store {
             StoreConfig::Directory { root, .. } => {
@@ -80,14 +80,14 @@ impl Reports {
             run,
             pages: Pages::new(run, cpu, device),
             contents: Arc::clone(contents),
-            memory: Arc::clone(&ground.memory),
-            machine: Arc::clone(&ground.machine),
+            memory: Arc::clone(&common.memory),
+            machine: Arc::clone(&common.machine),
             access: Arc::clone(access),
             lifecycle: Arc::clone(lifecycle),
-            terms: Arc::clone(&ground.terms),
-            replies: Arc::clone(&ground.replies),
-            counters: Arc::clone(&ground.counters),
-            uptime: ground.uptime,
+            settings: Arc::clone(&common.settings),
+            replies: Arc::clone(&common.replies),
+            counters: Arc::clone(&common.counters),
+            uptime: common.uptime,
         }
     }
 
@@ -128,7 +128,7 @@ impl Reports {
         if method != Method::GET {
             return self.replies.method_refused("GET");
         }
-        let mut reply = if self.terms.load().report.load_path.as_deref() == Some(path) {
+        let mut reply = if self.settings.load().report.load_path.as_deref() == Some(path) {
             self.load().await
         } else {
             self.events()
@@ -151,8 +151,8 @@ impl Reports {
     }
 
     fn events(&self) -> Response<Body> {
-        let terms = self.terms.load();
-        let ReportConfig { subscribers_max, backlog_max, .. } = terms.report;
+        let settings = self.settings.load();
+        let ReportConfig { subscribers_max, backlog_max, .. } = settings.report;
         let Some(subscription) = self.memory.subscribe(subscribers_max, backlog_max) else {
             return self.replies.full("subscribers-full");
         };
@@ -160,10 +160,10 @@ impl Reports {
             name: self.name.clone(),
             run: self.run,
             memory: Arc::clone(&self.memory),
-            terms: Arc::clone(&self.terms),
+            settings: Arc::clone(&self.settings),
             uptime: self.uptime,
         };
-        let events = stream::Events::new(source, subscription, &terms.report);
+        let events = stream::Events::new(source, subscription, &settings.report);
         let outcome = Outcome::Local("events");
         let mut reply = self.replies.start(StatusCode::OK, outcome, Body::endless(events));
         let kind = HeaderValue::from_static("application/x-ndjson");

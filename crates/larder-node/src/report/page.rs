@@ -3,7 +3,7 @@
 use super::kernel;
 use super::stats::NodeStats;
 use crate::config::CpuScope;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::machine::{Cpu, Disk, Machine};
 use crate::uptime::Uptime;
 use bytes::Bytes;

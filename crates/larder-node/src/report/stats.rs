@@ -1,6 +1,6 @@
 //! The node's statistics, each declared once with its meaning: as a snapshot for JSON, and as Prometheus text.
 
-use crate::counts::{Count, Counters};
+use crate::counters::{Counter, Counters};
 use crate::machine::Usage;
 use crate::memory::MemoryStats;
 use crate::origin::OriginStats;
@@ -138,7 +138,7 @@ impl NodeStats {
     pub(super) fn new(counters: &Counters, rest: Rest) -> Self {
         let Rest { name, kind, draining, memory, store, origin, usage, access_log_dropped } = rest;
         let [fetched, unknown, failed] =
-            [&counters.later_fetched, &counters.later_unknown, &counters.later_failed].map(Count::read);
+            [&counters.later_fetched, &counters.later_unknown, &counters.later_failed].map(Counter::read);
         Self {
             name,
             store: kind,

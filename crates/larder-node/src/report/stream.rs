@@ -16,8 +16,8 @@
 use crate::body::Stream;
 use crate::config::ReportConfig;
 use crate::memory::{Change, Memory, Subscription, Told};
+use crate::settings::CurrentSettings;
 use crate::store::StoreError;
-use crate::terms::CurrentTerms;
 use crate::uptime::Uptime;
 use bytes::Bytes;
 use larder_peers::ClusterSecrets;
@@ -47,7 +47,7 @@ pub(super) struct Source {
     pub(super) name: Box<str>,
     pub(super) run: u64,
     pub(super) memory: Arc<Memory>,
-    pub(super) terms: Arc<CurrentTerms>,
+    pub(super) settings: Arc<CurrentSettings>,
     pub(super) uptime: Uptime,
 }
 
@@ -127,7 +127,7 @@ impl Events {
         } else {
             self.beat.reset();
         }
-        if self.source.terms.load().report.secret != self.secrets {
+        if self.source.settings.load().report.secret != self.secrets {
             lines = "{\"cut\":\"secret\"}\n".into();
             self.stage = Stage::Cut;
         }

@@ -13,14 +13,14 @@
 //! A sender connects directly if its connection is not handed off, no balancer has announced its client, and no gateway has relayed
 //! the request.
 
-use crate::connection::Shared;
-use crate::counts::Counters;
-use crate::edge::Entered;
-use crate::ground::Ground;
+use crate::common_parts::CommonParts;
+use crate::connection::ConnectionRecord;
+use crate::counters::Counters;
+use crate::edge::ConnectionInfo;
 use crate::http::hop::{HOP_BY_HOP, TARGET, is_relayed};
 use crate::origin::Origin;
 use crate::purge::{authorization, permit_purge};
-use crate::terms::{CurrentTerms, Own, Terms};
+use crate::settings::{CurrentSettings, NodeSettings, OwnPath};
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -34,16 +34,16 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 
 /// The result of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admitted {
+pub(crate) enum AdmissionOutcome {
     /// The request asks for contents.
     Contents,
     /// The request asks for one of the node's own paths, and its sender may ask.
-    Own(Own),
+    Own(OwnPath),
     /// The request asks for one of the node's own paths, and its sender may not ask.
     Denied,
 }
 
-impl Admitted {
+impl AdmissionOutcome {
     pub(crate) fn is_contents(self) -> bool {
         self == Self::Contents
     }
@@ -54,46 +54,46 @@ impl Admitted {
 pub(crate) struct Admission {
     /// The origin of the contents, if there is one.
     origin: Option<Arc<Origin>>,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     counters: Arc<Counters>,
     /// Whether the log has mentioned a relay that is not trusted. The line is written once.
     relay_doubted: AtomicBool,
 }
 
 impl Admission {
-    pub(super) fn new(origin: Option<&Arc<Origin>>, ground: &Ground) -> Self {
+    pub(super) fn new(origin: Option<&Arc<Origin>>, common: &CommonParts) -> Self {
         Self {
             origin: origin.cloned(),
-            terms: Arc::clone(&ground.terms),
-            counters: Arc::clone(&ground.counters),
+            settings: Arc::clone(&common.settings),
+            counters: Arc::clone(&common.counters),
             relay_doubted: AtomicBool::new(false),
         }
     }
 
     /// Removes the fields that the sender may not set, and writes the sender's identity. Returns what the
     /// request asks for.
-    pub(super) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Admitted {
-        let terms = self.terms.load();
-        let asks = terms.own(parts.uri.path());
+    pub(super) fn admit(&self, connection: &ConnectionRecord, parts: &mut Parts) -> AdmissionOutcome {
+        let settings = self.settings.load();
+        let asks = settings.own_path(parts.uri.path());
         let admitted = match asks {
-            None => Admitted::Contents,
-            Some(Own::Health) if shared.handed.is_none() => Admitted::Own(Own::Health),
-            Some(Own::Purge) => self.admit_purge(&terms, shared, &parts.headers),
-            Some(own) if own != Own::Health && is_switch(&terms, shared, &parts.headers) => {
-                Admitted::Own(own)
+            None => AdmissionOutcome::Contents,
+            Some(OwnPath::Health) if connection.handoff.is_none() => AdmissionOutcome::Own(OwnPath::Health),
+            Some(OwnPath::Purge) => self.admit_purge(&settings, connection, &parts.headers),
+            Some(own) if own != OwnPath::Health && is_switch(&settings, connection, &parts.headers) => {
+                AdmissionOutcome::Own(own)
             }
-            Some(_) => Admitted::Denied,
+            Some(_) => AdmissionOutcome::Denied,
         };
-        if is_of_client(shared) {
+        if is_client_connection(connection) {
             // No switch has relayed the request, so the target id was set by the client.
             parts.headers.remove(TARGET);
         }
-        let mut dropped = enter(&terms.entry, &mut parts.headers);
+        let mut dropped = apply_entry_rules(&settings.entry, &mut parts.headers);
         // Only an origin reads these fields, or a peer that may ask an origin.
         if admitted.is_contents()
             && let Some(origin) = &self.origin
         {
-            dropped += self.identify((&terms, origin), shared, &mut parts.headers);
+            dropped += self.identify((&settings, origin), connection, &mut parts.headers);
             origin.remove_replaced(parts);
         }
         if dropped > 0 {
@@ -103,24 +103,34 @@ impl Admission {
     }
 
     /// Admits a purge if its sender connects directly and shows a purge token.
-    fn admit_purge(&self, terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Admitted {
-        let direct = !is_of_client(shared) && !is_relayed(headers);
-        let may = direct && permit_purge(terms, &self.counters, authorization(headers)).is_ok();
-        if may { Admitted::Own(Own::Purge) } else { Admitted::Denied }
+    fn admit_purge(
+        &self,
+        settings: &NodeSettings,
+        connection: &ConnectionRecord,
+        headers: &HeaderMap,
+    ) -> AdmissionOutcome {
+        let direct = !is_client_connection(connection) && !is_relayed(headers);
+        let may = direct && permit_purge(settings, &self.counters, authorization(headers)).is_ok();
+        if may { AdmissionOutcome::Own(OwnPath::Purge) } else { AdmissionOutcome::Denied }
     }
 
     /// Writes the identity of the sender. Returns the number of fields that were dropped.
-    fn identify(&self, (terms, origin): (&Terms, &Origin), shared: &Shared, headers: &mut HeaderMap) -> u64 {
+    fn identify(
+        &self,
+        (settings, origin): (&NodeSettings, &Origin),
+        connection: &ConnectionRecord,
+        headers: &mut HeaderMap,
+    ) -> u64 {
         // Every connection that is served has a peer address. Without an address, no relay is trusted.
-        let peer = shared.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let (entered, relays) = (shared.entered(), &terms.entry.trusted_relays);
-        let client = entered.and_then(Entered::client);
+        let peer = connection.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let (info, relays) = (connection.info(), &settings.entry.trusted_relays);
+        let client = info.and_then(ConnectionInfo::client);
         // A balancer that announces clients passes their header on unread. Therefore the announced client is
         // the sender, whatever address connects.
         let address = client.unwrap_or(peer);
         let trusted = relays.contains(address);
         if !trusted
-            && !is_of_client(shared)
+            && !is_client_connection(connection)
             && headers.contains_key(header::VIA)
             && !self.relay_doubted.swap(true, Relaxed)
         {
@@ -135,11 +145,11 @@ impl Admission {
         let sender = Sender {
             address,
             trusted,
-            secure: entered.is_some_and(Entered::is_secure),
+            secure: info.is_some_and(ConnectionInfo::is_secure),
             host: host.as_ref().map(HeaderValue::as_bytes),
-            client_cert: entered.and_then(Entered::client_cert).map(HeaderValue::as_bytes),
+            client_cert: info.and_then(ConnectionInfo::client_cert).map(HeaderValue::as_bytes),
         };
-        let dropped = terms.entry.identify(headers, sender);
+        let dropped = settings.entry.identify(headers, sender);
         if !origin.sends_host_of_client() {
             // All hosts share the stored replies. A reply that names one client's host must not reach another
             // client.
@@ -151,26 +161,26 @@ impl Admission {
 
 /// Returns whether a connection is known to be a client's own: a switch handed it off, or a balancer announced
 /// its client.
-fn is_of_client(shared: &Shared) -> bool {
-    shared.handed.is_some() || shared.entered().is_some_and(|entered| entered.client().is_some())
+fn is_client_connection(connection: &ConnectionRecord) -> bool {
+    connection.handoff.is_some() || connection.info().is_some_and(|info| info.client().is_some())
 }
 
 /// Returns whether a request comes from a switch that may see this node's load.
-fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
-    if is_of_client(shared) || is_relayed(headers) {
+fn is_switch(settings: &NodeSettings, connection: &ConnectionRecord, headers: &HeaderMap) -> bool {
+    if is_client_connection(connection) || is_relayed(headers) {
         return false;
     }
-    let may = |peer| terms.report.from.contains(peer) || terms.entry.trusted_relays.contains(peer);
-    match &terms.report.secret {
+    let may = |peer| settings.report.from.contains(peer) || settings.entry.trusted_relays.contains(peer);
+    match &settings.report.secret {
         Some(secrets) => headers.get(PROOF_FIELD).is_some_and(|proof| secrets.verify_proof(proof.as_bytes())),
-        None => shared.peer.is_some_and(may),
+        None => connection.peer.is_some_and(may),
     }
 }
 
 /// Applies the entry rules to a header. Removes the hop-by-hop fields and the proof of the report secret, which
 /// is meant for this node alone. `Connection` and `Transfer-Encoding` stay, because this node needs them;
 /// [`crate::http::hop::hop_fields_removed`] removes them later. Returns the number of fields that were dropped.
-fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
+fn apply_entry_rules(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
     let dropped = rules.drop_underscores(headers);
     headers.remove(PROOF_FIELD);
     let framing = [header::CONNECTION, header::TRANSFER_ENCODING];

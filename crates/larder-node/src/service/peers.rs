@@ -7,13 +7,13 @@
 
 use super::tracked_body::TrackedBody;
 use crate::body::Body;
-use crate::connection::Shared;
+use crate::common_parts::CommonParts;
+use crate::connection::ConnectionRecord;
 use crate::contents::Contents;
 use crate::cooperate::{
     CooperateConfig, CooperateError, Cooperation, Counted, Departure, Place, REFUSED, Relayed, Serviced,
     Unserved,
 };
-use crate::ground::Ground;
 use crate::handoff::{HandoffDecision, PeerHandoff};
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::fields;
@@ -21,7 +21,7 @@ use crate::http::hop::{REQUESTS, TARGET};
 use crate::memory::Memory;
 use crate::reply::{OwnFault, Replies};
 use crate::responder::Responder;
-use crate::terms::CurrentTerms;
+use crate::settings::CurrentSettings;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
@@ -37,17 +37,17 @@ pub(crate) struct PeerService {
     /// Set once, if there are peers.
     cooperation: OnceLock<Arc<Cooperation>>,
     contents: Arc<Contents>,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     replies: Arc<Replies>,
 }
 
 impl PeerService {
-    pub(super) fn new(contents: &Arc<Contents>, ground: &Ground) -> Self {
+    pub(super) fn new(contents: &Arc<Contents>, common: &CommonParts) -> Self {
         Self {
             cooperation: OnceLock::new(),
             contents: Arc::clone(contents),
-            terms: Arc::clone(&ground.terms),
-            replies: Arc::clone(&ground.replies),
+            settings: Arc::clone(&common.settings),
+            replies: Arc::clone(&common.replies),
         }
     }
 
@@ -66,7 +66,7 @@ impl PeerService {
             async move {
                 match this {
                     Some(this) => this.answer_peer(request).await,
-                    None => gone(),
+                    None => unavailable(),
                 }
             }
         };
@@ -89,7 +89,7 @@ impl PeerService {
     pub(super) async fn answer_client<B>(
         &self,
         cooperation: &Arc<Cooperation>,
-        shared: &Shared,
+        connection: &ConnectionRecord,
         parts: &mut Parts,
         body: B,
     ) -> Response<TrackedBody>
@@ -98,7 +98,7 @@ impl PeerService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut serviced = cooperation.begin();
-        let decision = shared.take_decision(parts);
+        let decision = connection.take_decision(parts);
         // A client may not set the id of the target.
         parts.headers.remove(TARGET);
         let target =
@@ -106,7 +106,7 @@ impl PeerService {
         let Some(target) = target else {
             return self.reply(parts, body).await.map(|body| body.serviced(serviced));
         };
-        name_target(&mut parts.headers, target);
+        set_target_id(&mut parts.headers, target);
         if decision == HandoffDecision::Accepted {
             // The node that the connection came from has decided and counted this request.
             cooperation.forwarded(target);
@@ -116,13 +116,13 @@ impl PeerService {
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            let status = || shared.status();
+            let status = || connection.status();
             // The settings guard must not be held while the peer is waited for.
             let departs =
-                cooperation.departs(&name, parts, target, (status, decision), &self.terms.load().limits);
+                cooperation.departs(&name, parts, target, (status, decision), &self.settings.load().limits);
             if let Some((flow, head)) = departs {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
-                match shared.depart(departure).await {}
+                match connection.depart(departure).await {}
             }
             match cooperation.forward(&name, parts).await {
                 Ok(reply) => {
@@ -130,7 +130,7 @@ impl PeerService {
                     let counted = Counted { target, missed: false, bytes: 0 };
                     let mut reply = self.relay(parts, reply);
                     reply.extensions_mut().insert(Responder::Peer(name));
-                    return Self::counting(parts, reply, serviced, counted);
+                    return Self::attach_load(parts, reply, serviced, counted);
                 }
                 Err(error) => {
                     tracing::debug!(peer = %name, %error, "served here");
@@ -141,10 +141,10 @@ impl PeerService {
             }
         }
         let reply = self.contents.reply(parts, body, None).await;
-        if says_nothing_is_there(reply.status()) {
+        if is_missing_target(reply.status()) {
             cooperation.came_to_nothing(target);
         }
-        Self::counting(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
+        Self::attach_load(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
     }
 
     /// Returns whether the failure is the service node's fault. A busy node is asked again. A slow origin is
@@ -161,20 +161,20 @@ impl PeerService {
 
     /// Answers a request that a peer has forwarded.
     async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<TrackedBody> {
-        let Some(cooperation) = self.cooperation.get() else { return gone() };
+        let Some(cooperation) = self.cooperation.get() else { return unavailable() };
         let (mut parts, body) = request.into_parts();
         if !self.is_shared(&parts) || !body.is_end_stream() {
             // A peer forwards such a request only if its program or its settings differ from this node's.
             let outcome = Outcome::Local("not-shared");
             let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
-            return refused(reply.map(TrackedBody::new));
+            return mark_refused(reply.map(TrackedBody::new));
         }
         let serviced = cooperation.begin();
         parts.headers.remove(TARGET);
         parts.headers.remove(REQUESTS);
         if let Some(target) = self.contents.target_of(&parts) {
             cooperation.forwarded(target);
-            name_target(&mut parts.headers, target);
+            set_target_id(&mut parts.headers, target);
         }
         let mut reply = self.reply(&parts, body).await.map(|body| body.serviced(serviced));
         // A field of this name from an origin says nothing about this node.
@@ -182,7 +182,7 @@ impl PeerService {
         let of_origin = self.contents.origin().is_some();
         let own = reply.extensions().get::<OwnFault>().is_some()
             || (reply.status().is_server_error() && !of_origin);
-        if own { refused(reply) } else { reply }
+        if own { mark_refused(reply) } else { reply }
     }
 
     async fn reply<B>(&self, parts: &Parts, body: B) -> Response<TrackedBody>
@@ -195,7 +195,7 @@ impl PeerService {
 
     /// Returns whether peers may serve a request as well as this node: a GET or HEAD for contents.
     fn is_shared(&self, parts: &Parts) -> bool {
-        self.contents.is_shared(parts) && self.terms.load().own(parts.uri.path()).is_none()
+        self.contents.is_shared(parts) && self.settings.load().own_path(parts.uri.path()).is_none()
     }
 
     /// Passes a peer's reply on to the client.
@@ -214,7 +214,7 @@ impl PeerService {
 
     /// Attaches the load to a reply, and reports the size of the whole to the policy, at once or after the last
     /// byte. Replies to HEAD, 304 and errors take nothing from memory and are not reported.
-    fn counting(
+    fn attach_load(
         parts: &Parts,
         reply: Response<Body>,
         mut serviced: Serviced,
@@ -222,7 +222,7 @@ impl PeerService {
     ) -> Response<TrackedBody> {
         let size = match (&parts.method, reply.status()) {
             (&Method::GET, StatusCode::OK) => Some(reply.body().size_hint().exact()),
-            (&Method::GET, StatusCode::PARTIAL_CONTENT) => whole_of_part(reply.headers()).map(Some),
+            (&Method::GET, StatusCode::PARTIAL_CONTENT) => whole_size(reply.headers()).map(Some),
             _ => None,
         };
         match size {
@@ -235,32 +235,32 @@ impl PeerService {
 }
 
 /// Returns the size of the whole from the `Content-Range` of a 206; `None` if it is unknown.
-fn whole_of_part(headers: &HeaderMap) -> Option<u64> {
+fn whole_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.trim().parse().ok()
 }
 
 /// Returns whether a reply says that the target does not exist: a client error that does not depend on
 /// preconditions or ranges.
-fn says_nothing_is_there(status: StatusCode) -> bool {
+fn is_missing_target(status: StatusCode) -> bool {
     let of_the_request =
         matches!(status, StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE);
     status.is_client_error() && !of_the_request
 }
 
-fn name_target(headers: &mut HeaderMap, target: TargetId) {
+fn set_target_id(headers: &mut HeaderMap, target: TargetId) {
     if let Ok(value) = HeaderValue::try_from(target.to_string()) {
         headers.insert(TARGET, value);
     }
 }
 
-fn refused(mut reply: Response<TrackedBody>) -> Response<TrackedBody> {
+fn mark_refused(mut reply: Response<TrackedBody>) -> Response<TrackedBody> {
     reply.headers_mut().insert(REFUSED, HeaderValue::from_static("1"));
     reply
 }
 
 /// Returns the 503 of a node that shuts down.
-fn gone() -> Response<TrackedBody> {
+fn unavailable() -> Response<TrackedBody> {
     let mut reply = Response::new(TrackedBody::new(Body::empty()));
     *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    refused(reply)
+    mark_refused(reply)
 }

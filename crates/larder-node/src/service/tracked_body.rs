@@ -1,7 +1,7 @@
 //! The body of a reply together with its request and its load.
 
 use crate::body::Body;
-use crate::connection::InFlight;
+use crate::connection::InFlightRequest;
 use crate::cooperate::Serviced;
 use crate::store::StoreError;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 pub(crate) struct TrackedBody {
     body: Body,
     /// `None` if a peer has the client's connection.
-    in_flight: Option<InFlight>,
+    in_flight: Option<InFlightRequest>,
     /// The load of this request among peers, counted until the body is dropped.
     serviced: Option<Box<Serviced>>,
 }
@@ -31,7 +31,7 @@ impl TrackedBody {
     }
 
     /// Attaches the request to the body.
-    pub(super) fn with(mut self, in_flight: InFlight) -> Self {
+    pub(super) fn with(mut self, in_flight: InFlightRequest) -> Self {
         self.in_flight = Some(in_flight);
         self
     }
@@ -60,13 +60,13 @@ impl http_body::Body for TrackedBody {
                     serviced.sent(bytes);
                 }
                 if let Some(in_flight) = &this.in_flight {
-                    in_flight.sent(bytes as u64);
+                    in_flight.count_sent(bytes as u64);
                 }
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => {
                 if let Some(in_flight) = &mut this.in_flight {
-                    in_flight.breaks_off(Some(error.detail()));
+                    in_flight.record_abort(Some(error.detail()));
                 }
             }
             None => {
@@ -93,7 +93,7 @@ impl Drop for TrackedBody {
         let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_endless();
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
-            in_flight.breaks_off(None);
+            in_flight.record_abort(None);
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::beneath::Root;
 use super::{Meta, Piece, StoreError, StoreStats};
-use crate::bound::Bound;
+use crate::concurrency::ConcurrencyLimit;
 use crate::machine::Meter;
 use crate::machine::uncached::{self, Reading};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ pub struct DirectoryError {
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: Arc<Files>,
-    at_once: Bound,
+    read_limit: ConcurrencyLimit,
     root: PathBuf,
 }
 
@@ -62,7 +62,7 @@ impl Directory {
     pub(crate) fn open(
         path: &Path,
         bypass_page_cache: bool,
-        at_once: usize,
+        read_limit: usize,
         meter: Arc<Meter>,
     ) -> Result<Self, DirectoryError> {
         let root = Root::open(path).map_err(|source| DirectoryError { root: path.to_owned(), source })?;
@@ -70,12 +70,12 @@ impl Directory {
         let count = || AtomicU64::new(0);
         let files =
             Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count(), meter });
-        Ok(Self { files, at_once: Bound::new(at_once), root: path.to_owned() })
+        Ok(Self { files, read_limit: ConcurrencyLimit::new(read_limit), root: path.to_owned() })
     }
 
     /// Changes the limit on concurrent reads. Call this from one thread at a time, within the runtime.
     pub(super) fn set_at_once(&self, most: usize) {
-        self.at_once.set(most);
+        self.read_limit.set(most);
     }
 
     pub(super) fn describe(&self) -> String {
@@ -134,7 +134,7 @@ impl Directory {
         name: &[u8],
         work: impl FnOnce(&Files, &[u8]) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _permit = self.at_once.permits().acquire().await.map_err(|_| StoreError::Abandoned)?;
+        let _permit = self.read_limit.permits().acquire().await.map_err(|_| StoreError::Abandoned)?;
         let files = Arc::clone(&self.files);
         let name = name.to_vec();
         let task = tokio::task::spawn_blocking(move || {

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::{HOUR, PATIENCE, Running, pattern, settled};
 use larder_handoff::agent::RestoredConnection;
-use larder_node::{Handed, NodeConfig, StoreConfig};
+use larder_node::{IncomingHandoffs, NodeConfig, StoreConfig};
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -94,7 +94,7 @@ async fn accepted() -> Running {
     settled(&root.join("long"), pattern(500_000), HOUR);
     let mut config = NodeConfig::new("n", StoreConfig::Directory { root, bypass_page_cache: false });
     super::small_chunks(&mut config);
-    let handed = |address| Handed { services: vec![address], ..Handed::none() };
+    let handed = |address| IncomingHandoffs { services: vec![address], ..IncomingHandoffs::none() };
     Running::start_handed(config, files, handed).await
 }
 

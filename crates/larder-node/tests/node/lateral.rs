@@ -4,7 +4,7 @@ use super::client::{Client, Reply};
 use super::{PATIENCE, Running, quick};
 use larder_handoff::agent::HolderResolver;
 use larder_handoff::channel::holders::{Holder, HolderReply, RequestSummary};
-use larder_node::{DiskModel, Handed, LateralConfig, NodeConfig, StoreConfig};
+use larder_node::{DiskModel, IncomingHandoffs, LateralConfig, NodeConfig, StoreConfig};
 use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -63,7 +63,11 @@ impl Pair {
             StoreConfig::Model { manifest, disk, processor: None, preload: larder_node::Preload::Nothing };
         let mut config = NodeConfig::new("here", store);
         config.health_path = Some("/health".to_owned());
-        let handed = |address| Handed { services: vec![address], lateral: Some(lateral), ..Handed::none() };
+        let handed = |address| IncomingHandoffs {
+            services: vec![address],
+            lateral: Some(lateral),
+            ..IncomingHandoffs::none()
+        };
         let here = Running::start_handed(config, files, handed).await;
         Self { here, there, asked }
     }

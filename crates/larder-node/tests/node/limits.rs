@@ -140,7 +140,7 @@ async fn a_shutdown_lets_replies_end_and_closes_the_idle() {
     }
     let address = running.address;
     let node = Arc::clone(&running.node);
-    assert_eq!(running.ended().await, Drained { aborted: 0 });
+    assert_eq!(running.ended().await, DrainReport { aborted: 0 });
     assert!(node.is_draining());
     assert_eq!((node.stats().in_flight, node.stats().connections), (0, 0));
     assert!(TcpStream::connect(address).await.is_err());
@@ -155,7 +155,7 @@ async fn a_shutdown_cuts_what_does_not_end() {
     running.until(|stats| stats.bytes_out > 0).await;
     running.shut_down();
     let node = Arc::clone(&running.node);
-    assert_eq!(running.ended().await, Drained { aborted: 1 });
+    assert_eq!(running.ended().await, DrainReport { aborted: 1 });
     assert_eq!((node.stats().in_flight, node.stats().aborted), (0, 1));
     assert!(stuck.reply(false).await.torn);
 }

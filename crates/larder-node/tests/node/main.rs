@@ -36,7 +36,9 @@ mod stub;
 
 use larder_core::Bytes;
 use larder_handoff::agent::RestoredConnection;
-use larder_node::{DiskModel, Drained, Handed, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
+use larder_node::{
+    DiskModel, DrainReport, IncomingHandoffs, Node, NodeConfig, NodeError, NodeStats, StoreConfig,
+};
 use larder_testkit::eventually_async;
 use std::fs;
 use std::net::SocketAddr;
@@ -57,14 +59,14 @@ struct Running {
     /// Sends connections that a switch has handed off.
     hand: mpsc::Sender<RestoredConnection>,
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<Drained, NodeError>>,
+    task: JoinHandle<Result<DrainReport, NodeError>>,
     /// Keeps the store's files.
     _files: tempfile::TempDir,
 }
 
 impl Running {
     async fn start(config: NodeConfig, files: tempfile::TempDir) -> Self {
-        Self::start_handed(config, files, |_| Handed::none()).await
+        Self::start_handed(config, files, |_| IncomingHandoffs::none()).await
     }
 
     /// Starts a node. `handed` returns the handoffs for the node's address. The node has one thread unless the
@@ -73,7 +75,7 @@ impl Running {
     async fn start_handed(
         mut config: NodeConfig,
         files: tempfile::TempDir,
-        handed: impl FnOnce(SocketAddr) -> Handed,
+        handed: impl FnOnce(SocketAddr) -> IncomingHandoffs,
     ) -> Self {
         config.threads = config.threads.max(1);
         let node = Node::new(config).unwrap();
@@ -81,7 +83,7 @@ impl Running {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let (hand, restored) = mpsc::channel(16);
-        let handed = Handed { restored, ..handed(address) };
+        let handed = IncomingHandoffs { restored, ..handed(address) };
         let task = tokio::spawn(Arc::clone(&node).serve_with(listener, handed, async move {
             let _ = stopped.await;
         }));
@@ -135,7 +137,7 @@ impl Running {
         drop(self.stop.take());
     }
 
-    async fn ended(self) -> Drained {
+    async fn ended(self) -> DrainReport {
         tokio::time::timeout(PATIENCE, self.task).await.expect("serving ends").unwrap().unwrap()
     }
 }

@@ -178,7 +178,7 @@ async fn own_paths_are_not_for_clients_of_handed_over_connections() {
         let mut config = NodeConfig::new("n", StoreConfig::Origin(Box::new(OriginConfig::new(url))));
         all_paths(&mut config);
         let services = |address| if by_socket { Vec::new() } else { vec![address] };
-        let handed = |address| Handed { services: services(address), ..Handed::none() };
+        let handed = |address| IncomingHandoffs { services: services(address), ..IncomingHandoffs::none() };
         let running = Running::start_handed(config, files, handed).await;
         for path in OWN {
             let reply = if by_socket {

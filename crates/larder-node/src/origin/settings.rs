@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The settings in force, with the HTTP clients made from them.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct OriginSettings {
     pub(crate) config: OriginConfig,
     /// The origins, and their states.
     pub(super) origins: Arc<Standings>,
@@ -25,7 +25,7 @@ pub(crate) struct Terms {
     pub(super) unpooled: Client<Connector, Outgoing>,
 }
 
-impl Terms {
+impl OriginSettings {
     /// Creates the settings from a validated configuration.
     pub(super) fn new(config: OriginConfig) -> Self {
         let origins = Arc::new(Standings::new(&config.url, config.failover.as_ref()));

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 /// The connections that switches or peers hand off to this node.
 #[derive(Debug)]
-pub struct Handed {
+pub struct IncomingHandoffs {
     /// Connections that arrive with their state.
     pub restored: mpsc::Receiver<RestoredConnection>,
     /// The service addresses that clients connect to. A connection that is accepted on one of them was handed
@@ -17,16 +17,16 @@ pub struct Handed {
     pub lateral: Option<LateralConfig>,
     /// Offers idle connections to other nodes when a switch asks for them, and while this node drains; `None`
     /// ends them instead.
-    pub giver: Option<HandoffOffers>,
+    pub offers: Option<HandoffOffers>,
     /// Whether peers hand the connections off, not switches. This node serves the first request of each such
     /// connection. Later requests are decided as for any client.
-    pub by_peers: bool,
+    pub from_peers: bool,
 }
 
-impl Handed {
+impl IncomingHandoffs {
     /// Returns settings without handoffs.
     pub fn none() -> Self {
         let restored = mpsc::channel(1).1;
-        Self { restored, services: Vec::new(), lateral: None, giver: None, by_peers: false }
+        Self { restored, services: Vec::new(), lateral: None, offers: None, from_peers: false }
     }
 }

@@ -1,14 +1,14 @@
 //! The paths that the node answers itself.
 
 use crate::body::Body;
-use crate::counts::Counters;
-use crate::ground::Ground;
+use crate::common_parts::CommonParts;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
 use crate::lifecycle::Lifecycle;
 use crate::purge::Purger;
 use crate::reply::Replies;
 use crate::report::Reports;
-use crate::terms::Own;
+use crate::settings::OwnPath;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
@@ -26,7 +26,7 @@ pub(crate) struct OwnPaths {
 
 impl OwnPaths {
     pub(crate) fn new(
-        ground: &Ground,
+        common: &CommonParts,
         reports: &Arc<Reports>,
         purger: &Arc<Purger>,
         lifecycle: &Arc<Lifecycle>,
@@ -35,22 +35,22 @@ impl OwnPaths {
             reports: Arc::clone(reports),
             purger: Arc::clone(purger),
             lifecycle: Arc::clone(lifecycle),
-            replies: Arc::clone(&ground.replies),
-            counters: Arc::clone(&ground.counters),
+            replies: Arc::clone(&common.replies),
+            counters: Arc::clone(&common.counters),
         }
     }
 
     /// Returns the reply to an admitted request.
-    pub(super) async fn answer(&self, own: Own, parts: &Parts) -> Response<Body> {
+    pub(super) async fn answer(&self, own: OwnPath, parts: &Parts) -> Response<Body> {
         match own {
-            Own::Health => self.health(),
-            Own::Stats => {
+            OwnPath::Health => self.health(),
+            OwnPath::Stats => {
                 let json = serde_json::to_vec(&self.reports.stats()).unwrap_or_default();
                 let outcome = Outcome::Local("stats");
                 self.replies.text(StatusCode::OK, outcome, "application/json", Bytes::from(json))
             }
-            Own::Report => self.reports.answer(&parts.method, parts.uri.path()).await,
-            Own::Purge => self.purger.answer(parts).await,
+            OwnPath::Report => self.reports.answer(&parts.method, parts.uri.path()).await,
+            OwnPath::Purge => self.purger.answer(parts).await,
         }
     }
 

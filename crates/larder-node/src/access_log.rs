@@ -9,7 +9,7 @@
 //! | whose client leaves before the reply | status 499 |
 //! | refused before the node has read it (malformed, too large) | none |
 
-use crate::counts::Count;
+use crate::counters::Counter;
 use crate::responder::Responder;
 use arc_swap::ArcSwapOption;
 use http::header::{CACHE_STATUS, HOST, HeaderMap, HeaderValue, REFERER, USER_AGENT};
@@ -36,7 +36,7 @@ const NO_STATUS: u16 = 499;
 
 /// The node's access log, if it has one. The log may be replaced while the node runs.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct AccessLogger {
     node: Box<str>,
     /// The node's name in `Cache-Status`.
     member: Box<str>,
@@ -45,7 +45,7 @@ pub(crate) struct Access {
     dropped: Arc<AtomicU64>,
 }
 
-impl Access {
+impl AccessLogger {
     /// Opens the log of the node named `node`. In `Cache-Status`, the node is named `member`.
     pub(crate) fn new(node: &str, member: &str, config: Option<&AccessLogConfig>) -> io::Result<Arc<Self>> {
         let dropped = Arc::<AtomicU64>::default();
@@ -55,15 +55,15 @@ impl Access {
     }
 
     /// Opens the log that a configuration names, unless that log is already open.
-    pub(crate) fn prepare(&self, config: Option<&AccessLogConfig>) -> io::Result<Prepared> {
+    pub(crate) fn prepare(&self, config: Option<&AccessLogConfig>) -> io::Result<PendingLog> {
         if self.log.load().as_ref().map(|log| log.config()) == config {
-            return Ok(Prepared(None));
+            return Ok(PendingLog(None));
         }
-        Ok(Prepared(Some(config.map(|config| open(config, &self.dropped)).transpose()?)))
+        Ok(PendingLog(Some(config.map(|config| open(config, &self.dropped)).transpose()?)))
     }
 
     /// Replaces the log by a prepared one. Blocks until the lines of the old log are written.
-    pub(crate) fn change(&self, Prepared(log): Prepared) {
+    pub(crate) fn change(&self, PendingLog(log): PendingLog) {
         if let Some(log) = log {
             drop(self.log.swap(log));
         }
@@ -99,10 +99,10 @@ impl Access {
         sender: Option<IpAddr>,
         parts: &Parts,
         since: Instant,
-    ) -> Option<Box<Line>> {
+    ) -> Option<Box<AccessLine>> {
         let (request, reply) = self.log.load().as_ref()?.uses_headers();
         let field = |name| parts.headers.get(name).cloned();
-        Some(Box::new(Line {
+        Some(Box::new(AccessLine {
             access: Arc::clone(self),
             client: client(relays, sender, &parts.headers),
             method: parts.method.clone(),
@@ -114,8 +114,8 @@ impl Access {
             request: request.then(|| parts.headers.clone()),
             shows_reply: reply,
             since,
-            answer: None,
-            sent: Count::default(),
+            reply: None,
+            sent: Counter::default(),
             error: None,
             void: false,
         }))
@@ -124,7 +124,7 @@ impl Access {
 
 /// A log to switch to. The outer `None` keeps the current log; the inner `None` means no log.
 #[derive(Debug)]
-pub(crate) struct Prepared(Option<Option<Arc<AccessLog>>>);
+pub(crate) struct PendingLog(Option<Option<Arc<AccessLog>>>);
 
 fn open(config: &AccessLogConfig, dropped: &Arc<AtomicU64>) -> io::Result<Arc<AccessLog>> {
     AccessLog::open(config, Arc::clone(dropped)).map(Arc::new)
@@ -139,8 +139,8 @@ fn client(relays: &AddressRanges, sender: Option<IpAddr>, headers: &HeaderMap) -
 
 /// The log line of a request in flight. It is written when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Line {
-    access: Arc<Access>,
+pub(crate) struct AccessLine {
+    access: Arc<AccessLogger>,
     client: Option<IpAddr>,
     method: Method,
     uri: Uri,
@@ -153,9 +153,9 @@ pub(crate) struct Line {
     shows_reply: bool,
     since: Instant,
     /// The reply; `None` before it begins.
-    answer: Option<Answer>,
+    reply: Option<ReplyFacts>,
     /// Bytes of the reply's body that were sent.
-    sent: Count,
+    sent: Counter,
     error: Option<&'static str>,
     /// Whether no line is written: another node writes it, or no node does.
     void: bool,
@@ -163,7 +163,7 @@ pub(crate) struct Line {
 
 /// The facts about a reply that the line shows.
 #[derive(Debug)]
-struct Answer {
+struct ReplyFacts {
     status: StatusCode,
     /// This node's member of `Cache-Status`.
     cache: Option<HeaderValue>,
@@ -173,15 +173,15 @@ struct Answer {
     after: Duration,
 }
 
-impl Line {
+impl AccessLine {
     /// Suppresses the line.
-    pub(crate) fn void(&mut self) {
+    pub(crate) fn suppress(&mut self) {
         self.void = true;
     }
 
     /// Records the reply.
-    pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
-        self.answer = Some(Answer {
+    pub(crate) fn record_reply<B>(&mut self, reply: &Response<B>) {
+        self.reply = Some(ReplyFacts {
             status: reply.status(),
             // Members of caches nearer to the origin precede this node's member.
             cache: reply.headers().get_all(CACHE_STATUS).iter().next_back().cloned(),
@@ -192,23 +192,23 @@ impl Line {
     }
 
     /// Returns the counter of body bytes that were sent.
-    pub(crate) fn sent(&self) -> &Count {
+    pub(crate) fn sent(&self) -> &Counter {
         &self.sent
     }
 
     /// Records that the reply ends before its last byte. The first error counts.
-    pub(crate) fn fails(&mut self, error: Option<&'static str>) {
+    pub(crate) fn record_error(&mut self, error: Option<&'static str>) {
         self.error.get_or_insert(error.unwrap_or(CLIENT_GONE));
     }
 
     fn write(&self, log: &AccessLog) {
-        let answer = self.answer.as_ref();
-        let cache = text(answer.and_then(|answer| answer.cache.as_ref()));
+        let reply = self.reply.as_ref();
+        let cache = text(reply.and_then(|reply| reply.cache.as_ref()));
         // The last member is this node's, unless another node's reply is passed on unchanged.
         let cache = cache.and_then(|value| members(value).last());
         let cache = cache.filter(|cache| cache.name == self.access.member.as_bytes());
-        let error = self.error.or(answer.is_none().then_some(CLIENT_GONE));
-        let origin = answer.and_then(|answer| answer.origin.as_ref());
+        let error = self.error.or(reply.is_none().then_some(CLIENT_GONE));
+        let origin = reply.and_then(|reply| reply.origin.as_ref());
         let values = [
             Value::word(Some(&self.access.node)),
             Value::word(error),
@@ -216,7 +216,7 @@ impl Line {
             Value::Text(cache.and_then(|cache| cache.fwd)),
             Value::Text(cache.and_then(|cache| cache.detail)),
             Value::word(origin.map(Responder::as_str)),
-            Value::Micros(answer.map(|answer| answer.after)),
+            Value::Micros(reply.map(|reply| reply.after)),
             Value::Micros(Some(self.since.elapsed())),
         ];
         let fields: [_; ACCESS_FIELDS.len()] = std::array::from_fn(|nth| (ACCESS_FIELDS[nth], values[nth]));
@@ -234,13 +234,13 @@ impl Line {
                 _ => "HTTP/1.1",
             },
             host: named.or(text(self.host.as_ref())).unwrap_or_default(),
-            status: Some(answer.map_or(NO_STATUS, |answer| answer.status.as_u16())),
+            status: Some(reply.map_or(NO_STATUS, |reply| reply.status.as_u16())),
             body_bytes: self.sent.read(),
             referer: text(self.referer.as_ref()),
             user_agent: text(self.user_agent.as_ref()),
             fields: &fields,
             request: self.request.as_ref().map(|fields| fields as &dyn Lookup),
-            reply: answer.and_then(|answer| answer.header.as_ref()).map(|fields| fields as &dyn Lookup),
+            reply: reply.and_then(|reply| reply.header.as_ref()).map(|fields| fields as &dyn Lookup),
         });
     }
 }
@@ -249,7 +249,7 @@ fn text(value: Option<&HeaderValue>) -> Option<&[u8]> {
     value.map(HeaderValue::as_bytes)
 }
 
-impl Drop for Line {
+impl Drop for AccessLine {
     fn drop(&mut self) {
         if self.void {
             return;

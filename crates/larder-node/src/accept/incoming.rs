@@ -1,7 +1,7 @@
 //! Connections to serve, and the settings for connections that switches and peers hand off.
 
-use crate::contents::{Later, Lateral};
-use crate::edge::{Entered, Entry};
+use crate::contents::{HandoffContext, Lateral};
+use crate::edge::{ConnectionInfo, ConnectionSource};
 use crate::handoff::{HandoffDecision, RequestCounter};
 use larder_edge::ClientIo;
 use larder_handoff::agent::{HandoffOffers, IdleConnection, RestoredConnection};
@@ -12,56 +12,56 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// A connection to serve.
-pub(crate) struct Arrived {
+pub(crate) struct IncomingConnection {
     pub(crate) stream: ClientIo,
     /// Bytes from the client that precede the socket's own stream.
-    pub(crate) first: Vec<u8>,
+    pub(crate) unread: Vec<u8>,
     /// Bytes to write before any reply.
     pub(crate) unsent: Vec<u8>,
     /// Whether the connection has carried requests before.
-    pub(crate) used: bool,
+    pub(crate) is_reused: bool,
     /// The handoff that brought the connection, if a switch handed it off.
-    pub(crate) handed: Option<Later>,
+    pub(crate) handoff: Option<HandoffContext>,
     /// The decision about the connection's next request, if a peer or this node has already made it.
     pub(crate) decision: HandoffDecision,
     /// The request counter, if the connection can be handed off to a peer or came from one.
     pub(crate) request_counter: Option<RequestCounter>,
     /// The announced client and the TLS state, if there are any.
-    pub(crate) entered: Option<Arc<Entered>>,
+    pub(crate) info: Option<Arc<ConnectionInfo>>,
     /// Deadline for the first head; `None` applies the head timeout from now.
     pub(crate) head_by: Option<Instant>,
 }
 
-impl Arrived {
-    fn new(stream: TcpStream, handed: Option<Later>) -> Self {
+impl IncomingConnection {
+    fn new(stream: TcpStream, handoff: Option<HandoffContext>) -> Self {
         Self {
             stream: ClientIo::Clear(stream),
-            first: Vec::new(),
+            unread: Vec::new(),
             unsent: Vec::new(),
-            used: false,
-            handed,
+            is_reused: false,
+            handoff,
             decision: HandoffDecision::Pending,
             request_counter: None,
-            entered: None,
+            info: None,
             head_by: None,
         }
     }
 
     /// Offers the connection to another node. Returns it if no node takes it; `None` if it was taken or has
     /// ended.
-    pub(super) async fn give(self, giver: &HandoffOffers) -> Option<Self> {
-        let Self { stream: ClientIo::Clear(stream), first, handed, entered, .. } = self else { return None };
+    pub(super) async fn offer(self, offers: &HandoffOffers) -> Option<Self> {
+        let Self { stream: ClientIo::Clear(stream), unread, handoff, info, .. } = self else { return None };
         let (client, server) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let resting = IdleConnection {
             client: canonical(client),
             server: canonical(server),
             socket: stream.into_std().ok()?.into(),
-            unread: first,
+            unread,
         };
-        let IdleConnection { socket, unread, .. } = giver.offer(resting).await?;
+        let IdleConnection { socket, unread, .. } = offers.offer(resting).await?;
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
-        Some(Self { first: unread, used: true, entered, ..Self::new(stream, handed) })
+        Some(Self { unread, is_reused: true, info, ..Self::new(stream, handoff) })
     }
 }
 
@@ -69,29 +69,33 @@ impl Arrived {
 pub(crate) struct HandoffSettings {
     pub(super) services: Vec<SocketAddr>,
     pub(super) lateral: Option<Arc<Lateral>>,
-    pub(super) by_peers: bool,
+    pub(super) from_peers: bool,
 }
 
 impl HandoffSettings {
     /// Wraps an accepted connection. A connection that was accepted with TLS always comes directly from its
     /// client.
-    pub(crate) fn accepted(&self, stream: TcpStream, entry: Entry) -> (Arrived, Entry) {
-        let services = !self.services.is_empty() && entry == Entry::Clear;
+    pub(crate) fn wrap_accepted(
+        &self,
+        stream: TcpStream,
+        source: ConnectionSource,
+    ) -> (IncomingConnection, ConnectionSource) {
+        let services = !self.services.is_empty() && source == ConnectionSource::Clear;
         let local = stream.local_addr().ok().filter(|_| services);
         let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
         let service = local.map(of).filter(|local| self.services.contains(local));
-        let handed = service.map(|service| Later { service, lateral: self.lateral.clone() });
-        let entry = if handed.is_some() { Entry::Handed } else { entry };
-        (Arrived::new(stream, handed), entry)
+        let handoff = service.map(|service| HandoffContext { service, lateral: self.lateral.clone() });
+        let source = if handoff.is_some() { ConnectionSource::Handoff } else { source };
+        (IncomingConnection::new(stream, handoff), source)
     }
 
     /// Wraps a connection that was restored from the state that a switch or a peer sent.
     ///
     /// # Errors
     /// Fails if the socket cannot be registered with the runtime.
-    pub(crate) fn restored(&self, restored: RestoredConnection) -> io::Result<Arrived> {
-        let later = Later { service: restored.server, lateral: self.lateral.clone() };
-        let (handed, decision) = if self.by_peers {
+    pub(crate) fn wrap_restored(&self, restored: RestoredConnection) -> io::Result<IncomingConnection> {
+        let later = HandoffContext { service: restored.server, lateral: self.lateral.clone() };
+        let (handoff, decision) = if self.from_peers {
             (None, HandoffDecision::Accepted)
         } else {
             (Some(later), HandoffDecision::Pending)
@@ -99,7 +103,7 @@ impl HandoffSettings {
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        let RestoredConnection { received: first, unsent, .. } = restored;
-        Ok(Arrived { first, unsent, decision, ..Arrived::new(stream, handed) })
+        let RestoredConnection { received: unread, unsent, .. } = restored;
+        Ok(IncomingConnection { unread, unsent, decision, ..IncomingConnection::new(stream, handoff) })
     }
 }

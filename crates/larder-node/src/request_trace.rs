@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// The span of a traced request.
 #[derive(Debug)]
-pub(crate) struct Traced {
+pub(crate) struct RequestTrace {
     tracer: Arc<Tracer>,
     span: ActiveSpan,
 }
 
-impl Traced {
+impl RequestTrace {
     /// Begins the span of a request, if the request is sampled. `client` is the client that a balancer has
     /// announced. The request's `traceparent` and `tracestate` are updated.
     pub(crate) fn begin(
@@ -48,7 +48,7 @@ impl Traced {
     }
 
     /// Records the status and `Cache-Status` of the reply.
-    pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
+    pub(crate) fn record_reply<B>(&mut self, reply: &Response<B>) {
         let status = reply.status().as_u16();
         self.span.set("http.response.status_code", status);
         if let Some(cache) = reply.headers().get(CACHE_STATUS).and_then(|value| value.to_str().ok()) {

@@ -1,7 +1,7 @@
 //! The settings that a reload may change while the node runs.
 //!
 //! A connection takes the settings in force when it begins and keeps them: limits, deadlines and TLS. A request
-//! reads the settings in force at its time. Settings that are neither here nor behind a [`crate::bound::Bound`]
+//! reads the settings in force at its time. Settings that are neither here nor behind a [`crate::concurrency::ConcurrencyLimit`]
 //! keep their values until a restart.
 
 use crate::config::{Limits, NodeConfig, ReportConfig};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 /// The settings in force.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct NodeSettings {
     pub(crate) limits: Limits,
     pub(crate) edge: Edge,
     pub(crate) report: ReportConfig,
@@ -26,7 +26,7 @@ pub(crate) struct Terms {
 
 /// The paths that the node answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Own {
+pub(crate) enum OwnPath {
     /// The health check.
     Health,
     /// The statistics.
@@ -37,7 +37,7 @@ pub(crate) enum Own {
     Purge,
 }
 
-impl Terms {
+impl NodeSettings {
     /// Creates the settings from a validated configuration and its edge.
     pub(crate) fn new(config: &NodeConfig, edge: Edge) -> Self {
         Self {
@@ -52,46 +52,46 @@ impl Terms {
     }
 
     /// Returns which of the node's own paths `path` is; `None` if it is none of them.
-    pub(crate) fn own(&self, path: &str) -> Option<Own> {
+    pub(crate) fn own_path(&self, path: &str) -> Option<OwnPath> {
         if self.health_path.as_deref() == Some(path) {
-            return Some(Own::Health);
+            return Some(OwnPath::Health);
         }
         if self.stats_path.as_deref() == Some(path) {
-            return Some(Own::Stats);
+            return Some(OwnPath::Stats);
         }
         if path == PURGE_PATH {
-            return Some(Own::Purge);
+            return Some(OwnPath::Purge);
         }
-        self.report.has(path).then_some(Own::Report)
+        self.report.has(path).then_some(OwnPath::Report)
     }
 }
 
 /// The current settings of a running node.
 #[derive(Debug)]
-pub(crate) struct CurrentTerms {
-    terms: ArcSwap<Terms>,
+pub(crate) struct CurrentSettings {
+    settings: ArcSwap<NodeSettings>,
     /// Notified when the settings are replaced.
     changed: Notify,
 }
 
-impl CurrentTerms {
-    pub(crate) fn new(terms: Terms) -> Self {
-        Self { terms: ArcSwap::from_pointee(terms), changed: Notify::new() }
+impl CurrentSettings {
+    pub(crate) fn new(settings: NodeSettings) -> Self {
+        Self { settings: ArcSwap::from_pointee(settings), changed: Notify::new() }
     }
 
     /// Returns the settings in force. The guard must not be held across an await.
-    pub(crate) fn load(&self) -> Guard<Arc<Terms>> {
-        self.terms.load()
+    pub(crate) fn load(&self) -> Guard<Arc<NodeSettings>> {
+        self.settings.load()
     }
 
     /// Returns the settings in force, to keep.
-    pub(crate) fn load_full(&self) -> Arc<Terms> {
-        self.terms.load_full()
+    pub(crate) fn load_full(&self) -> Arc<NodeSettings> {
+        self.settings.load_full()
     }
 
     /// Replaces the settings.
-    pub(crate) fn replace(&self, terms: Terms) {
-        self.terms.store(Arc::new(terms));
+    pub(crate) fn replace(&self, settings: NodeSettings) {
+        self.settings.store(Arc::new(settings));
         self.changed.notify_one();
     }
 

@@ -6,12 +6,12 @@ use tokio::sync::Semaphore;
 
 /// A limit on concurrent users.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct ConcurrencyLimit {
     permits: Arc<Semaphore>,
     most: AtomicUsize,
 }
 
-impl Bound {
+impl ConcurrencyLimit {
     /// Creates a limit of `most`, at most [`Semaphore::MAX_PERMITS`].
     pub(crate) fn new(most: usize) -> Self {
         Self { permits: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most) }
@@ -31,13 +31,13 @@ impl Bound {
         let fewer = before.saturating_sub(most);
         let owed = fewer - self.permits.forget_permits(fewer);
         if owed > 0 {
-            tokio::spawn(take_back(Arc::clone(&self.permits), owed));
+            tokio::spawn(withdraw_permits(Arc::clone(&self.permits), owed));
         }
     }
 }
 
 /// Withdraws `owed` permits as they are released. It precedes all later waiters.
-async fn take_back(permits: Arc<Semaphore>, owed: usize) {
+async fn withdraw_permits(permits: Arc<Semaphore>, owed: usize) {
     let mut left = owed;
     while left > 0 {
         let now = u32::try_from(left).unwrap_or(u32::MAX);
@@ -54,40 +54,40 @@ mod tests {
     use super::*;
     use tokio::sync::OwnedSemaphorePermit;
 
-    fn take(bound: &Bound) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(bound.permits()).try_acquire_owned().ok()
+    fn take(limit: &ConcurrencyLimit) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(limit.permits()).try_acquire_owned().ok()
     }
 
     #[tokio::test]
     async fn fewer_may_be_there_once_enough_have_gone() {
-        let bound = Bound::new(4);
-        let mut there: Vec<_> = (0..3).filter_map(|_| take(&bound)).collect();
-        bound.set(1);
+        let limit = ConcurrencyLimit::new(4);
+        let mut there: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
+        limit.set(1);
         tokio::task::yield_now().await;
         assert_eq!(there.len(), 3, "all of them stay");
         for _ in 0..2 {
             there.pop();
             tokio::task::yield_now().await;
-            assert!(take(&bound).is_none(), "{} are there", there.len());
+            assert!(take(&limit).is_none(), "{} are there", there.len());
         }
         there.pop();
         tokio::task::yield_now().await;
-        assert!(take(&bound).is_some());
+        assert!(take(&limit).is_some());
     }
 
     #[tokio::test]
     async fn more_may_be_there_at_once_whatever_is_still_owed() {
-        let bound = Bound::new(3);
-        let there: Vec<_> = (0..3).filter_map(|_| take(&bound)).collect();
-        bound.set(1);
+        let limit = ConcurrencyLimit::new(3);
+        let there: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
+        limit.set(1);
         tokio::task::yield_now().await;
-        bound.set(4);
+        limit.set(4);
         tokio::task::yield_now().await;
-        let one = take(&bound);
-        assert!(one.is_some() && take(&bound).is_none(), "3 and 1 are there");
+        let one = take(&limit);
+        assert!(one.is_some() && take(&limit).is_none(), "3 and 1 are there");
         drop((there, one));
         tokio::task::yield_now().await;
-        let all: Vec<_> = (0..5).filter_map(|_| take(&bound)).collect();
+        let all: Vec<_> = (0..5).filter_map(|_| take(&limit)).collect();
         assert_eq!(all.len(), 4);
     }
 }
