@@ -66,7 +66,7 @@ pub use handoff::{
 };
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
-pub use memory::Purged;
+pub use memory::PurgeReport;
 pub use node::{Node, NodeError};
 pub use origin::{OriginStanding, OriginStats};
 pub use report::{LoadCounters, NodeStats, Origin, ReloadCounts};

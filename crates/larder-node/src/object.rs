@@ -19,9 +19,9 @@ const LAST_SECOND: i64 = 253_402_300_799;
 
 /// Whether and under which target id the contents of a read are stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
+pub(crate) struct StoragePolicy {
     /// The id by which the switch knows the target.
-    pub(crate) told: Option<TargetId>,
+    pub(crate) target_id: Option<TargetId>,
     /// Whether the contents go into the cache.
     pub(crate) keep: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Object {
     /// The whole body; `None` if the object is stored in chunks or was not read.
     pub(crate) body: Option<Bytes>,
     /// The id of the target that the object belongs to, if a switch named one.
-    pub(crate) told: Option<TargetId>,
+    pub(crate) target_id: Option<TargetId>,
     /// Whether the object's chunks go into the cache.
     pub(crate) keep: bool,
     /// Time of the last validity check, in milliseconds since the node's start.
@@ -60,16 +60,16 @@ impl Object {
             last_modified: HeaderValue::try_from(date).unwrap_or(HeaderValue::from_static("")),
             content_type: HeaderValue::from_static(content_type::of(name)),
             body,
-            told: None,
+            target_id: None,
             keep: true,
             checked_ms: AtomicU64::new(now_ms),
         }
     }
 
     /// Sets the target id, and whether the object is stored.
-    pub(crate) fn of(self, keeping: Keeping) -> Self {
-        let Keeping { told, keep } = keeping;
-        Self { told, keep, ..self }
+    pub(crate) fn with_storage(self, storage: StoragePolicy) -> Self {
+        let StoragePolicy { target_id, keep } = storage;
+        Self { target_id, keep, ..self }
     }
 
     /// Returns the validators for preconditions.
@@ -81,7 +81,7 @@ impl Object {
     }
 
     /// Returns whether stored contents of `self` are valid for `other`.
-    pub(crate) fn stands_for(&self, other: &Self) -> bool {
+    pub(crate) fn is_valid_for(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
             || (self.name == other.name && self.meta.same(&other.meta) && !self.meta.fresh)
     }
@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(fresh.etag, "W/\"3b9aca00-a-ff\"");
         assert_eq!(fresh.validators().opaque, b"3b9aca00-a-ff");
         assert!(!fresh.validators().strong);
-        assert!(!fresh.stands_for(&settled), "it may have been read before the last change");
-        assert!(settled.stands_for(&fresh));
+        assert!(!fresh.is_valid_for(&settled), "it may have been read before the last change");
+        assert!(settled.is_valid_for(&fresh));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::body::Body;
 use crate::contents::Contents;
 use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
-use crate::memory::{Memory, Purged};
+use crate::memory::{Memory, PurgeReport};
 use crate::reply::Replies;
 use crate::settings::NodeSettings;
 use bytes::Bytes;
@@ -49,7 +49,7 @@ impl Purger {
 
     /// Removes the entries that a purge names from the memory. Contents that are being read or fetched are not
     /// stored if the purge names them. Blocks until this purge and all earlier ones are done.
-    pub(crate) fn purge(&self, purge: &Purge) -> Purged {
+    pub(crate) fn purge(&self, purge: &Purge) -> PurgeReport {
         let selection = self.contents.selection(purge);
         let purged = selection.map(|selection| self.memory.purge(selection)).unwrap_or_default();
         if let Some(origin) = self.contents.origin() {
@@ -57,7 +57,7 @@ impl Purger {
         }
         self.counters.purges.add(1);
         self.counters.purged.add(purged.removed);
-        let Purged { removed, removed_bytes, .. } = purged;
+        let PurgeReport { removed, removed_bytes, .. } = purged;
         tracing::info!(%purge, removed, removed_bytes, "purge: done");
         purged
     }

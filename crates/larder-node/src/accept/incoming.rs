@@ -1,6 +1,6 @@
 //! Connections to serve, and the settings for connections that switches and peers hand off.
 
-use crate::contents::{HandoffContext, Lateral};
+use crate::contents::{HandoffContext, LateralFetcher};
 use crate::edge::{ConnectionInfo, ConnectionSource};
 use crate::handoff::{HandoffDecision, RequestCounter};
 use larder_edge::ClientIo;
@@ -68,7 +68,7 @@ impl IncomingConnection {
 /// The addresses and settings of connections that switches and peers hand off.
 pub(crate) struct HandoffSettings {
     pub(super) services: Vec<SocketAddr>,
-    pub(super) lateral: Option<Arc<Lateral>>,
+    pub(super) lateral: Option<Arc<LateralFetcher>>,
     pub(super) from_peers: bool,
 }
 

@@ -126,7 +126,7 @@ impl Server {
         watching.spawn(Arc::clone(&self.settings).watch_certificates());
         let phase = watch::Sender::new(Phase::Serving);
         let IncomingHandoffs { mut restored, services, lateral, offers, from_peers } = handoffs;
-        let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
+        let lateral = lateral.map(|config| Arc::new(LateralFetcher::new(config, &self.name)));
         let handoff = Arc::new(HandoffSettings { services, lateral, from_peers });
         let (accepting, mut accept_errors) = mpsc::channel(1);
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));

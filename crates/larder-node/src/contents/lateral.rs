@@ -3,16 +3,16 @@
 //! The switch decides by a connection's first request and does not see later requests. The node decides about
 //! them by extended LARD ([`larder_core::lateral`]). If its disk is busy and the target is not in its cache,
 //! the node asks the switch which nodes hold the target. It may then fetch the reply over a kept connection and
-//! pass it on (*lateral fetch*). A fetch carries `Larder-Lateral`, and such a request is never fetched again.
+//! pass it on (*lateral fetch*). A fetch carries `Larder-LateralFetcher`, and such a request is never fetched again.
 //!
 //! If any step fails, the request is served here. Answers are kept for [`LateralConfig::age`] in a table of
-//! [`SLOTS`] entries. A later answer replaces an earlier one with the same index.
+//! [`ENTRIES`] entries. A later answer replaces an earlier one with the same index.
 
 use crate::config::OriginConfig;
 use crate::counters::Counters;
 use crate::http::hop::TARGET;
 use crate::memory::Memory;
-use crate::object::Keeping;
+use crate::object::StoragePolicy;
 use crate::origin::{Client, Fetched, Origin};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of entries in the table of answers; a power of two.
-pub(crate) const SLOTS: usize = 1 << 12;
+pub(crate) const ENTRIES: usize = 1 << 12;
 /// Longest time that an answer is worth recording.
-const LATE: Duration = Duration::from_secs(1);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most nodes to which connections are kept. If there are more, all connections are dropped.
 const PEERS_MAX: usize = 256;
 /// Most fetches from one node at a time. Further requests are served here.
@@ -46,7 +46,7 @@ const LARDER_LATERAL: HeaderName = HeaderName::from_static("larder-lateral");
 #[derive(Clone, Debug)]
 pub struct LateralConfig {
     /// Asks the switches which nodes hold a target.
-    pub asker: HolderResolver,
+    pub resolver: HolderResolver,
     /// The constants of the decision rule.
     pub costs: Costs,
     /// Time to wait for an answer. After it, the request is served here.
@@ -57,8 +57,13 @@ pub struct LateralConfig {
 
 impl LateralConfig {
     /// Creates settings with the paper's constants, a wait of 2 ms and an age of 250 ms.
-    pub fn new(asker: HolderResolver) -> Self {
-        Self { asker, costs: Costs::PAPER, wait: Duration::from_millis(2), age: Duration::from_millis(250) }
+    pub fn new(resolver: HolderResolver) -> Self {
+        Self {
+            resolver,
+            costs: Costs::PAPER,
+            wait: Duration::from_millis(2),
+            age: Duration::from_millis(250),
+        }
     }
 }
 
@@ -68,29 +73,29 @@ pub(crate) struct HandoffContext {
     /// The service address that the client connected to.
     pub(crate) service: SocketAddr,
     /// Fetches later requests from other nodes; `None` serves all of them here.
-    pub(crate) lateral: Option<Arc<Lateral>>,
+    pub(crate) lateral: Option<Arc<LateralFetcher>>,
 }
 
 /// The decision about a later request.
-pub(crate) enum Elsewhere {
+pub(crate) enum LateralDecision {
     /// Another node has replied.
     Fetched(Arc<Origin>, Fetched),
     /// This node serves the request.
-    Here(Keeping),
+    Local(StoragePolicy),
 }
 
 /// Fetches replies from other nodes.
 #[derive(Debug)]
-pub(crate) struct Lateral {
+pub(crate) struct LateralFetcher {
     config: LateralConfig,
     name: Box<str>,
     hasher: RandomState,
-    answers: Mutex<Box<[Option<Answer>]>>,
+    answers: Mutex<Box<[Option<HolderEntry>]>>,
     peers: Mutex<HashMap<SocketAddr, Arc<Origin>>>,
 }
 
 #[derive(Clone, Debug)]
-struct Answer {
+struct HolderEntry {
     hash: u64,
     since: Instant,
     has: Arc<HolderReply>,
@@ -100,33 +105,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Lateral {
+impl LateralFetcher {
     /// Creates the fetcher of the named node.
     pub(crate) fn new(config: LateralConfig, name: &str) -> Self {
         Self {
             config,
             name: name.into(),
             hasher: RandomState::new(),
-            answers: Mutex::new(vec![None; SLOTS].into()),
+            answers: Mutex::new(vec![None; ENTRIES].into()),
             peers: Mutex::default(),
         }
     }
 
     /// Returns the nodes that hold a target; `None` if no answer comes in time. A late answer is kept for the
     /// next request.
-    async fn whereabouts(self: &Arc<Self>, service: SocketAddr, request: &Parts) -> Option<Arc<HolderReply>> {
-        let asked = asked(request)?;
+    async fn find_holders(
+        self: &Arc<Self>,
+        service: SocketAddr,
+        request: &Parts,
+    ) -> Option<Arc<HolderReply>> {
+        let asked = request_summary(request)?;
         let hash = self.hasher.hash_one((service, &asked));
-        let slot = hash as usize & (SLOTS - 1);
-        let kept = lock(&self.answers)[slot].clone();
+        let index = hash as usize & (ENTRIES - 1);
+        let kept = lock(&self.answers)[index].clone();
         if let Some(kept) = kept.filter(|kept| kept.hash == hash && kept.since.elapsed() < self.config.age) {
             return Some(kept.has);
         }
         let lateral = Arc::clone(self);
         let asking = tokio::spawn(async move {
-            let has = Arc::new(lateral.config.asker.resolve(service, asked, LATE).await?);
-            lock(&lateral.answers)[slot] =
-                Some(Answer { hash, since: Instant::now(), has: Arc::clone(&has) });
+            let has = Arc::new(lateral.config.resolver.resolve(service, asked, RESOLVE_TIMEOUT).await?);
+            lock(&lateral.answers)[index] =
+                Some(HolderEntry { hash, since: Instant::now(), has: Arc::clone(&has) });
             Some(has)
         });
         tokio::time::timeout(self.config.wait, asking).await.ok()?.ok()?
@@ -159,37 +168,43 @@ impl Lateral {
         &self,
         address: SocketAddr,
         request: &Parts,
-        told: Option<u64>,
+        target_id: Option<u64>,
     ) -> Option<(Arc<Origin>, Fetched)> {
         let peer = self.peer(address)?;
         let host = peer.host(request)?;
         let mut headers = peer.outgoing(&request.headers, &host);
         headers.insert(LARDER_LATERAL, HeaderValue::from_static("1"));
-        if let Some(told) = told.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok()) {
-            headers.insert(TARGET, told);
+        if let Some(target_id) = target_id.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok())
+        {
+            headers.insert(TARGET, target_id);
         }
         let place = peer.try_place(Client::Unknown)?;
         let target = request.uri.path_and_query()?;
         let fetched = peer.send(place, &request.method, target, headers, None, None).await.ok()?;
         // For any other status, this node may have a better reply.
-        is_use(fetched.reply.status()).then_some((peer, fetched))
+        is_usable(fetched.reply.status()).then_some((peer, fetched))
     }
 }
 
 impl HandoffContext {
     /// Decides about a later request for a target that is not in `memory`. Fetches the reply if the rule says
     /// so.
-    pub(super) async fn decide(&self, memory: &Memory, counters: &Counters, request: &Parts) -> Elsewhere {
-        let keep = |keep| Elsewhere::Here(Keeping { told: None, keep });
-        let Some(lateral) = self.lateral.as_ref().filter(|_| may_be_fetched(request)) else {
+    pub(super) async fn decide(
+        &self,
+        memory: &Memory,
+        counters: &Counters,
+        request: &Parts,
+    ) -> LateralDecision {
+        let keep = |keep| LateralDecision::Local(StoragePolicy { target_id: None, keep });
+        let Some(lateral) = self.lateral.as_ref().filter(|_| is_fetchable(request)) else {
             return keep(true);
         };
-        let here = Here { disk_queue: memory.reading(), ..Here::default() };
+        let here = Here { disk_queue: memory.reads_in_flight(), ..Here::default() };
         let costs = &lateral.config.costs;
         if !lateral::asks(costs, &here) {
             return keep(true);
         }
-        let Some(has) = lateral.whereabouts(self.service, request).await else {
+        let Some(has) = lateral.find_holders(self.service, request).await else {
             counters.later_unknown.add(1);
             return keep(false);
         };
@@ -203,8 +218,8 @@ impl HandoffContext {
             counters.later_unknown.add(1);
         }
         let verdict = lateral::decide(costs, &here, &candidates);
-        let keeping = Keeping { told: has.target.map(TargetId), keep: verdict.keep };
-        let Choice::Fetch(node) = verdict.choice else { return Elsewhere::Here(keeping) };
+        let storage = StoragePolicy { target_id: has.target.map(TargetId), keep: verdict.keep };
+        let Choice::Fetch(node) = verdict.choice else { return LateralDecision::Local(storage) };
         let address = has.holders.iter().find(|holder| holder.node == node.0).map(|holder| holder.address);
         let fetched = match address {
             Some(address) => lateral.fetch(address, request, has.target).await,
@@ -212,15 +227,15 @@ impl HandoffContext {
         };
         let Some((peer, fetched)) = fetched else {
             counters.later_failed.add(1);
-            return Elsewhere::Here(keeping);
+            return LateralDecision::Local(storage);
         };
         counters.later_fetched.add(1);
-        Elsewhere::Fetched(peer, fetched)
+        LateralDecision::Fetched(peer, fetched)
     }
 }
 
 /// Returns the question to the switch; `None` if the request's host or target is not text.
-fn asked(request: &Parts) -> Option<RequestSummary> {
+fn request_summary(request: &Parts) -> Option<RequestSummary> {
     let host = match (request.uri.authority(), request.headers.get(header::HOST)) {
         (Some(authority), _) => authority.as_str(),
         (None, Some(host)) => host.to_str().ok()?,
@@ -235,7 +250,7 @@ fn asked(request: &Parts) -> Option<RequestSummary> {
 }
 
 /// Returns whether another node may be asked: for a GET without a body that no node has fetched yet.
-fn may_be_fetched(request: &Parts) -> bool {
+fn is_fetchable(request: &Parts) -> bool {
     let headers: &HeaderMap = &request.headers;
     let bodiless = !headers.contains_key(header::TRANSFER_ENCODING)
         && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length.as_bytes() == b"0");
@@ -243,7 +258,7 @@ fn may_be_fetched(request: &Parts) -> bool {
 }
 
 /// Returns whether a status is final for the client. An error may be specific to the other node.
-fn is_use(status: StatusCode) -> bool {
+fn is_usable(status: StatusCode) -> bool {
     status.is_success()
         || matches!(
             status,

@@ -13,7 +13,7 @@ mod store_service;
 
 pub use lateral::LateralConfig;
 
-pub(crate) use lateral::{HandoffContext, Lateral};
+pub(crate) use lateral::{HandoffContext, LateralFetcher};
 
 use crate::body::Body;
 use crate::common_parts::CommonParts;
@@ -58,7 +58,7 @@ pub(crate) enum Source {
 
 impl Source {
     /// Creates the source for `store`.
-    pub(crate) fn of_store(config: &NodeConfig, store: Store, common: &CommonParts) -> Self {
+    pub(crate) fn from_store(config: &NodeConfig, store: Store, common: &CommonParts) -> Self {
         let CommonParts { memory, machine, replies, counters, .. } = common;
         Self::Store(StoreService {
             objects: Arc::new(Objects::new(config, store, memory, common.uptime)),
@@ -69,7 +69,7 @@ impl Source {
     }
 
     /// Creates the source for an origin.
-    pub(crate) fn of_origin(origin: Origin, common: &CommonParts) -> Self {
+    pub(crate) fn from_origin(origin: Origin, common: &CommonParts) -> Self {
         let CommonParts { memory, replies, .. } = common;
         Self::Origin(Arc::new(Puller::new(origin, memory, replies, common.uptime)))
     }
@@ -153,7 +153,7 @@ impl Contents {
 
     /// Returns whether any node with the same contents may answer a request as well as this node: a GET or HEAD
     /// that no program answers.
-    pub(crate) fn is_shared(&self, parts: &Parts) -> bool {
+    pub(crate) fn is_shareable(&self, parts: &Parts) -> bool {
         let path = parts.uri.path();
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
         let dynamic = self.programs.as_ref().is_some_and(|programs| programs.find(path, target).is_some());
@@ -224,7 +224,7 @@ impl Contents {
     }
 
     /// Adds the reads of a directory to the machine's reads.
-    pub(crate) fn add_to(&self, mut usage: Usage) -> Usage {
+    pub(crate) fn add_reads(&self, mut usage: Usage) -> Usage {
         if let Some(Store::Directory(directory)) = self.objects().map(|objects| &objects.store) {
             let stats = directory.stats();
             usage.disk_reads += stats.reads;

@@ -18,7 +18,7 @@ impl Pattern {
     }
 
     /// Returns whether a request target matches. O(target).
-    pub(crate) fn fits(&self, path: &str, target: &str) -> bool {
+    pub(crate) fn matches(&self, path: &str, target: &str) -> bool {
         self.glob.matches(if self.query { target } else { path }.as_bytes())
     }
 }
@@ -43,7 +43,7 @@ mod tests {
             ("", "/", "", false),
         ] {
             let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-            assert_eq!(Pattern::new(pattern).fits(path, &target), fit, "{pattern} {target}");
+            assert_eq!(Pattern::new(pattern).matches(path, &target), fit, "{pattern} {target}");
         }
     }
 }

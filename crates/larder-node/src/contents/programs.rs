@@ -56,7 +56,7 @@ pub(crate) struct Handler {
 
 /// The amount to draw; each amount has its own random stream.
 #[derive(Clone, Copy)]
-enum Drawn {
+enum DrawKind {
     Cpu = 1,
     Reply = 2,
     Read = 3,
@@ -88,12 +88,14 @@ impl Programs {
 
     /// Returns the program of a target.
     pub(crate) fn find(&self, path: &str, target: &str) -> Option<&Handler> {
-        self.handlers.iter().find(|handler| handler.patterns.iter().any(|pattern| pattern.fits(path, target)))
+        self.handlers
+            .iter()
+            .find(|handler| handler.patterns.iter().any(|pattern| pattern.matches(path, target)))
     }
 
-    fn draw(&self, target: &str, drawn: Drawn, nth: u32) -> u64 {
+    fn draw(&self, target: &str, kind: DrawKind, nth: u32) -> u64 {
         // An odd constant separates the streams of neighbouring seeds.
-        let stream = (drawn as u64) << 32 | u64::from(nth);
+        let stream = (kind as u64) << 32 | u64::from(nth);
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(stream);
         xxhash_rust::xxh3::xxh3_64_with_seed(target.as_bytes(), seed)
     }
@@ -151,23 +153,23 @@ impl Programs {
             return failed(StatusCode::SERVICE_UNAVAILABLE, "dynamic-full");
         };
         if !body.is_end_stream()
-            && let Err((status, detail)) = self.ignore_body(body, patience).await
+            && let Err((status, detail)) = self.discard_body(body, patience).await
         {
             return failed(status, detail);
         }
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         self.machine
             .cpu
-            .work(Duration::from_nanos(handler.cpu_ns.at(self.draw(target, Drawn::Cpu, 0))))
+            .work(Duration::from_nanos(handler.cpu_ns.at(self.draw(target, DrawKind::Cpu, 0))))
             .await;
         for nth in 0..handler.reads {
-            let draw = self.draw(target, Drawn::Read, nth);
+            let draw = self.draw(target, DrawKind::Read, nth);
             if let Err(error) = self.machine.read(draw, handler.read_bytes).await {
                 tracing::warn!(handler = handler.name, %error, "the scratch file cannot be read");
                 return failed(StatusCode::INTERNAL_SERVER_ERROR, "scratch-error");
             }
         }
-        let len = handler.reply.at(self.draw(target, Drawn::Reply, 0));
+        let len = handler.reply.at(self.draw(target, DrawKind::Reply, 0));
         self.machine.cpu.reply(len).await;
         self.program_reply(handler, parts, target, len, why)
     }
@@ -200,7 +202,7 @@ impl Programs {
 
     /// Reads a request's body to its end and discards it. Returns the status and detail of an error reply if
     /// the body is late, too long or broken.
-    async fn ignore_body<B>(&self, body: B, patience: Duration) -> Result<(), (StatusCode, &'static str)>
+    async fn discard_body<B>(&self, body: B, patience: Duration) -> Result<(), (StatusCode, &'static str)>
     where
         B: http_body::Body + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,

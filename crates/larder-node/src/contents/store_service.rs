@@ -1,15 +1,15 @@
 //! Answers requests for the objects of a store.
 
-use super::lateral::{Elsewhere, HandoffContext};
+use super::lateral::{HandoffContext, LateralDecision};
 use crate::body::Body;
 use crate::counters::Counters;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
-use crate::http::hop::told;
+use crate::http::hop::target_id;
 use crate::http::path::PathError;
 use crate::http::range::{self, Range};
 use crate::machine::Machine;
-use crate::object::{Keeping, Object};
+use crate::object::{Object, StoragePolicy};
 use crate::objects::{Chunks, Objects};
 use crate::origin;
 use crate::reply::{ACCEPT_RANGES_BYTES, NOSNIFF, OwnFault, Replies, insert};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// The parts of a request that its reply depends on, apart from the name.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct RequestView<'a> {
     pub(crate) method: &'a Method,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) hash: u64,
@@ -70,66 +70,66 @@ impl StoreService {
         handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         let hash = self.objects.memory.hash(name);
-        let ask = Ask { method: &request.method, headers: &request.headers, hash };
-        let (cached, reason) = self.objects.cached(hash, name).await?;
+        let view = RequestView { method: &request.method, headers: &request.headers, hash };
+        let (cached, reason) = self.objects.look_up(hash, name).await?;
         *why = reason;
         if let Some(object) = cached {
-            return self.answer(ask, object, Outcome::Hit).await;
+            return self.answer(view, object, Outcome::Hit).await;
         }
         // Boxed, so that the future of a hit stays small.
-        Box::pin(self.get_missing((request, ask), name, *why, handoff)).await
+        Box::pin(self.get_missing((request, view), name, *why, handoff)).await
     }
 
     async fn get_missing(
         &self,
-        (request, ask): (&Parts, Ask<'_>),
+        (request, view): (&Parts, RequestView<'_>),
         name: &[u8],
         why: Why,
         handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         // A client that asks for no body, or may have the body already, must not evict entries that others use.
-        let head = ask.method == Method::HEAD;
-        if head || condition::is_conditional(ask.headers) {
+        let head = view.method == Method::HEAD;
+        if head || condition::is_conditional(view.headers) {
             let object = self.objects.stat(name).await?;
             let outcome = Outcome::Forward { why, stored: false, collapsed: false };
             if head {
-                return self.answer(ask, Arc::new(object), outcome).await;
+                return self.answer(view, Arc::new(object), outcome).await;
             }
-            if let Some(reply) = self.answer_condition(ask, &object, outcome) {
+            if let Some(reply) = self.answer_condition(view, &object, outcome) {
                 return Ok(reply);
             }
         }
-        let keeping = match handoff {
-            None => Keeping { told: told(ask.headers), keep: true },
+        let storage = match handoff {
+            None => StoragePolicy { target_id: target_id(view.headers), keep: true },
             Some(handoff) => match handoff.decide(&self.objects.memory, &self.counters, request).await {
-                Elsewhere::Fetched(peer, fetched) => {
+                LateralDecision::Fetched(peer, fetched) => {
                     let outcome = Outcome::Lateral { why, status: fetched.reply.status().as_u16() };
                     return Ok(origin::pass(&self.replies, &peer, request, fetched, outcome));
                 }
-                Elsewhere::Here(keeping) => keeping,
+                LateralDecision::Local(storage) => storage,
             },
         };
-        let (object, outcome) = self.objects.object(ask.hash, name, why, keeping).await?;
-        self.answer(ask, object, outcome).await
+        let (object, outcome) = self.objects.object(view.hash, name, why, storage).await?;
+        self.answer(view, object, outcome).await
     }
 
     /// Returns the reply for a known object, with or without its body.
     pub(crate) async fn answer(
         &self,
-        ask: Ask<'_>,
+        view: RequestView<'_>,
         object: Arc<Object>,
         outcome: Outcome,
     ) -> Result<Response<Body>, StoreError> {
-        if let Some(reply) = self.answer_condition(ask, &object, outcome) {
+        if let Some(reply) = self.answer_condition(view, &object, outcome) {
             return Ok(reply);
         }
         let size = object.meta.size;
         let whole = 0..size;
-        if ask.method == Method::HEAD {
+        if view.method == Method::HEAD {
             return Ok(self.contents(StatusCode::OK, &object, size, outcome, Body::empty()));
         }
-        let range = match ask.headers.get(header::RANGE) {
-            Some(value) if condition::range_counts(ask.headers, &object.validators()) => {
+        let range = match view.headers.get(header::RANGE) {
+            Some(value) if condition::range_counts(view.headers, &object.validators()) => {
                 range::parse(value.as_bytes(), size)
             }
             _ => Range::Whole,
@@ -143,7 +143,7 @@ impl StoreService {
         let (body, outcome) = match &object.body {
             Some(body) => (Body::whole(body.slice(part.start as usize..part.end as usize)), outcome),
             None if len == 0 => (Body::empty(), outcome),
-            None => Box::pin(self.parts(ask.hash, &object, part.clone(), outcome)).await?,
+            None => Box::pin(self.parts(view.hash, &object, part.clone(), outcome)).await?,
         };
         let mut reply = self.contents(status, &object, len, outcome, body);
         if status == StatusCode::PARTIAL_CONTENT {
@@ -156,14 +156,14 @@ impl StoreService {
     /// Returns the reply that a precondition demands (304 or 412); `None` if the request proceeds.
     pub(crate) fn answer_condition(
         &self,
-        ask: Ask<'_>,
+        view: RequestView<'_>,
         object: &Object,
         outcome: Outcome,
     ) -> Option<Response<Body>> {
-        if !condition::is_conditional(ask.headers) {
+        if !condition::is_conditional(view.headers) {
             return None;
         }
-        match condition::evaluate(ask.headers, &object.validators()) {
+        match condition::evaluate(view.headers, &object.validators()) {
             Verdict::Proceed => None,
             Verdict::Failed => Some(self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, "")),
             Verdict::NotModified => {
@@ -213,7 +213,7 @@ impl StoreService {
         part: std::ops::Range<u64>,
         outcome: Outcome,
     ) -> Result<(Body, Outcome), StoreError> {
-        let outcome = match (self.objects.holds_parts(object, hash, part.start, part.end - 1), outcome) {
+        let outcome = match (self.objects.contains_parts(object, hash, part.start, part.end - 1), outcome) {
             ((_, true), Outcome::Hit) => Outcome::Hit,
             ((true, _), Outcome::Hit) => self.forwarded(Why::Partial, object),
             ((false, _), Outcome::Hit) => self.forwarded(Why::Miss, object),
@@ -225,7 +225,7 @@ impl StoreService {
     }
 
     fn forwarded(&self, why: Why, object: &Object) -> Outcome {
-        Outcome::Forward { why, stored: self.objects.memory.keeps(object.meta.size), collapsed: false }
+        Outcome::Forward { why, stored: self.objects.memory.may_store(object.meta.size), collapsed: false }
     }
 
     fn contents(

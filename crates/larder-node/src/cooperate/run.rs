@@ -4,7 +4,7 @@ use super::policy::Policy;
 use super::side::Say;
 use super::ward::WardSide;
 use super::{CooperateConfig, CooperateError, Cooperation, Job, State};
-use crate::memory::{Change, Memory, Subscription};
+use crate::memory::{Memory, ResidencyChange, Subscription};
 use larder_core::policy::table::RouteTable;
 use larder_core::{NodeId, Time};
 use larder_peers::{Event, Events, LinkDirection, Name, Network, Service};
@@ -144,7 +144,7 @@ impl Cooperation {
         loop {
             let page = self.memory.resident_page(from);
             let Some(last) = page.last() else { break };
-            from = last.place + 1;
+            from = last.sequence + 1;
             held.extend(page.iter().map(|resident| resident.target));
         }
         self.with(|policy, now, out| {
@@ -159,10 +159,10 @@ impl Cooperation {
         Some(subscription)
     }
 
-    fn changed(&self, change: Change) {
+    fn changed(&self, change: ResidencyChange) {
         let (target, cached) = match change {
-            Change::Stored(target, _) => (target, true),
-            Change::Evicted(target) => (target, false),
+            ResidencyChange::Stored(target, _) => (target, true),
+            ResidencyChange::Evicted(target) => (target, false),
         };
         self.with(|policy, now, out| policy.side().noted(now, target, cached, out));
     }
@@ -225,9 +225,9 @@ impl Cooperation {
     }
 }
 
-async fn next_change(changes: &mut Option<Subscription>) -> Option<Change> {
+async fn next_change(changes: &mut Option<Subscription>) -> Option<ResidencyChange> {
     match changes {
-        Some(subscription) => subscription.changes.recv().await.map(|told| told.change),
+        Some(subscription) => subscription.changes.recv().await.map(|event| event.change),
         None => std::future::pending().await,
     }
 }

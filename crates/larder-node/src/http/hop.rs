@@ -25,7 +25,7 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
 ];
 
 /// Returns the target's id from the switch; `None` if it is missing or invalid.
-pub(crate) fn told(headers: &HeaderMap) -> Option<TargetId> {
+pub(crate) fn target_id(headers: &HeaderMap) -> Option<TargetId> {
     let digits = headers.get(TARGET)?.to_str().ok()?;
     let plain = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok().map(TargetId)).flatten()
@@ -65,9 +65,9 @@ mod tests {
             ("000000000000000g", None),
             ("", None),
         ] {
-            assert_eq!(told(&headers("larder-target", value)), id, "{value}");
+            assert_eq!(target_id(&headers("larder-target", value)), id, "{value}");
         }
-        assert_eq!(told(&HeaderMap::new()), None);
+        assert_eq!(target_id(&HeaderMap::new()), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(crate) const CHARGE_MIN: u64 = 512;
 
 /// A cache entry, or contents that have just been read.
 #[derive(Clone, Debug)]
-pub(crate) enum Entry {
+pub(crate) enum CacheEntry {
     /// An object with its header values, and with its body if that is short.
     Head(Arc<Object>),
     /// A chunk of an object.
@@ -20,7 +20,7 @@ pub(crate) enum Entry {
     Page(Arc<Page>),
 }
 
-impl Entry {
+impl CacheEntry {
     pub(super) fn charge(&self) -> larder_core::Bytes {
         let len = match self {
             Self::Head(object) => object.body.as_ref().map_or(0, Bytes::len),
@@ -36,16 +36,16 @@ impl Entry {
         let object = match self {
             Self::Head(object) => object.body.as_ref().map(|_| object)?,
             Self::Part { of, .. } => of,
-            Self::Page(page) => return page.told.map(|target| (target, page.len())),
+            Self::Page(page) => return page.target_id.map(|target| (target, page.len())),
         };
-        object.told.map(|target| (target, object.meta.size))
+        object.target_id.map(|target| (target, object.meta.size))
     }
 
-    pub(super) fn is(&self, wanted: Wanted<'_>) -> bool {
-        match (self, wanted) {
-            (Self::Head(object), Wanted::Head(name)) => *object.name == *name,
-            (Self::Part { of, .. }, Wanted::Part(object)) => of.stands_for(object),
-            (Self::Page(page), Wanted::Page(name)) => *page.name == *name,
+    pub(super) fn matches(&self, query: EntryQuery<'_>) -> bool {
+        match (self, query) {
+            (Self::Head(object), EntryQuery::Head(name)) => *object.name == *name,
+            (Self::Part { of, .. }, EntryQuery::Part(object)) => of.is_valid_for(object),
+            (Self::Page(page), EntryQuery::Page(name)) => *page.name == *name,
             _ => false,
         }
     }
@@ -53,7 +53,7 @@ impl Entry {
 
 /// The object, chunk or page to look for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'a> {
+pub(crate) enum EntryQuery<'a> {
     /// The object of this name.
     Head(&'a [u8]),
     /// A chunk of this object.

@@ -9,21 +9,21 @@
 //! entry is compared in any case. Part 0 is an object, with its body if that is short; part `i + 1` is chunk
 //! `i` of a long object.
 //!
-//! One read serves all requests that want the same contents at the same time ([`Flight`]): the first request
+//! One read serves all requests that want the same contents at the same time ([`ReadFlight`]): the first request
 //! leads, the others join. The read runs in a task of its own, so it completes even if the first request is
 //! dropped. Its failure reaches all requests.
 
 mod entry;
 mod purge;
+mod reservation;
 mod residents;
-mod room;
 mod selection;
 
-pub use selection::Purged;
+pub use selection::PurgeReport;
 
-pub(crate) use entry::{CHARGE_MIN, Entry, Wanted};
-pub(crate) use residents::{Change, Resident, Subscription, Told};
-pub(crate) use room::Reservation;
+pub(crate) use entry::{CHARGE_MIN, CacheEntry, EntryQuery};
+pub(crate) use reservation::Reservation;
+pub(crate) use residents::{ResidencyChange, ResidencyEvent, Resident, Subscription};
 pub(crate) use selection::Selection;
 
 use crate::config::CacheConfig;
@@ -42,78 +42,75 @@ use tokio::sync::Notify;
 /// The hash of a name, and the number of the part.
 pub(crate) type Key = (u64, u32);
 
-/// The result of a read.
-pub(crate) type Landed = Result<(Entry, Kept), StoreError>;
-
-/// Whether the cache stored the contents.
-pub(crate) type Kept = bool;
+/// The result of a read: its entry, and whether the cache stored the entry.
+pub(crate) type ReadResult = Result<(CacheEntry, bool), StoreError>;
 
 /// A read in flight.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct ReadFlight {
     name: Box<[u8]>,
     of: Option<Arc<Object>>,
-    landed: OnceLock<Landed>,
+    result: OnceLock<ReadResult>,
     notify: Notify,
 }
 
-impl Flight {
-    fn new(wanted: Wanted<'_>) -> Self {
-        let (name, of) = match wanted {
-            Wanted::Head(name) | Wanted::Page(name) => (name.into(), None),
-            Wanted::Part(object) => (object.name.clone(), Some(Arc::clone(object))),
+impl ReadFlight {
+    fn new(query: EntryQuery<'_>) -> Self {
+        let (name, of) = match query {
+            EntryQuery::Head(name) | EntryQuery::Page(name) => (name.into(), None),
+            EntryQuery::Part(object) => (object.name.clone(), Some(Arc::clone(object))),
         };
-        Self { name, of, landed: OnceLock::new(), notify: Notify::new() }
+        Self { name, of, result: OnceLock::new(), notify: Notify::new() }
     }
 
-    fn is(&self, wanted: Wanted<'_>) -> bool {
-        match (wanted, &self.of) {
-            (Wanted::Head(name) | Wanted::Page(name), None) => *self.name == *name,
-            (Wanted::Part(object), Some(of)) => of.stands_for(object),
+    fn matches(&self, query: EntryQuery<'_>) -> bool {
+        match (query, &self.of) {
+            (EntryQuery::Head(name) | EntryQuery::Page(name), None) => *self.name == *name,
+            (EntryQuery::Part(object), Some(of)) => of.is_valid_for(object),
             _ => false,
         }
     }
 
     /// Waits until the read completes, and returns its result.
-    pub(crate) async fn landed(&self) -> Landed {
+    pub(crate) async fn wait(&self) -> ReadResult {
         let notified = self.notify.notified();
         tokio::pin!(notified);
         // The waiter registers before it looks, so that a read that completes in between is not missed.
         notified.as_mut().enable();
-        if let Some(landed) = self.landed.get() {
-            return landed.clone();
+        if let Some(result) = self.result.get() {
+            return result.clone();
         }
         notified.await;
-        self.landed.get().cloned().unwrap_or(Err(StoreError::Abandoned))
+        self.result.get().cloned().unwrap_or(Err(StoreError::Abandoned))
     }
 }
 
 /// The result of a look-up.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CacheLookup {
     /// The entry is in memory.
-    Have(Entry),
+    Hit(CacheEntry),
     /// Another request reads the contents.
-    Join(Arc<Flight>),
+    Join(Arc<ReadFlight>),
     /// The caller must have the contents read.
-    Lead(Lead),
+    Lead(ReadLead),
     /// The limit on reads in flight is reached.
     Full,
 }
 
 /// The duty to complete a read. If it is dropped, the waiting requests get [`StoreError::Abandoned`].
 #[derive(Debug)]
-pub(crate) struct Lead {
+pub(crate) struct ReadLead {
     memory: Arc<Memory>,
     key: Key,
-    flight: Arc<Flight>,
+    flight: Arc<ReadFlight>,
     /// Number of completed purges when the read began.
     since: u64,
 }
 
-impl Lead {
+impl ReadLead {
     /// Returns the read in flight.
-    pub(crate) fn flight(&self) -> Arc<Flight> {
+    pub(crate) fn flight(&self) -> Arc<ReadFlight> {
         Arc::clone(&self.flight)
     }
 
@@ -123,19 +120,19 @@ impl Lead {
     }
 
     /// Completes the read. Stores the result if `keep` is set, and passes it to all waiting requests.
-    pub(crate) fn land(self, result: Result<Entry, StoreError>, keep: bool) {
-        let landed = result.map(|entry| {
-            let kept = keep && self.memory.keep(self.key, &entry, self.since);
+    pub(crate) fn complete(self, result: Result<CacheEntry, StoreError>, keep: bool) {
+        let result = result.map(|entry| {
+            let kept = keep && self.memory.store(self.key, &entry, self.since);
             (entry, kept)
         });
         // Only this call sets the result. The drop below finds it set and leaves it.
-        let _ = self.flight.landed.set(landed);
+        let _ = self.flight.result.set(result);
     }
 }
 
-impl Drop for Lead {
+impl Drop for ReadLead {
     fn drop(&mut self) {
-        let _ = self.flight.landed.set(Err(StoreError::Abandoned));
+        let _ = self.flight.result.set(Err(StoreError::Abandoned));
         self.memory.lock().retire(self.key, &self.flight);
         self.flight.notify.notify_waiters();
     }
@@ -158,8 +155,8 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 struct Inner {
     order: ByteCache<Key>,
-    entries: HashMap<Key, Entry>,
-    flights: HashMap<Key, Arc<Flight>>,
+    entries: HashMap<Key, CacheEntry>,
+    flights: HashMap<Key, Arc<ReadFlight>>,
     reading: usize,
     reads_max: usize,
     residents: Residents,
@@ -170,30 +167,30 @@ struct Inner {
 }
 
 impl Inner {
-    fn find(&mut self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
-        let entry = self.entries.get(&key).filter(|entry| entry.is(wanted)).cloned()?;
+    fn find(&mut self, key: Key, query: EntryQuery<'_>) -> Option<CacheEntry> {
+        let entry = self.entries.get(&key).filter(|entry| entry.matches(query)).cloned()?;
         self.order.touch(&key);
         Some(entry)
     }
 
     /// Removes the entry of a key.
-    fn take(&mut self, key: &Key) -> Option<Entry> {
+    fn take(&mut self, key: &Key) -> Option<CacheEntry> {
         let entry = self.entries.remove(key)?;
         if let Some((target, _)) = entry.target() {
-            self.residents.release(target);
+            self.residents.remove_entry(target);
         }
         Some(entry)
     }
 
     /// Stores an entry under a key, and returns the earlier one.
-    fn put(&mut self, key: Key, entry: Entry) -> Option<Entry> {
+    fn put(&mut self, key: Key, entry: CacheEntry) -> Option<CacheEntry> {
         if let Some((target, bytes)) = entry.target() {
-            self.residents.hold(target, bytes);
+            self.residents.add_entry(target, bytes);
         }
         // The new entry is registered first, so a target that is stored again is never reported as evicted.
         let before = self.entries.insert(key, entry)?;
         if let Some((target, _)) = before.target() {
-            self.residents.release(target);
+            self.residents.remove_entry(target);
         }
         Some(before)
     }
@@ -202,10 +199,10 @@ impl Inner {
     fn insert(
         &mut self,
         key: Key,
-        entry: Entry,
+        entry: CacheEntry,
         evicted: &mut Vec<(Key, larder_core::Bytes)>,
-        released: &mut Vec<Entry>,
-    ) -> Kept {
+        released: &mut Vec<CacheEntry>,
+    ) -> bool {
         let kept = self.order.insert(key, entry.charge(), evicted) != Inserted::TooLarge;
         released.extend(evicted.iter().filter_map(|(key, _)| self.take(key)));
         if kept {
@@ -214,7 +211,7 @@ impl Inner {
         kept
     }
 
-    fn retire(&mut self, key: Key, flight: &Arc<Flight>) {
+    fn retire(&mut self, key: Key, flight: &Arc<ReadFlight>) {
         self.reading -= 1;
         if self.flights.get(&key).is_some_and(|other| Arc::ptr_eq(other, flight)) {
             self.flights.remove(&key);
@@ -259,7 +256,7 @@ impl Memory {
     }
 
     /// Returns whether an object of this size may be stored.
-    pub(crate) fn keeps(&self, size: u64) -> bool {
+    pub(crate) fn may_store(&self, size: u64) -> bool {
         size <= self.object_max.load(Relaxed)
     }
 
@@ -279,21 +276,28 @@ impl Memory {
     }
 
     /// Returns the entry that a query names. Counts as a use.
-    pub(crate) fn find(&self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
-        self.lock().find(key, wanted)
+    pub(crate) fn find(&self, key: Key, query: EntryQuery<'_>) -> Option<CacheEntry> {
+        self.lock().find(key, query)
     }
 
     /// Returns whether an entry is stored. Does not count as a use.
-    pub(crate) fn holds(&self, key: Key, wanted: Wanted<'_>) -> bool {
-        self.lock().entries.get(&key).is_some_and(|entry| entry.is(wanted))
+    pub(crate) fn contains(&self, key: Key, query: EntryQuery<'_>) -> bool {
+        self.lock().entries.get(&key).is_some_and(|entry| entry.matches(query))
     }
 
     /// Returns whether some, and whether all, of the chunks `first..=last` of an object are stored.
-    pub(crate) fn holds_parts(&self, hash: u64, object: &Arc<Object>, first: u32, last: u32) -> (bool, bool) {
+    pub(crate) fn contains_parts(
+        &self,
+        hash: u64,
+        object: &Arc<Object>,
+        first: u32,
+        last: u32,
+    ) -> (bool, bool) {
         let inner = self.lock();
         let (mut some, mut all) = (false, true);
         for part in first..=last {
-            let held = inner.entries.get(&(hash, part)).is_some_and(|entry| entry.is(Wanted::Part(object)));
+            let held =
+                inner.entries.get(&(hash, part)).is_some_and(|entry| entry.matches(EntryQuery::Part(object)));
             some |= held;
             all &= held;
             if some && !all {
@@ -304,28 +308,28 @@ impl Memory {
     }
 
     /// Looks up an entry, and begins or joins its read if it is missing.
-    pub(crate) fn begin(self: &Arc<Self>, key: Key, wanted: Wanted<'_>) -> Found {
+    pub(crate) fn begin(self: &Arc<Self>, key: Key, query: EntryQuery<'_>) -> CacheLookup {
         let mut inner = self.lock();
-        if let Some(entry) = inner.find(key, wanted) {
-            return Found::Have(entry);
+        if let Some(entry) = inner.find(key, query) {
+            return CacheLookup::Hit(entry);
         }
-        if let Some(flight) = inner.flights.get(&key).filter(|flight| flight.is(wanted)) {
-            return Found::Join(Arc::clone(flight));
+        if let Some(flight) = inner.flights.get(&key).filter(|flight| flight.matches(query)) {
+            return CacheLookup::Join(Arc::clone(flight));
         }
         if inner.reading >= inner.reads_max {
-            return Found::Full;
+            return CacheLookup::Full;
         }
         inner.reading += 1;
-        let flight = Arc::new(Flight::new(wanted));
+        let flight = Arc::new(ReadFlight::new(query));
         // Another read may use the key, for an older version or a colliding name. That read keeps its row in
         // the table.
         inner.flights.entry(key).or_insert_with(|| Arc::clone(&flight));
         let since = self.purges_done();
-        Found::Lead(Lead { memory: Arc::clone(self), key, flight, since })
+        CacheLookup::Lead(ReadLead { memory: Arc::clone(self), key, flight, since })
     }
 
     /// Removes the entry of a key.
-    pub(crate) fn forget(&self, key: Key) {
+    pub(crate) fn remove(&self, key: Key) {
         let entry = {
             let mut inner = self.lock();
             inner.order.remove(&key);
@@ -367,16 +371,16 @@ impl Memory {
     }
 
     /// Returns the number of reads in flight or waiting.
-    pub(crate) fn reading(&self) -> u32 {
+    pub(crate) fn reads_in_flight(&self) -> u32 {
         u32::try_from(self.lock().reading).unwrap_or(u32::MAX)
     }
 
-    fn keep(&self, key: Key, entry: &Entry, since: u64) -> Kept {
+    fn store(&self, key: Key, entry: &CacheEntry, since: u64) -> bool {
         let mut evicted = Vec::new();
         // Contents are released after the lock, because returning a large block to the system is slow.
         let mut released = Vec::new();
         let mut inner = self.lock();
-        if self.is_refused(&inner, since, entry) {
+        if self.excludes_by_purge(&inner, since, entry) {
             return false;
         }
         let kept = inner.insert(key, entry.clone(), &mut evicted, &mut released);
@@ -387,8 +391,8 @@ impl Memory {
 
     /// Returns whether a purge keeps out contents whose read began after `since` completed purges. Counts a
     /// refusal.
-    fn is_refused(&self, inner: &Inner, since: u64, entry: &Entry) -> bool {
-        let refused = inner.purges.refuse(since, entry);
+    fn excludes_by_purge(&self, inner: &Inner, since: u64, entry: &CacheEntry) -> bool {
+        let refused = inner.purges.excludes(since, entry);
         self.refused_by_purge.add(u64::from(refused));
         refused
     }
@@ -416,9 +420,9 @@ mod tests {
         Arc::new(Object::new(name, meta, Some(vec![7; len].into()), 0))
     }
 
-    fn lead(found: Found) -> Lead {
+    fn lead(found: CacheLookup) -> ReadLead {
         match found {
-            Found::Lead(lead) => lead,
+            CacheLookup::Lead(lead) => lead,
             other => panic!("{other:?}"),
         }
     }
@@ -426,20 +430,20 @@ mod tests {
     #[tokio::test]
     async fn one_read_serves_all_who_wait() {
         let memory = memory(10_000, 10);
-        let lead = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-        let Found::Join(second) = memory.begin((1, 0), Wanted::Head(b"a")) else {
+        let lead = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+        let CacheLookup::Join(second) = memory.begin((1, 0), EntryQuery::Head(b"a")) else {
             panic!("the second joins")
         };
-        let waiting = tokio::spawn(async move { second.landed().await });
+        let waiting = tokio::spawn(async move { second.wait().await });
         tokio::task::yield_now().await;
         let own = lead.flight();
-        lead.land(Ok(Entry::Head(object(b"a", 600, 1))), true);
-        for landed in [waiting.await.unwrap(), own.landed().await] {
+        lead.complete(Ok(CacheEntry::Head(object(b"a", 600, 1))), true);
+        for result in [waiting.await.unwrap(), own.wait().await] {
             assert!(
-                matches!(landed, Ok((Entry::Head(object), true)) if object.body.as_ref().unwrap().len() == 600)
+                matches!(result, Ok((CacheEntry::Head(object), true)) if object.body.as_ref().unwrap().len() == 600)
             );
         }
-        assert!(matches!(memory.begin((1, 0), Wanted::Head(b"a")), Found::Have(_)));
+        assert!(matches!(memory.begin((1, 0), EntryQuery::Head(b"a")), CacheLookup::Hit(_)));
         assert_eq!(memory.stats().reading, 0);
     }
 
@@ -447,16 +451,16 @@ mod tests {
     async fn a_failed_or_abandoned_read_reaches_all_and_frees_the_key() {
         let memory = memory(10_000, 10);
         for fail in [true, false] {
-            let lead = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-            let Found::Join(second) = memory.begin((1, 0), Wanted::Head(b"a")) else {
+            let lead = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+            let CacheLookup::Join(second) = memory.begin((1, 0), EntryQuery::Head(b"a")) else {
                 panic!("the second joins")
             };
             if fail {
-                lead.land(Err(StoreError::NotFound), true);
-                assert!(matches!(second.landed().await, Err(StoreError::NotFound)));
+                lead.complete(Err(StoreError::NotFound), true);
+                assert!(matches!(second.wait().await, Err(StoreError::NotFound)));
             } else {
                 drop(lead);
-                assert!(matches!(second.landed().await, Err(StoreError::Abandoned)));
+                assert!(matches!(second.wait().await, Err(StoreError::Abandoned)));
             }
         }
         assert_eq!(memory.stats().reading, 0);
@@ -465,23 +469,23 @@ mod tests {
     #[test]
     fn reads_beyond_the_limit_are_turned_away() {
         let memory = memory(10_000, 1);
-        let first = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-        assert!(matches!(memory.begin((2, 0), Wanted::Head(b"b")), Found::Full));
-        assert!(matches!(memory.begin((1, 0), Wanted::Head(b"a")), Found::Join(_)));
+        let first = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+        assert!(matches!(memory.begin((2, 0), EntryQuery::Head(b"b")), CacheLookup::Full));
+        assert!(matches!(memory.begin((1, 0), EntryQuery::Head(b"a")), CacheLookup::Join(_)));
         drop(first);
-        assert!(matches!(memory.begin((2, 0), Wanted::Head(b"b")), Found::Lead(_)));
+        assert!(matches!(memory.begin((2, 0), EntryQuery::Head(b"b")), CacheLookup::Lead(_)));
     }
 
     #[test]
     fn colliding_names_do_not_get_each_others_contents() {
         let memory = memory(10_000, 10);
-        let first = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-        let second = lead(memory.begin((1, 0), Wanted::Head(b"b")));
-        first.land(Ok(Entry::Head(object(b"a", 1, 1))), true);
-        assert!(memory.find((1, 0), Wanted::Head(b"b")).is_none());
-        second.land(Ok(Entry::Head(object(b"b", 1, 1))), true);
-        assert!(memory.find((1, 0), Wanted::Head(b"a")).is_none());
-        assert!(memory.find((1, 0), Wanted::Head(b"b")).is_some());
+        let first = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+        let second = lead(memory.begin((1, 0), EntryQuery::Head(b"b")));
+        first.complete(Ok(CacheEntry::Head(object(b"a", 1, 1))), true);
+        assert!(memory.find((1, 0), EntryQuery::Head(b"b")).is_none());
+        second.complete(Ok(CacheEntry::Head(object(b"b", 1, 1))), true);
+        assert!(memory.find((1, 0), EntryQuery::Head(b"a")).is_none());
+        assert!(memory.find((1, 0), EntryQuery::Head(b"b")).is_some());
         assert_eq!(memory.stats().objects, 1);
     }
 
@@ -489,11 +493,11 @@ mod tests {
     fn chunks_of_an_older_version_are_not_found() {
         let memory = memory(10_000, 10);
         let (old, new) = (object(b"a", 9, 1), object(b"a", 9, 2));
-        let part = Entry::Part { of: Arc::clone(&old), bytes: Bytes::from_static(b"x") };
-        lead(memory.begin((1, 1), Wanted::Part(&old))).land(Ok(part), true);
-        assert_eq!(memory.holds_parts(1, &old, 1, 2), (true, false));
-        assert_eq!(memory.holds_parts(1, &old, 1, 1), (true, true));
-        assert_eq!(memory.holds_parts(1, &new, 1, 1), (false, false));
+        let part = CacheEntry::Part { of: Arc::clone(&old), bytes: Bytes::from_static(b"x") };
+        lead(memory.begin((1, 1), EntryQuery::Part(&old))).complete(Ok(part), true);
+        assert_eq!(memory.contains_parts(1, &old, 1, 2), (true, false));
+        assert_eq!(memory.contains_parts(1, &old, 1, 1), (true, true));
+        assert_eq!(memory.contains_parts(1, &new, 1, 1), (false, false));
     }
 
     #[test]
@@ -503,8 +507,8 @@ mod tests {
             let key = (round % 9, 0);
             let len = (round as usize * 131) % 2_500;
             let name = round.to_le_bytes();
-            if let Found::Lead(lead) = memory.begin(key, Wanted::Head(&name)) {
-                lead.land(Ok(Entry::Head(object(&name, len, 1))), true);
+            if let CacheLookup::Lead(lead) = memory.begin(key, EntryQuery::Head(&name)) {
+                lead.complete(Ok(CacheEntry::Head(object(&name, len, 1))), true);
             }
             let inner = memory.lock();
             assert_eq!(inner.order.len(), inner.entries.len());

@@ -9,17 +9,17 @@
 //! also keeps out their successors: a reply from before, or such a reply that the origin has validated since. Later requests join
 //! no read from before the purge.
 //!
-//! Cost: each entry is checked by its name or by the tags of its replies. One hold of the lock covers [`PLACES`] entries and takes
+//! Cost: each entry is checked by its name or by the tags of its replies. One hold of the lock covers [`ENTRIES_PER_STEP`] entries and takes
 //! about ten microseconds, with a pause of [`PAUSE`] between. Entries need no extra memory. The last
-//! [`NOTED_MAX`](super::selection::NOTED_MAX) purges are recorded. Contents whose read began before the first of them are not stored.
+//! [`RECENT_MAX`](super::selection::RECENT_MAX) purges are recorded. Contents whose read began before the first of them are not stored.
 
-use super::selection::{Purged, Selection};
+use super::selection::{PurgeReport, Selection};
 use super::{Inner, Memory, PoisonError};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
 /// Entries that are checked in one hold of the lock.
-const PLACES: usize = 256;
+const ENTRIES_PER_STEP: usize = 256;
 /// Pause between two holds, in which requests can take the lock.
 const PAUSE: Duration = Duration::from_micros(50);
 impl Memory {
@@ -29,18 +29,19 @@ impl Memory {
     }
 
     /// Removes the entries that `selection` names. Blocks until this purge and all earlier ones are done.
-    pub(crate) fn purge(&self, selection: Selection) -> Purged {
+    pub(crate) fn purge(&self, selection: Selection) -> PurgeReport {
         let _alone = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.lock().purges.begin(selection);
-        let (mut purged, mut at, mut keys) = (Purged::default(), Some(0), Vec::with_capacity(PLACES));
+        let (mut purged, mut at, mut keys) =
+            (PurgeReport::default(), Some(0), Vec::with_capacity(ENTRIES_PER_STEP));
         while let Some(from) = at {
             keys.clear();
             let mut released = Vec::new();
             let mut inner = self.lock();
-            at = inner.order.keys_from(from, PLACES, &mut keys);
+            at = inner.order.keys_from(from, ENTRIES_PER_STEP, &mut keys);
             for key in &keys {
                 let Inner { entries, purges, .. } = &*inner;
-                if !entries.get(key).zip(purges.last()).is_some_and(|(entry, last)| last.removes(entry)) {
+                if !entries.get(key).zip(purges.last()).is_some_and(|(entry, last)| last.matches(entry)) {
                     continue;
                 }
                 let bytes = inner.order.remove(key).map_or(0, |bytes| bytes.0);
@@ -67,10 +68,10 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::selection::NOTED_MAX;
+    use super::super::selection::RECENT_MAX;
     use super::*;
     use crate::config::CacheConfig;
-    use crate::memory::{Entry, Found, Wanted};
+    use crate::memory::{CacheEntry, CacheLookup, EntryQuery};
     use crate::object::Object;
     use crate::store::Meta;
     use bytes::Bytes;
@@ -80,20 +81,20 @@ mod tests {
         Arc::new(Memory::new(&CacheConfig::default(), 10_000))
     }
 
-    fn entry(name: &str) -> Entry {
+    fn entry(name: &str) -> CacheEntry {
         let meta = Meta { size: 3, modified: (1, 0), fresh: false, tag: 0 };
-        Entry::Head(Arc::new(Object::new(name.as_bytes(), meta, Some(Bytes::from_static(b"abc")), 0)))
+        CacheEntry::Head(Arc::new(Object::new(name.as_bytes(), meta, Some(Bytes::from_static(b"abc")), 0)))
     }
 
     fn begin(memory: &Arc<Memory>, name: &str) -> super::super::Lead {
-        match memory.begin((memory.hash(name.as_bytes()), 0), Wanted::Head(name.as_bytes())) {
-            Found::Lead(lead) => lead,
+        match memory.begin((memory.hash(name.as_bytes()), 0), EntryQuery::Head(name.as_bytes())) {
+            CacheLookup::Lead(lead) => lead,
             other => panic!("{other:?}"),
         }
     }
 
     fn holds(memory: &Arc<Memory>, name: &str) -> bool {
-        memory.holds((memory.hash(name.as_bytes()), 0), Wanted::Head(name.as_bytes()))
+        memory.contains((memory.hash(name.as_bytes()), 0), EntryQuery::Head(name.as_bytes()))
     }
 
     fn objects(name: &str, prefix: bool) -> Selection {
@@ -105,15 +106,18 @@ mod tests {
         let memory = memory();
         for n in 0..2_000 {
             let name = format!("{}/{n}", if n % 2 == 0 { "a" } else { "b" });
-            begin(&memory, &name).land(Ok(entry(&name)), true);
+            begin(&memory, &name).complete(Ok(entry(&name)), true);
         }
         assert_eq!(
             memory.purge(objects("a/4", false)),
-            Purged { removed: 1, removed_bytes: 512, looked_at: 2_000 }
+            PurgeReport { removed: 1, removed_bytes: 512, looked_at: 2_000 }
         );
         assert!(!holds(&memory, "a/4") && holds(&memory, "a/40"));
         assert_eq!(memory.purge(objects("a/", true)).removed, 999);
-        assert_eq!(memory.purge(objects("c", true)), Purged { looked_at: 1_000, ..Purged::default() });
+        assert_eq!(
+            memory.purge(objects("c", true)),
+            PurgeReport { looked_at: 1_000, ..PurgeReport::default() }
+        );
         assert_eq!((memory.stats().objects, memory.stats().used), (1_000, 512_000));
         assert_eq!(memory.purge(objects("", true)).removed, 1_000);
         assert_eq!(memory.stats().used, 0);
@@ -123,18 +127,19 @@ mod tests {
     fn what_was_read_before_a_purge_is_not_kept_after_it() {
         let memory = memory();
         let (named, other) = (begin(&memory, "a/1"), begin(&memory, "b/1"));
-        let Found::Join(waiting) = memory.begin((memory.hash(b"a/1"), 0), Wanted::Head(b"a/1")) else {
+        let CacheLookup::Join(waiting) = memory.begin((memory.hash(b"a/1"), 0), EntryQuery::Head(b"a/1"))
+        else {
             panic!("joins")
         };
         memory.purge(objects("a/", true));
         // This is a new read, whose result is stored.
         let anew = begin(&memory, "a/1");
-        named.land(Ok(entry("a/1")), true);
+        named.complete(Ok(entry("a/1")), true);
         assert!(!holds(&memory, "a/1"));
         assert!(Arc::strong_count(&waiting) == 1, "who waited has got it");
-        anew.land(Ok(entry("a/1")), true);
+        anew.complete(Ok(entry("a/1")), true);
         assert!(holds(&memory, "a/1"));
-        other.land(Ok(entry("b/1")), true);
+        other.complete(Ok(entry("b/1")), true);
         assert!(holds(&memory, "b/1"), "another purge's business");
         assert_eq!(memory.stats().reading, 0);
     }
@@ -143,25 +148,26 @@ mod tests {
     fn what_began_before_the_purges_that_are_noted_is_not_kept() {
         let memory = memory();
         let (old, older) = (begin(&memory, "a"), begin(&memory, "b"));
-        for _ in 0..NOTED_MAX {
+        for _ in 0..RECENT_MAX {
             memory.purge(objects("c", false));
         }
-        old.land(Ok(entry("a")), true);
+        old.complete(Ok(entry("a")), true);
         assert!(holds(&memory, "a"), "all of them are known, and none names it");
         memory.purge(objects("c", false));
-        older.land(Ok(entry("b")), true);
+        older.complete(Ok(entry("b")), true);
         assert!(!holds(&memory, "b"));
     }
 
     #[test]
     fn requests_go_on_beside_a_purge() {
         let memory = memory();
-        (0..5_000).for_each(|n| begin(&memory, &format!("a/{n}")).land(Ok(entry(&format!("a/{n}"))), true));
+        (0..5_000)
+            .for_each(|n| begin(&memory, &format!("a/{n}")).complete(Ok(entry(&format!("a/{n}"))), true));
         std::thread::scope(|scope| {
             let purging = scope.spawn(|| memory.purge(objects("a/", true)));
             for n in 0.. {
                 let name = format!("b/{n}");
-                begin(&memory, &name).land(Ok(entry(&name)), true);
+                begin(&memory, &name).complete(Ok(entry(&name)), true);
                 if purging.is_finished() {
                     break;
                 }

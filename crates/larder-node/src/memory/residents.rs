@@ -25,7 +25,7 @@ const PAGE: usize = 1_024;
 
 /// A change of the stored targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ResidencyChange {
     /// The target is stored from now on; the length in bytes of the object that brought it.
     Stored(TargetId, u64),
     /// No entry of the target is stored any more.
@@ -34,8 +34,8 @@ pub(crate) enum Change {
 
 /// A change and the time at which it happened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    pub(crate) change: Change,
+pub(crate) struct ResidencyEvent {
+    pub(crate) change: ResidencyChange,
     pub(crate) at: Instant,
 }
 
@@ -43,21 +43,21 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
     /// The target's number in the order of insertion.
-    pub(crate) place: u64,
+    pub(crate) sequence: u64,
     pub(crate) target: TargetId,
     /// The length in bytes of the object that brought the target.
     pub(crate) bytes: u64,
 }
 
 #[derive(Debug)]
-struct Held {
-    place: u64,
+struct Residency {
+    sequence: u64,
     entries: u32,
 }
 
 #[derive(Debug)]
 struct Subscriber {
-    changes: mpsc::Sender<Told>,
+    changes: mpsc::Sender<ResidencyEvent>,
     lagged: Arc<AtomicBool>,
 }
 
@@ -66,7 +66,7 @@ struct Subscriber {
 pub(crate) struct Subscription {
     /// The changes since the subscription began. Ends when the subscriber lags too far behind or the node shuts
     /// down.
-    pub(crate) changes: mpsc::Receiver<Told>,
+    pub(crate) changes: mpsc::Receiver<ResidencyEvent>,
     lagged: Arc<AtomicBool>,
 }
 
@@ -80,7 +80,7 @@ impl Subscription {
 /// The stored targets, and the subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Residents {
-    held: HashMap<TargetId, Held>,
+    targets: HashMap<TargetId, Residency>,
     in_order: BTreeMap<u64, (TargetId, u64)>,
     next: u64,
     subscribers: Vec<Subscriber>,
@@ -89,26 +89,26 @@ pub(crate) struct Residents {
 
 impl Residents {
     /// Records that an entry of `target` was stored, from an object of `bytes` bytes.
-    pub(crate) fn hold(&mut self, target: TargetId, bytes: u64) {
-        if let Some(held) = self.held.get_mut(&target) {
-            held.entries += 1;
+    pub(crate) fn add_entry(&mut self, target: TargetId, bytes: u64) {
+        if let Some(residency) = self.targets.get_mut(&target) {
+            residency.entries += 1;
             return;
         }
-        let place = self.next;
+        let sequence = self.next;
         self.next += 1;
-        self.held.insert(target, Held { place, entries: 1 });
-        self.in_order.insert(place, (target, bytes));
-        self.tell(Change::Stored(target, bytes));
+        self.targets.insert(target, Residency { sequence, entries: 1 });
+        self.in_order.insert(sequence, (target, bytes));
+        self.notify(ResidencyChange::Stored(target, bytes));
     }
 
     /// Records that an entry of `target` left the cache.
-    pub(crate) fn release(&mut self, target: TargetId) {
-        let Some(held) = self.held.get_mut(&target) else { return };
-        held.entries -= 1;
-        if held.entries == 0 {
-            self.in_order.remove(&held.place);
-            self.held.remove(&target);
-            self.tell(Change::Evicted(target));
+    pub(crate) fn remove_entry(&mut self, target: TargetId) {
+        let Some(residency) = self.targets.get_mut(&target) else { return };
+        residency.entries -= 1;
+        if residency.entries == 0 {
+            self.in_order.remove(&residency.sequence);
+            self.targets.remove(&target);
+            self.notify(ResidencyChange::Evicted(target));
         }
     }
 
@@ -127,12 +127,12 @@ impl Residents {
     /// Returns the next stored targets in the order of insertion, from number `from` on. Empty at the end.
     pub(crate) fn page(&self, from: u64) -> Vec<Resident> {
         let rest = self.in_order.range(from..).take(PAGE);
-        rest.map(|(&place, &(target, bytes))| Resident { place, target, bytes }).collect()
+        rest.map(|(&sequence, &(target, bytes))| Resident { sequence, target, bytes }).collect()
     }
 
     /// Returns the number of stored targets.
     pub(crate) fn len(&self) -> usize {
-        self.held.len()
+        self.targets.len()
     }
 
     /// Ends all subscriptions for good.
@@ -141,12 +141,12 @@ impl Residents {
         self.subscribers.clear();
     }
 
-    fn tell(&mut self, change: Change) {
+    fn notify(&mut self, change: ResidencyChange) {
         if self.subscribers.is_empty() {
             return;
         }
-        let told = Told { change, at: Instant::now() };
-        self.subscribers.retain(|subscriber| match subscriber.changes.try_send(told) {
+        let event = ResidencyEvent { change, at: Instant::now() };
+        self.subscribers.retain(|subscriber| match subscriber.changes.try_send(event) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
             Err(mpsc::error::TrySendError::Full(_)) => {
@@ -163,8 +163,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn heard(subscription: &mut Subscription) -> Vec<Change> {
-        std::iter::from_fn(|| subscription.changes.try_recv().ok().map(|told| told.change)).collect()
+    fn heard(subscription: &mut Subscription) -> Vec<ResidencyChange> {
+        std::iter::from_fn(|| subscription.changes.try_recv().ok().map(|event| event.change)).collect()
     }
 
     #[test]
@@ -172,15 +172,16 @@ mod tests {
         let mut residents = Residents::default();
         let mut subscription = residents.subscribe(1, 16).expect("there is room");
         let (a, b) = (TargetId(1), TargetId(2));
-        residents.hold(a, 100);
-        residents.hold(a, 100);
-        residents.release(a);
-        residents.hold(b, 7);
-        residents.release(a);
-        residents.release(a);
-        let expected = [Change::Stored(a, 100), Change::Stored(b, 7), Change::Evicted(a)];
+        residents.add_entry(a, 100);
+        residents.add_entry(a, 100);
+        residents.remove_entry(a);
+        residents.add_entry(b, 7);
+        residents.remove_entry(a);
+        residents.remove_entry(a);
+        let expected =
+            [ResidencyChange::Stored(a, 100), ResidencyChange::Stored(b, 7), ResidencyChange::Evicted(a)];
         assert_eq!(heard(&mut subscription), expected);
-        assert_eq!(residents.page(0), [Resident { place: 1, target: b, bytes: 7 }]);
+        assert_eq!(residents.page(0), [Resident { sequence: 1, target: b, bytes: 7 }]);
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         let mut quick = residents.subscribe(2, 100).expect("there is room");
         assert!(residents.subscribe(2, 2).is_none(), "two are the most");
         for id in 0..5 {
-            residents.hold(TargetId(id), 1);
+            residents.add_entry(TargetId(id), 1);
         }
         assert_eq!((heard(&mut slow).len(), slow.lagged()), (2, true));
         assert_eq!((heard(&mut quick).len(), quick.lagged()), (5, false));
@@ -206,13 +207,13 @@ mod tests {
     fn pages_go_through_all_in_the_order_of_storing() {
         let mut residents = Residents::default();
         for id in (0..3_000_u64).rev() {
-            residents.hold(TargetId(id), id);
+            residents.add_entry(TargetId(id), id);
         }
         let (mut from, mut seen) = (0, Vec::new());
         loop {
             let page = residents.page(from);
             let Some(last) = page.last() else { break };
-            from = last.place + 1;
+            from = last.sequence + 1;
             seen.extend(page.iter().map(|resident| resident.target.0));
         }
         assert_eq!(seen, (0..3_000).rev().collect::<Vec<_>>());
@@ -228,17 +229,17 @@ mod tests {
             for (id, hold) in steps {
                 if hold {
                     entries[id as usize] += 1;
-                    residents.hold(TargetId(id), 1);
+                    residents.add_entry(TargetId(id), 1);
                 } else if entries[id as usize] > 0 {
                     entries[id as usize] -= 1;
-                    residents.release(TargetId(id));
+                    residents.remove_entry(TargetId(id));
                 }
             }
             let mut followed = BTreeSet::new();
             for change in heard(&mut subscription) {
                 match change {
-                    Change::Stored(target, _) => prop_assert!(followed.insert(target.0), "stored twice"),
-                    Change::Evicted(target) => prop_assert!(followed.remove(&target.0), "evicted twice"),
+                    ResidencyChange::Stored(target, _) => prop_assert!(followed.insert(target.0), "stored twice"),
+                    ResidencyChange::Evicted(target) => prop_assert!(followed.remove(&target.0), "evicted twice"),
                 }
             }
             let held: BTreeSet<u64> = residents.page(0).iter().map(|resident| resident.target.0).collect();

@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::edge::{Edge, Listeners, TlsView};
 use crate::lifecycle::Lifecycle;
 use crate::machine::{Disk, Disks, Machine, ScratchError, Usage};
-use crate::memory::{Memory, Purged};
+use crate::memory::{Memory, PurgeReport};
 use crate::origin::Origin;
 use crate::purge::{Purger, permit_purge};
 use crate::reply::Replies;
@@ -232,7 +232,7 @@ impl Node {
         if let Some((cooperation, peers)) = self.peers.cooperation().zip(peers) {
             cooperation.resized(peers);
         }
-        while self.common.memory.step_to(bytes) != bytes && !self.lifecycle.is_ending() {
+        while self.common.memory.resize_step(bytes) != bytes && !self.lifecycle.is_ending() {
             std::thread::yield_now();
         }
     }
@@ -315,7 +315,7 @@ impl Node {
     /// Removes the entries that a purge names from the memory, including all variants and stored errors.
     /// Contents that are being read or fetched are not stored if the purge names them. Blocks until this purge
     /// and all earlier ones are done.
-    pub fn purge(&self, purge: &Purge) -> Purged {
+    pub fn purge(&self, purge: &Purge) -> PurgeReport {
         self.purger.purge(purge)
     }
 }
@@ -325,7 +325,7 @@ fn source(config: &NodeConfig, common: &CommonParts) -> Result<Source, NodeError
     let store = match (&config.store, &common.machine.disk) {
         (StoreConfig::Origin(origin), _) => {
             let origin = Origin::new((**origin).clone(), &config.name);
-            return Ok(Source::of_origin(origin, common));
+            return Ok(Source::from_origin(origin, common));
         }
         (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
             Store::Model(Model::load(manifest, Arc::clone(disks))?)
@@ -343,5 +343,5 @@ fn source(config: &NodeConfig, common: &CommonParts) -> Result<Source, NodeError
             Store::Directory(Directory::open(root, *bypass_page_cache, at_once, meter)?)
         }
     };
-    Ok(Source::of_store(config, store, common))
+    Ok(Source::from_store(config, store, common))
 }

@@ -18,22 +18,22 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Chunks that are requested ahead of the next one to send.
-const AHEAD: usize = 1;
+const CHUNKS_AHEAD: usize = 1;
 
 /// Returns the limit on replies in chunks. All their chunks, in the cache or evicted from it, take no more than
 /// the cache size or 256 MiB, whichever is larger. The limit is at least 16, whatever the chunk size.
 pub(crate) fn streams_max(cache: &CacheConfig) -> usize {
-    let held = cache.chunk.0 * (1 + AHEAD as u64);
+    let held = cache.chunk.0 * (1 + CHUNKS_AHEAD as u64);
     let most = cache.bytes.0.max(256 << 20) / held;
     usize::try_from(most).unwrap_or(usize::MAX).clamp(16, Semaphore::MAX_PERMITS)
 }
 
-type Wait = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
+type ChunkFuture = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
 
 /// A chunk that has been requested.
-enum Asked {
-    Here(Bytes),
-    Awaited(Wait),
+enum ChunkRequest {
+    Ready(Bytes),
+    Pending(ChunkFuture),
 }
 
 /// The bytes `from..to` of an object that is stored in chunks.
@@ -48,7 +48,7 @@ pub(crate) struct Chunks {
     left: u64,
     /// Bytes before `from` that were read from the store without a gap.
     run: u64,
-    asked: VecDeque<Asked>,
+    requested: VecDeque<ChunkRequest>,
     /// A chunk that was awaited before the reply began.
     first: Option<Bytes>,
     /// The permit among the concurrent replies in chunks.
@@ -66,13 +66,13 @@ impl Chunks {
         hash: u64,
         part: Range<u64>,
     ) -> Result<Self, StoreError> {
-        let permit = Arc::clone(objects.streams.permits()).try_acquire_owned();
+        let permit = Arc::clone(objects.stream_limit.permits()).try_acquire_owned();
         let permit = permit.map_err(|_| StoreError::StreamsFull)?;
         let Range { start: from, end: to } = part;
-        let asked = VecDeque::with_capacity(1 + AHEAD);
+        let requested = VecDeque::with_capacity(1 + CHUNKS_AHEAD);
         let (objects, object) = (Arc::clone(objects), Arc::clone(object));
         let left = to - from;
-        Ok(Self { objects, object, hash, from, to, left, run: 0, asked, first: None, _permit: permit })
+        Ok(Self { objects, object, hash, from, to, left, run: 0, requested, first: None, _permit: permit })
     }
 
     /// Returns the number of bytes that are not handed out yet.
@@ -95,39 +95,39 @@ impl Chunks {
             self.left -= first.len() as u64;
             return Poll::Ready(Ok(first));
         }
-        while self.asked.len() <= AHEAD && self.from < self.to {
+        while self.requested.len() <= CHUNKS_AHEAD && self.from < self.to {
             // Only chunks that must be read are requested ahead. A chunk in memory would be held for nothing.
-            if !self.asked.is_empty() && self.objects.holds_part(&self.object, self.hash, self.from) {
+            if !self.requested.is_empty() && self.objects.contains_part(&self.object, self.hash, self.from) {
                 break;
             }
-            self.ask()?;
+            self.request_next()?;
         }
-        let bytes = match self.asked.front_mut() {
-            Some(Asked::Here(bytes)) => std::mem::take(bytes),
-            Some(Asked::Awaited(wait)) => ready!(wait.as_mut().poll(cx))?,
+        let bytes = match self.requested.front_mut() {
+            Some(ChunkRequest::Ready(bytes)) => std::mem::take(bytes),
+            Some(ChunkRequest::Pending(wait)) => ready!(wait.as_mut().poll(cx))?,
             // This happens only if the body is polled beyond its length.
             None => return Poll::Ready(Err(StoreError::Abandoned)),
         };
-        self.asked.pop_front();
+        self.requested.pop_front();
         self.left -= bytes.len() as u64;
         Poll::Ready(Ok(bytes))
     }
 
     /// Requests the chunk that holds byte `from`.
-    fn ask(&mut self) -> Result<(), StoreError> {
-        let chunk = self.objects.chunk_of(&self.object, self.from);
+    fn request_next(&mut self) -> Result<(), StoreError> {
+        let chunk = self.objects.chunk_bounds(&self.object, self.from);
         let (skip, take) = (self.from - chunk.start, chunk.end.min(self.to) - self.from);
         let cut = move |bytes: &Bytes| bytes.slice(skip as usize..(skip + take) as usize);
-        let state = self.objects.part(&self.object, self.hash, &chunk, self.run)?;
-        self.asked.push_back(match state {
-            PartState::Here(bytes) => {
+        let state = self.objects.request_part(&self.object, self.hash, &chunk, self.run)?;
+        self.requested.push_back(match state {
+            PartState::Ready(bytes) => {
                 self.run = 0;
-                Asked::Here(cut(&bytes))
+                ChunkRequest::Ready(cut(&bytes))
             }
-            PartState::Awaited(flight) => {
+            PartState::Pending(flight) => {
                 self.run += chunk.end - chunk.start;
-                Asked::Awaited(Box::pin(async move {
-                    Objects::part_of(flight.landed().await).map(|bytes| cut(&bytes))
+                ChunkRequest::Pending(Box::pin(async move {
+                    Objects::part_bytes(flight.wait().await).map(|bytes| cut(&bytes))
                 }))
             }
         });

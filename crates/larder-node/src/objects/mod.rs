@@ -9,8 +9,8 @@ pub(crate) use chunks::{Chunks, streams_max};
 use crate::concurrency::ConcurrencyLimit;
 use crate::config::NodeConfig;
 use crate::http::cache_status::{Outcome, Why};
-use crate::memory::{Entry, Flight, Found, Landed, Lead, Memory, Wanted};
-use crate::object::{Keeping, Object};
+use crate::memory::{CacheEntry, CacheLookup, EntryQuery, Memory, ReadFlight, ReadLead, ReadResult};
+use crate::object::{Object, StoragePolicy};
 use crate::store::{Piece, Store, StoreError};
 use crate::uptime::Uptime;
 use bytes::Bytes;
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 /// The state of a requested chunk.
 pub(crate) enum PartState {
-    Here(Bytes),
-    Awaited(Arc<Flight>),
+    Ready(Bytes),
+    Pending(Arc<ReadFlight>),
 }
 
 /// The objects of a store, with the memory cache in front of it.
@@ -34,9 +34,9 @@ pub(crate) struct Objects {
     /// Milliseconds between two validity checks of an object.
     revalidate_ms: AtomicU64,
     /// Limits look-ups without a read, as `reads_max` limits reads.
-    stats_at_once: ConcurrencyLimit,
+    stat_limit: ConcurrencyLimit,
     /// Limits replies in chunks.
-    streams: ConcurrencyLimit,
+    stream_limit: ConcurrencyLimit,
     uptime: Uptime,
 }
 
@@ -48,8 +48,8 @@ impl Objects {
             store,
             chunk: config.cache.chunk.0,
             revalidate_ms: AtomicU64::new(millis(config.revalidate)),
-            stats_at_once: ConcurrencyLimit::new(config.limits.reads_max),
-            streams: ConcurrencyLimit::new(streams_max(&config.cache)),
+            stat_limit: ConcurrencyLimit::new(config.limits.reads_max),
+            stream_limit: ConcurrencyLimit::new(streams_max(&config.cache)),
             uptime,
         }
     }
@@ -57,28 +57,30 @@ impl Objects {
     /// Applies the settings that may change. Call this from one thread at a time, within the runtime.
     pub(crate) fn change(&self, config: &NodeConfig) {
         self.revalidate_ms.store(millis(config.revalidate), Relaxed);
-        self.stats_at_once.set(config.limits.reads_max);
-        self.streams.set(streams_max(&config.cache));
+        self.stat_limit.set(config.limits.reads_max);
+        self.stream_limit.set(streams_max(&config.cache));
         self.store.set_reads_at_once(config.limits.reads_at_once);
     }
 
     /// Returns the named object if it is in memory, not empty, and needs no validity check. Reads the clock
     /// `now` only if the object is in memory.
-    pub(crate) fn held(&self, name: &[u8], now: fn() -> Instant) -> Option<Arc<Object>> {
+    pub(crate) fn find_valid(&self, name: &[u8], now: fn() -> Instant) -> Option<Arc<Object>> {
         let hash = self.memory.hash(name);
-        let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else { return None };
+        let Some(CacheEntry::Head(object)) = self.memory.find((hash, 0), EntryQuery::Head(name)) else {
+            return None;
+        };
         let now_ms = millis(self.uptime.at(now()));
         let is_due = self.store.can_change() && object.is_check_due(now_ms, self.revalidate_ms.load(Relaxed));
         (!is_due && object.meta.size > 0).then_some(object)
     }
 
     /// Returns the stored object of a name if it is still valid, and otherwise the reason for the miss.
-    pub(crate) async fn cached(
+    pub(crate) async fn look_up(
         &self,
         hash: u64,
         name: &[u8],
     ) -> Result<(Option<Arc<Object>>, Why), StoreError> {
-        let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else {
+        let Some(CacheEntry::Head(object)) = self.memory.find((hash, 0), EntryQuery::Head(name)) else {
             return Ok((None, Why::Miss));
         };
         let due = self.store.can_change()
@@ -87,15 +89,15 @@ impl Objects {
             return Ok((Some(object), Why::Miss));
         }
         match Box::pin(self.stat(name)).await {
-            Ok(current) if object.stands_for(&current) => Ok((Some(object), Why::Miss)),
+            Ok(current) if object.is_valid_for(&current) => Ok((Some(object), Why::Miss)),
             // The store is too busy for a check, so the stored object is used.
             Err(StoreError::Busy) => Ok((Some(object), Why::Miss)),
             Ok(_) => {
-                self.memory.forget((hash, 0));
+                self.memory.remove((hash, 0));
                 Ok((None, Why::Stale))
             }
             Err(error) => {
-                self.memory.forget((hash, 0));
+                self.memory.remove((hash, 0));
                 Err(error)
             }
         }
@@ -103,7 +105,7 @@ impl Objects {
 
     /// Looks up the object of a name without its contents. Nothing is stored.
     pub(crate) async fn stat(&self, name: &[u8]) -> Result<Object, StoreError> {
-        let _permit = self.stats_at_once.permits().try_acquire().map_err(|_| StoreError::Busy)?;
+        let _permit = self.stat_limit.permits().try_acquire().map_err(|_| StoreError::Busy)?;
         let meta = self.store.stat(name).await?;
         Ok(Object::new(name, meta, None, self.uptime.now_ms()))
     }
@@ -114,46 +116,54 @@ impl Objects {
         hash: u64,
         name: &[u8],
         why: Why,
-        keeping: Keeping,
+        storage: StoragePolicy,
     ) -> Result<(Arc<Object>, Outcome), StoreError> {
-        let (flight, collapsed) = match self.memory.begin((hash, 0), Wanted::Head(name)) {
-            Found::Have(Entry::Head(object)) => return Ok((object, Outcome::Hit)),
-            Found::Have(Entry::Part { .. } | Entry::Page(_)) => return Err(StoreError::Abandoned),
-            Found::Join(flight) => (flight, true),
-            Found::Full => return Err(StoreError::Busy),
-            Found::Lead(lead) => {
+        let (flight, collapsed) = match self.memory.begin((hash, 0), EntryQuery::Head(name)) {
+            CacheLookup::Hit(CacheEntry::Head(object)) => return Ok((object, Outcome::Hit)),
+            CacheLookup::Hit(CacheEntry::Part { .. } | CacheEntry::Page(_)) => {
+                return Err(StoreError::Abandoned);
+            }
+            CacheLookup::Join(flight) => (flight, true),
+            CacheLookup::Full => return Err(StoreError::Busy),
+            CacheLookup::Lead(lead) => {
                 let flight = lead.flight();
-                tokio::spawn(Arc::clone(self).read_object(lead, name.into(), keeping));
+                tokio::spawn(Arc::clone(self).read_object(lead, name.into(), storage));
                 (flight, false)
             }
         };
-        match flight.landed().await? {
-            (Entry::Head(object), stored) => Ok((object, Outcome::Forward { why, stored, collapsed })),
-            (Entry::Part { .. } | Entry::Page(_), _) => Err(StoreError::Abandoned),
+        match flight.wait().await? {
+            (CacheEntry::Head(object), stored) => Ok((object, Outcome::Forward { why, stored, collapsed })),
+            (CacheEntry::Part { .. } | CacheEntry::Page(_), _) => Err(StoreError::Abandoned),
         }
     }
 
     /// Returns the bounds of the chunk that holds byte `at` of an object.
-    pub(crate) fn chunk_of(&self, object: &Object, at: u64) -> Range<u64> {
+    pub(crate) fn chunk_bounds(&self, object: &Object, at: u64) -> Range<u64> {
         let start = at - at % self.chunk;
         start..object.meta.size.min(start + self.chunk)
     }
 
     /// Returns whether the chunk that holds byte `at` is in memory.
-    pub(crate) fn holds_part(&self, object: &Arc<Object>, hash: u64, at: u64) -> bool {
-        self.part_number(at).is_ok_and(|part| self.memory.holds((hash, part), Wanted::Part(object)))
+    pub(crate) fn contains_part(&self, object: &Arc<Object>, hash: u64, at: u64) -> bool {
+        self.part_number(at).is_ok_and(|part| self.memory.contains((hash, part), EntryQuery::Part(object)))
     }
 
     /// Returns whether some, and whether all, of the chunks with the bytes `first..=last` are in memory.
-    pub(crate) fn holds_parts(&self, object: &Arc<Object>, hash: u64, first: u64, last: u64) -> (bool, bool) {
+    pub(crate) fn contains_parts(
+        &self,
+        object: &Arc<Object>,
+        hash: u64,
+        first: u64,
+        last: u64,
+    ) -> (bool, bool) {
         match (self.part_number(first), self.part_number(last)) {
-            (Ok(first), Ok(last)) => self.memory.holds_parts(hash, object, first, last),
+            (Ok(first), Ok(last)) => self.memory.contains_parts(hash, object, first, last),
             _ => (false, false),
         }
     }
 
     /// Requests a chunk. `before` bytes in front of it have just been read.
-    pub(crate) fn part(
+    pub(crate) fn request_part(
         self: &Arc<Self>,
         object: &Arc<Object>,
         hash: u64,
@@ -161,44 +171,45 @@ impl Objects {
         before: u64,
     ) -> Result<PartState, StoreError> {
         let key = (hash, self.part_number(chunk.start)?);
-        match self.memory.begin(key, Wanted::Part(object)) {
-            Found::Have(entry) => Self::part_of(Ok((entry, true))).map(PartState::Here),
-            Found::Join(flight) => Ok(PartState::Awaited(flight)),
-            Found::Full => Err(StoreError::Busy),
-            Found::Lead(lead) => {
+        match self.memory.begin(key, EntryQuery::Part(object)) {
+            CacheLookup::Hit(entry) => Self::part_bytes(Ok((entry, true))).map(PartState::Ready),
+            CacheLookup::Join(flight) => Ok(PartState::Pending(flight)),
+            CacheLookup::Full => Err(StoreError::Busy),
+            CacheLookup::Lead(lead) => {
                 let flight = lead.flight();
                 let piece = Piece { offset: chunk.start, len: chunk.end - chunk.start, before };
                 tokio::spawn(Arc::clone(self).read_part(lead, Arc::clone(object), piece));
-                Ok(PartState::Awaited(flight))
+                Ok(PartState::Pending(flight))
             }
         }
     }
 
     /// Returns the chunk that a read has brought.
-    pub(crate) fn part_of(landed: Landed) -> Result<Bytes, StoreError> {
-        match landed? {
-            (Entry::Part { bytes, .. }, _) => Ok(bytes),
-            (Entry::Head(_) | Entry::Page(_), _) => Err(StoreError::Abandoned),
+    pub(crate) fn part_bytes(result: ReadResult) -> Result<Bytes, StoreError> {
+        match result? {
+            (CacheEntry::Part { bytes, .. }, _) => Ok(bytes),
+            (CacheEntry::Head(_) | CacheEntry::Page(_), _) => Err(StoreError::Abandoned),
         }
     }
 
-    async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>, keeping: Keeping) {
+    async fn read_object(self: Arc<Self>, lead: ReadLead, name: Box<[u8]>, storage: StoragePolicy) {
         let opened = self.store.open_short(&name, self.chunk).await;
-        let keep = keeping.keep && opened.as_ref().is_ok_and(|(meta, _)| self.memory.keeps(meta.size));
+        let keep = storage.keep && opened.as_ref().is_ok_and(|(meta, _)| self.memory.may_store(meta.size));
         let now_ms = self.uptime.now_ms();
-        let object = opened
-            .map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms).of(keeping))));
-        lead.land(object, keep);
+        let object = opened.map(|(meta, body)| {
+            CacheEntry::Head(Arc::new(Object::new(&name, meta, body, now_ms).with_storage(storage)))
+        });
+        lead.complete(object, keep);
     }
 
-    async fn read_part(self: Arc<Self>, lead: Lead, object: Arc<Object>, piece: Piece) {
+    async fn read_part(self: Arc<Self>, lead: ReadLead, object: Arc<Object>, piece: Piece) {
         let bytes = self.store.read(&object.name, object.meta, piece).await;
-        let keep = object.keep && self.memory.keeps(object.meta.size);
+        let keep = object.keep && self.memory.may_store(object.meta.size);
         if matches!(bytes, Err(StoreError::Changed | StoreError::NotFound)) {
             // The known object is no longer valid. The next request looks it up again.
-            self.memory.forget((lead.hash(), 0));
+            self.memory.remove((lead.hash(), 0));
         }
-        lead.land(bytes.map(|bytes| Entry::Part { of: object, bytes }), keep);
+        lead.complete(bytes.map(|bytes| CacheEntry::Part { of: object, bytes }), keep);
     }
 
     /// Returns the cache's number of the chunk that holds byte `at`; number 0 is the object itself.

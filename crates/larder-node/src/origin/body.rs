@@ -4,7 +4,7 @@ use super::client::Fetched;
 use super::patience::{Patience, Waiter};
 use super::place::Place;
 use crate::body::Stream;
-use crate::pages::{Reader, Torn};
+use crate::pages::{BodyAbort, BodyReader};
 use crate::store::StoreError;
 use bytes::Bytes;
 use http_body::Body;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 /// The body of an origin's reply.
 pub(crate) enum Pulled {
     /// A body that several clients read while it is received.
-    Shared(Reader),
+    Shared(BodyReader),
     /// A body for one client alone. The origin is read no faster than the client reads.
     Passed { body: Incoming, place: Place, waiter: Waiter },
 }
@@ -35,8 +35,8 @@ impl Stream for Pulled {
         match self {
             Self::Shared(reader) => Poll::Ready(ready!(reader.poll_next(cx)).map(|read| {
                 read.map_err(|torn| match torn {
-                    Torn::Origin => StoreError::OriginBroke,
-                    Torn::Slow => StoreError::Slow,
+                    BodyAbort::Origin => StoreError::OriginBroke,
+                    BodyAbort::Slow => StoreError::Slow,
                 })
             })),
             Self::Passed { body, place, waiter } => loop {

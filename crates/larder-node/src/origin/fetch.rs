@@ -16,7 +16,7 @@ use crate::http::cache_control::Directives;
 use crate::http::fields;
 use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
 use crate::memory::{Memory, Reservation};
-use crate::pages::{Contents, Filling, Page, Reader, Torn, Variant};
+use crate::pages::{BodyAbort, BodyReader, IncomingBody, Page, PageBody, Variant};
 use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -38,7 +38,7 @@ pub(super) struct Want {
     pub(super) hash: u64,
     /// The hash under which the target is recorded if the reply is not stored.
     pub(super) passed: u64,
-    pub(super) told: Option<TargetId>,
+    pub(super) target_id: Option<TargetId>,
     pub(super) host: String,
     pub(super) target: PathAndQuery,
     /// The client's header.
@@ -67,7 +67,7 @@ pub(super) enum Led {
     Shared {
         variant: Arc<Variant>,
         how: How,
-        reader: Option<Reader>,
+        reader: Option<BodyReader>,
     },
     /// A reply that is not stored, for this reason.
     Own {
@@ -79,7 +79,7 @@ pub(super) enum Led {
 
 /// A reply that is being stored.
 struct Kept {
-    filling: Arc<Filling>,
+    incoming: Arc<IncomingBody>,
     variant: Arc<Variant>,
     room: Reservation,
 }
@@ -173,7 +173,7 @@ impl Fetcher {
         is_of_another(reply.headers(), stale)
             // A cookie in a 304 belongs to this client, as does the 304.
             || unkept.is_some_and(|unkept| unkept.is_the_replys() && unkept != Unkept::SetCookie)
-            || (stale.signed && !Directives::of_reply(&headers).is_for_all())
+            || (stale.by_authorization && !Directives::of_reply(&headers).is_for_all())
     }
 
     /// Handles the validation of the stored reply by the origin.
@@ -189,7 +189,7 @@ impl Fetcher {
         let headers = fields::refreshed(&stale.headers, new, received.wall);
         let judged = self.judge(want, (stale.status, &headers), received);
         let judged = judged.and_then(|freshness| {
-            stale.validated(headers.clone(), &want.headers, freshness).ok_or(Unkept::VaryMany)
+            stale.with_validation(headers.clone(), &want.headers, freshness).ok_or(Unkept::VaryMany)
         });
         let (variant, detail) = match judged {
             Ok(variant) if earned_alone(want, stale, &variant) => (variant, Some("credentials")),
@@ -197,9 +197,9 @@ impl Fetcher {
             Err(unkept) => {
                 // The client that asked may use the reply. The reply is removed if the origin forbids storage.
                 if want.speaks_for_all() && unkept.is_the_replys() {
-                    self.memory.forget((want.hash, 0));
+                    self.memory.remove((want.hash, 0));
                 }
-                (stale.validated_once(headers, received), Some(unkept.token()))
+                (stale.with_private_validation(headers, received), Some(unkept.token()))
             }
         };
         let variant = Arc::new(variant);
@@ -209,9 +209,9 @@ impl Fetcher {
                 self.memory.reservation(),
                 want.since,
                 |earlier| {
-                    Page::with(
+                    Page::with_variant(
                         earlier,
-                        (&want.name, want.told),
+                        (&want.name, want.target_id),
                         &variant,
                         origin.settings().config.variants_max,
                     )
@@ -265,7 +265,7 @@ impl Fetcher {
         };
         let status = Some(fetched.reply.status().as_u16());
         let how = How { status, stored: true, detail: None, origin: Some(fetched.origin.clone()) };
-        let (filling, variant) = (Arc::clone(&kept.filling), Arc::clone(&kept.variant));
+        let (incoming, variant) = (Arc::clone(&kept.incoming), Arc::clone(&kept.variant));
         if variant.freshness.is_fresh(received.now_ms) {
             origin.passed.forget(want.passed);
             landing.announce(Joint::Shared { variant: Arc::clone(&variant), how: how.clone() });
@@ -276,16 +276,21 @@ impl Fetcher {
             landing.announce(Joint::Alone);
         }
         // The client that led may have left. The rest continues without it.
-        let reader = filling.reader();
+        let reader = incoming.open_reader();
         let _ = led.send(Led::Shared { variant: Arc::clone(&variant), how, reader });
         if let Some((pieces, room)) = self.receive(fetched, kept, &mut landing).await {
-            let body = Contents::whole(pieces);
-            let whole = Arc::new(variant.completed(body));
+            let body = PageBody::whole(pieces);
+            let whole = Arc::new(variant.with_body(body));
             self.memory.put_page((want.hash, &want.name), room, want.since, |earlier| {
-                Page::with(earlier, (&want.name, want.told), &whole, origin.settings().config.variants_max)
+                Page::with_variant(
+                    earlier,
+                    (&want.name, want.target_id),
+                    &whole,
+                    origin.settings().config.variants_max,
+                )
             });
             // The flight ends only now, because a request that comes in between reads the received part.
-            filling.end(Ok(()));
+            incoming.finish(Ok(()));
         }
     }
 
@@ -296,7 +301,7 @@ impl Fetcher {
         }
         if want.speaks_for_all() && unkept.is_the_replys() {
             // The origin has sent a newer reply, so the stored one is not used again.
-            self.memory.forget((want.hash, 0));
+            self.memory.remove((want.hash, 0));
         }
     }
 
@@ -308,20 +313,20 @@ impl Fetcher {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
         let freshness = self.judge(want, (status, headers), received)?;
         let len = fetched.reply.body().size_hint().exact();
-        if len.is_some_and(|len| !self.memory.keeps(len)) {
+        if len.is_some_and(|len| !self.memory.may_store(len)) {
             return Err(Unkept::TooLong);
         }
         let mut headers = headers.clone();
         fields::strip(&mut headers);
-        let filling = Filling::new(len);
-        let body = Contents::Filling(Arc::clone(&filling));
+        let incoming = IncomingBody::new(len);
+        let body = PageBody::Incoming(Arc::clone(&incoming));
         let variant =
             Variant::new(status, headers, &want.headers, freshness, body).ok_or(Unkept::VaryMany)?;
         let mut room = self.memory.reservation();
         if !room.grow_to(variant.head_charge() + len.unwrap_or(0)) {
             return Err(Unkept::MemoryFull);
         }
-        Ok(Kept { filling, variant: Arc::new(variant), room })
+        Ok(Kept { incoming, variant: Arc::new(variant), room })
     }
 
     /// Receives a body. If it can be stored, returns the whole body and its reservation; the caller then
@@ -334,7 +339,7 @@ impl Fetcher {
     ) -> Option<(Vec<Bytes>, Reservation)> {
         /// Bytes that a piece and the page are charged besides their contents, at least.
         const EACH: u64 = 64;
-        let Kept { filling, variant, room } = kept;
+        let Kept { incoming, variant, room } = kept;
         let Fetched { reply, place, .. } = fetched;
         let mut body = reply.into_body();
         let mut room = Some(room);
@@ -351,7 +356,7 @@ impl Fetcher {
                     if broken.is_err() {
                         place.is_too_slow();
                     }
-                    filling.end(Err(Torn::Origin));
+                    incoming.finish(Err(BodyAbort::Origin));
                     return None;
                 }
             };
@@ -360,21 +365,21 @@ impl Fetcher {
             patience.received(bytes.len());
             len += bytes.len() as u64;
             charge += bytes.len() as u64 + EACH;
-            let fits = |room: &mut Reservation| self.memory.keeps(len) && room.grow_to(charge);
+            let fits = |room: &mut Reservation| self.memory.may_store(len) && room.grow_to(charge);
             if room.as_mut().is_some_and(|room| !fits(room)) {
                 room = None;
                 landing.close();
-                filling.give_up_keeping();
+                incoming.stop_storing();
             }
             // The piece is copied, because the connection hands out slices of larger buffers.
-            filling.push(Bytes::copy_from_slice(&bytes));
-            if room.is_none() && !filling.room().await {
+            incoming.push(Bytes::copy_from_slice(&bytes));
+            if room.is_none() && !incoming.wait_for_room().await {
                 return None;
             }
         }
-        let whole = room.and_then(|room| Some((filling.whole()?, room)));
+        let whole = room.and_then(|room| Some((incoming.complete_pieces()?, room)));
         if whole.is_none() {
-            filling.end(Ok(()));
+            incoming.finish(Ok(()));
         }
         whole
     }

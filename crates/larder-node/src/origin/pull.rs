@@ -18,7 +18,7 @@ use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition;
 use crate::http::fields;
 use crate::http::freshness::{Use, is_safe};
-use crate::http::hop::told;
+use crate::http::hop::target_id;
 use crate::memory::Memory;
 use crate::pages::{Page, Variant};
 use crate::reply::Replies;
@@ -186,7 +186,7 @@ impl Puller {
         if !self.origin().settings().config.range_fill || pull.asked.no_store {
             return;
         }
-        let fits = |len| self.memory().keeps(len) && self.memory().reservation().grow_to(len);
+        let fits = |len| self.memory().may_store(len) && self.memory().reservation().grow_to(len);
         if !whole_after(part).is_some_and(fits) || self.origin().passed.has(pull.passed(), self.now_ms()) {
             return;
         }
@@ -224,7 +224,7 @@ impl Puller {
             name: pull.name.as_slice().into(),
             hash: pull.hash,
             passed: pull.passed(),
-            told: told(&pull.parts.headers),
+            target_id: target_id(&pull.parts.headers),
             since: pull.since,
             host: pull.site.host().to_owned(),
             target: pull.target.clone(),
@@ -323,15 +323,15 @@ impl Puller {
     ) -> Response<Body> {
         match flight.landed().await {
             Joint::Shared { variant, how } => {
-                let reader = variant.reader();
-                if variant.may_be_shared(&pull.parts.headers, &pull.asked, self.now_ms())
+                let reader = variant.open_reader();
+                if variant.is_shareable_with(&pull.parts.headers, &pull.asked, self.now_ms())
                     && let Ok(reader) = reader
                 {
                     let outcome = pulled(why, &how, true);
                     let reply = self.kept().reply(pull.parts, &variant, outcome, reader);
                     return Responder::mark(reply, how.origin);
                 }
-                let why = if variant.suits(&pull.parts.headers) { why } else { Why::Vary };
+                let why = if variant.matches(&pull.parts.headers) { why } else { Why::Vary };
                 self.pass_on(pull, kept, (why, "not-joined"), None).await
             }
             Joint::Alone => self.pass_on(pull, kept, (why, "not-shared"), None).await,
@@ -406,7 +406,7 @@ impl Puller {
 
     fn forget_pages(&self, pull: &Pull<'_>, target: &str) {
         for page in pull.site.pages(&pull.parts.headers, target) {
-            self.memory().forget((self.memory().hash(&page), 0));
+            self.memory().remove((self.memory().hash(&page), 0));
         }
     }
 }
@@ -423,7 +423,7 @@ impl Pull<'_> {
         let Parts { method, headers, .. } = self.parts;
         if *method == Method::HEAD {
             Some("head")
-        } else if headers.contains_key(header::RANGE) && !kept.is_some_and(|kept| kept.can_be_asked_about()) {
+        } else if headers.contains_key(header::RANGE) && !kept.is_some_and(|kept| kept.has_validator()) {
             Some("range")
         } else if self.asked.no_store {
             Some("no-store")
@@ -459,7 +459,7 @@ impl Pull<'_> {
         if self.signed() {
             key.push(1);
         }
-        for name in page.into_iter().flat_map(Page::selecting) {
+        for name in page.into_iter().flat_map(Page::vary_fields) {
             key.push(0);
             key.extend_from_slice(name.as_str().as_bytes());
             if let Some(value) = fields::value(&self.parts.headers, name) {

@@ -9,7 +9,7 @@ use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::fields;
 use crate::http::range::{self, Range};
-use crate::pages::{Contents, Reader, Variant};
+use crate::pages::{BodyReader, PageBody, Variant};
 use crate::reply::{OwnFault, Replies};
 use crate::responder::Responder;
 use crate::uptime::Uptime;
@@ -34,7 +34,7 @@ impl KeptReplies<'_> {
         parts: &Parts,
         variant: &Arc<Variant>,
         outcome: Outcome,
-        reader: Option<Reader>,
+        reader: Option<BodyReader>,
     ) -> Response<Body> {
         let len = variant.len();
         if variant.status == StatusCode::OK
@@ -55,12 +55,12 @@ impl KeptReplies<'_> {
             _ if parts.method == Method::HEAD => {
                 return self.with_length(variant, outcome, Body::empty(), len);
             }
-            (Contents::Filling(_), Some(reader)) => {
+            (PageBody::Incoming(_), Some(reader)) => {
                 let body = Body::stream(Pulled::Shared(reader), len);
                 return self.with_length(variant, outcome, body, len);
             }
-            (Contents::Filling(_), None) => return failed(self.replies, OriginError::Abandoned, Why::Miss),
-            (Contents::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
+            (PageBody::Incoming(_), None) => return failed(self.replies, OriginError::Abandoned, Why::Miss),
+            (PageBody::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
         };
         // Without a validator, no `If-Range` can match.
         let counts = match variant.validators() {

@@ -79,9 +79,13 @@ struct Case {
 impl Case {
     /// Returns whether the node shares the reply.
     fn shares(&self) -> bool {
-        let request = |(signed, cookie): (bool, Option<&str>), cache_control: &str| {
-            let signed = signed.then_some("x");
-            headers(&[("authorization", signed), ("cookie", cookie), ("cache-control", Some(cache_control))])
+        let request = |(by_authorization, cookie): (bool, Option<&str>), cache_control: &str| {
+            let by_authorization = signed.then_some("x");
+            headers(&[
+                ("authorization", by_authorization),
+                ("cookie", cookie),
+                ("cache-control", Some(cache_control)),
+            ])
         };
         let (lead, join) = (request(self.lead, ""), request(self.join, self.asked));
         let reply = headers(&[
@@ -96,9 +100,9 @@ impl Case {
         let Ok(freshness) = Freshness::of_reply(&lead, (status, &reply), received, additions) else {
             return false;
         };
-        let body = Contents::whole(Vec::new());
+        let body = PageBody::whole(Vec::new());
         Variant::new(status, reply, &lead, freshness, body).is_some_and(|variant| {
-            variant.may_be_shared(&join, &Directives::of_request(&join), self.later as u64 * 1_000)
+            variant.is_shareable_with(&join, &Directives::of_request(&join), self.later as u64 * 1_000)
         })
     }
 }

@@ -114,7 +114,7 @@ impl Reports {
 
     /// Returns the work of the node's processor and disks, and the jobs that wait for them.
     pub(crate) fn usage(&self) -> Usage {
-        self.contents.add_to(self.machine.usage())
+        self.contents.add_reads(self.machine.usage())
     }
 
     /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.

@@ -15,7 +15,7 @@
 
 use crate::body::Stream;
 use crate::config::ReportConfig;
-use crate::memory::{Change, Memory, Subscription, Told};
+use crate::memory::{Memory, ResidencyChange, ResidencyEvent, Subscription};
 use crate::settings::CurrentSettings;
 use crate::store::StoreError;
 use crate::uptime::Uptime;
@@ -92,7 +92,7 @@ impl Events {
                     let _ = writeln!(lines, r#"{{"held":"{}","bytes":{}}}"#, resident.target, resident.bytes);
                 }
                 self.stage = match page.last() {
-                    Some(last) => Stage::Snapshot(last.place + 1),
+                    Some(last) => Stage::Snapshot(last.sequence + 1),
                     None => {
                         let _ = writeln!(lines, r#"{{"live":true,"at_us":{}}}"#, self.at(Instant::now()));
                         Stage::Live
@@ -108,7 +108,7 @@ impl Events {
     fn poll_live(&mut self, cx: &mut Context<'_>, mut lines: String) -> Poll<Option<Bytes>> {
         for _ in 0..BATCH {
             match self.subscription.changes.poll_recv(cx) {
-                Poll::Ready(Some(told)) => self.write(&mut lines, told),
+                Poll::Ready(Some(event)) => self.write(&mut lines, event),
                 Poll::Ready(None) => {
                     let why = if self.subscription.lagged() { "lagging" } else { "shutdown" };
                     let _ = writeln!(lines, r#"{{"cut":"{why}"}}"#);
@@ -134,13 +134,13 @@ impl Events {
         Poll::Ready(Some(lines.into()))
     }
 
-    fn write(&self, lines: &mut String, Told { change, at }: Told) {
+    fn write(&self, lines: &mut String, ResidencyEvent { change, at }: ResidencyEvent) {
         let at = self.at(at);
         let _ = match change {
-            Change::Stored(target, bytes) => {
+            ResidencyChange::Stored(target, bytes) => {
                 writeln!(lines, r#"{{"stored":"{target}","bytes":{bytes},"at_us":{at}}}"#)
             }
-            Change::Evicted(target) => writeln!(lines, r#"{{"evicted":"{target}","at_us":{at}}}"#),
+            ResidencyChange::Evicted(target) => writeln!(lines, r#"{{"evicted":"{target}","at_us":{at}}}"#),
         };
     }
 

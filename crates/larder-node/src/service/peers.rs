@@ -101,8 +101,11 @@ impl PeerService {
         let decision = connection.take_decision(parts);
         // A client may not set the id of the target.
         parts.headers.remove(TARGET);
-        let target =
-            if self.is_shared(parts) && body.is_end_stream() { self.contents.target_of(parts) } else { None };
+        let target = if self.is_shareable(parts) && body.is_end_stream() {
+            self.contents.target_of(parts)
+        } else {
+            None
+        };
         let Some(target) = target else {
             return self.reply(parts, body).await.map(|body| body.serviced(serviced));
         };
@@ -163,7 +166,7 @@ impl PeerService {
     async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<TrackedBody> {
         let Some(cooperation) = self.cooperation.get() else { return unavailable() };
         let (mut parts, body) = request.into_parts();
-        if !self.is_shared(&parts) || !body.is_end_stream() {
+        if !self.is_shareable(&parts) || !body.is_end_stream() {
             // A peer forwards such a request only if its program or its settings differ from this node's.
             let outcome = Outcome::Local("not-shared");
             let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
@@ -194,8 +197,8 @@ impl PeerService {
     }
 
     /// Returns whether peers may serve a request as well as this node: a GET or HEAD for contents.
-    fn is_shared(&self, parts: &Parts) -> bool {
-        self.contents.is_shared(parts) && self.settings.load().own_path(parts.uri.path()).is_none()
+    fn is_shareable(&self, parts: &Parts) -> bool {
+        self.contents.is_shareable(parts) && self.settings.load().own_path(parts.uri.path()).is_none()
     }
 
     /// Passes a peer's reply on to the client.

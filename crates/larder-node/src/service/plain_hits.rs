@@ -74,7 +74,7 @@ impl PlainHits {
         if !is_plain {
             return None;
         }
-        self.objects.held(&self.objects.name_of_target(target)?, Clock::now)
+        self.objects.find_valid(&self.objects.name_of_target(target)?, Clock::now)
     }
 
     fn reply_head(&self, object: &Object) -> Result<ReplyHead, Fault> {

@@ -39,7 +39,7 @@ impl Pair {
         set: impl FnOnce(&mut LateralConfig),
     ) -> Self {
         let there = Running::model(MANIFEST, quick(), |config| config.name = "there".to_owned()).await;
-        let (asker, mut asks) = HolderResolver::new();
+        let (resolver, mut asks) = HolderResolver::new();
         let (asked, address) = (Arc::new(Mutex::new(Vec::new())), there.address);
         let notes = Arc::clone(&asked);
         tokio::spawn(async move {
@@ -52,7 +52,7 @@ impl Pair {
                 }
             }
         });
-        let mut lateral = LateralConfig::new(asker);
+        let mut lateral = LateralConfig::new(resolver);
         // The test must not depend on the machine's load.
         lateral.wait = PATIENCE;
         set(&mut lateral);

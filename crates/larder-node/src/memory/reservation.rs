@@ -1,7 +1,7 @@
 //! Pages of an origin in the memory, reservations for replies that are being received, and the size of the
 //! memory.
 
-use super::{Entry, Inner, Kept, Key, Memory, Wanted};
+use super::{CacheEntry, EntryQuery, Inner, Key, Memory};
 use crate::pages::Page;
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ const SHRINKS_BY: u64 = 1 << 20;
 
 /// Entries that were removed. They are dropped after the lock, because returning a large block to the system is
 /// slow.
-type Released = Vec<Entry>;
+type RemovedEntries = Vec<CacheEntry>;
 
 impl Inner {
     /// Reserves `reserved` bytes in all. The cache has the rest.
-    fn reserve(&mut self, reserved: u64, released: &mut Released) {
+    fn reserve(&mut self, reserved: u64, released: &mut RemovedEntries) {
         let mut evicted = Vec::new();
         self.reserved = reserved;
         // After a reduction of the memory, the reservations may exceed its size.
@@ -38,7 +38,7 @@ impl Reservation {
     /// as it was.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> bool {
         let Some(more) = bytes.checked_sub(self.bytes) else { return true };
-        let mut released = Released::new();
+        let mut released = RemovedEntries::new();
         let mut inner = self.memory.lock();
         let reserved = inner.reserved.saturating_add(more);
         let fits = reserved <= inner.total / 2;
@@ -54,7 +54,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            let mut released = Released::new();
+            let mut released = RemovedEntries::new();
             let mut inner = self.memory.lock();
             let reserved = inner.reserved - self.bytes;
             inner.reserve(reserved, &mut released);
@@ -65,8 +65,8 @@ impl Drop for Reservation {
 impl Memory {
     /// Returns the stored page of an origin's target. Counts as a use.
     pub(crate) fn page(&self, hash: u64, name: &[u8]) -> Option<Arc<Page>> {
-        match self.find((hash, 0), Wanted::Page(name)) {
-            Some(Entry::Page(page)) => Some(page),
+        match self.find((hash, 0), EntryQuery::Page(name)) {
+            Some(CacheEntry::Page(page)) => Some(page),
             _ => None,
         }
     }
@@ -79,19 +79,19 @@ impl Memory {
         mut room: Reservation,
         since: u64,
         make: impl FnOnce(Option<&Page>) -> Page,
-    ) -> Kept {
+    ) -> bool {
         let key: Key = (hash, 0);
-        let (mut released, mut evicted) = (Released::new(), Vec::new());
+        let (mut released, mut evicted) = (RemovedEntries::new(), Vec::new());
         let mut inner = self.lock();
         let reserved = inner.reserved - std::mem::take(&mut room.bytes);
         inner.reserve(reserved, &mut released);
-        let earlier = inner.entries.get(&key).filter(|entry| entry.is(Wanted::Page(name))).cloned();
+        let earlier = inner.entries.get(&key).filter(|entry| entry.matches(EntryQuery::Page(name))).cloned();
         let entry = match &earlier {
-            Some(Entry::Page(page)) => make(Some(page)),
+            Some(CacheEntry::Page(page)) => make(Some(page)),
             _ => make(None),
         };
-        let entry = Entry::Page(Arc::new(entry));
-        if self.is_refused(&inner, since, &entry) {
+        let entry = CacheEntry::Page(Arc::new(entry));
+        if self.excludes_by_purge(&inner, since, &entry) {
             return false;
         }
         let kept = inner.insert(key, entry, &mut evicted, &mut released);
@@ -101,8 +101,8 @@ impl Memory {
 
     /// Takes one step towards a size of `bytes`, and returns the size after it. A step evicts only so many
     /// entries that requests do not wait for the lock.
-    pub(crate) fn step_to(&self, bytes: larder_core::Bytes) -> larder_core::Bytes {
-        let mut released = Released::new();
+    pub(crate) fn resize_step(&self, bytes: larder_core::Bytes) -> larder_core::Bytes {
+        let mut released = RemovedEntries::new();
         let mut inner = self.lock();
         // Memory that is not used is released at once.
         let held = inner.order.used().0.saturating_add(inner.reserved);
@@ -124,7 +124,7 @@ impl Memory {
 mod tests {
     use super::*;
     use crate::config::CacheConfig;
-    use crate::memory::Found;
+    use crate::memory::CacheLookup;
     use crate::object::Object;
     use crate::store::Meta;
     use larder_core::cache::CacheKind;
@@ -134,9 +134,9 @@ mod tests {
         let meta = Meta { size: len as u64, modified: (1, 0), fresh: false, tag: 0 };
         let name = n.to_le_bytes();
         let object = Object::new(&name, meta, Some(vec![0; len].into()), 0);
-        let Found::Lead(lead) = memory.begin((n, 0), Wanted::Head(&name)) else { panic!("{n}") };
-        lead.land(Ok(Entry::Head(Arc::new(object))), true);
-        memory.holds((n, 0), Wanted::Head(&name))
+        let CacheLookup::Lead(lead) = memory.begin((n, 0), EntryQuery::Head(&name)) else { panic!("{n}") };
+        lead.complete(Ok(CacheEntry::Head(Arc::new(object))), true);
+        memory.contains((n, 0), EntryQuery::Head(&name))
     }
 
     /// Creates a memory with objects of 1,000 bytes.
@@ -153,20 +153,24 @@ mod tests {
     #[test]
     fn a_memory_that_shrinks_keeps_what_was_used_last_and_never_lets_many_go_at_once() {
         let memory = filled(5_000_000, 5_000);
-        let (wanted, mut before) = (larder_core::Bytes(1_500_000), memory.stats());
-        while before.capacity > wanted.0 {
-            let (size, now) = (memory.step_to(wanted), memory.stats());
+        let (smaller, mut before) = (larder_core::Bytes(1_500_000), memory.stats());
+        while before.capacity > smaller.0 {
+            let (size, now) = (memory.resize_step(smaller), memory.stats());
             assert_eq!((now.capacity, now.used <= size.0), (size.0, true));
             assert!(before.objects - now.objects <= 1_049, "{} left at once", before.objects - now.objects);
             before = now;
         }
         assert_eq!((before.objects, before.capacity, before.cache.evictions), (1_500, 1_500_000, 3_500));
-        assert!(memory.find((4_999, 0), Wanted::Head(&4_999_u64.to_le_bytes())).is_some());
-        assert!(memory.find((3_499, 0), Wanted::Head(&3_499_u64.to_le_bytes())).is_none());
+        assert!(memory.find((4_999, 0), EntryQuery::Head(&4_999_u64.to_le_bytes())).is_some());
+        assert!(memory.find((3_499, 0), EntryQuery::Head(&3_499_u64.to_le_bytes())).is_none());
         let more = larder_core::Bytes(9_000_000);
-        assert_eq!(memory.step_to(more), more, "growing takes one step");
+        assert_eq!(memory.resize_step(more), more, "growing takes one step");
         let most = larder_core::Bytes(u64::MAX);
-        assert_eq!((memory.step_to(most), memory.step_to(more)), (most, more), "and so does what nobody has");
+        assert_eq!(
+            (memory.resize_step(most), memory.resize_step(more)),
+            (most, more),
+            "and so does what nobody has"
+        );
         assert!(put(&memory, 5_000, 6_000_000), "what is larger than the memory was at first");
         assert_eq!(memory.stats().objects, 1_501);
     }
@@ -176,7 +180,7 @@ mod tests {
         let memory = filled(10_000, 5);
         let mut one = memory.reservation();
         assert!(one.grow_to(5_000));
-        assert_eq!(memory.step_to(larder_core::Bytes(3_000)), larder_core::Bytes(3_000));
+        assert_eq!(memory.resize_step(larder_core::Bytes(3_000)), larder_core::Bytes(3_000));
         assert_eq!((memory.stats().objects, memory.stats().used), (0, 5_000));
         assert!(!one.grow_to(5_001));
         drop(one);

@@ -16,7 +16,7 @@ const WINDOW: u64 = 2 << 20;
 
 /// The reason why a reader gets no more bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Torn {
+pub(crate) enum BodyAbort {
     /// The origin aborted the reply, or was silent for too long.
     Origin,
     /// The reader lagged too far behind.
@@ -25,15 +25,15 @@ pub(crate) enum Torn {
 
 /// A body that is being received.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub(crate) struct IncomingBody {
     expected: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<BodyState>,
     /// Wakes the writer when a reader advances or leaves.
-    room: Notify,
+    progress: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BodyState {
     pieces: VecDeque<Bytes>,
     /// Number of the first piece that is still in memory.
     first: u64,
@@ -41,14 +41,14 @@ struct State {
     held: u64,
     /// Whether pieces are dropped when all readers have read them.
     windowed: bool,
-    end: Option<Result<(), Torn>>,
+    end: Option<Result<(), BodyAbort>>,
     /// For each reader, its next piece and its waker. The next piece is in memory or not received yet, because
     /// a reader that falls behind is removed.
     readers: BTreeMap<u64, (u64, Option<Waker>)>,
     next_reader: u64,
 }
 
-impl State {
+impl BodyState {
     fn end(&self) -> u64 {
         self.first + self.pieces.len() as u64
     }
@@ -88,10 +88,10 @@ impl State {
     }
 }
 
-impl Filling {
+impl IncomingBody {
     /// Creates a body of this length in bytes; `None` if the length is unknown.
     pub(crate) fn new(expected: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { expected, state: Mutex::default(), room: Notify::new() })
+        Arc::new(Self { expected, state: Mutex::default(), progress: Notify::new() })
     }
 
     pub(crate) fn expected(&self) -> Option<u64> {
@@ -107,16 +107,16 @@ impl Filling {
     }
 
     /// Stops storing the body. From now on, only a window of it stays in memory.
-    pub(crate) fn give_up_keeping(&self) {
+    pub(crate) fn stop_storing(&self) {
         let mut state = self.lock();
         state.windowed = true;
         state.trim();
     }
 
     /// Waits until the window has room. Returns false if there are no readers left.
-    pub(crate) async fn room(&self) -> bool {
+    pub(crate) async fn wait_for_room(&self) -> bool {
         loop {
-            let moved = self.room.notified();
+            let moved = self.progress.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
             {
@@ -140,14 +140,14 @@ impl Filling {
     }
 
     /// Ends the body: it is complete, or it was torn.
-    pub(crate) fn end(&self, end: Result<(), Torn>) {
+    pub(crate) fn finish(&self, end: Result<(), BodyAbort>) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
         state.wake();
     }
 
     /// Returns the whole body if it was stored from its first byte on. Short bodies in many pieces are joined.
-    pub(crate) fn whole(&self) -> Option<Vec<Bytes>> {
+    pub(crate) fn complete_pieces(&self) -> Option<Vec<Bytes>> {
         const JOINED_MAX: u64 = 1 << 20;
         let state = self.lock();
         if state.windowed {
@@ -161,7 +161,7 @@ impl Filling {
     }
 
     /// Creates a reader at the first byte; `None` if that byte has been dropped.
-    pub(crate) fn reader(self: &Arc<Self>) -> Option<Reader> {
+    pub(crate) fn open_reader(self: &Arc<Self>) -> Option<BodyReader> {
         let mut state = self.lock();
         if state.first > 0 {
             return None;
@@ -169,41 +169,41 @@ impl Filling {
         let id = state.next_reader;
         state.next_reader += 1;
         state.readers.insert(id, (0, None));
-        Some(Reader { filling: Arc::clone(self), id })
+        Some(BodyReader { incoming: Arc::clone(self), id })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BodyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A reader of a body, from its first byte on.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    filling: Arc<Filling>,
+pub(crate) struct BodyReader {
+    incoming: Arc<IncomingBody>,
     id: u64,
 }
 
-impl Reader {
+impl BodyReader {
     /// Polls for the next piece; `None` after the last.
-    pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Torn>>> {
-        let mut guard = self.filling.lock();
+    pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyAbort>>> {
+        let mut guard = self.incoming.lock();
         let state = &mut *guard;
         let end = state.end();
         let Some((at, waker)) = state.readers.get_mut(&self.id) else {
-            return Poll::Ready(Some(Err(Torn::Slow)));
+            return Poll::Ready(Some(Err(BodyAbort::Slow)));
         };
         if *at < end {
             let piece = state.pieces[(*at - state.first) as usize].clone();
             *at += 1;
             if state.windowed {
-                self.filling.room.notify_one();
+                self.incoming.progress.notify_one();
             }
             return Poll::Ready(Some(Ok(piece)));
         }
         match state.end {
             Some(Ok(())) => Poll::Ready(None),
-            Some(Err(torn)) => Poll::Ready(Some(Err(torn))),
+            Some(Err(abort)) => Poll::Ready(Some(Err(abort))),
             None => {
                 *waker = Some(cx.waker().clone());
                 Poll::Pending
@@ -212,10 +212,10 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for BodyReader {
     fn drop(&mut self) {
-        self.filling.lock().readers.remove(&self.id);
-        self.filling.room.notify_one();
+        self.incoming.lock().readers.remove(&self.id);
+        self.incoming.progress.notify_one();
     }
 }
 
@@ -224,19 +224,19 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
 
-    async fn next(reader: &Reader) -> Option<Result<Bytes, Torn>> {
+    async fn next(reader: &BodyReader) -> Option<Result<Bytes, BodyAbort>> {
         poll_fn(|cx| reader.poll_next(cx)).await
     }
 
     #[tokio::test]
     async fn each_reads_all_of_it_at_its_own_pace() {
-        let filling = Filling::new(None);
-        let quick = filling.reader().unwrap();
-        filling.push(Bytes::from_static(b"ab"));
+        let incoming = IncomingBody::new(None);
+        let quick = incoming.open_reader().unwrap();
+        incoming.push(Bytes::from_static(b"ab"));
         assert_eq!(next(&quick).await, Some(Ok(Bytes::from_static(b"ab"))));
-        let late = filling.reader().unwrap();
-        filling.push(Bytes::from_static(b"c"));
-        filling.end(Ok(()));
+        let late = incoming.open_reader().unwrap();
+        incoming.push(Bytes::from_static(b"c"));
+        incoming.finish(Ok(()));
         for reader in [&quick, &late] {
             let mut read = Vec::new();
             while let Some(piece) = next(reader).await {
@@ -244,37 +244,37 @@ mod tests {
             }
             assert!(b"abc".ends_with(&read) && !read.is_empty());
         }
-        assert_eq!(filling.whole(), Some(vec![Bytes::from_static(b"abc")]));
+        assert_eq!(incoming.complete_pieces(), Some(vec![Bytes::from_static(b"abc")]));
     }
 
     #[tokio::test]
     async fn a_reader_waits_for_the_next_piece_and_learns_of_the_end() {
-        let filling = Filling::new(Some(1));
-        let reader = filling.reader().unwrap();
+        let incoming = IncomingBody::new(Some(1));
+        let reader = incoming.open_reader().unwrap();
         let waiting = tokio::spawn(async move { next(&reader).await });
         tokio::task::yield_now().await;
-        filling.end(Err(Torn::Origin));
-        assert_eq!(waiting.await.unwrap(), Some(Err(Torn::Origin)));
+        incoming.finish(Err(BodyAbort::Origin));
+        assert_eq!(waiting.await.unwrap(), Some(Err(BodyAbort::Origin)));
     }
 
     #[tokio::test]
     async fn of_what_is_not_kept_the_slow_miss_the_rest_and_the_alone_are_waited_for() {
         let piece = Bytes::from(vec![0; 1 << 20]);
-        let filling = Filling::new(None);
-        let (quick, slow) = (filling.reader().unwrap(), filling.reader().unwrap());
-        filling.give_up_keeping();
+        let incoming = IncomingBody::new(None);
+        let (quick, slow) = (incoming.open_reader().unwrap(), incoming.open_reader().unwrap());
+        incoming.stop_storing();
         for _ in 0..5 {
-            filling.push(piece.clone());
+            incoming.push(piece.clone());
             assert!(next(&quick).await.is_some_and(|piece| piece.is_ok()));
-            assert!(filling.room().await);
+            assert!(incoming.wait_for_room().await);
         }
-        assert!(filling.reader().is_none(), "its beginning is gone");
+        assert!(incoming.open_reader().is_none(), "its beginning is gone");
         // The slow reader has not noticed yet, and the quick one pauses.
         for _ in 0..3 {
-            filling.push(piece.clone());
+            incoming.push(piece.clone());
         }
-        let waiting = Arc::clone(&filling);
-        let room = tokio::spawn(async move { waiting.room().await });
+        let waiting = Arc::clone(&incoming);
+        let room = tokio::spawn(async move { waiting.wait_for_room().await });
         tokio::task::yield_now().await;
         assert!(!room.is_finished(), "the one reader is waited for");
         for _ in 0..3 {
@@ -282,7 +282,7 @@ mod tests {
         }
         assert!(room.await.unwrap());
         drop(quick);
-        assert!(!filling.room().await, "nobody reads any more");
-        assert_eq!(next(&slow).await, Some(Err(Torn::Slow)));
+        assert!(!incoming.wait_for_room().await, "nobody reads any more");
+        assert_eq!(next(&slow).await, Some(Err(BodyAbort::Slow)));
     }
 }
