@@ -68,9 +68,9 @@ pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
 pub use memory::PurgeReport;
 pub use node::{Node, NodeError};
-pub use origin::{OriginStanding, OriginStats};
+pub use origin::{OriginStats, OriginStatus};
 pub use report::{LoadCounters, NodeStats, Origin, ReloadCounts};
-pub use signing::Signing;
+pub use signing::SigningKeys;
 pub use store::{DirectoryError, ManifestError};
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.

@@ -58,7 +58,7 @@ impl Object {
             meta,
             etag: HeaderValue::try_from(etag).unwrap_or(HeaderValue::from_static("\"\"")),
             last_modified: HeaderValue::try_from(date).unwrap_or(HeaderValue::from_static("")),
-            content_type: HeaderValue::from_static(content_type::of(name)),
+            content_type: HeaderValue::from_static(content_type::from_name(name)),
             body,
             target_id: None,
             keep: true,

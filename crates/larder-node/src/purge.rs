@@ -66,7 +66,7 @@ impl Purger {
     pub(crate) async fn answer(self: &Arc<Self>, parts: &Parts) -> Response<Body> {
         let replies = &self.replies;
         if parts.method != Method::POST {
-            return replies.method_refused("POST");
+            return replies.method_not_allowed("POST");
         }
         let named = parts.headers.get(PURGE_FIELD).and_then(|value| value.to_str().ok());
         let Some(purge) = named.and_then(|text| Purge::parse(text).ok()) else {

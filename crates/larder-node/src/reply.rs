@@ -2,7 +2,7 @@
 
 use crate::body::Body;
 use crate::counters::Counters;
-use crate::http::cache_status::{Outcome, Speller, Why};
+use crate::http::cache_status::{CacheStatusWriter, ForwardReason, Outcome};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
@@ -13,7 +13,7 @@ pub(crate) const ACCEPT_RANGES_BYTES: HeaderValue = HeaderValue::from_static("by
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// Marks a reply, within this node, as an error of this node that another node may not have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnFault;
+pub(crate) struct NodeFault;
 
 /// Header fields of a reply with contents. The map reserves this capacity to avoid growing.
 const FIELDS: usize = 12;
@@ -24,18 +24,18 @@ pub(crate) const LARDER_STORE: HeaderName = HeaderName::from_static("x-larder-st
 /// Creates the replies of a node, and counts them.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    pub(crate) speller: Speller,
+    pub(crate) cache_status: CacheStatusWriter,
     counters: Arc<Counters>,
     /// The kind of the store, if its contents are synthetic.
-    made_up: Option<HeaderValue>,
+    synthetic: Option<HeaderValue>,
 }
 
 impl Replies {
-    /// Creates the replies of the named node. `made_up` is the kind of the store, if its contents are
+    /// Creates the replies of the named node. `synthetic` is the kind of the store, if its contents are
     /// synthetic.
-    pub(crate) fn new(name: &str, counters: &Arc<Counters>, made_up: Option<&'static str>) -> Self {
-        let made_up = made_up.map(HeaderValue::from_static);
-        Self { speller: Speller::new(name), counters: Arc::clone(counters), made_up }
+    pub(crate) fn new(name: &str, counters: &Arc<Counters>, synthetic: Option<&'static str>) -> Self {
+        let synthetic = synthetic.map(HeaderValue::from_static);
+        Self { cache_status: CacheStatusWriter::new(name), counters: Arc::clone(counters), synthetic }
     }
 
     /// Returns a reply with one line of text, for errors and the node's own paths.
@@ -61,7 +61,7 @@ impl Replies {
     }
 
     /// Returns the 416 for a body of `size` bytes.
-    pub(crate) fn unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
+    pub(crate) fn range_unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
         let mut reply = self.plain(StatusCode::RANGE_NOT_SATISFIABLE, outcome, "");
         insert(reply.headers_mut(), header::CONTENT_RANGE, format!("bytes */{size}"));
         reply
@@ -71,8 +71,8 @@ impl Replies {
     pub(crate) fn start(&self, status: StatusCode, outcome: Outcome, body: Body) -> Response<Body> {
         self.count(status, outcome);
         let mut headers = HeaderMap::with_capacity(FIELDS);
-        headers.insert(CACHE_STATUS, self.speller.spell(outcome));
-        if let Some(kind) = &self.made_up {
+        headers.insert(CACHE_STATUS, self.cache_status.format(outcome));
+        if let Some(kind) = &self.synthetic {
             headers.insert(LARDER_STORE, kind.clone());
         }
         let mut reply = Response::new(body);
@@ -82,7 +82,7 @@ impl Replies {
     }
 
     /// Returns a reply with the given header and this node's fields.
-    pub(crate) fn merged(
+    pub(crate) fn merge(
         &self,
         status: StatusCode,
         mut headers: HeaderMap,
@@ -99,19 +99,19 @@ impl Replies {
     }
 
     /// Returns the kind of the store, if its contents are synthetic.
-    pub(crate) fn made_up(&self) -> Option<&HeaderValue> {
-        self.made_up.as_ref()
+    pub(crate) fn synthetic(&self) -> Option<&HeaderValue> {
+        self.synthetic.as_ref()
     }
 
     /// Returns the 405 for a method that is not among `allowed`.
-    pub(crate) fn method_refused(&self, allowed: &'static str) -> Response<Body> {
+    pub(crate) fn method_not_allowed(&self, allowed: &'static str) -> Response<Body> {
         let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
         reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
         reply
     }
 
     /// Returns the 503 for a request beyond a limit.
-    pub(crate) fn full(&self, detail: &'static str) -> Response<Body> {
+    pub(crate) fn over_limit(&self, detail: &'static str) -> Response<Body> {
         let mut reply = self.plain(StatusCode::SERVICE_UNAVAILABLE, Outcome::Local(detail), detail);
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         reply
@@ -121,13 +121,13 @@ impl Replies {
     pub(crate) fn count(&self, status: StatusCode, outcome: Outcome) {
         let counters = &self.counters;
         match outcome {
-            Outcome::Hit | Outcome::Kept { .. } => counters.hits.add(1),
-            Outcome::Pulled { why: Why::Bypass | Why::Method, .. } => {}
-            Outcome::Forward { collapsed, .. } | Outcome::Pulled { collapsed, .. } => {
+            Outcome::Hit | Outcome::OriginHit { .. } => counters.hits.add(1),
+            Outcome::OriginForward { why: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
+            Outcome::Forward { collapsed, .. } | Outcome::OriginForward { collapsed, .. } => {
                 counters.misses.add(1);
                 counters.collapsed.add(u64::from(collapsed));
             }
-            Outcome::Failed { why: Why::Bypass | Why::Method, .. } => {}
+            Outcome::Failed { why: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
             Outcome::Failed { .. } => counters.misses.add(1),
             Outcome::Lateral { .. } | Outcome::Program { .. } | Outcome::Local(_) => {}
         }

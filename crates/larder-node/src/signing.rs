@@ -34,7 +34,7 @@ pub(crate) static SIGNATURE: [HeaderName; 3] = [
 
 /// The keys that sign requests to the origin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Signing {
+pub struct SigningKeys {
     /// The keys. Debug output hides the secret ones.
     credentials: Credentials,
     region: String,
@@ -45,9 +45,9 @@ pub struct Signing {
 
 /// A request that cannot be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unsignable;
+pub(crate) struct SigningError;
 
-impl Signing {
+impl SigningKeys {
     /// Creates the keys for a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS, because every
     /// client of the node gets the rights of the keys.
     pub fn new(
@@ -72,7 +72,7 @@ impl Signing {
     }
 
     /// Returns the permitted methods as a list, for example for `Allow`.
-    pub(crate) fn allowed(&self) -> String {
+    pub(crate) fn allowed_methods(&self) -> String {
         self.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")
     }
 
@@ -87,14 +87,14 @@ impl Signing {
         headers: &mut HeaderMap,
         has_body: bool,
         now: SystemTime,
-    ) -> Result<(), Unsignable> {
+    ) -> Result<(), SigningError> {
         if target.query().is_some_and(is_presigned) {
             return Ok(());
         }
         for name in &SIGNATURE {
             headers.remove(name);
         }
-        let body = body_of(headers.remove(CONTENT_SHA256).as_ref(), has_body)?;
+        let body = payload_hash(headers.remove(CONTENT_SHA256).as_ref(), has_body)?;
         let identity = self.credentials.clone().into();
         let params = v4::SigningParams::builder()
             .identity(&identity)
@@ -103,18 +103,18 @@ impl Signing {
             .time(now)
             .settings(self.settings())
             .build()
-            .map_err(|_| Unsignable)?
+            .map_err(|_| SigningError)?
             .into();
         let mut signed = Vec::new();
         for (name, value) in headers.iter().filter(|(name, _)| is_signed(name)) {
-            signed.push((name.as_str(), std::str::from_utf8(value.as_bytes()).map_err(|_| Unsignable)?));
+            signed.push((name.as_str(), std::str::from_utf8(value.as_bytes()).map_err(|_| SigningError)?));
         }
-        let uri = format!("https://larder{}", self.canonical(target));
+        let uri = format!("https://larder{}", self.canonical_target(target));
         let request = SignableRequest::new(method.as_str(), uri, signed.into_iter(), body);
-        let output = sign(request.map_err(|_| Unsignable)?, &params).map_err(|_| Unsignable)?;
+        let output = sign(request.map_err(|_| SigningError)?, &params).map_err(|_| SigningError)?;
         let (made, _) = output.into_parts().0.into_parts();
         for field in made {
-            let mut value = HeaderValue::from_str(field.value()).map_err(|_| Unsignable)?;
+            let mut value = HeaderValue::from_str(field.value()).map_err(|_| SigningError)?;
             value.set_sensitive(true);
             headers.insert(HeaderName::from_static(field.name()), value);
         }
@@ -137,11 +137,11 @@ impl Signing {
 
     /// Returns the target in the form that is signed. S3 decodes the path and encodes all but unreserved
     /// characters, so `/a+b` and `/a%2Bb` have the same signature.
-    fn canonical<'t>(&self, target: &'t PathAndQuery) -> Cow<'t, str> {
+    fn canonical_target<'t>(&self, target: &'t PathAndQuery) -> Cow<'t, str> {
         if !self.is_s3() {
             return target.as_str().into();
         }
-        let path = encoded(&decoded(target.path().as_bytes()));
+        let path = percent_encode(&percent_decode(target.path().as_bytes()));
         match target.query() {
             None => path.into(),
             Some(query) => format!("{path}?{query}").into(),
@@ -166,13 +166,13 @@ pub(crate) fn is_presigned(query: &str) -> bool {
 /// signed requests only.
 pub(crate) fn sets_fields_of_reply(query: &str) -> bool {
     query.split('&').any(|pair| {
-        let name = decoded(pair.split('=').next().unwrap_or_default().as_bytes());
+        let name = percent_decode(pair.split('=').next().unwrap_or_default().as_bytes());
         name.to_ascii_lowercase().starts_with(b"response-")
     })
 }
 
 /// Returns the payload hash to sign. `said` is the hash that the client sent.
-fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, Unsignable> {
+fn payload_hash(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, SigningError> {
     let said = said.map(|value| value.to_str().unwrap_or("?"));
     match said {
         None if has_body => Ok(SignableBody::UnsignedPayload),
@@ -182,12 +182,12 @@ fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'s
         Some(hex) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             Ok(SignableBody::Precomputed(hex.to_owned()))
         }
-        Some(_) => Err(Unsignable),
+        Some(_) => Err(SigningError),
     }
 }
 
 /// Decodes percent-encoding. Invalid sequences stay unchanged.
-fn decoded(text: &[u8]) -> Vec<u8> {
+fn percent_decode(text: &[u8]) -> Vec<u8> {
     let digit = |at: usize| text.get(at).and_then(|byte| (*byte as char).to_digit(16));
     let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
     while let Some(byte) = text.get(at) {
@@ -206,7 +206,7 @@ fn decoded(text: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes all bytes of a path except slashes and unreserved characters (RFC 3986 section 2.3).
-fn encoded(path: &[u8]) -> String {
+fn percent_encode(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path {
         if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
@@ -225,9 +225,9 @@ mod tests {
 
     /// Keys, time and bucket of the examples in Amazon's "Authenticating Requests: Using the Authorization
     /// Header".
-    fn example(token: Option<&str>) -> (Signing, SystemTime) {
+    fn example(token: Option<&str>) -> (SigningKeys, SystemTime) {
         let keys = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
-        let signing = Signing::new(keys, token.map(str::to_owned), "us-east-1", "s3");
+        let signing = SigningKeys::new(keys, token.map(str::to_owned), "us-east-1", "s3");
         (signing, UNIX_EPOCH + Duration::from_secs(1_369_353_600))
     }
 
@@ -235,7 +235,7 @@ mod tests {
         (method, target): (Method, &'static str),
         fields: &[(&'static str, &'static str)],
         has_body: bool,
-    ) -> Result<HeaderMap, Unsignable> {
+    ) -> Result<HeaderMap, SigningError> {
         let mut headers = HeaderMap::new();
         headers.insert("host", HeaderValue::from_static("examplebucket.s3.amazonaws.com"));
         for (name, value) in fields {
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(of("/test$file.text"), of("/test%24file.text"));
         assert_eq!(of("/a+b%c3%a9"), of("/a%2Bb%C3%A9"));
         assert_ne!(of("/a//b/../c"), of("/a/c"), "a key may have any segments");
-        assert_eq!(encoded(&decoded(b"/100%/%zz%4")), "/100%25/%25zz%254");
+        assert_eq!(percent_encode(&percent_decode(b"/100%/%zz%4")), "/100%25/%25zz%254");
     }
 
     #[test]
@@ -331,9 +331,9 @@ mod tests {
             (Some(DIGEST), true, Ok(DIGEST)),
             (Some("UNSIGNED-PAYLOAD"), true, Ok("UNSIGNED-PAYLOAD")),
             (Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), true, Ok("STREAMING-UNSIGNED-PAYLOAD-TRAILER")),
-            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), true, Err(Unsignable)),
-            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"), true, Err(Unsignable)),
-            (Some("zz"), true, Err(Unsignable)),
+            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), true, Err(SigningError)),
+            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"), true, Err(SigningError)),
+            (Some("zz"), true, Err(SigningError)),
         ] {
             let fields: Vec<_> = said.iter().map(|said| ("x-amz-content-sha256", *said)).collect();
             let found = signed((Method::PUT, "/x"), &fields, has_body);

@@ -88,7 +88,7 @@ impl Connections {
                     Box::pin(self.depart(leaving, *departure)).await
                 }
                 ConnectionOutcome::Tunnel(leaving, tunnel) => {
-                    break Box::pin(self.carry(*tunnel, leaving)).await;
+                    break Box::pin(self.relay_tunnel(*tunnel, leaving)).await;
                 }
                 ConnectionOutcome::Idle(resting) => match &mut offers {
                     // If no node takes the connection, it continues here; while this node drains, it ends.
@@ -192,7 +192,11 @@ impl Connections {
     }
 
     /// Serves a connection that has become a tunnel, until the tunnel ends.
-    async fn carry(&self, tunnel: Tunnel, IncomingConnection { stream, unread, .. }: IncomingConnection) {
+    async fn relay_tunnel(
+        &self,
+        tunnel: Tunnel,
+        IncomingConnection { stream, unread, .. }: IncomingConnection,
+    ) {
         let write_timeout = self.settings.load().limits.write_timeout;
         tunnel.run(stream, unread, &self.counters, write_timeout).await;
     }

@@ -154,7 +154,7 @@ impl Acceptor {
                     if source != ConnectionSource::Secure
                         && let Ok(permit) = Arc::clone(&refusals).try_acquire_owned()
                     {
-                        spawn_local(refuse(arrived, permit, refusal(service.replies.speller.name())));
+                        spawn_local(refuse(arrived, permit, refusal(service.replies.cache_status.name())));
                     }
                 }
             }

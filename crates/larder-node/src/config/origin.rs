@@ -4,7 +4,7 @@ use super::origin_tls::OriginTls;
 use super::range::{ConfigError, ensure};
 use crate::http::fields::CONDITIONS;
 use crate::http::hop::HOP_BY_HOP;
-use crate::signing::{SIGNATURE, Signing};
+use crate::signing::{SIGNATURE, SigningKeys};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode, Uri};
 use larder_http::h1::FIELDS_MAX;
@@ -29,7 +29,7 @@ pub struct OriginConfig {
     pub fields: HeaderMap,
     /// Keys that sign requests to the origin; a client's signature is replaced. Not together with a field
     /// `Authorization`, and only with the origin's own `Host`. Default `None`.
-    pub sign: Option<Signing>,
+    pub sign: Option<SigningKeys>,
     /// Time to connect; 504 beyond. 1 ms to 1 h, default 5 s.
     pub connect_timeout: Duration,
     /// Time from a request to the head of the reply; 504 beyond. 1 ms to 1 h, default 60 s.

@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::edge::ConnectionInfo;
 use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
 use crate::http::hop::REQUESTS;
-use crate::origin::tunnel::{Opened, Upgradable};
+use crate::origin::tunnel::{TunnelSlot, UpgradeTarget};
 use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -39,7 +39,7 @@ pub(crate) struct ConnectionRecord {
     departure: Mutex<Option<Departure>>,
     departs: AtomicBool,
     /// The slot for the tunnel to the origin that the connection may become.
-    pub(crate) tunnel: Opened,
+    pub(crate) tunnel: TunnelSlot,
 }
 
 /// The addresses and the history of a connection when it arrives.
@@ -72,7 +72,7 @@ impl ConnectionRecord {
             request_counter: Mutex::new(request_counter),
             departure: Mutex::default(),
             departs: AtomicBool::new(false),
-            tunnel: Opened::default(),
+            tunnel: TunnelSlot::default(),
             has_requests: AtomicBool::new(is_reused),
         })
     }
@@ -137,8 +137,8 @@ impl ConnectionRecord {
     }
 }
 
-impl Upgradable for ConnectionRecord {
-    fn opened(&self) -> &Opened {
+impl UpgradeTarget for ConnectionRecord {
+    fn tunnel_slot(&self) -> &TunnelSlot {
         &self.tunnel
     }
 }

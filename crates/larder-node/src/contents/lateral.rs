@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::http::hop::TARGET;
 use crate::memory::Memory;
 use crate::object::StoragePolicy;
-use crate::origin::{Client, Fetched, Origin};
+use crate::origin::{ClientKey, Origin, OriginReply};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode, Uri};
@@ -79,7 +79,7 @@ pub(crate) struct HandoffContext {
 /// The decision about a later request.
 pub(crate) enum LateralDecision {
     /// Another node has replied.
-    Fetched(Arc<Origin>, Fetched),
+    Fetched(Arc<Origin>, OriginReply),
     /// This node serves the request.
     Local(StoragePolicy),
 }
@@ -169,18 +169,18 @@ impl LateralFetcher {
         address: SocketAddr,
         request: &Parts,
         target_id: Option<u64>,
-    ) -> Option<(Arc<Origin>, Fetched)> {
+    ) -> Option<(Arc<Origin>, OriginReply)> {
         let peer = self.peer(address)?;
         let host = peer.host(request)?;
-        let mut headers = peer.outgoing(&request.headers, &host);
+        let mut headers = peer.request_headers(&request.headers, &host);
         headers.insert(LARDER_LATERAL, HeaderValue::from_static("1"));
         if let Some(target_id) = target_id.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok())
         {
             headers.insert(TARGET, target_id);
         }
-        let place = peer.try_place(Client::Unknown)?;
+        let slot = peer.try_acquire_slot(ClientKey::Unknown)?;
         let target = request.uri.path_and_query()?;
-        let fetched = peer.send(place, &request.method, target, headers, None, None).await.ok()?;
+        let fetched = peer.send(slot, &request.method, target, headers, None, None).await.ok()?;
         // For any other status, this node may have a better reply.
         is_usable(fetched.reply.status()).then_some((peer, fetched))
     }

@@ -23,7 +23,7 @@ use crate::http::cache_status::Outcome;
 use crate::machine::Usage;
 use crate::memory::Selection;
 use crate::objects::Objects;
-use crate::origin::{Origin, OriginStats, Puller};
+use crate::origin::{Origin, OriginService, OriginStats};
 use crate::reply::Replies;
 use crate::settings::CurrentSettings;
 use crate::store::{Store, StoreStats};
@@ -53,7 +53,7 @@ pub(crate) enum Source {
     /// A store. Requests are answered from its objects.
     Store(StoreService),
     /// An origin. It receives whole requests.
-    Origin(Arc<Puller>),
+    Origin(Arc<OriginService>),
 }
 
 impl Source {
@@ -71,7 +71,7 @@ impl Source {
     /// Creates the source for an origin.
     pub(crate) fn from_origin(origin: Origin, common: &CommonParts) -> Self {
         let CommonParts { memory, replies, .. } = common;
-        Self::Origin(Arc::new(Puller::new(origin, memory, replies, common.uptime)))
+        Self::Origin(Arc::new(OriginService::new(origin, memory, replies, common.uptime)))
     }
 }
 
@@ -113,7 +113,7 @@ impl Contents {
             return Box::pin(programs.run(handler, parts, body, patience)).await;
         }
         match &self.source {
-            Source::Origin(puller) => Box::pin(puller.pull(parts, body)).await,
+            Source::Origin(service) => Box::pin(service.answer(parts, body)).await,
             Source::Store(stored) => stored.reply(parts, handoff).await,
         }
     }
@@ -130,7 +130,7 @@ impl Contents {
     pub(crate) fn origin(&self) -> Option<&Arc<Origin>> {
         match &self.source {
             Source::Store(_) => None,
-            Source::Origin(puller) => Some(puller.origin()),
+            Source::Origin(service) => Some(service.origin()),
         }
     }
 
@@ -144,8 +144,8 @@ impl Contents {
     pub(crate) fn change(&self, config: &NodeConfig) {
         match (&self.source, &config.store) {
             (Source::Store(stored), _) => stored.objects.change(config),
-            (Source::Origin(puller), StoreConfig::Origin(config)) => {
-                puller.origin().change((**config).clone());
+            (Source::Origin(service), StoreConfig::Origin(config)) => {
+                service.origin().change((**config).clone());
             }
             (Source::Origin(_), _) => {}
         }
@@ -165,9 +165,9 @@ impl Contents {
     pub(crate) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
         match &self.source {
             Source::Store(stored) => stored.objects.name_of(&parts.uri).ok().map(|name| TargetId::of(&name)),
-            Source::Origin(puller) => {
+            Source::Origin(service) => {
                 // This is the name that the memory uses. A host has several spellings.
-                let host = puller.origin().host(parts)?;
+                let host = service.origin().host(parts)?;
                 let rest = parts.uri.path_and_query()?.as_str();
                 Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]))
             }
@@ -183,9 +183,9 @@ impl Contents {
         };
         match &self.source {
             Source::Store(stored) => stored.objects.selection(location, prefix),
-            Source::Origin(puller) => {
+            Source::Origin(service) => {
                 // If the client's host is not passed on, one stored reply serves the URLs of all hosts.
-                let host = puller.origin().sends_host_of_client().then(|| location.clone());
+                let host = service.origin().sends_host_of_client().then(|| location.clone());
                 Some(Selection::Pages { host, target: location.target().into(), prefix })
             }
         }
@@ -203,7 +203,7 @@ impl Contents {
     pub(crate) fn describe(&self) -> String {
         match &self.source {
             Source::Store(stored) => stored.objects.store.describe(),
-            Source::Origin(puller) => format!("kind=origin url={}", puller.origin().settings().config.url),
+            Source::Origin(service) => format!("kind=origin url={}", service.origin().settings().config.url),
         }
     }
 
@@ -211,8 +211,8 @@ impl Contents {
     pub(crate) fn stats(&self) -> StoreStats {
         match &self.source {
             Source::Store(stored) => stored.objects.store.stats(),
-            Source::Origin(puller) => {
-                let (reads, bytes, busy) = puller.origin().done();
+            Source::Origin(service) => {
+                let (reads, bytes, busy) = service.origin().totals();
                 StoreStats { reads, bytes, busy }
             }
         }

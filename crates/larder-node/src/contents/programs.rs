@@ -16,7 +16,7 @@ use super::pattern::Pattern;
 use crate::body::Body;
 use crate::config::{Amount, DynamicConfig, HandlerConfig};
 use crate::counters::Counters;
-use crate::http::cache_status::{Outcome, Why};
+use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::machine::Machine;
 use crate::reply::Replies;
 use crate::store;
@@ -137,9 +137,9 @@ impl Programs {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         self.counters.dynamic.add(1);
-        let why = if parts.method == Method::POST { Why::Method } else { Why::Bypass };
+        let why = if parts.method == Method::POST { ForwardReason::Method } else { ForwardReason::Bypass };
         if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
-            return self.replies.method_refused("GET, HEAD, POST");
+            return self.replies.method_not_allowed("GET, HEAD, POST");
         }
         let failed = |status: StatusCode, detail| {
             let mut reply =
@@ -180,7 +180,7 @@ impl Programs {
         parts: &Parts,
         target: &str,
         len: u64,
-        why: Why,
+        why: ForwardReason,
     ) -> Response<Body> {
         let body = match parts.method {
             Method::HEAD => Body::empty(),

@@ -3,8 +3,8 @@
 use super::lateral::{HandoffContext, LateralDecision};
 use crate::body::Body;
 use crate::counters::Counters;
-use crate::http::cache_status::{Outcome, Why};
-use crate::http::condition::{self, Verdict};
+use crate::http::cache_status::{ForwardReason, Outcome};
+use crate::http::condition::{self, PreconditionResult};
 use crate::http::hop::target_id;
 use crate::http::path::PathError;
 use crate::http::range::{self, Range};
@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::object::{Object, StoragePolicy};
 use crate::objects::{Chunks, Objects};
 use crate::origin;
-use crate::reply::{ACCEPT_RANGES_BYTES, NOSNIFF, OwnFault, Replies, insert};
+use crate::reply::{ACCEPT_RANGES_BYTES, NOSNIFF, NodeFault, Replies, insert};
 use crate::store::StoreError;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -40,7 +40,7 @@ impl StoreService {
     /// Returns the reply to a request.
     pub(super) async fn reply(&self, parts: &Parts, handoff: Option<&HandoffContext>) -> Response<Body> {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
-            return self.replies.method_refused("GET, HEAD");
+            return self.replies.method_not_allowed("GET, HEAD");
         }
         let name = match self.objects.name_of(&parts.uri) {
             Ok(name) => name,
@@ -52,7 +52,7 @@ impl StoreService {
                 return self.replies.plain(StatusCode::NOT_FOUND, Outcome::Local("hidden"), "not-found");
             }
         };
-        let mut why = Why::Miss;
+        let mut why = ForwardReason::Miss;
         match self.get(parts, &name, &mut why, handoff).await {
             Ok(reply) => {
                 self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
@@ -66,7 +66,7 @@ impl StoreService {
         &self,
         request: &Parts,
         name: &[u8],
-        why: &mut Why,
+        why: &mut ForwardReason,
         handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         let hash = self.objects.memory.hash(name);
@@ -84,7 +84,7 @@ impl StoreService {
         &self,
         (request, view): (&Parts, RequestView<'_>),
         name: &[u8],
-        why: Why,
+        why: ForwardReason,
         handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         // A client that asks for no body, or may have the body already, must not evict entries that others use.
@@ -129,7 +129,7 @@ impl StoreService {
             return Ok(self.contents(StatusCode::OK, &object, size, outcome, Body::empty()));
         }
         let range = match view.headers.get(header::RANGE) {
-            Some(value) if condition::range_counts(view.headers, &object.validators()) => {
+            Some(value) if condition::is_range_applicable(view.headers, &object.validators()) => {
                 range::parse(value.as_bytes(), size)
             }
             _ => Range::Whole,
@@ -137,7 +137,7 @@ impl StoreService {
         let (status, part) = match range {
             Range::Whole => (StatusCode::OK, whole),
             Range::Part { first, last } => (StatusCode::PARTIAL_CONTENT, first..last + 1),
-            Range::Unsatisfiable => return Ok(self.replies.unsatisfiable(size, outcome)),
+            Range::Unsatisfiable => return Ok(self.replies.range_unsatisfiable(size, outcome)),
         };
         let len = part.end - part.start;
         let (body, outcome) = match &object.body {
@@ -164,9 +164,11 @@ impl StoreService {
             return None;
         }
         match condition::evaluate(view.headers, &object.validators()) {
-            Verdict::Proceed => None,
-            Verdict::Failed => Some(self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, "")),
-            Verdict::NotModified => {
+            PreconditionResult::Proceed => None,
+            PreconditionResult::Failed => {
+                Some(self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, ""))
+            }
+            PreconditionResult::NotModified => {
                 let mut reply = self.replies.start(StatusCode::NOT_MODIFIED, outcome, Body::empty());
                 let headers = reply.headers_mut();
                 headers.insert(header::ETAG, object.etag.clone());
@@ -177,7 +179,7 @@ impl StoreService {
     }
 
     /// Returns the reply for an error of the store.
-    pub(crate) fn answer_error(&self, error: &StoreError, path: &str, why: Why) -> Response<Body> {
+    pub(crate) fn answer_error(&self, error: &StoreError, path: &str, why: ForwardReason) -> Response<Body> {
         if matches!(error, StoreError::IsDirectory) {
             return self.redirect(path);
         }
@@ -191,14 +193,15 @@ impl StoreService {
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if status.is_server_error() && !matches!(error, StoreError::OriginBroke) {
-            reply.extensions_mut().insert(OwnFault);
+            reply.extensions_mut().insert(NodeFault);
         }
         reply
     }
 
     fn redirect(&self, path: &str) -> Response<Body> {
         let status = StatusCode::MOVED_PERMANENTLY;
-        let outcome = Outcome::Failed { why: Why::Miss, status: status.as_u16(), detail: "directory" };
+        let outcome =
+            Outcome::Failed { why: ForwardReason::Miss, status: status.as_u16(), detail: "directory" };
         let mut reply = self.replies.plain(status, outcome, "");
         insert(reply.headers_mut(), header::LOCATION, crate::http::path::with_slash(path));
         reply
@@ -215,8 +218,8 @@ impl StoreService {
     ) -> Result<(Body, Outcome), StoreError> {
         let outcome = match (self.objects.contains_parts(object, hash, part.start, part.end - 1), outcome) {
             ((_, true), Outcome::Hit) => Outcome::Hit,
-            ((true, _), Outcome::Hit) => self.forwarded(Why::Partial, object),
-            ((false, _), Outcome::Hit) => self.forwarded(Why::Miss, object),
+            ((true, _), Outcome::Hit) => self.forwarded(ForwardReason::Partial, object),
+            ((false, _), Outcome::Hit) => self.forwarded(ForwardReason::Miss, object),
             (_, other) => other,
         };
         let mut chunks = Chunks::new(&self.objects, object, hash, part)?;
@@ -224,7 +227,7 @@ impl StoreService {
         Ok((Body::chunks(chunks), outcome))
     }
 
-    fn forwarded(&self, why: Why, object: &Object) -> Outcome {
+    fn forwarded(&self, why: ForwardReason, object: &Object) -> Outcome {
         Outcome::Forward { why, stored: self.objects.memory.may_store(object.meta.size), collapsed: false }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Cooperation;
 use crate::body::Stream;
-use crate::http::hop::hop_fields_removed;
+use crate::http::hop::without_hop_fields;
 use crate::store::StoreError;
 use bytes::Bytes;
 use http::header::HeaderName;
@@ -62,7 +62,7 @@ impl Cooperation {
         let mut request = Request::new(Empty::<Bytes>::new());
         request.method_mut().clone_from(&parts.method);
         request.uri_mut().clone_from(&parts.uri);
-        *request.headers_mut() = hop_fields_removed(&parts.headers);
+        *request.headers_mut() = without_hop_fields(&parts.headers);
         let asked = self.network.forward(to, request);
         let reply = match tokio::time::timeout(self.head_timeout, asked).await {
             Ok(reply) => reply?,

@@ -7,7 +7,7 @@
 //! field is worthless, and it is removed wherever a request enters.
 
 use super::{PeerHandoff, lock};
-use crate::http::cache_control::Items;
+use crate::http::cache_control::ListMembers;
 use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http::{HeaderValue, Version};
@@ -102,7 +102,10 @@ pub(super) fn announces_close(parts: &Parts) -> bool {
 
 fn has_close_option(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::CONNECTION);
-    values.iter().flat_map(|value| Items(value.as_bytes())).any(|item| item.eq_ignore_ascii_case(b"close"))
+    values
+        .iter()
+        .flat_map(|value| ListMembers(value.as_bytes()))
+        .any(|item| item.eq_ignore_ascii_case(b"close"))
 }
 
 #[cfg(test)]

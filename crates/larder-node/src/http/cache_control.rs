@@ -10,7 +10,7 @@
 //! replaces `Cache-Control` and `Expires`. It is a dictionary of structured fields: one syntax error makes the whole field
 //! invalid, and then `Cache-Control` counts. A directive with a value of the wrong type counts as its strictest form.
 
-use super::structured::{self, Bare};
+use super::structured::{self, BareItem};
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
@@ -60,7 +60,7 @@ impl Directives {
 
     /// Returns whether a reply to a request with `Authorization` may be stored for other clients (RFC 9111
     /// section 3.5).
-    pub(crate) fn is_for_all(&self) -> bool {
+    pub(crate) fn allows_sharing(&self) -> bool {
         self.public || self.s_maxage.is_some() || self.must_revalidate
     }
 
@@ -85,9 +85,9 @@ impl Directives {
         let mut found = Self { targeted: true, ..Self::default() };
         for (name, value) in members {
             let seconds = match value {
-                Bare::Boolean(_) => None,
-                Bare::Integer(number) => Some(u64::try_from(number).unwrap_or(0).min(SECONDS_MAX)),
-                Bare::Other => Some(0),
+                BareItem::Boolean(_) => None,
+                BareItem::Integer(number) => Some(u64::try_from(number).unwrap_or(0).min(SECONDS_MAX)),
+                BareItem::Other => Some(0),
             };
             found.add(name.as_bytes(), seconds);
         }
@@ -95,7 +95,7 @@ impl Directives {
     }
 
     fn read(&mut self, text: &[u8]) {
-        for item in Items(text) {
+        for item in ListMembers(text) {
             let (name, value) = match item.iter().position(|&b| b == b'=') {
                 Some(at) => (item[..at].trim_ascii(), Some(seconds(item[at + 1..].trim_ascii()))),
                 None => (item, None),
@@ -147,9 +147,9 @@ pub(crate) fn delta_seconds(text: &[u8]) -> Option<u64> {
 }
 
 /// The members of a comma-separated list. Commas between quotes do not separate members.
-pub(crate) struct Items<'a>(pub(crate) &'a [u8]);
+pub(crate) struct ListMembers<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Iterator for Items<'a> {
+impl<'a> Iterator for ListMembers<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

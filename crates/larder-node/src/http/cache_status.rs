@@ -26,24 +26,30 @@ pub(crate) enum Outcome {
     /// The whole reply came from memory.
     Hit,
     /// The store was asked.
-    Forward { why: Why, stored: bool, collapsed: bool },
+    Forward { why: ForwardReason, stored: bool, collapsed: bool },
     /// The store was asked and failed; the reply has this status.
-    Failed { why: Why, status: u16, detail: &'static str },
+    Failed { why: ForwardReason, status: u16, detail: &'static str },
     /// A stored reply of an origin, which is fresh for `ttl` seconds.
-    Kept { ttl: i64, detail: Option<&'static str> },
+    OriginHit { ttl: i64, detail: Option<&'static str> },
     /// The origin was asked, and sent this status.
-    Pulled { why: Why, status: Option<u16>, stored: bool, collapsed: bool, detail: Option<&'static str> },
+    OriginForward {
+        why: ForwardReason,
+        status: Option<u16>,
+        stored: bool,
+        collapsed: bool,
+        detail: Option<&'static str>,
+    },
     /// Another node was asked, and sent this status.
-    Lateral { why: Why, status: u16 },
+    Lateral { why: ForwardReason, status: u16 },
     /// A program generated the reply.
-    Program { why: Why, name: &'static str },
+    Program { why: ForwardReason, name: &'static str },
     /// Neither the cache nor the store was asked, for this reason.
     Local(&'static str),
 }
 
 /// The reason why the store was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum ForwardReason {
     /// The cache has no entry for the target.
     Miss,
     /// The cache has the target for other request headers only.
@@ -60,7 +66,7 @@ pub(crate) enum Why {
     Method,
 }
 
-impl Why {
+impl ForwardReason {
     const fn token(self) -> &'static str {
         match self {
             Self::Miss => "uri-miss",
@@ -76,14 +82,14 @@ impl Why {
 
 /// Formats the header's values for a node's name.
 #[derive(Debug)]
-pub(crate) struct Speller {
+pub(crate) struct CacheStatusWriter {
     name: String,
     hit: HeaderValue,
     stored: HeaderValue,
     missed: HeaderValue,
 }
 
-impl Speller {
+impl CacheStatusWriter {
     /// Creates the formatter for a name of printable ASCII.
     pub(crate) fn new(name: &str) -> Self {
         let name = item(name);
@@ -99,11 +105,15 @@ impl Speller {
     }
 
     /// Returns the value for an outcome. The frequent values are made once.
-    pub(crate) fn spell(&self, outcome: Outcome) -> HeaderValue {
+    pub(crate) fn format(&self, outcome: Outcome) -> HeaderValue {
         match outcome {
             Outcome::Hit => self.hit.clone(),
-            Outcome::Forward { why: Why::Miss, stored: true, collapsed: false } => self.stored.clone(),
-            Outcome::Forward { why: Why::Miss, stored: false, collapsed: false } => self.missed.clone(),
+            Outcome::Forward { why: ForwardReason::Miss, stored: true, collapsed: false } => {
+                self.stored.clone()
+            }
+            Outcome::Forward { why: ForwardReason::Miss, stored: false, collapsed: false } => {
+                self.missed.clone()
+            }
             Outcome::Forward { why, stored, collapsed } => {
                 let stored = if stored { "; stored" } else { "" };
                 let collapsed = if collapsed { "; collapsed" } else { "" };
@@ -112,10 +122,10 @@ impl Speller {
             Outcome::Failed { why, status, detail } => {
                 value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, why.token()))
             }
-            Outcome::Kept { ttl, detail } => {
+            Outcome::OriginHit { ttl, detail } => {
                 value(format!("{}; hit; ttl={ttl}{}", self.name, Detail(detail)))
             }
-            Outcome::Pulled { why, status, stored, collapsed, detail } => {
+            Outcome::OriginForward { why, status, stored, collapsed, detail } => {
                 let status = status.map_or(String::new(), |status| format!("; fwd-status={status}"));
                 let stored = if stored { "; stored" } else { "" };
                 let collapsed = if collapsed { "; collapsed" } else { "" };
@@ -164,40 +174,40 @@ mod tests {
         for (name, spelled) in
             [("node-1", "node-1"), ("10.0.0.1:80", "\"10.0.0.1:80\""), ("a b\"c\\", "\"a b\\\"c\\\\\"")]
         {
-            assert_eq!(Speller::new(name).spell(Outcome::Hit), format!("{spelled}; hit"));
+            assert_eq!(CacheStatusWriter::new(name).format(Outcome::Hit), format!("{spelled}; hit"));
         }
     }
 
     #[test]
     fn outcomes_read_as_the_rfc_has_them() {
-        let speller = Speller::new("n");
+        let cache_status = CacheStatusWriter::new("n");
         let forward = |why, stored, collapsed| Outcome::Forward { why, stored, collapsed };
-        let pulled = |status, stored, detail| Outcome::Pulled {
-            why: Why::Vary,
+        let pulled = |status, stored, detail| Outcome::OriginForward {
+            why: ForwardReason::Vary,
             status,
             stored,
             collapsed: true,
             detail,
         };
-        let failed = Outcome::Failed { why: Why::Miss, status: 404, detail: "not-found" };
+        let failed = Outcome::Failed { why: ForwardReason::Miss, status: 404, detail: "not-found" };
         for (outcome, text) in [
-            (forward(Why::Miss, true, false), "n; fwd=uri-miss; stored"),
-            (forward(Why::Miss, false, false), "n; fwd=uri-miss"),
-            (forward(Why::Miss, true, true), "n; fwd=uri-miss; stored; collapsed"),
-            (forward(Why::Partial, true, false), "n; fwd=partial; stored"),
-            (forward(Why::Stale, false, false), "n; fwd=stale"),
+            (forward(ForwardReason::Miss, true, false), "n; fwd=uri-miss; stored"),
+            (forward(ForwardReason::Miss, false, false), "n; fwd=uri-miss"),
+            (forward(ForwardReason::Miss, true, true), "n; fwd=uri-miss; stored; collapsed"),
+            (forward(ForwardReason::Partial, true, false), "n; fwd=partial; stored"),
+            (forward(ForwardReason::Stale, false, false), "n; fwd=stale"),
             (failed, "n; fwd=uri-miss; fwd-status=404; detail=not-found"),
             (
-                Outcome::Lateral { why: Why::Miss, status: 206 },
+                Outcome::Lateral { why: ForwardReason::Miss, status: 206 },
                 "n; fwd=uri-miss; fwd-status=206; detail=lateral",
             ),
             (Outcome::Local("method"), "n; detail=method"),
-            (Outcome::Kept { ttl: 5, detail: None }, "n; hit; ttl=5"),
-            (Outcome::Kept { ttl: -5, detail: Some("x") }, "n; hit; ttl=-5; detail=x"),
+            (Outcome::OriginHit { ttl: 5, detail: None }, "n; hit; ttl=5"),
+            (Outcome::OriginHit { ttl: -5, detail: Some("x") }, "n; hit; ttl=-5; detail=x"),
             (pulled(Some(304), true, None), "n; fwd=vary-miss; fwd-status=304; stored; collapsed"),
             (pulled(None, false, Some("x")), "n; fwd=vary-miss; collapsed; detail=x"),
         ] {
-            assert_eq!(speller.spell(outcome), text);
+            assert_eq!(cache_status.format(outcome), text);
         }
     }
 }

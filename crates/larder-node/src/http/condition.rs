@@ -19,7 +19,7 @@ pub(crate) struct Validators<'a> {
 
 /// The result of the preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PreconditionResult {
     /// The request is answered as if there were no preconditions.
     Proceed,
     /// The client already has the representation: 304.
@@ -37,36 +37,36 @@ pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
 }
 
 /// Evaluates the preconditions of a GET or HEAD against the current validators.
-pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> Verdict {
+pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> PreconditionResult {
     // Whether the last change and the time in a field are known, and `holds` is true for them.
     let compares = |name, holds: fn(i64, i64) -> bool| {
         current.modified.zip(date(headers, name)).is_some_and(|(modified, since)| holds(modified, since))
     };
     if headers.contains_key(header::IF_MATCH) {
         if !any_matches(headers, &header::IF_MATCH, current, Comparison::Strong) {
-            return Verdict::Failed;
+            return PreconditionResult::Failed;
         }
     } else if compares(&header::IF_UNMODIFIED_SINCE, |modified, since| modified > since) {
-        return Verdict::Failed;
+        return PreconditionResult::Failed;
     }
     if headers.contains_key(header::IF_NONE_MATCH) {
         if any_matches(headers, &header::IF_NONE_MATCH, current, Comparison::Weak) {
-            return Verdict::NotModified;
+            return PreconditionResult::NotModified;
         }
     } else if compares(&header::IF_MODIFIED_SINCE, |modified, since| modified <= since) {
-        return Verdict::NotModified;
+        return PreconditionResult::NotModified;
     }
-    Verdict::Proceed
+    PreconditionResult::Proceed
 }
 
 /// Returns whether a `Range` header counts. It counts if there is no `If-Range`, or if `If-Range` names the
 /// current representation. A strong tag or the exact time of the last change names it; the time only if it is a
 /// strong validator.
-pub(crate) fn range_counts(headers: &HeaderMap, current: &Validators<'_>) -> bool {
+pub(crate) fn is_range_applicable(headers: &HeaderMap, current: &Validators<'_>) -> bool {
     let Some(value) = headers.get(header::IF_RANGE) else { return true };
     let text = value.as_bytes();
     if text.starts_with(b"\"") || text.starts_with(b"W/") {
-        return Tags(text).any(|tag| Comparison::Strong.holds(tag, current));
+        return EntityTags(text).any(|tag| Comparison::Strong.holds(tag, current));
     }
     current.strong && current.modified.is_some() && seconds(value) == current.modified
 }
@@ -79,13 +79,13 @@ enum Comparison {
 }
 
 impl Comparison {
-    fn holds(self, tag: Tag<'_>, current: &Validators<'_>) -> bool {
+    fn holds(self, tag: EntityTag<'_>, current: &Validators<'_>) -> bool {
         match (tag, self) {
-            (Tag::Any, _) => true,
-            (Tag::Entity { opaque, weak }, Self::Strong) => {
+            (EntityTag::Any, _) => true,
+            (EntityTag::Entity { opaque, weak }, Self::Strong) => {
                 !weak && current.strong && opaque == current.opaque
             }
-            (Tag::Entity { opaque, .. }, Self::Weak) => opaque == current.opaque,
+            (EntityTag::Entity { opaque, .. }, Self::Weak) => opaque == current.opaque,
         }
     }
 }
@@ -97,7 +97,7 @@ fn any_matches(
     comparison: Comparison,
 ) -> bool {
     let values = headers.get_all(name);
-    values.iter().any(|value| Tags(value.as_bytes()).any(|tag| comparison.holds(tag, current)))
+    values.iter().any(|value| EntityTags(value.as_bytes()).any(|tag| comparison.holds(tag, current)))
 }
 
 fn date(headers: &HeaderMap, name: &header::HeaderName) -> Option<i64> {
@@ -111,7 +111,7 @@ fn seconds(value: &HeaderValue) -> Option<i64> {
 
 /// A member of a list of entity tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tag<'a> {
+enum EntityTag<'a> {
     /// `*`.
     Any,
     /// `"opaque"` or `W/"opaque"`.
@@ -119,18 +119,18 @@ enum Tag<'a> {
 }
 
 /// The entity tags of a header value. Ends at the first invalid member.
-struct Tags<'a>(&'a [u8]);
+struct EntityTags<'a>(&'a [u8]);
 
-impl<'a> Iterator for Tags<'a> {
-    type Item = Tag<'a>;
+impl<'a> Iterator for EntityTags<'a> {
+    type Item = EntityTag<'a>;
 
-    fn next(&mut self) -> Option<Tag<'a>> {
+    fn next(&mut self) -> Option<EntityTag<'a>> {
         while let [b' ' | b'\t' | b',', rest @ ..] = self.0 {
             self.0 = rest;
         }
         if let [b'*', rest @ ..] = self.0 {
             self.0 = rest;
-            return Some(Tag::Any);
+            return Some(EntityTag::Any);
         }
         let (weak, quoted) = match self.0.strip_prefix(b"W/") {
             Some(rest) => (true, rest),
@@ -139,7 +139,7 @@ impl<'a> Iterator for Tags<'a> {
         let inner = quoted.strip_prefix(b"\"")?;
         let end = inner.iter().position(|&b| b == b'"')?;
         self.0 = &inner[end + 1..];
-        Some(Tag::Entity { opaque: &inner[..end], weak })
+        Some(EntityTag::Entity { opaque: &inner[..end], weak })
     }
 }
 
@@ -150,11 +150,11 @@ pub fn fuzz_conditions(value: &[u8]) {
     let current = Validators { opaque: b"tag", strong: true, modified: Some(1_000_000_000) };
     for name in [header::IF_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE] {
         let headers = HeaderMap::from_iter([(name, value.clone())]);
-        let _ = (evaluate(&headers, &current), range_counts(&headers, &current));
+        let _ = (evaluate(&headers, &current), is_range_applicable(&headers, &current));
     }
     let mut headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_static("\"tag\""))]);
     headers.append(header::IF_NONE_MATCH, value);
-    assert_eq!(evaluate(&headers, &current), Verdict::NotModified);
+    assert_eq!(evaluate(&headers, &current), PreconditionResult::NotModified);
 }
 
 #[cfg(test)]
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn the_order_is_the_rfcs() {
-        use Verdict::{Failed, NotModified, Proceed};
-        let cases: &[(&[(&str, &str)], Verdict)] = &[
+        use PreconditionResult::{Failed, NotModified, Proceed};
+        let cases: &[(&[(&str, &str)], PreconditionResult)] = &[
             (&[], Proceed),
             (&[("if-none-match", "\"a,b\"")], NotModified),
             (&[("if-none-match", "\"x\", W/\"a,b\"")], NotModified),
@@ -213,11 +213,15 @@ mod tests {
         let current = Validators { opaque: b"a", strong: true, modified: None };
         for name in ["if-unmodified-since", "if-modified-since"] {
             for time in [NOW, "yesterday"] {
-                assert_eq!(evaluate(&headers(&[(name, time)]), &current), Verdict::Proceed, "{name} {time}");
+                assert_eq!(
+                    evaluate(&headers(&[(name, time)]), &current),
+                    PreconditionResult::Proceed,
+                    "{name} {time}"
+                );
             }
         }
         for time in [NOW, "yesterday"] {
-            assert!(!range_counts(&headers(&[("if-range", time)]), &current), "{time}");
+            assert!(!is_range_applicable(&headers(&[("if-range", time)]), &current), "{time}");
         }
     }
 
@@ -233,9 +237,13 @@ mod tests {
             (AFTER, true, false),
             ("rubbish", true, false),
         ] {
-            assert_eq!(range_counts(&headers(&[("if-range", value)]), &current(strong)), counts, "{value}");
+            assert_eq!(
+                is_range_applicable(&headers(&[("if-range", value)]), &current(strong)),
+                counts,
+                "{value}"
+            );
         }
-        assert!(range_counts(&HeaderMap::new(), &current(false)));
+        assert!(is_range_applicable(&HeaderMap::new(), &current(false)));
     }
 
     proptest! {

@@ -59,7 +59,7 @@ const TYPES: [(&str, &str); 50] = [
 ];
 
 /// Returns the type of a name. A query after the name does not count.
-pub(crate) fn of(name: &[u8]) -> &'static str {
+pub(crate) fn from_name(name: &[u8]) -> &'static str {
     const OTHER: &str = "application/octet-stream";
     let path = name.split(|&b| b == b'?').next().unwrap_or_default();
     let file = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
@@ -80,15 +80,15 @@ mod tests {
     fn the_list_is_sorted_and_found() {
         assert!(TYPES.is_sorted_by(|a, b| a.0 < b.0));
         for (extension, kind) in TYPES {
-            assert_eq!(of(format!("x/y.{extension}").as_bytes()), kind);
+            assert_eq!(from_name(format!("x/y.{extension}").as_bytes()), kind);
         }
     }
 
     #[test]
     fn the_last_extension_of_the_last_segment_counts() {
-        assert_eq!(of(b"a.html/b"), "application/octet-stream");
-        assert_eq!(of(b"/a.b.PNG?x=y.css"), "image/png");
-        assert_eq!(of(b"x.\xff"), "application/octet-stream");
-        assert_eq!(of(b""), "application/octet-stream");
+        assert_eq!(from_name(b"a.html/b"), "application/octet-stream");
+        assert_eq!(from_name(b"/a.b.PNG?x=y.css"), "image/png");
+        assert_eq!(from_name(b"x.\xff"), "application/octet-stream");
+        assert_eq!(from_name(b""), "application/octet-stream");
     }
 }

@@ -1,6 +1,6 @@
 //! Header fields that a proxy removes, adds and updates (RFC 9110 section 7.6, RFC 9111 sections 3.1 and 3.2).
 
-use super::cache_control::Items;
+use super::cache_control::ListMembers;
 use super::hop::HOP_BY_HOP;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use std::time::SystemTime;
@@ -41,10 +41,10 @@ pub(crate) const CONDITIONS: [HeaderName; 6] = [
 
 /// Removes the hop-by-hop fields from a reply, including those that `Connection` names. Requests lose theirs at
 /// admission ([`crate::service::Admission`]).
-pub(crate) fn strip(headers: &mut HeaderMap) {
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let mut named = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
-        named.extend(Items(value.as_bytes()).filter_map(|name| HeaderName::from_bytes(name).ok()));
+        named.extend(ListMembers(value.as_bytes()).filter_map(|name| HeaderName::from_bytes(name).ok()));
     }
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -66,19 +66,19 @@ fn is_content_digest(name: &HeaderName) -> bool {
 }
 
 /// Returns the value of `Max-Forwards`, if there is one.
-pub(crate) fn hops(headers: &HeaderMap) -> Option<u32> {
+pub(crate) fn max_forwards(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::MAX_FORWARDS)?.to_str().ok()?.parse().ok()
 }
 
 /// Decrements `Max-Forwards` (RFC 9110 section 7.6.2).
-pub(crate) fn hop(headers: &mut HeaderMap) {
-    if let Some(left) = hops(headers) {
+pub(crate) fn decrement_max_forwards(headers: &mut HeaderMap) {
+    if let Some(left) = max_forwards(headers) {
         headers.insert(header::MAX_FORWARDS, HeaderValue::from(left.saturating_sub(1)));
     }
 }
 
 /// Adds this node to `Via`.
-pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
+pub(crate) fn add_via(headers: &mut HeaderMap, by: &HeaderValue) {
     headers.append(header::VIA, by.clone());
 }
 
@@ -89,15 +89,15 @@ pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
 ///
 /// `Vary` is the union of both. The body was selected by the stored fields, so the 304 cannot make it valid for
 /// requests that differ in them.
-pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
-    strip(&mut new);
+pub(crate) fn merge_not_modified(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
+    remove_hop_by_hop(&mut new);
     let mut fields = kept.clone();
     fields.remove(header::AGE);
     if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(now)) {
         fields.insert(header::DATE, date);
     }
-    let narrows_vary = selecting(kept)
-        .zip(selecting(&new))
+    let narrows_vary = vary_fields(kept)
+        .zip(vary_fields(&new))
         .is_some_and(|(stored, named)| named.iter().all(|name| stored.contains(name)));
     if narrows_vary {
         new.remove(header::VARY);
@@ -115,11 +115,11 @@ pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -
 
 /// Returns the fields that a reply depends on (`Vary`), sorted by name and without duplicates. `None` if there
 /// are more than a cache should compare.
-pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
+pub(crate) fn vary_fields(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
     const MOST: usize = 16;
     let mut names = Vec::new();
     for value in reply.get_all(header::VARY) {
-        for item in Items(value.as_bytes()) {
+        for item in ListMembers(value.as_bytes()) {
             names.push(HeaderName::from_bytes(item).ok()?);
         }
     }
@@ -131,7 +131,7 @@ pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
 /// Returns the value of a field in the form that `Vary` compares: members in order, without surrounding white
 /// space. Credentials are compared byte by byte, because a comma does not separate members in them. `None` for
 /// a field that the origin is not sent.
-pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>> {
+pub(crate) fn comparable_value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>> {
     if HOP_BY_HOP.contains(name) || !headers.contains_key(name) {
         return None;
     }
@@ -144,7 +144,7 @@ pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>>
         return Some(joined.into());
     }
     for value in headers.get_all(name) {
-        for item in Items(value.as_bytes()) {
+        for item in ListMembers(value.as_bytes()) {
             if !joined.is_empty() {
                 joined.push(b',');
             }
@@ -156,7 +156,7 @@ pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>>
 
 /// Returns the bytes that a header uses in memory: names, values, and about 48 bytes of bookkeeping for each
 /// field.
-pub(crate) fn bytes(headers: &HeaderMap) -> u64 {
+pub(crate) fn header_bytes(headers: &HeaderMap) -> u64 {
     headers.iter().map(|(name, value)| (name.as_str().len() + value.len() + 48) as u64).sum()
 }
 
@@ -183,7 +183,7 @@ mod tests {
             ("upgrade", "h2c"),
             ("x-other", "2"),
         ]);
-        strip(&mut headers);
+        remove_hop_by_hop(&mut headers);
         assert_eq!(headers, map(&[("x-other", "2")]));
     }
 
@@ -199,11 +199,11 @@ mod tests {
             ("connection", "close"),
         ]);
         let expected = map(&[("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", date)]);
-        let once = refreshed(&kept, new, now);
+        let once = merge_not_modified(&kept, new, now);
         assert_eq!(once, expected);
         let told = map(&[("date", "then"), ("age", "8")]);
         let all = [("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "then"), ("age", "8")];
-        assert_eq!(refreshed(&once, told, now), map(&all));
+        assert_eq!(merge_not_modified(&once, told, now), map(&all));
     }
 
     #[test]
@@ -241,8 +241,8 @@ mod tests {
                 HeaderMap::from_iter([(header::VARY, value)])
             };
             let new = named.map_or_else(HeaderMap::new, vary);
-            let once = refreshed(&vary(stored), new.clone(), SystemTime::UNIX_EPOCH);
-            let found = selecting(&once);
+            let once = merge_not_modified(&vary(stored), new.clone(), SystemTime::UNIX_EPOCH);
+            let found = vary_fields(&once);
             let found = found.map(|names| names.iter().map(HeaderName::to_string).collect::<Vec<_>>());
             let expected = expected.map(|names| {
                 let mut names: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
@@ -251,7 +251,11 @@ mod tests {
             });
             assert_eq!(found, expected, "{stored} {named:?}");
             if found.is_some() {
-                assert_eq!(refreshed(&once, new, SystemTime::UNIX_EPOCH), once, "the list does not grow");
+                assert_eq!(
+                    merge_not_modified(&once, new, SystemTime::UNIX_EPOCH),
+                    once,
+                    "the list does not grow"
+                );
             }
         }
     }
@@ -259,17 +263,18 @@ mod tests {
     #[test]
     fn vary_is_a_sorted_list_and_values_compare_without_white_space() {
         let reply = map(&[("vary", "Accept-Language, accept"), ("vary", "Accept")]);
-        assert_eq!(selecting(&reply), Some(vec![header::ACCEPT, header::ACCEPT_LANGUAGE]));
-        assert_eq!(selecting(&map(&[("vary", "a b")])), None);
+        assert_eq!(vary_fields(&reply), Some(vec![header::ACCEPT, header::ACCEPT_LANGUAGE]));
+        assert_eq!(vary_fields(&map(&[("vary", "a b")])), None);
         let (one, two) = (map(&[("accept", "a,  b"), ("accept", "c")]), map(&[("accept", "a, b,c")]));
-        assert_eq!(value(&one, &header::ACCEPT), value(&two, &header::ACCEPT));
-        assert_eq!(value(&one, &header::RANGE), None);
-        assert_ne!(value(&map(&[("accept", "")]), &header::ACCEPT), None, "empty is not absent");
-        assert_eq!(value(&map(&[("connection", "close")]), &header::CONNECTION), None, "not sent");
+        assert_eq!(comparable_value(&one, &header::ACCEPT), comparable_value(&two, &header::ACCEPT));
+        assert_eq!(comparable_value(&one, &header::RANGE), None);
+        assert_ne!(comparable_value(&map(&[("accept", "")]), &header::ACCEPT), None, "empty is not absent");
+        assert_eq!(comparable_value(&map(&[("connection", "close")]), &header::CONNECTION), None, "not sent");
         for (one, two) in [("a=b,c", "a=b, c"), ("a=b,,c", "a=b,c"), ("a", "")] {
-            let [one, two] = [one, two].map(|cookie| value(&map(&[("cookie", cookie)]), &header::COOKIE));
+            let [one, two] =
+                [one, two].map(|cookie| comparable_value(&map(&[("cookie", cookie)]), &header::COOKIE));
             assert_ne!(one, two);
         }
-        assert_eq!(value(&map(&[("accept", "a")]), &header::COOKIE), None);
+        assert_eq!(comparable_value(&map(&[("accept", "a")]), &header::COOKIE), None);
     }
 }

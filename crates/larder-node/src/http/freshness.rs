@@ -34,7 +34,7 @@ const HEURISTIC_DIVISOR: u64 = 10;
 
 /// The reason why a reply is not stored, for the `detail` of `Cache-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unkept {
+pub(crate) enum UncacheableReason {
     NoStore,
     Private,
     SetCookie,
@@ -51,7 +51,7 @@ pub(crate) enum Unkept {
     MemoryFull,
 }
 
-impl Unkept {
+impl UncacheableReason {
     pub(crate) const fn token(self) -> &'static str {
         match self {
             Self::NoStore | Self::AskedNoStore => "no-store",
@@ -69,14 +69,14 @@ impl Unkept {
 
     /// Returns whether the reply is the cause, and not the request or this node. Then other requests can expect
     /// the same.
-    pub(crate) const fn is_the_replys(self) -> bool {
+    pub(crate) const fn is_from_reply(self) -> bool {
         !matches!(self, Self::AskedNoStore | Self::Authorization | Self::MemoryFull)
     }
 }
 
 /// The time at which a reply was received.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceiptTime {
     pub(crate) wall: SystemTime,
     /// Milliseconds on the node's clock.
     pub(crate) now_ms: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Freshness {
 
 /// The permitted use of a stored reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Usability {
     /// The reply is sent as it is.
     Fresh,
     /// The reply is sent as it is, while the origin is asked for a newer one.
@@ -108,12 +108,12 @@ pub(crate) enum Use {
     /// The reply is stale. It is used only after the origin was asked.
     Stale,
     /// The request demands that the origin is asked.
-    Asked,
+    Requested,
 }
 
 /// The operator's defaults for values that replies do not state, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Additions {
+pub(crate) struct FreshnessDefaults {
     /// Lifetime of replies 404 and 410 that state none.
     pub(crate) negative: u64,
     /// Time that a stale reply may be used if the origin fails and the reply states no time.
@@ -128,52 +128,50 @@ impl Freshness {
     pub(crate) fn of_reply(
         request: &HeaderMap,
         (status, reply): (StatusCode, &HeaderMap),
-        received: Received,
-        additions: Additions,
-    ) -> Result<Self, Unkept> {
+        received: ReceiptTime,
+        defaults: FreshnessDefaults,
+    ) -> Result<Self, UncacheableReason> {
         let (asked, said) = (Directives::of_request(request), Directives::of_reply(reply));
         let varies =
-            |value: &http::HeaderValue| cache_control::Items(value.as_bytes()).any(|item| item == b"*");
+            |value: &http::HeaderValue| cache_control::ListMembers(value.as_bytes()).any(|item| item == b"*");
         // The reply's own reasons come first, because they apply to other requests too.
-        let unkept = if said.no_store {
-            Some(Unkept::NoStore)
+        let reason = if said.no_store {
+            Some(UncacheableReason::NoStore)
         } else if said.private {
-            Some(Unkept::Private)
+            Some(UncacheableReason::Private)
         } else if reply.contains_key(header::SET_COOKIE) {
-            Some(Unkept::SetCookie)
+            Some(UncacheableReason::SetCookie)
         } else if reply.get_all(header::VARY).iter().any(varies) {
-            Some(Unkept::VaryAll)
+            Some(UncacheableReason::VaryAll)
         } else if asked.no_store {
-            Some(Unkept::AskedNoStore)
-        } else if request.contains_key(header::AUTHORIZATION) && !said.is_for_all() {
-            Some(Unkept::Authorization)
+            Some(UncacheableReason::AskedNoStore)
+        } else if request.contains_key(header::AUTHORIZATION) && !said.allows_sharing() {
+            Some(UncacheableReason::Authorization)
         } else {
             None
         };
-        if let Some(unkept) = unkept {
-            return Err(unkept);
+        if let Some(reason) = reason {
+            return Err(reason);
         }
         let date = date(reply, &header::DATE).unwrap_or(unix(received.wall));
-        let lifetime = lifetime(status, reply, &said, date, additions)?;
+        let lifetime = lifetime(status, reply, &said, date, defaults)?;
         let age = initial_age(reply, received);
         let strict =
             said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some() || said.no_cache;
         let (while_revalidate, if_error) = match lifetime {
             0 => (0, 0),
-            _ => {
-                (said.stale_while_revalidate.unwrap_or(0), said.stale_if_error.unwrap_or(additions.if_error))
-            }
+            _ => (said.stale_while_revalidate.unwrap_or(0), said.stale_if_error.unwrap_or(defaults.if_error)),
         };
         let validated = reply.contains_key(header::ETAG) || reply.contains_key(header::LAST_MODIFIED);
         if lifetime <= age && !validated && while_revalidate == 0 && if_error == 0 {
-            return Err(Unkept::Undated);
+            return Err(UncacheableReason::Undated);
         }
         let (received_ms, no_cache) = (received.now_ms, said.no_cache);
         Ok(Self { lifetime, age, received_ms, no_cache, strict, while_revalidate, if_error })
     }
 
     /// Returns the same data with the age of a reply that was validated and is not stored.
-    pub(crate) fn aged(self, reply: &HeaderMap, received: Received) -> Self {
+    pub(crate) fn with_age(self, reply: &HeaderMap, received: ReceiptTime) -> Self {
         Self { age: initial_age(reply, received), received_ms: received.now_ms, ..self }
     }
 
@@ -189,8 +187,8 @@ impl Freshness {
 
     /// Returns whether a request that waited for another request's reply may use that reply. The reply must be
     /// fresh by its own lifetime, and new enough for the request. Consent to stale replies does not count.
-    pub(crate) fn may_be_shared(&self, now_ms: u64, asked: &Directives) -> bool {
-        self.is_fresh(now_ms) && self.judge(now_ms, asked) == Use::Fresh
+    pub(crate) fn is_shareable(&self, now_ms: u64, asked: &Directives) -> bool {
+        self.is_fresh(now_ms) && self.judge(now_ms, asked) == Usability::Fresh
     }
 
     /// Returns the age in seconds (RFC 9111 section 4.2.3).
@@ -204,34 +202,34 @@ impl Freshness {
     }
 
     /// Returns the permitted use for a request with these directives.
-    pub(crate) fn judge(&self, now_ms: u64, asked: &Directives) -> Use {
+    pub(crate) fn judge(&self, now_ms: u64, asked: &Directives) -> Usability {
         if asked.no_cache || asked.no_store {
-            return Use::Asked;
+            return Usability::Requested;
         }
         let (age, left) = (self.age(now_ms), self.time_to_live(now_ms));
         if self.no_cache {
-            return Use::Stale;
+            return Usability::Stale;
         }
         if asked.max_age.is_some_and(|most| age > most)
             || asked.min_fresh.is_some_and(|least| left < least as i64)
         {
-            return if left > 0 { Use::Asked } else { Use::Stale };
+            return if left > 0 { Usability::Requested } else { Usability::Stale };
         }
         if left > 0 {
-            return Use::Fresh;
+            return Usability::Fresh;
         }
         let stale = left.unsigned_abs();
         if self.strict {
-            return Use::Stale;
+            return Usability::Stale;
         }
         if self.lifetime > 0 && asked.max_stale.is_some_and(|most| stale <= most) {
-            return Use::Fresh;
+            return Usability::Fresh;
         }
-        if stale < self.while_revalidate { Use::WhileRevalidating } else { Use::Stale }
+        if stale < self.while_revalidate { Usability::WhileRevalidating } else { Usability::Stale }
     }
 
     /// Returns whether the reply may be used if the origin fails (RFC 5861 section 4).
-    pub(crate) fn stands_in(&self, now_ms: u64, asked: &Directives) -> bool {
+    pub(crate) fn may_serve_on_error(&self, now_ms: u64, asked: &Directives) -> bool {
         let stale = self.time_to_live(now_ms).min(0).unsigned_abs();
         // A client consents for itself only, and may refuse. It cannot waive the demands of the reply.
         let consent = asked.stale_if_error.filter(|_| self.lifetime > 0).unwrap_or(0);
@@ -244,15 +242,15 @@ fn lifetime(
     reply: &HeaderMap,
     said: &Directives,
     date: u64,
-    additions: Additions,
-) -> Result<u64, Unkept> {
+    defaults: FreshnessDefaults,
+) -> Result<u64, UncacheableReason> {
     // 206, 226 and 304 are not complete replies. A status that the node does not know needs an explicit
     // lifetime.
     let known =
         matches!(status.as_u16(), 200 | 203 | 204 | 300..=303 | 307 | 308 | 400..=451 | 500 | 501..=505);
     let partial = matches!(status.as_u16(), 206 | 226 | 304) || status.is_informational();
     if partial || !known && said.must_understand {
-        return Err(Unkept::Status);
+        return Err(UncacheableReason::Status);
     }
     if let Some(stated) = said.s_maxage.or(said.max_age) {
         return Ok(stated);
@@ -263,26 +261,26 @@ fn lifetime(
         return Ok(at.saturating_sub(date));
     }
     if !known {
-        return Err(Unkept::Status);
+        return Err(UncacheableReason::Status);
     }
     let by_heuristic =
         matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501);
     if !by_heuristic && !said.public {
-        return Err(Unkept::Undated);
+        return Err(UncacheableReason::Undated);
     }
     if let Some(modified) = self::date(reply, &header::LAST_MODIFIED) {
         return Ok((date.saturating_sub(modified) / HEURISTIC_DIVISOR).min(HEURISTIC_MAX));
     }
     match status.as_u16() {
-        404 | 410 if additions.negative > 0 => Ok(additions.negative),
+        404 | 410 if defaults.negative > 0 => Ok(defaults.negative),
         200 | 203 if reply.contains_key(header::ETAG) => Ok(0),
-        _ => Err(Unkept::Undated),
+        _ => Err(UncacheableReason::Undated),
     }
 }
 
 /// Returns whether a reply that is not stored still invalidates the stored one. A refusal concerns the request
 /// (401, 406, 429), which any client can spoil. A failure concerns the origin.
-pub(crate) fn tells_of_target(status: StatusCode) -> bool {
+pub(crate) fn invalidates_stored(status: StatusCode) -> bool {
     status.is_success() || status.is_redirection() || matches!(status.as_u16(), 404 | 410 | 451)
 }
 
@@ -292,7 +290,7 @@ pub(crate) fn is_safe(method: &Method) -> bool {
 }
 
 /// Returns the age of a reply when it was received, in seconds (RFC 9111 section 4.2.3).
-fn initial_age(reply: &HeaderMap, received: Received) -> u64 {
+fn initial_age(reply: &HeaderMap, received: ReceiptTime) -> u64 {
     let now = unix(received.wall);
     let date = date(reply, &header::DATE).unwrap_or(now);
     (stated_age(reply) + received.delay).max(now.saturating_sub(date))

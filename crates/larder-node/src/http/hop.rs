@@ -38,7 +38,7 @@ pub(crate) fn is_relayed(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the header of an admitted request without the remaining hop-by-hop fields.
-pub(crate) fn hop_fields_removed(headers: &HeaderMap) -> HeaderMap {
+pub(crate) fn without_hop_fields(headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     headers.remove(header::CONNECTION);
     headers.remove(header::TRANSFER_ENCODING);

@@ -9,7 +9,7 @@ const MEMBERS_MAX: usize = 1_024;
 
 /// The value of a dictionary's member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bare {
+pub(crate) enum BareItem {
     Integer(i64),
     Boolean(bool),
     /// A decimal, a string, a token, bytes, a date or a list.
@@ -18,13 +18,13 @@ pub(crate) enum Bare {
 
 /// Parses a dictionary. Returns each name once, with its last value. `None` if the text is not a dictionary, or
 /// has more than [`MEMBERS_MAX`] members. The caller joins the lines of a field by `", "`.
-pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
+pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, BareItem)>> {
     let mut parser = Parser(text);
-    let mut members: Vec<(&str, Bare)> = Vec::new();
+    let mut members: Vec<(&str, BareItem)> = Vec::new();
     parser.skip(b" ");
     while !parser.0.is_empty() {
         let name = parser.key()?;
-        let value = if parser.takes(b'=') { parser.value()? } else { Bare::Boolean(true) };
+        let value = if parser.takes(b'=') { parser.value()? } else { BareItem::Boolean(true) };
         parser.parameters()?;
         let is_full = members.len() == MEMBERS_MAX;
         match members.iter_mut().find(|(earlier, _)| *earlier == name) {
@@ -100,14 +100,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses an item or a list of items, without the parameters behind it.
-    fn value(&mut self) -> Option<Bare> {
+    fn value(&mut self) -> Option<BareItem> {
         if !self.takes(b'(') {
             return self.bare();
         }
         loop {
             self.skip(b" ");
             if self.takes(b')') {
-                return Some(Bare::Other);
+                return Some(BareItem::Other);
             }
             self.bare()?;
             self.parameters()?;
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn bare(&mut self) -> Option<Bare> {
+    fn bare(&mut self) -> Option<BareItem> {
         match self.0.first()? {
             b'-' | b'0'..=b'9' => self.number(),
             b'"' => self.string(),
@@ -126,46 +126,46 @@ impl<'a> Parser<'a> {
             b'%' => self.display_string(),
             b'@' => {
                 self.next();
-                matches!(self.number()?, Bare::Integer(_)).then_some(Bare::Other)
+                matches!(self.number()?, BareItem::Integer(_)).then_some(BareItem::Other)
             }
             byte if byte.is_ascii_alphabetic() || *byte == b'*' => {
                 let symbols = b"!#$%&'*+-.^_`|~:/";
                 self.take_while(|byte| byte.is_ascii_alphanumeric() || symbols.contains(&byte));
-                Some(Bare::Other)
+                Some(BareItem::Other)
             }
             _ => None,
         }
     }
 
-    fn number(&mut self) -> Option<Bare> {
+    fn number(&mut self) -> Option<BareItem> {
         let sign = if self.takes(b'-') { -1 } else { 1 };
         let digits = self.take_while(|byte| byte.is_ascii_digit());
         if self.takes(b'.') {
             let fraction = self.take_while(|byte| byte.is_ascii_digit());
             let fits = (1..=12).contains(&digits.len()) && (1..=3).contains(&fraction.len());
-            return fits.then_some(Bare::Other);
+            return fits.then_some(BareItem::Other);
         }
         if digits.len() > 15 {
             return None;
         }
         let number: i64 = str::from_utf8(digits).ok()?.parse().ok()?;
-        Some(Bare::Integer(sign * number))
+        Some(BareItem::Integer(sign * number))
     }
 
-    fn boolean(&mut self) -> Option<Bare> {
+    fn boolean(&mut self) -> Option<BareItem> {
         self.next();
         match self.next()? {
-            b'0' => Some(Bare::Boolean(false)),
-            b'1' => Some(Bare::Boolean(true)),
+            b'0' => Some(BareItem::Boolean(false)),
+            b'1' => Some(BareItem::Boolean(true)),
             _ => None,
         }
     }
 
-    fn string(&mut self) -> Option<Bare> {
+    fn string(&mut self) -> Option<BareItem> {
         self.next();
         loop {
             match self.next()? {
-                b'"' => return Some(Bare::Other),
+                b'"' => return Some(BareItem::Other),
                 b'\\' => {
                     if !matches!(self.next()?, b'"' | b'\\') {
                         return None;
@@ -177,13 +177,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn bytes(&mut self) -> Option<Bare> {
+    fn bytes(&mut self) -> Option<BareItem> {
         self.next();
         self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
-        self.takes(b':').then_some(Bare::Other)
+        self.takes(b':').then_some(BareItem::Other)
     }
 
-    fn display_string(&mut self) -> Option<Bare> {
+    fn display_string(&mut self) -> Option<BareItem> {
         self.next();
         if !self.takes(b'"') {
             return None;
@@ -196,7 +196,7 @@ impl<'a> Parser<'a> {
         let mut decoded = Vec::new();
         loop {
             match self.next()? {
-                b'"' => return str::from_utf8(&decoded).ok().map(|_| Bare::Other),
+                b'"' => return str::from_utf8(&decoded).ok().map(|_| BareItem::Other),
                 b'%' => decoded.push(hex(self.next()?)? << 4 | hex(self.next()?)?),
                 byte @ b' '..=b'~' => decoded.push(byte),
                 _ => return None,
@@ -216,23 +216,23 @@ mod tests {
                      j=%\"f%c3%bc\", k=(1 \"a\";q  z), l=(), *m=12, a=?1;z=?0 ";
         let members = dictionary(text).unwrap();
         let expected = [
-            ("a", Bare::Boolean(true)),
-            ("b", Bare::Integer(5)),
-            ("c", Bare::Integer(-7)),
-            ("d", Bare::Boolean(false)),
-            ("e", Bare::Other),
-            ("f", Bare::Other),
-            ("g", Bare::Other),
-            ("h", Bare::Other),
-            ("i", Bare::Other),
-            ("j", Bare::Other),
-            ("k", Bare::Other),
-            ("l", Bare::Other),
-            ("*m", Bare::Integer(12)),
+            ("a", BareItem::Boolean(true)),
+            ("b", BareItem::Integer(5)),
+            ("c", BareItem::Integer(-7)),
+            ("d", BareItem::Boolean(false)),
+            ("e", BareItem::Other),
+            ("f", BareItem::Other),
+            ("g", BareItem::Other),
+            ("h", BareItem::Other),
+            ("i", BareItem::Other),
+            ("j", BareItem::Other),
+            ("k", BareItem::Other),
+            ("l", BareItem::Other),
+            ("*m", BareItem::Integer(12)),
         ];
         assert_eq!(members, expected);
         assert_eq!(dictionary(b"  "), Some(Vec::new()));
-        assert_eq!(dictionary(b"a=1, a=2"), Some(vec![("a", Bare::Integer(2))]));
+        assert_eq!(dictionary(b"a=1, a=2"), Some(vec![("a", BareItem::Integer(2))]));
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(dictionary(most.as_bytes()).map(|members| members.len()), Some(MEMBERS_MAX));
         assert_eq!(
             dictionary(format!("{most}, a0=1").as_bytes()).map(|all| all[0]),
-            Some(("a0", Bare::Integer(1)))
+            Some(("a0", BareItem::Integer(1)))
         );
         assert_eq!(dictionary(members(MEMBERS_MAX + 1).as_bytes()), None);
     }

@@ -103,19 +103,19 @@ impl Node {
         let counters = Arc::<Counters>::default();
         let limits = &config.limits;
         let machine = Machine::new(&config.store, config.dynamic.as_ref(), limits.reads_at_once)?;
-        let made_up = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
+        let synthetic = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
         let common = CommonParts {
             memory: Arc::new(Memory::new(&config.cache, limits.reads_max)),
             machine: Arc::new(machine),
             settings: Arc::new(CurrentSettings::new(NodeSettings::new(&config, edge))),
-            replies: Arc::new(Replies::new(&config.name, &counters, made_up)),
+            replies: Arc::new(Replies::new(&config.name, &counters, synthetic)),
             counters,
             uptime: Uptime::begin(),
         };
         let source = source(&config, &common)?;
         let contents = Arc::new(Contents::new(&config, source, &common));
-        let speller = &common.replies.speller;
-        let access = AccessLogger::new(&config.name, speller.name(), config.access_log.as_ref());
+        let cache_status = &common.replies.cache_status;
+        let access = AccessLogger::new(&config.name, cache_status.name(), config.access_log.as_ref());
         let access = access.map_err(NodeError::AccessLog)?;
         let lifecycle = Arc::<Lifecycle>::default();
         let subject = Subject {

@@ -8,7 +8,7 @@ pub(crate) use chunks::{Chunks, streams_max};
 
 use crate::concurrency::ConcurrencyLimit;
 use crate::config::NodeConfig;
-use crate::http::cache_status::{Outcome, Why};
+use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::memory::{CacheEntry, CacheLookup, EntryQuery, Memory, ReadFlight, ReadLead, ReadResult};
 use crate::object::{Object, StoragePolicy};
 use crate::store::{Piece, Store, StoreError};
@@ -79,22 +79,22 @@ impl Objects {
         &self,
         hash: u64,
         name: &[u8],
-    ) -> Result<(Option<Arc<Object>>, Why), StoreError> {
+    ) -> Result<(Option<Arc<Object>>, ForwardReason), StoreError> {
         let Some(CacheEntry::Head(object)) = self.memory.find((hash, 0), EntryQuery::Head(name)) else {
-            return Ok((None, Why::Miss));
+            return Ok((None, ForwardReason::Miss));
         };
         let due = self.store.can_change()
             && object.claim_check(self.uptime.now_ms(), self.revalidate_ms.load(Relaxed));
         if !due {
-            return Ok((Some(object), Why::Miss));
+            return Ok((Some(object), ForwardReason::Miss));
         }
         match Box::pin(self.stat(name)).await {
-            Ok(current) if object.is_valid_for(&current) => Ok((Some(object), Why::Miss)),
+            Ok(current) if object.is_valid_for(&current) => Ok((Some(object), ForwardReason::Miss)),
             // The store is too busy for a check, so the stored object is used.
-            Err(StoreError::Busy) => Ok((Some(object), Why::Miss)),
+            Err(StoreError::Busy) => Ok((Some(object), ForwardReason::Miss)),
             Ok(_) => {
                 self.memory.remove((hash, 0));
-                Ok((None, Why::Stale))
+                Ok((None, ForwardReason::Stale))
             }
             Err(error) => {
                 self.memory.remove((hash, 0));
@@ -115,7 +115,7 @@ impl Objects {
         self: &Arc<Self>,
         hash: u64,
         name: &[u8],
-        why: Why,
+        why: ForwardReason,
         storage: StoragePolicy,
     ) -> Result<(Arc<Object>, Outcome), StoreError> {
         let (flight, collapsed) = match self.memory.begin((hash, 0), EntryQuery::Head(name)) {

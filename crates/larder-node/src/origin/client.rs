@@ -1,18 +1,18 @@
 //! An origin, and the requests to it: slots, header, and counters.
 
-use super::client_key::{Client, Prefixes};
+use super::client_key::{ClientKey, Prefixes};
 use super::error::OriginError;
-use super::flight::Flights;
-use super::passed::PassedBefore;
+use super::flight::FetchFlights;
+use super::origin_slot::{OriginCounters, OriginSlot};
 use super::permit;
-use super::place::{Counts, Place};
+use super::private_replies::PrivateReplies;
 use super::settings::OriginSettings;
-use super::slots::{Refused, Sharing, Slots};
+use super::slots::{SlotRefusal, SlotSettings, Slots};
 use super::stats::OriginStats;
 use crate::config::{ClientNoCache, HostHeader, OriginConfig};
 use crate::http::cache_control::Directives;
 use crate::http::fields;
-use crate::http::hop::{REQUESTS, TARGET, hop_fields_removed};
+use crate::http::hop::{REQUESTS, TARGET, without_hop_fields};
 use arc_swap::{ArcSwap, Guard};
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -33,16 +33,16 @@ pub(crate) struct Origin {
     slots: Arc<Slots>,
     /// The slots of tunnels. No request waits for one.
     pub(super) tunnels: Arc<Slots>,
-    pub(super) flights: Arc<Flights>,
-    pub(super) passed: PassedBefore,
-    pub(super) counts: Arc<Counts>,
+    pub(super) flights: Arc<FetchFlights>,
+    pub(super) private_replies: PrivateReplies,
+    pub(super) counts: Arc<OriginCounters>,
 }
 
 /// A reply of the origin whose body is still to come.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct OriginReply {
     pub(crate) reply: Response<Incoming>,
-    pub(crate) place: Place,
+    pub(crate) slot: OriginSlot,
     /// The origin that sent the reply.
     pub(crate) origin: Authority,
 }
@@ -58,10 +58,10 @@ impl Origin {
             authority,
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
-            slots: Slots::new(sharing(&config)),
-            tunnels: Slots::new(tunnel_sharing(&config)),
+            slots: Slots::new(slot_settings(&config)),
+            tunnels: Slots::new(tunnel_slot_settings(&config)),
             flights: Arc::default(),
-            passed: PassedBefore::new(),
+            private_replies: PrivateReplies::new(),
             counts: Arc::default(),
             host: config.host,
             settings: ArcSwap::from_pointee(OriginSettings::new(config)),
@@ -76,8 +76,8 @@ impl Origin {
     /// Applies new settings. The address of the first origin and the kind of `Host` stay, because stored
     /// replies depend on them.
     pub(crate) fn change(&self, config: OriginConfig) {
-        self.slots.set(sharing(&config));
-        self.tunnels.set(tunnel_sharing(&config));
+        self.slots.set(slot_settings(&config));
+        self.tunnels.set(tunnel_slot_settings(&config));
         let next = self.settings.load().successor(config);
         self.settings.store(Arc::new(next));
     }
@@ -107,7 +107,7 @@ impl Origin {
 
     /// Removes the fields that the node replaces from an admitted request. They do not reach the origin. So
     /// they must not influence whether its reply may be stored, or for which clients.
-    pub(crate) fn remove_replaced(&self, client: &mut Parts) {
+    pub(crate) fn remove_replaced_fields(&self, client: &mut Parts) {
         let config = &self.settings().config;
         for name in config.fields.keys() {
             client.headers.remove(name);
@@ -118,14 +118,14 @@ impl Origin {
     }
 
     /// Returns the header of an admitted request in the form that the origin is sent.
-    pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
-        let mut headers = hop_fields_removed(client);
+    pub(crate) fn request_headers(&self, client: &HeaderMap, host: &str) -> HeaderMap {
+        let mut headers = without_hop_fields(client);
         headers.remove(TARGET);
         headers.remove(REQUESTS);
         // This node's server answers `Expect` and asks for the body when it is read.
         headers.remove(header::EXPECT);
-        fields::hop(&mut headers);
-        fields::via(&mut headers, &self.via);
+        fields::decrement_max_forwards(&mut headers);
+        fields::add_via(&mut headers, &self.via);
         if let Ok(host) = HeaderValue::from_str(host) {
             headers.insert(header::HOST, host);
         }
@@ -138,13 +138,16 @@ impl Origin {
     }
 
     /// Returns the client whose share a request uses.
-    pub(crate) fn client(&self, parts: &Parts) -> Client {
+    pub(crate) fn client(&self, parts: &Parts) -> ClientKey {
         let settings = self.settings();
-        Client::of(&parts.headers, Prefixes { v4: settings.config.prefix_v4, v6: settings.config.prefix_v6 })
+        ClientKey::of(
+            &parts.headers,
+            Prefixes { v4: settings.config.prefix_v4, v6: settings.config.prefix_v6 },
+        )
     }
 
     /// Returns the directives of a request that count.
-    pub(super) fn asked(&self, headers: &HeaderMap) -> Directives {
+    pub(super) fn directives(&self, headers: &HeaderMap) -> Directives {
         let asked = Directives::of_request(headers);
         match self.settings().config.client_no_cache {
             ClientNoCache::Honour => asked,
@@ -157,22 +160,22 @@ impl Origin {
     }
 
     /// Returns a slot for a request of this client, if one is free now.
-    pub(crate) fn try_place(&self, client: Client) -> Option<Place> {
-        self.slots.try_take(client).map(|slot| Place::new(slot, &self.counts))
+    pub(crate) fn try_acquire_slot(&self, client: ClientKey) -> Option<OriginSlot> {
+        self.slots.try_take(client).map(|slot| OriginSlot::new(slot, &self.counts))
     }
 
     /// Waits for a slot for a request of this client.
     ///
     /// # Errors
     /// Fails with [`OriginError::Full`] or [`OriginError::ClientShare`] if there is none in time.
-    pub(crate) async fn place(&self, client: Client) -> Result<Place, OriginError> {
+    pub(crate) async fn acquire_slot(&self, client: ClientKey) -> Result<OriginSlot, OriginError> {
         match self.slots.take(client).await {
-            Ok(slot) => Ok(Place::new(slot, &self.counts)),
-            Err(Refused::Full) => {
+            Ok(slot) => Ok(OriginSlot::new(slot, &self.counts)),
+            Err(SlotRefusal::Full) => {
                 self.counts.full.add(1);
                 Err(OriginError::Full)
             }
-            Err(Refused::Share) => {
+            Err(SlotRefusal::Share) => {
                 self.counts.client_share.add(1);
                 Err(OriginError::ClientShare)
             }
@@ -185,14 +188,14 @@ impl Origin {
     }
 
     /// Returns the number of requests in progress.
-    pub(crate) fn asking(&self) -> usize {
-        self.counts.asking()
+    pub(crate) fn requests_in_flight(&self) -> usize {
+        self.counts.requests_in_flight()
     }
 
     /// Returns the number of completed requests, the bytes of their replies' bodies, and the sum of their
     /// times.
-    pub(crate) fn done(&self) -> (u64, u64, Duration) {
-        self.counts.done()
+    pub(crate) fn totals(&self) -> (u64, u64, Duration) {
+        self.counts.totals()
     }
 
     /// Returns how often each limit was reached, and the current use of the slots.
@@ -202,15 +205,15 @@ impl Origin {
             origin_requests: taken as u64,
             origin_waiting: waiting as u64,
             origin_tunnels: self.tunnels.levels().0 as u64,
-            origins: self.settings().origins.standing(Instant::now()),
+            origins: self.settings().origins.status(Instant::now()),
             ..OriginStats::default()
         };
         self.counts.add_to(levels)
     }
 }
 
-fn sharing(config: &OriginConfig) -> Sharing {
-    Sharing {
+fn slot_settings(config: &OriginConfig) -> SlotSettings {
+    SlotSettings {
         slots_max: config.requests_max,
         client_share: config.client_share,
         queue_max: config.queue_max,
@@ -218,8 +221,8 @@ fn sharing(config: &OriginConfig) -> Sharing {
     }
 }
 
-fn tunnel_sharing(config: &OriginConfig) -> Sharing {
-    Sharing { slots_max: config.tunnels_max, queue_max: 0, ..sharing(config) }
+fn tunnel_slot_settings(config: &OriginConfig) -> SlotSettings {
+    SlotSettings { slots_max: config.tunnels_max, queue_max: 0, ..slot_settings(config) }
 }
 
 /// Returns whether a text is a host with or without a port, and without a user.

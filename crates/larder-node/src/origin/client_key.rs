@@ -20,13 +20,13 @@ pub(crate) struct Prefixes {
 /// A client: a network of addresses. `Unknown` is a request that a trusted relay forwards without its client's
 /// address, or a request of the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Client {
+pub(crate) enum ClientKey {
     V4(u32),
     V6(u128),
     Unknown,
 }
 
-impl Client {
+impl ClientKey {
     /// Returns the client of a request. All requests with an invalid last address count as one client.
     pub(crate) fn of(headers: &HeaderMap, prefixes: Prefixes) -> Self {
         if !headers.contains_key(X_FORWARDED_FOR) {
@@ -65,29 +65,29 @@ mod tests {
             for value in values {
                 headers.append(X_FORWARDED_FOR, http::HeaderValue::from_static(value));
             }
-            Client::of(&headers, Prefixes { v4: 32, v6: 64 })
+            ClientKey::of(&headers, Prefixes { v4: 32, v6: 64 })
         };
-        let client = Client::at([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
+        let client = ClientKey::at([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
         for values in
             [&["192.0.2.1"][..], &["10.0.0.1, 192.0.2.1"], &["10.0.0.1", "x,192.0.2.1 "], &["192.0.2.1:80"]]
         {
             assert_eq!(of(values), client, "{values:?}");
         }
         assert_eq!(of(&["[2001:db8::1]:443"]), of(&["2001:db8::2"]));
-        assert_eq!(of(&[]), Client::Unknown);
+        assert_eq!(of(&[]), ClientKey::Unknown);
         assert_eq!(of(&["192.0.2.1, unknown"]), of(&[""]), "one client");
-        assert_ne!(of(&[""]), Client::Unknown, "which has a share");
+        assert_ne!(of(&[""]), ClientKey::Unknown, "which has a share");
     }
 
     #[test]
     fn a_network_is_one_client() {
-        let at = |text: &str| Client::at(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
+        let at = |text: &str| ClientKey::at(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
         assert_eq!(at("192.0.2.1"), at("192.0.2.200"));
         assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
         assert_ne!(at("192.0.2.1"), at("192.0.3.1"));
         assert_eq!(at("2001:db8:0:1::1"), at("2001:db8:0:1:ffff::2"));
         assert_ne!(at("2001:db8:0:1::1"), at("2001:db8:0:2::1"));
-        let whole = |text: &str| Client::at(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
+        let whole = |text: &str| ClientKey::at(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
         assert_ne!(whole("192.0.2.1"), whole("192.0.2.2"));
         assert_ne!(whole("2001:db8::1"), whole("2001:db8::2"));
     }

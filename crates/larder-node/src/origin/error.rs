@@ -4,10 +4,10 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use std::error::Error;
 
-pub(crate) type Fault = Box<dyn Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The body of a request to the origin.
-pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Fault>;
+pub(crate) type OriginRequestBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The reason why the origin sent no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,7 @@ impl OriginError {
     pub(super) const COUNT: usize = Self::Abandoned as usize + 1;
 
     /// Returns whether the error is this node's own, so that another node might succeed.
-    pub(crate) const fn is_own(self) -> bool {
+    pub(crate) const fn is_node_fault(self) -> bool {
         match self {
             Self::Full
             | Self::TunnelsFull
@@ -73,7 +73,7 @@ impl OriginError {
 
     /// Returns whether the origin has failed or cannot be reached, so that another origin may serve the
     /// request.
-    pub(super) const fn is_of_origin(self) -> bool {
+    pub(super) const fn is_origin_fault(self) -> bool {
         self.is_before_request()
             || matches!(
                 self,

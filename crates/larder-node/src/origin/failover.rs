@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 /// Failures in a row after which an origin counts as failed, although it accepts connections.
 const FAILURES_IN_A_ROW: u32 = 3;
 /// Most origins to which one request is sent.
-const TRIES_MAX: usize = 3;
+const ATTEMPTS_MAX: usize = 3;
 /// The state of an origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OriginStanding {
+pub struct OriginStatus {
     /// Scheme, host and port.
     pub url: String,
     /// Whether other origins are used in its place.
@@ -35,10 +35,10 @@ pub struct OriginStanding {
 
 /// An origin, and its state.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct OriginServer {
     pub(super) scheme: Scheme,
     pub(super) authority: Authority,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     left_log: LogLimiter,
     used_log: LogLimiter,
     error_logs: [LogLimiter; OriginError::COUNT],
@@ -47,16 +47,16 @@ pub(super) struct Standing {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     failures: u64,
     /// Failures since the last success.
     in_a_row: u32,
-    left: Option<Left>,
+    left: Option<FailurePause>,
     trials: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct FailurePause {
     until: Instant,
     pause: Duration,
     /// The number of the trial in progress. Other requests do without the origin until the trial ends.
@@ -66,7 +66,7 @@ struct Left {
 /// An origin that a request may be sent to.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    pub(super) origin: Arc<Standing>,
+    pub(super) origin: Arc<OriginServer>,
     /// The number of the trial, if the origin's pause is over and this request tries the origin.
     trial: Option<u64>,
 }
@@ -87,19 +87,19 @@ impl Drop for Candidate {
 
 /// All origins, in order.
 #[derive(Debug)]
-pub(super) struct Standings {
-    all: Vec<Arc<Standing>>,
+pub(super) struct OriginPool {
+    all: Vec<Arc<OriginServer>>,
     failover: Option<Failover>,
 }
 
-impl Standings {
+impl OriginPool {
     /// Creates the origins of a validated configuration.
     pub(super) fn new(url: &Uri, failover: Option<&Failover>) -> Self {
-        let standing = |url: &Uri| {
+        let server = |url: &Uri| {
             let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
             // A URL without an authority does not pass the check.
             let authority = url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
-            Arc::new(Standing {
+            Arc::new(OriginServer {
                 scheme,
                 authority,
                 state: Mutex::default(),
@@ -110,11 +110,11 @@ impl Standings {
             })
         };
         let backups = failover.iter().flat_map(|failover| &failover.urls);
-        Self { all: std::iter::once(url).chain(backups).map(standing).collect(), failover: failover.cloned() }
+        Self { all: std::iter::once(url).chain(backups).map(server).collect(), failover: failover.cloned() }
     }
 
     /// Returns whether a reply with this status counts as a failure of its origin.
-    pub(super) fn tells_failure(&self, status: StatusCode) -> bool {
+    pub(super) fn is_failure(&self, status: StatusCode) -> bool {
         self.failover.as_ref().is_some_and(|failover| failover.statuses.contains(&status))
     }
 
@@ -139,13 +139,13 @@ impl Standings {
         }
         later.sort_by_key(|(until, _)| *until);
         plan.extend(later.into_iter().map(|(_, origin)| Candidate { origin, trial: None }));
-        plan.truncate(TRIES_MAX);
+        plan.truncate(ATTEMPTS_MAX);
         plan
     }
 
     /// Records the reply to an attempt. A failed origin is used again only after the reply to a trial. Replies
     /// to requests from before the failure prove nothing.
-    pub(super) fn succeeded(&self, candidate: &Candidate) {
+    pub(super) fn record_success(&self, candidate: &Candidate) {
         let origin = &candidate.origin;
         let mut state = origin.lock();
         state.in_a_row = 0;
@@ -156,7 +156,7 @@ impl Standings {
 
     /// Records a failed attempt; `unreachable` if there was no connection or no TLS. A single origin never
     /// counts as failed.
-    pub(super) fn failed(&self, candidate: &Candidate, unreachable: bool, now: Instant) {
+    pub(super) fn record_failure(&self, candidate: &Candidate, unreachable: bool, now: Instant) {
         let origin = &candidate.origin;
         let mut state = origin.lock();
         state.failures += 1;
@@ -164,11 +164,13 @@ impl Standings {
         let Some(failover) = self.failover.as_ref().filter(|_| self.all.len() > 1) else { return };
         let pause = match state.left {
             None if unreachable || state.in_a_row >= FAILURES_IN_A_ROW => failover.pause,
-            Some(Left { pause, .. }) if candidate.trial.is_some() => (pause * 2).min(failover.pause_max),
+            Some(FailurePause { pause, .. }) if candidate.trial.is_some() => {
+                (pause * 2).min(failover.pause_max)
+            }
             // Requests that were in progress fail together with the origin.
             None | Some(_) => return,
         };
-        state.left = Some(Left { until: now + pause, pause, trial: None });
+        state.left = Some(FailurePause { until: now + pause, pause, trial: None });
         if let Some(times) = origin.left_log.due() {
             let pause_s = pause.as_secs_f64();
             tracing::warn!(origin = %origin.authority, pause_s, times, "origin: failed, others are asked");
@@ -176,25 +178,25 @@ impl Standings {
     }
 
     /// Returns the state of each origin; empty if there is only one.
-    pub(super) fn standing(&self, now: Instant) -> Vec<OriginStanding> {
-        let standing = |origin: &Arc<Standing>| {
+    pub(super) fn status(&self, now: Instant) -> Vec<OriginStatus> {
+        let status = |origin: &Arc<OriginServer>| {
             let state = origin.lock();
             let left = state.left.is_some_and(|left| left.until > now || left.trial.is_some());
             let url = format!("{}://{}", origin.scheme, origin.authority);
-            OriginStanding { url, left, failures: state.failures }
+            OriginStatus { url, left, failures: state.failures }
         };
         let several = self.all.iter().filter(|_| self.all.len() > 1);
-        several.map(standing).collect()
+        several.map(status).collect()
     }
 }
 
-impl Standing {
+impl OriginServer {
     /// Returns the limiter for log lines about an error at this origin.
     pub(super) const fn log(&self, error: OriginError) -> &LogLimiter {
         &self.error_logs[error as usize]
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -205,10 +207,10 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn three() -> Standings {
+    fn three() -> OriginPool {
         let urls = ["http://b", "http://c"].map(Uri::from_static).to_vec();
         let failover = Failover { pause: S, pause_max: 4 * S, ..Failover::new(urls) };
-        Standings::new(&Uri::from_static("http://a"), Some(&failover))
+        OriginPool::new(&Uri::from_static("http://a"), Some(&failover))
     }
 
     fn names(plan: &[Candidate]) -> String {
@@ -222,11 +224,11 @@ mod tests {
         let pauses = [(); 4].map(|()| {
             let plan = origins.plan(now);
             assert_eq!(names(&plan), "abc");
-            origins.failed(&plan[0], true, now);
+            origins.record_failure(&plan[0], true, now);
             // Another request that was in progress neither extends the pause nor ends it.
             let under_way = Candidate { origin: Arc::clone(&plan[0].origin), trial: None };
-            origins.failed(&under_way, true, now);
-            origins.succeeded(&under_way);
+            origins.record_failure(&under_way, true, now);
+            origins.record_success(&under_way);
             assert_eq!(names(&origins.plan(now)), "bca");
             let until = (0..).find(|s| names(&origins.plan(now + *s * S)) == "abc").unwrap();
             now += until * S;
@@ -240,14 +242,11 @@ mod tests {
         });
         let plan = origins.plan(now);
         assert_eq!(names(&plan), "abc");
-        origins.succeeded(&plan[0]);
+        origins.record_success(&plan[0]);
         assert_eq!(names(&origins.plan(now)), "abc");
         assert_eq!(pauses, [1, 2, 4, 4]);
-        let standing = origins.standing(now);
-        assert_eq!(
-            (standing[0].url.as_str(), standing[0].left, standing[0].failures),
-            ("http://a", false, 8)
-        );
+        let status = origins.status(now);
+        assert_eq!((status[0].url.as_str(), status[0].left, status[0].failures), ("http://a", false, 8));
     }
 
     #[test]
@@ -255,12 +254,12 @@ mod tests {
         let (origins, now) = (three(), Instant::now());
         let plan = origins.plan(now);
         for (nth, candidate) in plan.iter().enumerate() {
-            origins.failed(candidate, true, now + u32::try_from(2 - nth).unwrap() * S);
+            origins.record_failure(candidate, true, now + u32::try_from(2 - nth).unwrap() * S);
         }
         assert_eq!(names(&origins.plan(now)), "cba", "the first whose time is up first");
         let trial = origins.plan(now + 10 * S);
         assert_eq!(names(&trial), "abc", "all are tried");
-        origins.succeeded(&trial[0]);
+        origins.record_success(&trial[0]);
         drop(trial);
         assert_eq!(names(&origins.plan(now + 10 * S)), "acb", "a works: nobody has to try others");
     }
@@ -271,21 +270,21 @@ mod tests {
         for _ in 0..10 {
             let plan = origins.plan(now);
             assert_eq!(names(&plan), "abc");
-            origins.failed(&plan[0], false, now);
-            origins.failed(&plan[0], false, now);
-            origins.succeeded(&plan[0]);
+            origins.record_failure(&plan[0], false, now);
+            origins.record_failure(&plan[0], false, now);
+            origins.record_success(&plan[0]);
         }
         let plan = origins.plan(now);
-        (0..3).for_each(|_| origins.failed(&plan[0], false, now));
+        (0..3).for_each(|_| origins.record_failure(&plan[0], false, now));
         assert_eq!(names(&origins.plan(now)), "bca");
     }
 
     #[test]
     fn the_only_origin_is_never_left() {
-        let (origins, now) = (Standings::new(&Uri::from_static("http://a"), None), Instant::now());
+        let (origins, now) = (OriginPool::new(&Uri::from_static("http://a"), None), Instant::now());
         let plan = origins.plan(now);
-        origins.failed(&plan[0], true, now);
+        origins.record_failure(&plan[0], true, now);
         assert_eq!(names(&origins.plan(now)), "a");
-        assert!(origins.standing(now).is_empty() && !origins.tells_failure(StatusCode::BAD_GATEWAY));
+        assert!(origins.status(now).is_empty() && !origins.is_failure(StatusCode::BAD_GATEWAY));
     }
 }

@@ -14,16 +14,16 @@ use tokio::sync::Notify;
 
 /// The outcome of a shared fetch for the requests that joined it.
 #[derive(Clone, Debug)]
-pub(crate) enum Joint {
+pub(crate) enum FlightOutcome {
     /// A fresh reply. Each request must still check whether the reply matches it.
-    Shared { variant: Arc<Variant>, how: How },
+    Shared { variant: Arc<Variant>, summary: FetchSummary },
     /// The outcome is for the leading request only.
     Alone,
     /// The origin cannot be reached, by any request.
     Unreachable(OriginError),
 }
 
-impl Joint {
+impl FlightOutcome {
     /// Returns the outcome for a fetch that failed. An error that may depend on the leading request (its header
     /// or its share of the origin) is not for others.
     pub(crate) const fn of_error(error: OriginError) -> Self {
@@ -36,7 +36,7 @@ impl Joint {
 
 /// The origin of a shared reply, for its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct How {
+pub(crate) struct FetchSummary {
     /// The status that the origin sent; `None` if it failed.
     pub(crate) status: Option<u16>,
     pub(crate) stored: bool,
@@ -45,10 +45,10 @@ pub(crate) struct How {
     pub(crate) origin: Option<Authority>,
 }
 
-impl How {
+impl FetchSummary {
     /// Describes a stored reply that is used in place of an origin's failure with this status, or without a
     /// reply.
-    pub(crate) fn standing_in(status: Option<StatusCode>) -> Self {
+    pub(crate) fn stale_if_error(status: Option<StatusCode>) -> Self {
         let status = status.map(|status| status.as_u16());
         Self { status, stored: false, detail: Some("stale-if-error"), origin: None }
     }
@@ -56,51 +56,51 @@ impl How {
 
 /// A fetch in flight, including its body.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
-    joint: OnceLock<Joint>,
+pub(crate) struct FetchFlight {
+    outcome: OnceLock<FlightOutcome>,
     notify: Notify,
 }
 
-impl Flight {
+impl FetchFlight {
     /// Waits for the head of the reply.
-    pub(crate) async fn landed(&self) -> Joint {
+    pub(crate) async fn wait(&self) -> FlightOutcome {
         let notified = self.notify.notified();
         tokio::pin!(notified);
         // The waiter registers before it looks, so that a reply that arrives in between is not missed.
         notified.as_mut().enable();
-        if let Some(joint) = self.joint.get() {
-            return joint.clone();
+        if let Some(outcome) = self.outcome.get() {
+            return outcome.clone();
         }
         notified.await;
-        self.joint.get().cloned().unwrap_or(Joint::Alone)
+        self.outcome.get().cloned().unwrap_or(FlightOutcome::Alone)
     }
 }
 
 /// The fetches in flight, by their keys.
 #[derive(Debug, Default)]
-pub(crate) struct Flights(Mutex<HashMap<Box<[u8]>, Arc<Flight>>>);
+pub(crate) struct FetchFlights(Mutex<HashMap<Box<[u8]>, Arc<FetchFlight>>>);
 
 /// The result of looking up a fetch.
 #[derive(Debug)]
-pub(crate) enum Begun {
-    Join(Arc<Flight>),
-    Lead(Landing),
+pub(crate) enum FetchRole {
+    Join(Arc<FetchFlight>),
+    Lead(FetchLead),
 }
 
-impl Flights {
+impl FetchFlights {
     /// Joins the fetch for `key`, or leads a new one.
-    pub(crate) fn begin(self: &Arc<Self>, key: &[u8]) -> Begun {
+    pub(crate) fn begin(self: &Arc<Self>, key: &[u8]) -> FetchRole {
         let mut flights = self.lock();
         if let Some(flight) = flights.get(key) {
-            return Begun::Join(Arc::clone(flight));
+            return FetchRole::Join(Arc::clone(flight));
         }
-        let flight = Arc::<Flight>::default();
+        let flight = Arc::<FetchFlight>::default();
         flights.insert(key.into(), Arc::clone(&flight));
-        Begun::Lead(Landing { flights: Arc::clone(self), key: Some(key.into()), flight })
+        FetchRole::Lead(FetchLead { flights: Arc::clone(self), key: Some(key.into()), flight })
     }
 
     /// Returns the fetch for `key` that is in flight, if there is one.
-    pub(crate) fn under_way(&self, key: &[u8]) -> Option<Arc<Flight>> {
+    pub(crate) fn under_way(&self, key: &[u8]) -> Option<Arc<FetchFlight>> {
         self.lock().get(key).map(Arc::clone)
     }
 
@@ -110,11 +110,11 @@ impl Flights {
     }
 
     /// Leads a fetch that no request can join.
-    pub(crate) fn alone(self: &Arc<Self>) -> Landing {
-        Landing { flights: Arc::clone(self), key: None, flight: Arc::default() }
+    pub(crate) fn alone(self: &Arc<Self>) -> FetchLead {
+        FetchLead { flights: Arc::clone(self), key: None, flight: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Flight>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<FetchFlight>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,17 +122,17 @@ impl Flights {
 /// The duty to announce an outcome. If it is dropped, no request joins any more, and waiting requests ask by
 /// themselves.
 #[derive(Debug)]
-pub(crate) struct Landing {
-    flights: Arc<Flights>,
+pub(crate) struct FetchLead {
+    flights: Arc<FetchFlights>,
     key: Option<Box<[u8]>>,
-    flight: Arc<Flight>,
+    flight: Arc<FetchFlight>,
 }
 
-impl Landing {
+impl FetchLead {
     /// Informs the waiting requests.
-    pub(crate) fn announce(&self, joint: Joint) {
+    pub(crate) fn announce(&self, outcome: FlightOutcome) {
         // Only the first outcome counts.
-        let _ = self.flight.joint.set(joint);
+        let _ = self.flight.outcome.set(outcome);
         self.flight.notify.notify_waiters();
     }
 
@@ -148,10 +148,10 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for FetchLead {
     fn drop(&mut self) {
         self.close();
-        self.announce(Joint::Alone);
+        self.announce(FlightOutcome::Alone);
     }
 }
 
@@ -161,24 +161,24 @@ mod tests {
 
     #[tokio::test]
     async fn requests_that_join_learn_the_outcome() {
-        let flights = Arc::<Flights>::default();
-        for (joint, abandon) in [
-            (Joint::Unreachable(OriginError::Connect), false),
-            (Joint::Alone, false),
-            (Joint::Unreachable(OriginError::Connect), true),
+        let flights = Arc::<FetchFlights>::default();
+        for (outcome, abandon) in [
+            (FlightOutcome::Unreachable(OriginError::Connect), false),
+            (FlightOutcome::Alone, false),
+            (FlightOutcome::Unreachable(OriginError::Connect), true),
         ] {
-            let Begun::Lead(landing) = flights.begin(b"a") else { panic!("the first leads") };
-            let Begun::Join(flight) = flights.begin(b"a") else { panic!("the second joins") };
-            assert!(matches!(flights.begin(b"b"), Begun::Lead(_)), "another thing");
-            let waiting = tokio::spawn(async move { flight.landed().await });
+            let FetchRole::Lead(lead) = flights.begin(b"a") else { panic!("the first leads") };
+            let FetchRole::Join(flight) = flights.begin(b"a") else { panic!("the second joins") };
+            assert!(matches!(flights.begin(b"b"), FetchRole::Lead(_)), "another thing");
+            let waiting = tokio::spawn(async move { flight.wait().await });
             tokio::task::yield_now().await;
             if !abandon {
-                landing.announce(joint.clone());
+                lead.announce(outcome.clone());
             }
-            drop(landing);
-            let landed = waiting.await.unwrap();
-            let expected = if abandon { Joint::Alone } else { joint };
-            assert_eq!(format!("{landed:?}"), format!("{expected:?}"));
+            drop(lead);
+            let result = waiting.await.unwrap();
+            let expected = if abandon { FlightOutcome::Alone } else { outcome };
+            assert_eq!(format!("{result:?}"), format!("{expected:?}"));
         }
         assert!(flights.lock().is_empty());
     }
@@ -187,10 +187,10 @@ mod tests {
     fn only_a_failed_connection_is_everybodys_failure() {
         use OriginError::{Abandoned, BadReply, Closed, Connect, ConnectTimeout, Full, HeadTimeout};
         for error in [Connect, ConnectTimeout] {
-            assert!(matches!(Joint::of_error(error), Joint::Unreachable(of) if of == error));
+            assert!(matches!(FlightOutcome::of_error(error), FlightOutcome::Unreachable(of) if of == error));
         }
         for error in [Full, HeadTimeout, Closed, BadReply, Abandoned] {
-            assert!(matches!(Joint::of_error(error), Joint::Alone), "{error}");
+            assert!(matches!(FlightOutcome::of_error(error), FlightOutcome::Alone), "{error}");
         }
     }
 }

@@ -13,9 +13,9 @@ use larder_http::relay::InterimSender;
 
 /// Receives the interim replies to one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Hints(InterimSender);
+pub(crate) struct InterimRelay(InterimSender);
 
-impl Hints {
+impl InterimRelay {
     /// Returns the channel to the client that sent a request; `None` if the client cannot receive interim
     /// replies.
     pub(super) fn of_request(parts: &Parts) -> Option<Self> {
@@ -23,7 +23,7 @@ impl Hints {
     }
 
     /// Receives the interim replies to a request that is about to be sent.
-    pub(super) fn listen<B>(self, request: &mut Request<B>) {
+    pub(super) fn attach<B>(self, request: &mut Request<B>) {
         hyper::ext::on_informational(request, move |reply| {
             if reply.status() != StatusCode::CONTINUE
                 && let Some(head) = head(reply.status(), reply.headers().clone())
@@ -36,7 +36,7 @@ impl Hints {
 
 /// Returns the head of an interim reply without hop-by-hop fields. `None` if it has too many fields.
 fn head(status: StatusCode, mut headers: HeaderMap) -> Option<ReplyHead> {
-    fields::strip(&mut headers);
+    fields::remove_hop_by_hop(&mut headers);
     headers.remove(header::CONTENT_LENGTH);
     let mut head = ReplyHead::with_status(status.as_u16());
     for (name, value) in &headers {

@@ -18,7 +18,7 @@ use crate::body::Body;
 use crate::config::OriginConfig;
 use crate::http::cache_status::Outcome;
 use crate::reply::Replies;
-use crate::signing::{self, SIGNATURE, Signing};
+use crate::signing::{self, SIGNATURE, SigningKeys};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -40,19 +40,19 @@ pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
 
 /// Returns the reply to a request that the node must not send with its own rights; `None` if the request may be
 /// sent.
-pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -> Option<Response<Body>> {
+pub(super) fn refusal(replies: &Replies, config: &OriginConfig, parts: &Parts) -> Option<Response<Body>> {
     let method = &parts.method;
     if *method == Method::TRACE && (config.sign.is_some() || !config.fields.is_empty()) {
         let text = "TRACE would show the header fields that this node adds to requests for its origin.\n";
-        return Some(method_refused(replies, text.to_owned(), None));
+        return Some(method_not_allowed(replies, text.to_owned(), None));
     }
     let signing = config.sign.as_ref()?;
     if !signing.permits(method) {
         let text = format!(
             "This node signs requests to its origin and permits {} only (node.origin.sign.methods).\n",
-            signing.allowed()
+            signing.allowed_methods()
         );
-        return Some(method_refused(replies, text, Some(signing)));
+        return Some(method_not_allowed(replies, text, Some(signing)));
     }
     let query = parts.uri.query().unwrap_or_default();
     if signing.is_s3() && !signing::is_presigned(query) && signing::sets_fields_of_reply(query) {
@@ -62,12 +62,12 @@ pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -
     None
 }
 
-fn method_refused(replies: &Replies, text: String, signing: Option<&Signing>) -> Response<Body> {
+fn method_not_allowed(replies: &Replies, text: String, signing: Option<&SigningKeys>) -> Response<Body> {
     let (status, outcome) = (StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"));
     let mut reply = replies.text(status, outcome, "text/plain; charset=utf-8", Bytes::from(text));
     let allowed = signing.map_or_else(
         || Some(HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")),
-        |signing| HeaderValue::try_from(signing.allowed()).ok(),
+        |signing| HeaderValue::try_from(signing.allowed_methods()).ok(),
     );
     if let Some(allowed) = allowed {
         reply.headers_mut().insert(header::ALLOW, allowed);

@@ -8,13 +8,13 @@
 //!
 //! All attempts together take at most twice the time of one attempt, whatever the number of origins.
 
-use super::client::{Fetched, Origin};
-use super::error::{OriginError, Outgoing};
-use super::failover::Standing;
-use super::interim::Hints;
-use super::patience::Patience;
-use super::place::Place;
-use super::upload::{self, Lender, Lent};
+use super::client::{Origin, OriginReply};
+use super::error::{OriginError, OriginRequestBody};
+use super::failover::OriginServer;
+use super::interim::InterimRelay;
+use super::origin_slot::OriginSlot;
+use super::transfer_limits::TransferLimits;
+use super::upload::{self, AttemptBody, UnsentBody};
 use crate::config::OriginConfig;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
@@ -30,68 +30,69 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 impl Origin {
-    /// Sends a request. `headers` come from [`Self::outgoing`], with `Upgrade` if the connection may become a
-    /// tunnel. `hints` receives the interim replies.
+    /// Sends a request. `headers` come from [`Self::request_headers`], with `Upgrade` if the connection may become a
+    /// tunnel. `interim` receives the interim replies.
     pub(crate) async fn send(
         &self,
-        place: Place,
+        slot: OriginSlot,
         method: &Method,
         target: &PathAndQuery,
         headers: HeaderMap,
-        body: Option<Outgoing>,
-        hints: Option<Hints>,
-    ) -> Result<Fetched, OriginError> {
-        let (origins, patience, time) = {
+        body: Option<OriginRequestBody>,
+        interim: Option<InterimRelay>,
+    ) -> Result<OriginReply, OriginError> {
+        let (origins, limits, time) = {
             let settings = self.settings();
-            (Arc::clone(&settings.origins), body_patience(&settings.config), reply_time(&settings.config))
+            (Arc::clone(&settings.origins), body_limits(&settings.config), reply_time(&settings.config))
         };
         // If a connection ends before the reply, it is unknown whether the origin has processed the request.
         // Only an idempotent request is sent again (RFC 9110 section 9.2.2), and only without a body, which may
         // be consumed by then. So only such a request uses a pooled connection, which the origin may just be
         // closing.
         let repeatable = body.is_none() && method.is_idempotent();
-        let (lent, progress) = body.map(|body| upload::timed(body, patience, &place)).unzip();
-        let lent = lent.map(Lender::new);
+        let (unsent_body, progress) = body.map(|body| upload::with_time_limits(body, limits, &slot)).unzip();
+        let unsent_body = unsent_body.map(UnsentBody::new);
         let deadline = Instant::now() + 2 * time;
         let plan = origins.plan(Instant::now());
         let (mut sent, mut asked) = (Err(OriginError::Abandoned), &self.authority);
         for (nth, candidate) in plan.iter().enumerate() {
             let time = time.min(deadline.saturating_duration_since(Instant::now()));
-            let body = || (lent.as_ref().map(Lender::lend), progress.clone());
+            let body = || (unsent_body.as_ref().map(UnsentBody::for_attempt), progress.clone());
             let ask = (method, target);
             let origin = &candidate.origin;
             asked = &origin.authority;
-            sent =
-                self.try_send((origin, repeatable, time), ask, headers.clone(), body(), hints.clone()).await;
+            sent = self
+                .try_send((origin, repeatable, time), ask, headers.clone(), body(), interim.clone())
+                .await;
             // A pooled connection that the origin has closed meanwhile fails like this. Other pooled
             // connections may be closed too.
             if repeatable && matches!(sent, Err(OriginError::Closed)) {
                 let time = time.min(deadline.saturating_duration_since(Instant::now()));
                 sent =
-                    self.try_send((origin, false, time), ask, headers.clone(), body(), hints.clone()).await;
+                    self.try_send((origin, false, time), ask, headers.clone(), body(), interim.clone()).await;
             }
             match &sent {
-                Ok(reply) if !origins.tells_failure(reply.status()) => {
-                    origins.succeeded(candidate);
+                Ok(reply) if !origins.is_failure(reply.status()) => {
+                    origins.record_success(candidate);
                     self.log_refused(origin, reply.status());
                     break;
                 }
-                Err(error) if !error.is_of_origin() => break,
+                Err(error) if !error.is_origin_fault() => break,
                 outcome => {
                     log_no_reply(origin, outcome.as_ref().err().copied());
                     let unreachable = matches!(outcome, Err(error) if error.is_before_request());
-                    origins.failed(candidate, unreachable, Instant::now());
+                    origins.record_failure(candidate, unreachable, Instant::now());
                 }
             }
             let unsent = matches!(&sent, Err(error) if error.is_before_request())
-                && lent.as_ref().is_none_or(Lender::is_untouched);
+                && unsent_body.as_ref().is_none_or(UnsentBody::is_unsent);
             let next = nth + 1 < plan.len() && Instant::now() < deadline && (repeatable || unsent);
             if !next {
                 break;
             }
             self.counts.failovers.add(1);
             if let Some(progress) = &progress {
-                progress.begin();
+                progress.restart();
             }
         }
         if let Err(error) = &sent {
@@ -100,16 +101,16 @@ impl Origin {
             }
             tracing::debug!(origin = %self.authority, %error, "origin: no reply");
         }
-        sent.map(|reply| Fetched { reply, place, origin: asked.clone() })
+        sent.map(|reply| OriginReply { reply, slot, origin: asked.clone() })
     }
 
     async fn try_send(
         &self,
-        (origin, pooled, time): (&Standing, bool, Duration),
+        (origin, pooled, time): (&OriginServer, bool, Duration),
         (method, target): (&Method, &PathAndQuery),
         headers: HeaderMap,
-        (body, progress): (Option<Lent>, Option<Arc<upload::Progress>>),
-        hints: Option<Hints>,
+        (body, progress): (Option<AttemptBody>, Option<Arc<upload::Progress>>),
+        interim: Option<InterimRelay>,
     ) -> Result<Response<Incoming>, OriginError> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(origin.scheme.clone());
@@ -142,8 +143,8 @@ impl Origin {
             // for all connections, and the node has few ports.
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        if let Some(hints) = hints {
-            hints.listen(&mut request);
+        if let Some(interim) = interim {
+            interim.attach(&mut request);
         }
         let (asked, headers_max) = {
             let settings = self.settings();
@@ -172,7 +173,7 @@ impl Origin {
     }
 
     /// Logs that the origin refuses requests that the node has signed.
-    fn log_refused(&self, origin: &Standing, status: StatusCode) {
+    fn log_refused(&self, origin: &OriginServer, status: StatusCode) {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if refused
             && self.settings().config.sign.is_some()
@@ -186,7 +187,7 @@ impl Origin {
 }
 
 /// Logs that a connection failed.
-fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) {
+fn log_no_connection(origin: &OriginServer, kind: OriginError, error: &LegacyError) {
     let fault = tls_fault(error);
     if fault.is_none() && !error.is_connect() {
         return;
@@ -204,7 +205,7 @@ fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) 
 }
 
 /// Logs that a request was sent and got no reply. A failed connection has a log line of its own.
-fn log_no_reply(origin: &Standing, error: Option<OriginError>) {
+fn log_no_reply(origin: &OriginServer, error: Option<OriginError>) {
     let Some(error) = error.filter(|error| !error.is_before_request() && *error != OriginError::TlsBroken)
     else {
         return;
@@ -222,9 +223,9 @@ fn reply_time(config: &OriginConfig) -> Duration {
 }
 
 /// Returns the time limits for a client that sends a request's body.
-fn body_patience(config: &OriginConfig) -> Patience {
+fn body_limits(config: &OriginConfig) -> TransferLimits {
     let silence = config.request_body_timeout;
-    Patience::new(silence, silence, config.body_rate_min)
+    TransferLimits::new(silence, silence, config.body_rate_min)
 }
 
 /// Returns the causes of an error, the deepest last.

@@ -1,16 +1,16 @@
 //! Replies from stored variants, and replies that are passed on.
 
-use super::body::Pulled;
-use super::client::{Fetched, Origin};
+use super::body::OriginBody;
+use super::client::{Origin, OriginReply};
 use super::error::OriginError;
-use super::patience::Patience;
+use super::transfer_limits::TransferLimits;
 use crate::body::Body;
-use crate::http::cache_status::{Outcome, Why};
-use crate::http::condition::{self, Verdict};
+use crate::http::cache_status::{ForwardReason, Outcome};
+use crate::http::condition::{self, PreconditionResult};
 use crate::http::fields;
 use crate::http::range::{self, Range};
 use crate::pages::{BodyReader, PageBody, Variant};
-use crate::reply::{OwnFault, Replies};
+use crate::reply::{NodeFault, Replies};
 use crate::responder::Responder;
 use crate::uptime::Uptime;
 use http::header::{self, HeaderValue};
@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 /// Creates replies from stored replies of an origin.
 #[derive(Clone, Copy)]
-pub(super) struct KeptReplies<'a> {
+pub(super) struct StoredReplies<'a> {
     pub(super) replies: &'a Replies,
     pub(super) origin: &'a Origin,
     pub(super) uptime: Uptime,
 }
 
-impl KeptReplies<'_> {
+impl StoredReplies<'_> {
     /// Returns the reply to a GET or HEAD from a matching variant. `reader` reads a body that is still being
     /// received.
     pub(super) fn reply(
@@ -41,9 +41,11 @@ impl KeptReplies<'_> {
             && let Some(validators) = variant.validators()
         {
             match condition::evaluate(&parts.headers, &validators) {
-                Verdict::Proceed => {}
-                Verdict::Failed => return self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, ""),
-                Verdict::NotModified => {
+                PreconditionResult::Proceed => {}
+                PreconditionResult::Failed => {
+                    return self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, "");
+                }
+                PreconditionResult::NotModified => {
                     let body = Body::empty();
                     let mut reply = self.with_head(StatusCode::NOT_MODIFIED, variant, outcome, body);
                     reply.headers_mut().remove(header::CONTENT_TYPE);
@@ -56,15 +58,17 @@ impl KeptReplies<'_> {
                 return self.with_length(variant, outcome, Body::empty(), len);
             }
             (PageBody::Incoming(_), Some(reader)) => {
-                let body = Body::stream(Pulled::Shared(reader), len);
+                let body = Body::stream(OriginBody::Shared(reader), len);
                 return self.with_length(variant, outcome, body, len);
             }
-            (PageBody::Incoming(_), None) => return failed(self.replies, OriginError::Abandoned, Why::Miss),
+            (PageBody::Incoming(_), None) => {
+                return failed(self.replies, OriginError::Abandoned, ForwardReason::Miss);
+            }
             (PageBody::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
         };
         // Without a validator, no `If-Range` can match.
         let counts = match variant.validators() {
-            Some(validators) => condition::range_counts(&parts.headers, &validators),
+            Some(validators) => condition::is_range_applicable(&parts.headers, &validators),
             None => !parts.headers.contains_key(header::IF_RANGE),
         };
         let range = match parts.headers.get(header::RANGE) {
@@ -72,7 +76,7 @@ impl KeptReplies<'_> {
             _ => Range::Whole,
         };
         match range {
-            Range::Unsatisfiable => self.replies.unsatisfiable(size, outcome),
+            Range::Unsatisfiable => self.replies.range_unsatisfiable(size, outcome),
             Range::Whole => {
                 let body = Body::pieces(pieces, 0..size);
                 self.with_length(variant, outcome, body, len)
@@ -126,17 +130,17 @@ pub(crate) fn pass(
     replies: &Replies,
     origin: &Origin,
     parts: &Parts,
-    fetched: Fetched,
+    fetched: OriginReply,
     outcome: Outcome,
 ) -> Response<Body> {
-    let patience = {
+    let limits = {
         let config = &origin.settings().config;
-        Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
+        TransferLimits::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
     };
     let asked = fetched.origin.clone();
-    let (head, body, len) = Pulled::passed(fetched, patience);
+    let (head, body, len) = OriginBody::passed(fetched, limits);
     let mut headers = head.headers;
-    fields::strip(&mut headers);
+    fields::remove_hop_by_hop(&mut headers);
     let empty = parts.method == Method::HEAD
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || len == Some(0);
@@ -153,12 +157,12 @@ pub(super) fn merged(
     outcome: Outcome,
     body: Body,
 ) -> Response<Body> {
-    fields::via(&mut headers, &origin.via);
-    replies.merged(status, headers, outcome, body)
+    fields::add_via(&mut headers, &origin.via);
+    replies.merge(status, headers, outcome, body)
 }
 
 /// Returns the error reply for an origin that sent none.
-pub(super) fn failed(replies: &Replies, error: OriginError, why: Why) -> Response<Body> {
+pub(super) fn failed(replies: &Replies, error: OriginError, why: ForwardReason) -> Response<Body> {
     let (status, detail) = error.reply();
     let outcome = Outcome::Failed { why, status, detail };
     let mut reply =
@@ -166,8 +170,8 @@ pub(super) fn failed(replies: &Replies, error: OriginError, why: Why) -> Respons
     if matches!(status, 429 | 503) {
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    if error.is_own() {
-        reply.extensions_mut().insert(OwnFault);
+    if error.is_node_fault() {
+        reply.extensions_mut().insert(NodeFault);
     }
     reply
 }

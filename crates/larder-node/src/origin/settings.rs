@@ -2,9 +2,9 @@
 //! begins.
 
 use super::connector::Connector;
-use super::error::Outgoing;
-use super::failover::Standings;
-use super::patience::Patience;
+use super::error::OriginRequestBody;
+use super::failover::OriginPool;
+use super::transfer_limits::TransferLimits;
 use crate::config::OriginConfig;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -17,18 +17,18 @@ use std::time::Duration;
 pub(crate) struct OriginSettings {
     pub(crate) config: OriginConfig,
     /// The origins, and their states.
-    pub(super) origins: Arc<Standings>,
+    pub(super) origins: Arc<OriginPool>,
     /// Uses pooled connections. An origin may close one just when a request is sent on it, so the request must
     /// be repeatable.
-    pub(super) client: Client<Connector, Outgoing>,
+    pub(super) client: Client<Connector, OriginRequestBody>,
     /// Opens a connection for each request. The request has to ask the origin to close it.
-    pub(super) unpooled: Client<Connector, Outgoing>,
+    pub(super) unpooled: Client<Connector, OriginRequestBody>,
 }
 
 impl OriginSettings {
     /// Creates the settings from a validated configuration.
     pub(super) fn new(config: OriginConfig) -> Self {
-        let origins = Arc::new(Standings::new(&config.url, config.failover.as_ref()));
+        let origins = Arc::new(OriginPool::new(&config.url, config.failover.as_ref()));
         Self { origins, client: client(&config, config.idle_max), unpooled: client(&config, 0), config }
     }
 
@@ -72,11 +72,11 @@ const PING: Duration = Duration::from_secs(10);
 /// Creates a client with up to `idle_max` pooled connections. If `idle_max` is 0, each connection carries one
 /// request. Such connections are for requests that must not be repeated, and use HTTP/1.1: their bodies have
 /// deadlines of their own.
-fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, Outgoing> {
+fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, OriginRequestBody> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(config.connect_timeout));
-    let patience = Patience::new(config.body_timeout, config.body_timeout, config.body_rate_min);
+    let limits = TransferLimits::new(config.body_timeout, config.body_timeout, config.body_rate_min);
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(config.idle_timeout)
@@ -90,5 +90,5 @@ fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, Outgoing>
         .http2_keep_alive_timeout(PING)
         .timer(TokioTimer::new())
         .set_host(false)
-        .build(Connector::new(connector, config.tls.as_ref(), idle_max > 0, patience))
+        .build(Connector::new(connector, config.tls.as_ref(), idle_max > 0, limits))
 }

@@ -9,13 +9,13 @@
 //! | limit | outcome |
 //! |---|---|
 //! | slots of one client: `requests_max * client_share / 100`, at least 1 | the request waits |
-//! | waiting requests: `queue_max` in all, and one client's share of them | [`Refused`] |
-//! | time in the queue: `queue_timeout` | [`Refused`] |
+//! | waiting requests: `queue_max` in all, and one client's share of them | [`SlotRefusal`] |
+//! | time in the queue: `queue_timeout` | [`SlotRefusal`] |
 //!
 //! The table has an entry for each client that holds a slot or waits for one, so slots and queue bound its
-//! size. [`Client::Unknown`] has a turn like any client, but no share, because it stands for many clients.
+//! size. [`ClientKey::Unknown`] has a turn like any client, but no share, because it stands for many clients.
 
-use super::client_key::Client;
+use super::client_key::ClientKey;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 /// The rules for sharing slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct SlotSettings {
     pub(crate) slots_max: usize,
     /// Percentage of the slots, and of the queue, that one client may use.
     pub(crate) client_share: u8,
@@ -32,18 +32,20 @@ pub(crate) struct Sharing {
     pub(crate) queue_timeout: Duration,
 }
 
-impl Sharing {
-    fn share_of(self, client: Client, all: usize) -> usize {
+impl SlotSettings {
+    fn share_of(self, client: ClientKey, all: usize) -> usize {
         match client {
-            Client::Unknown => all,
-            Client::V4(_) | Client::V6(_) => (all * usize::from(self.client_share) / 100).max(1).min(all),
+            ClientKey::Unknown => all,
+            ClientKey::V4(_) | ClientKey::V6(_) => {
+                (all * usize::from(self.client_share) / 100).max(1).min(all)
+            }
         }
     }
 }
 
 /// The reason why a request gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum SlotRefusal {
     /// No slot is free.
     Full,
     /// Slots are free, but the client uses its whole share.
@@ -52,22 +54,22 @@ pub(crate) enum Refused {
 
 /// The slots of an origin.
 #[derive(Debug)]
-pub(crate) struct Slots(Mutex<State>);
+pub(crate) struct Slots(Mutex<SlotState>);
 
 #[derive(Debug)]
-struct State {
-    sharing: Sharing,
+struct SlotState {
+    settings: SlotSettings,
     taken: usize,
     waiting: usize,
-    clients: HashMap<Client, Usage>,
+    clients: HashMap<ClientKey, ClientUsage>,
     /// The waiting clients below their shares, each once, in the order of their turns.
-    turns: VecDeque<Client>,
+    turns: VecDeque<ClientKey>,
     next_id: u64,
 }
 
 /// The slots and waiting requests of one client.
 #[derive(Debug, Default)]
-struct Usage {
+struct ClientUsage {
     taken: usize,
     queue: VecDeque<(u64, oneshot::Sender<()>)>,
     has_turn: bool,
@@ -77,7 +79,7 @@ struct Usage {
 #[derive(Debug)]
 pub(crate) struct Slot {
     slots: Arc<Slots>,
-    client: Client,
+    client: ClientKey,
 }
 
 impl Drop for Slot {
@@ -87,32 +89,32 @@ impl Drop for Slot {
 }
 
 /// A request in the queue, which leaves the queue when dropped.
-struct Waiting {
+struct QueuedRequest {
     slots: Arc<Slots>,
-    client: Client,
+    client: ClientKey,
     id: u64,
     has_slot: bool,
 }
 
-impl Waiting {
+impl QueuedRequest {
     fn into_slot(mut self) -> Slot {
         self.has_slot = true;
         Slot { slots: Arc::clone(&self.slots), client: self.client }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.has_slot {
-            self.slots.lock().leave(self.client, self.id);
+            self.slots.lock().dequeue(self.client, self.id);
         }
     }
 }
 
 impl Slots {
-    pub(crate) fn new(sharing: Sharing) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
-            sharing,
+    pub(crate) fn new(settings: SlotSettings) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(SlotState {
+            settings,
             taken: 0,
             waiting: 0,
             clients: HashMap::new(),
@@ -122,18 +124,18 @@ impl Slots {
     }
 
     /// Changes the sharing rules. Slots that are held stay held.
-    pub(crate) fn set(&self, sharing: Sharing) {
+    pub(crate) fn set(&self, settings: SlotSettings) {
         let mut state = self.lock();
-        state.sharing = sharing;
-        let clients: Vec<Client> = state.clients.keys().copied().collect();
+        state.settings = settings;
+        let clients: Vec<ClientKey> = state.clients.keys().copied().collect();
         for client in clients {
-            state.give_turn(client);
+            state.schedule(client);
         }
         state.grant();
     }
 
     /// Takes a slot if one is free for this client.
-    pub(crate) fn try_take(self: &Arc<Self>, client: Client) -> Option<Slot> {
+    pub(crate) fn try_take(self: &Arc<Self>, client: ClientKey) -> Option<Slot> {
         let mut state = self.lock();
         state.is_free_for(client).then(|| {
             state.take(client);
@@ -145,18 +147,18 @@ impl Slots {
     ///
     /// # Errors
     /// Fails if the queue is full, or if no slot comes free within `queue_timeout`.
-    pub(crate) async fn take(self: &Arc<Self>, client: Client) -> Result<Slot, Refused> {
+    pub(crate) async fn take(self: &Arc<Self>, client: ClientKey) -> Result<Slot, SlotRefusal> {
         let (granted, id, patience) = {
             let mut state = self.lock();
             if state.is_free_for(client) {
                 state.take(client);
                 return Ok(Slot { slots: Arc::clone(self), client });
             }
-            let patience = state.sharing.queue_timeout;
-            let (granted, id) = state.enter(client)?;
+            let patience = state.settings.queue_timeout;
+            let (granted, id) = state.enqueue(client)?;
             (granted, id, patience)
         };
-        let waiting = Waiting { slots: Arc::clone(self), client, id, has_slot: false };
+        let waiting = QueuedRequest { slots: Arc::clone(self), client, id, has_slot: false };
         match timeout(patience, granted).await {
             Ok(Ok(())) => Ok(waiting.into_slot()),
             _ => Err(self.lock().refusal()),
@@ -169,40 +171,40 @@ impl Slots {
         (state.taken, state.waiting)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn share_of(&self, client: Client) -> usize {
-        self.sharing.share_of(client, self.sharing.slots_max)
+impl SlotState {
+    fn share_of(&self, client: ClientKey) -> usize {
+        self.settings.share_of(client, self.settings.slots_max)
     }
 
-    fn is_below_share(&self, client: Client) -> bool {
+    fn is_below_share(&self, client: ClientKey) -> bool {
         self.clients.get(&client).map_or(0, |usage| usage.taken) < self.share_of(client)
     }
 
     /// Returns whether a request of this client gets a slot at once. If slots are free, no waiting client is
     /// below its share.
-    fn is_free_for(&self, client: Client) -> bool {
-        self.taken < self.sharing.slots_max && self.is_below_share(client)
+    fn is_free_for(&self, client: ClientKey) -> bool {
+        self.taken < self.settings.slots_max && self.is_below_share(client)
     }
 
-    fn refusal(&self) -> Refused {
-        if self.taken < self.sharing.slots_max { Refused::Share } else { Refused::Full }
+    fn refusal(&self) -> SlotRefusal {
+        if self.taken < self.settings.slots_max { SlotRefusal::Share } else { SlotRefusal::Full }
     }
 
-    fn take(&mut self, client: Client) {
+    fn take(&mut self, client: ClientKey) {
         self.taken += 1;
         self.clients.entry(client).or_default().taken += 1;
     }
 
     /// Appends a request to its client's queue.
-    fn enter(&mut self, client: Client) -> Result<(oneshot::Receiver<()>, u64), Refused> {
-        let queue_max = self.sharing.queue_max;
+    fn enqueue(&mut self, client: ClientKey) -> Result<(oneshot::Receiver<()>, u64), SlotRefusal> {
+        let queue_max = self.settings.queue_max;
         let own = self.clients.get(&client).map_or(0, |usage| usage.queue.len());
-        if self.waiting >= queue_max || own >= self.sharing.share_of(client, queue_max) {
+        if self.waiting >= queue_max || own >= self.settings.share_of(client, queue_max) {
             return Err(self.refusal());
         }
         let (grant, granted) = oneshot::channel();
@@ -210,12 +212,12 @@ impl State {
         self.next_id += 1;
         self.waiting += 1;
         self.clients.entry(client).or_default().queue.push_back((id, grant));
-        self.give_turn(client);
+        self.schedule(client);
         Ok((granted, id))
     }
 
     /// Removes a request from the queue, or releases the slot that it has been granted meanwhile.
-    fn leave(&mut self, client: Client, id: u64) {
+    fn dequeue(&mut self, client: ClientKey, id: u64) {
         let usage = self.clients.entry(client).or_default();
         match usage.queue.iter().position(|(waiting, _)| *waiting == id) {
             Some(at) => {
@@ -224,25 +226,25 @@ impl State {
                 if usage.queue.is_empty() && std::mem::take(&mut usage.has_turn) {
                     self.turns.retain(|next| *next != client);
                 }
-                self.forget_if_idle(client);
+                self.remove_if_idle(client);
             }
             None => self.release(client),
         }
     }
 
-    fn release(&mut self, client: Client) {
+    fn release(&mut self, client: ClientKey) {
         self.taken -= 1;
         if let Some(usage) = self.clients.get_mut(&client) {
             usage.taken -= 1;
         }
-        self.give_turn(client);
-        self.forget_if_idle(client);
+        self.schedule(client);
+        self.remove_if_idle(client);
         self.grant();
     }
 
     /// Grants the free slots to the clients whose turns come first.
     fn grant(&mut self) {
-        while self.taken < self.sharing.slots_max
+        while self.taken < self.settings.slots_max
             && let Some(client) = self.turns.pop_front()
         {
             let below_share = self.is_below_share(client);
@@ -253,13 +255,13 @@ impl State {
                 self.take(client);
                 // This fails if the request is about to leave the queue. The request then releases the slot.
                 let _ = grant.send(());
-                self.give_turn(client);
+                self.schedule(client);
             }
         }
     }
 
     /// Appends a client to the turns, if it waits and is below its share.
-    fn give_turn(&mut self, client: Client) {
+    fn schedule(&mut self, client: ClientKey) {
         let below_share = self.is_below_share(client);
         if let Some(usage) = self.clients.get_mut(&client)
             && below_share
@@ -271,7 +273,7 @@ impl State {
         }
     }
 
-    fn forget_if_idle(&mut self, client: Client) {
+    fn remove_if_idle(&mut self, client: ClientKey) {
         if self.clients.get(&client).is_some_and(|usage| usage.taken == 0 && usage.queue.is_empty()) {
             self.clients.remove(&client);
         }
@@ -283,17 +285,21 @@ mod tests {
     use super::*;
     use tokio::task::{JoinHandle, yield_now};
 
-    const A: Client = Client::V4(1);
-    const B: Client = Client::V4(2);
-    const SHARING: Sharing =
-        Sharing { slots_max: 20, client_share: 10, queue_max: 20, queue_timeout: Duration::from_secs(1) };
+    const A: ClientKey = ClientKey::V4(1);
+    const B: ClientKey = ClientKey::V4(2);
+    const SETTINGS: SlotSettings = SlotSettings {
+        slots_max: 20,
+        client_share: 10,
+        queue_max: 20,
+        queue_timeout: Duration::from_secs(1),
+    };
 
-    fn many(slots: &Arc<Slots>, client: Client) -> Vec<Slot> {
+    fn many(slots: &Arc<Slots>, client: ClientKey) -> Vec<Slot> {
         std::iter::from_fn(|| slots.try_take(client)).collect()
     }
 
     /// Starts a request that waits; returns once it is in the queue.
-    async fn waits(slots: &Arc<Slots>, client: Client) -> JoinHandle<Result<Slot, Refused>> {
+    async fn waits(slots: &Arc<Slots>, client: ClientKey) -> JoinHandle<Result<Slot, SlotRefusal>> {
         let (before, waiting) = (slots.levels().1, Arc::clone(slots));
         let task = tokio::spawn(async move { waiting.take(client).await });
         while slots.levels().1 == before {
@@ -304,24 +310,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_never_holds_more_than_its_share() {
-        let slots = Slots::new(SHARING);
+        let slots = Slots::new(SETTINGS);
         let (a, b) = (many(&slots, A), many(&slots, B));
         assert_eq!((a.len(), b.len()), (2, 2), "a tenth of 20 each");
-        assert_eq!(slots.take(A).await.unwrap_err(), Refused::Share);
-        let unknown = many(&slots, Client::Unknown);
+        assert_eq!(slots.take(A).await.unwrap_err(), SlotRefusal::Share);
+        let unknown = many(&slots, ClientKey::Unknown);
         assert_eq!(unknown.len(), 16, "many clients have no share");
-        assert_eq!(slots.take(Client::V4(3)).await.unwrap_err(), Refused::Full);
+        assert_eq!(slots.take(ClientKey::V4(3)).await.unwrap_err(), SlotRefusal::Full);
         drop((a, b, unknown));
         assert_eq!(slots.levels(), (0, 0));
         assert!(slots.lock().clients.is_empty());
-        let few = Slots::new(Sharing { slots_max: 3, ..SHARING });
+        let few = Slots::new(SlotSettings { slots_max: 3, ..SETTINGS });
         assert_eq!(many(&few, A).len(), 1, "at least one");
     }
 
     #[tokio::test(start_paused = true)]
     async fn clients_that_wait_get_slots_in_turn() {
-        let slots = Slots::new(Sharing { slots_max: 2, client_share: 50, ..SHARING });
-        let (held, others) = (many(&slots, A), many(&slots, Client::V4(9)));
+        let slots = Slots::new(SlotSettings { slots_max: 2, client_share: 50, ..SETTINGS });
+        let (held, others) = (many(&slots, A), many(&slots, ClientKey::V4(9)));
         assert_eq!((held.len(), others.len()), (1, 1));
         let (first, second) = (waits(&slots, A).await, waits(&slots, A).await);
         let other = waits(&slots, B).await;
@@ -338,14 +344,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_queue_is_bounded_in_all_and_for_each_client() {
-        let slots = Slots::new(Sharing { slots_max: 1, queue_max: 20, ..SHARING });
-        let held = many(&slots, Client::Unknown);
+        let slots = Slots::new(SlotSettings { slots_max: 1, queue_max: 20, ..SETTINGS });
+        let held = many(&slots, ClientKey::Unknown);
         let mut waiting = vec![waits(&slots, A).await, waits(&slots, A).await];
-        assert_eq!(slots.lock().enter(A).unwrap_err(), Refused::Full, "a tenth of 20");
+        assert_eq!(slots.lock().enqueue(A).unwrap_err(), SlotRefusal::Full, "a tenth of 20");
         for client in 10..28 {
-            waiting.push(waits(&slots, Client::V4(client)).await);
+            waiting.push(waits(&slots, ClientKey::V4(client)).await);
         }
-        assert_eq!(slots.lock().enter(B).unwrap_err(), Refused::Full, "20 wait");
+        assert_eq!(slots.lock().enqueue(B).unwrap_err(), SlotRefusal::Full, "20 wait");
         for task in &waiting {
             task.abort();
         }
@@ -360,12 +366,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn more_slots_go_to_those_who_wait_and_fewer_are_taken_back_as_they_come_free() {
-        let slots = Slots::new(Sharing { slots_max: 1, ..SHARING });
-        let held = many(&slots, Client::Unknown);
+        let slots = Slots::new(SlotSettings { slots_max: 1, ..SETTINGS });
+        let held = many(&slots, ClientKey::Unknown);
         let waiting = waits(&slots, A).await;
-        slots.set(Sharing { slots_max: 2, ..SHARING });
+        slots.set(SlotSettings { slots_max: 2, ..SETTINGS });
         let more = waiting.await.unwrap().unwrap();
-        slots.set(Sharing { slots_max: 1, ..SHARING });
+        slots.set(SlotSettings { slots_max: 1, ..SETTINGS });
         drop(held);
         assert!(slots.try_take(B).is_none(), "one is held, and there is one");
         drop(more);

@@ -1,6 +1,6 @@
 //! The statistics of an origin, each declared once with its meaning.
 
-use super::failover::OriginStanding;
+use super::failover::OriginStatus;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -41,7 +41,7 @@ pub struct OriginStats {
     pub origin_tunnel_sent_bytes: u64,
     /// The state of each origin; empty if there is only one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub origins: Vec<OriginStanding>,
+    pub origins: Vec<OriginStatus>,
 }
 
 impl OriginStats {
@@ -81,7 +81,7 @@ impl OriginStats {
 
 impl OriginStats {
     /// Encodes the state of each origin, if there are several.
-    pub(crate) fn encode_standing(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    pub(crate) fn encode_origin_status(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         if self.origins.is_empty() {
             return Ok(());
         }

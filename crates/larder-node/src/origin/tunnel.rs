@@ -20,18 +20,18 @@
 //!
 //! While its request is in progress, a tunnel uses a slot of the origin too. It counts as load of the node until it ends.
 
-use super::client::{Fetched, Origin};
-use super::client_key::Client;
+use super::client::{Origin, OriginReply};
+use super::client_key::ClientKey;
 use super::error::OriginError;
-use super::interim::Hints;
-use super::place::Counts;
+use super::interim::InterimRelay;
+use super::origin_slot::OriginCounters;
 use super::serve;
-use super::slots::{Refused, Slot};
+use super::slots::{Slot, SlotRefusal};
 use crate::access_log;
 use crate::body::Body;
 use crate::counters::{Counter, Counters};
-use crate::http::cache_control::Items;
-use crate::http::cache_status::{Outcome, Why};
+use crate::http::cache_control::ListMembers;
+use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::http::fields;
 use crate::reply::Replies;
 use crate::responder::Responder;
@@ -57,14 +57,14 @@ const CLOSING: Duration = Duration::from_secs(10);
 const PIECE: usize = 8 << 10;
 
 /// Returns whether a request asks for a WebSocket. The header must be unchanged.
-pub(crate) fn is_asked(parts: &Parts) -> bool {
+pub(crate) fn is_tunnel_request(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let options = headers.get_all(header::CONNECTION).iter();
     is_websocket(headers)
         && parts.method == Method::GET
         && parts.version == Version::HTTP_11
         && options
-            .flat_map(|value| Items(value.as_bytes()))
+            .flat_map(|value| ListMembers(value.as_bytes()))
             .any(|option| option.eq_ignore_ascii_case(b"upgrade"))
         && !headers.contains_key(header::CONTENT_LENGTH)
         && !headers.contains_key(header::TRANSFER_ENCODING)
@@ -79,20 +79,20 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// A client's connection that may become a tunnel.
-pub(crate) trait Upgradable: Debug + Send + Sync {
+pub(crate) trait UpgradeTarget: Debug + Send + Sync {
     /// Returns the slot for the tunnel.
-    fn opened(&self) -> &Opened;
+    fn tunnel_slot(&self) -> &TunnelSlot;
 }
 
 /// The connection of a request that asks for a tunnel, as an extension of the request.
 #[derive(Clone, Debug)]
-pub(crate) struct Line(pub(crate) Arc<dyn Upgradable>);
+pub(crate) struct TunnelConnection(pub(crate) Arc<dyn UpgradeTarget>);
 
 /// The slot of a connection for the tunnel that it may become.
 #[derive(Debug, Default)]
-pub(crate) struct Opened(Mutex<Option<Tunnel>>);
+pub(crate) struct TunnelSlot(Mutex<Option<Tunnel>>);
 
-impl Opened {
+impl TunnelSlot {
     fn put(&self, tunnel: Tunnel) {
         *lock(&self.0) = Some(tunnel);
     }
@@ -114,7 +114,7 @@ impl Opened {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     origin: TokioIo<Upgraded>,
-    seat: Seat,
+    permit: TunnelPermit,
     idle_timeout: Duration,
     /// Time in which the origin must accept bytes.
     body_timeout: Duration,
@@ -124,22 +124,22 @@ pub(crate) struct Tunnel {
 
 /// A permit among the tunnels of a node.
 #[derive(Debug)]
-struct Seat {
+struct TunnelPermit {
     _slot: Slot,
-    counts: Arc<Counts>,
+    counts: Arc<OriginCounters>,
 }
 
 /// Counts a tunnel as load of the node until dropped.
-struct Load(Arc<Counters>);
+struct TunnelLoad(Arc<Counters>);
 
-impl Load {
+impl TunnelLoad {
     fn new(counters: &Arc<Counters>) -> Self {
         counters.in_flight.increment();
         Self(Arc::clone(counters))
     }
 }
 
-impl Drop for Load {
+impl Drop for TunnelLoad {
     fn drop(&mut self) {
         self.0.in_flight.decrement(1);
     }
@@ -153,14 +153,14 @@ impl Origin {
     }
 
     /// Takes a permit for a tunnel, without waiting.
-    async fn seat(&self, client: Client) -> Result<Seat, OriginError> {
+    async fn acquire_tunnel(&self, client: ClientKey) -> Result<TunnelPermit, OriginError> {
         match self.tunnels.take(client).await {
-            Ok(slot) => Ok(Seat { _slot: slot, counts: Arc::clone(&self.counts) }),
-            Err(Refused::Full) => {
+            Ok(slot) => Ok(TunnelPermit { _slot: slot, counts: Arc::clone(&self.counts) }),
+            Err(SlotRefusal::Full) => {
                 self.counts.tunnels_full.add(1);
                 Err(OriginError::TunnelsFull)
             }
-            Err(Refused::Share) => {
+            Err(SlotRefusal::Share) => {
                 self.counts.client_share.add(1);
                 Err(OriginError::ClientShare)
             }
@@ -176,7 +176,7 @@ pub(super) struct TunnelRequest<'a> {
     pub(super) host: &'a str,
     pub(super) target: &'a PathAndQuery,
     /// The client whose share of tunnels and slots the request uses.
-    pub(super) client: Client,
+    pub(super) client: ClientKey,
 }
 
 /// Asks the origin for a tunnel. If the reply is 101, the client's connection becomes the tunnel.
@@ -184,35 +184,35 @@ pub(super) async fn open(
     origin: &Origin,
     replies: &Replies,
     request: TunnelRequest<'_>,
-    line: &Line,
+    line: &TunnelConnection,
 ) -> Response<Body> {
-    match ask(origin, request).await {
-        Err(error) => serve::failed(replies, error, Why::Bypass),
+    match request_tunnel(origin, request).await {
+        Err(error) => serve::failed(replies, error, ForwardReason::Bypass),
         Ok((fetched, _)) if fetched.reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
             let outcome = outcome(fetched.reply.status());
             serve::pass(replies, origin, request.parts, fetched, outcome)
         }
-        Ok((Fetched { mut reply, origin: asked, .. }, seat)) => {
+        Ok((OriginReply { mut reply, origin: asked, .. }, permit)) => {
             let upgraded =
                 hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
             let Some(upgraded) = upgraded else {
-                return serve::failed(replies, OriginError::BadReply, Why::Bypass);
+                return serve::failed(replies, OriginError::BadReply, ForwardReason::Bypass);
             };
             let (idle_timeout, body_timeout) = {
                 let config = &origin.settings().config;
                 (config.tunnel_idle_timeout, config.body_timeout)
             };
             origin.counts.tunnels_opened.add(1);
-            line.0.opened().put(Tunnel {
+            line.0.tunnel_slot().put(Tunnel {
                 origin: TokioIo::new(upgraded),
-                seat,
+                permit,
                 idle_timeout,
                 body_timeout,
                 line: None,
             });
             let (head, _) = reply.into_parts();
             let mut headers = head.headers;
-            fields::strip(&mut headers);
+            fields::remove_hop_by_hop(&mut headers);
             let outcome = outcome(head.status);
             let mut reply = serve::merged(replies, origin, head.status, headers, outcome, Body::empty());
             reply.headers_mut().insert(header::CONNECTION, UPGRADE);
@@ -222,19 +222,22 @@ pub(super) async fn open(
     }
 }
 
-async fn ask(origin: &Origin, request: TunnelRequest<'_>) -> Result<(Fetched, Seat), OriginError> {
+async fn request_tunnel(
+    origin: &Origin,
+    request: TunnelRequest<'_>,
+) -> Result<(OriginReply, TunnelPermit), OriginError> {
     let TunnelRequest { parts, host, target, client } = request;
-    let seat = origin.seat(client).await?;
-    let place = origin.place(client).await?;
-    let mut headers = origin.outgoing(&parts.headers, host);
+    let permit = origin.acquire_tunnel(client).await?;
+    let slot = origin.acquire_slot(client).await?;
+    let mut headers = origin.request_headers(&parts.headers, host);
     headers.insert(header::UPGRADE, WEBSOCKET);
-    let hints = Hints::of_request(parts);
-    Ok((origin.send(place, &parts.method, target, headers, None, hints).await?, seat))
+    let interim = InterimRelay::of_request(parts);
+    Ok((origin.send(slot, &parts.method, target, headers, None, interim).await?, permit))
 }
 
 fn outcome(status: StatusCode) -> Outcome {
     let (status, detail) = (Some(status.as_u16()), Some("upgrade"));
-    Outcome::Pulled { why: Why::Bypass, status, stored: false, collapsed: false, detail }
+    Outcome::OriginForward { why: ForwardReason::Bypass, status, stored: false, collapsed: false, detail }
 }
 
 impl Tunnel {
@@ -247,51 +250,51 @@ impl Tunnel {
         counters: &Arc<Counters>,
         write_timeout: Duration,
     ) {
-        let _load = Load::new(counters);
-        let Self { origin, seat, idle_timeout, body_timeout, line } = self;
+        let _load = TunnelLoad::new(counters);
+        let Self { origin, permit, idle_timeout, body_timeout, line } = self;
         let logged = line.as_ref().map(|line| line.sent());
-        let counts = &seat.counts;
-        let pace = Pace::new(idle_timeout);
+        let counts = &permit.counts;
+        let idle_timer = IdleTimer::new(idle_timeout);
         let ((from_client, to_client), (from_origin, mut to_origin)) = (split(client), split(origin));
         let up = async {
             counts.tunnel_received.add(first.len() as u64);
-            put(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
+            write_with_timeout(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
             let patience = (body_timeout, &counts.write_timeouts);
-            carry(from_client, to_origin, &pace, (&counts.tunnel_received, None), patience).await
+            relay(from_client, to_origin, &idle_timer, (&counts.tunnel_received, None), patience).await
         };
         let patience = (write_timeout, &counters.write_timeouts);
-        let down = carry(from_origin, to_client, &pace, (&counts.tunnel_sent, logged), patience);
+        let down = relay(from_origin, to_client, &idle_timer, (&counts.tunnel_sent, logged), patience);
         tokio::select! {
             _ = async { tokio::try_join!(up, down) } => {}
-            () = pace.silence() => counts.tunnels_idle.add(1),
+            () = idle_timer.wait() => counts.tunnels_idle.add(1),
         }
     }
 }
 
 /// Relays bytes in one direction until they end, and then closes the other side.
-async fn carry(
+async fn relay(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    pace: &Pace,
+    idle_timer: &IdleTimer,
     (count, logged): (&Counter, Option<&Counter>),
     patience: (Duration, &Counter),
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
         let len = from.read(&mut piece).await?;
-        pace.moves(len == 0);
+        idle_timer.record_bytes(len == 0);
         if len == 0 {
             return to.shutdown().await;
         }
         for count in std::iter::once(count).chain(logged) {
             count.add(len as u64);
         }
-        put(&mut to, &piece[..len], patience).await?;
+        write_with_timeout(&mut to, &piece[..len], patience).await?;
     }
 }
 
 /// Writes bytes to a side within `time`. Counts a timeout in `late`.
-async fn put(
+async fn write_with_timeout(
     to: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
     (time, late): (Duration, &Counter),
@@ -310,14 +313,14 @@ async fn put(
 }
 
 /// The time of the last byte, and the longest time without one.
-struct Pace(Mutex<(Instant, Duration)>);
+struct IdleTimer(Mutex<(Instant, Duration)>);
 
-impl Pace {
+impl IdleTimer {
     fn new(patience: Duration) -> Self {
         Self(Mutex::new((Instant::now(), patience)))
     }
 
-    fn moves(&self, ends: bool) {
+    fn record_bytes(&self, ends: bool) {
         let (moved, patience) = &mut *lock(&self.0);
         *moved = Instant::now();
         if ends {
@@ -331,7 +334,7 @@ impl Pace {
     }
 
     /// Waits until no bytes have moved for too long. A shortened limit takes effect within a second.
-    async fn silence(&self) {
+    async fn wait(&self) {
         loop {
             let deadline = self.deadline();
             if deadline <= Instant::now() {
@@ -358,7 +361,7 @@ mod tests {
             for (name, value) in fields {
                 request = request.header(*name, *value);
             }
-            is_asked(&request.body(()).unwrap().into_parts().0)
+            is_tunnel_request(&request.body(()).unwrap().into_parts().0)
         };
         let (upgrade, websocket) = (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"));
         assert!(asks("GET", Version::HTTP_11, &[upgrade, websocket]));
@@ -379,14 +382,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_is_silent_for_less_time_once_one_side_has_ended() {
-        let pace = Pace::new(Duration::from_secs(60));
+        let idle_timer = IdleTimer::new(Duration::from_secs(60));
         let begun = Instant::now();
-        pace.silence().await;
+        idle_timer.wait().await;
         assert_eq!(begun.elapsed().as_secs(), 60);
-        let pace = Pace::new(Duration::from_secs(60));
+        let idle_timer = IdleTimer::new(Duration::from_secs(60));
         let begun = Instant::now();
-        pace.moves(true);
-        pace.silence().await;
+        idle_timer.record_bytes(true);
+        idle_timer.wait().await;
         assert_eq!(begun.elapsed().as_secs(), CLOSING.as_secs());
     }
 }

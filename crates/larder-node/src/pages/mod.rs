@@ -12,7 +12,7 @@ pub(crate) use incoming_body::{BodyAbort, BodyReader, IncomingBody};
 use crate::http::cache_control::Directives;
 use crate::http::condition::Validators;
 use crate::http::fields;
-use crate::http::freshness::{Freshness, Received};
+use crate::http::freshness::{Freshness, ReceiptTime};
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode};
@@ -126,9 +126,9 @@ impl Variant {
         freshness: Freshness,
         body: PageBody,
     ) -> Option<Self> {
-        let names = fields::selecting(&headers)?;
+        let names = fields::vary_fields(&headers)?;
         let vary_fields = names.into_iter().map(|name| {
-            let value = fields::value(request, &name);
+            let value = fields::comparable_value(request, &name);
             (name, value)
         });
         let vary_fields = vary_fields.collect();
@@ -147,8 +147,8 @@ impl Variant {
     }
 
     /// Returns the same reply after a validation that counts for one client only, with other headers.
-    pub(crate) fn with_private_validation(&self, mut headers: HeaderMap, received: Received) -> Self {
-        let freshness = self.freshness.aged(&headers, received);
+    pub(crate) fn with_private_validation(&self, mut headers: HeaderMap, received: ReceiptTime) -> Self {
+        let freshness = self.freshness.with_age(&headers, received);
         headers.remove(header::AGE);
         let (vary_fields, body) = (self.vary_fields.clone(), self.body.clone());
         let Self { status, by_authorization, by_credentials, .. } = *self;
@@ -171,14 +171,14 @@ impl Variant {
 
     /// Returns whether the reply matches a request with these headers, by `Vary`.
     pub(crate) fn matches(&self, request: &HeaderMap) -> bool {
-        self.vary_fields.iter().all(|(name, value)| fields::value(request, name) == *value)
+        self.vary_fields.iter().all(|(name, value)| fields::comparable_value(request, name) == *value)
     }
 
     /// Returns whether a request that waited for another request's reply may use this reply. It may if a stored
     /// reply could be reused without validation (RFC 9111 section 4). A reply to a request with `Authorization`
     /// gets here only if section 3.5 allows it to be stored.
     pub(crate) fn is_shareable_with(&self, request: &HeaderMap, asked: &Directives, now_ms: u64) -> bool {
-        self.matches(request) && self.freshness.may_be_shared(now_ms, asked)
+        self.matches(request) && self.freshness.is_shareable(now_ms, asked)
     }
 
     /// Returns whether the reply has a validator, so that the origin can validate it.
@@ -224,7 +224,7 @@ impl Variant {
         let vary_fields = self.vary_fields.iter().map(|(name, value)| {
             (name.as_str().len() + value.as_ref().map_or(0, |value| value.len()) + 48) as u64
         });
-        CHARGE + fields::bytes(&self.headers) + vary_fields.sum::<u64>()
+        CHARGE + fields::header_bytes(&self.headers) + vary_fields.sum::<u64>()
     }
 
     fn charge(&self) -> u64 {
@@ -249,7 +249,7 @@ mod sharing_table;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::freshness::Additions;
+    use crate::http::freshness::FreshnessDefaults;
     use http::HeaderValue;
     use std::time::SystemTime;
 
@@ -263,8 +263,8 @@ mod tests {
     fn variant(vary: &'static str, request: &HeaderMap, body: &'static [u8]) -> Arc<Variant> {
         let headers = map(&[("vary", vary), ("cache-control", "max-age=60"), ("etag", "\"a\"")]);
         let reply = (StatusCode::OK, &headers);
-        let received = Received { wall: SystemTime::now(), now_ms: 0, delay: 0 };
-        let freshness = Freshness::of_reply(request, reply, received, Additions::default()).unwrap();
+        let received = ReceiptTime { wall: SystemTime::now(), now_ms: 0, delay: 0 };
+        let freshness = Freshness::of_reply(request, reply, received, FreshnessDefaults::default()).unwrap();
         let body = PageBody::whole(vec![Bytes::from_static(body)]);
         Arc::new(Variant::new(StatusCode::OK, headers, request, freshness, body).unwrap())
     }

@@ -1,7 +1,7 @@
 //! All combinations of a reply and of two requests for the same target: which replies are shared.
 
 use super::*;
-use crate::http::freshness::Additions;
+use crate::http::freshness::FreshnessDefaults;
 use http::HeaderValue;
 use std::time::SystemTime;
 
@@ -95,9 +95,9 @@ impl Case {
             ("etag", self.tag.then_some("\"t\"")),
             ("set-cookie", self.sets_cookie.then_some("s=1")),
         ]);
-        let received = Received { wall: SystemTime::now(), now_ms: 0, delay: 0 };
-        let (status, additions) = (StatusCode::OK, Additions { negative: 9, if_error: 600 });
-        let Ok(freshness) = Freshness::of_reply(&lead, (status, &reply), received, additions) else {
+        let received = ReceiptTime { wall: SystemTime::now(), now_ms: 0, delay: 0 };
+        let (status, defaults) = (StatusCode::OK, FreshnessDefaults { negative: 9, if_error: 600 });
+        let Ok(freshness) = Freshness::of_reply(&lead, (status, &reply), received, defaults) else {
             return false;
         };
         let body = PageBody::whole(Vec::new());

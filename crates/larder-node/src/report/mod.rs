@@ -95,7 +95,7 @@ impl Reports {
     pub(crate) fn stats(&self) -> NodeStats {
         let mut memory = self.memory.stats();
         if let Some(origin) = self.contents.origin() {
-            memory.reading = origin.asking();
+            memory.reading = origin.requests_in_flight();
         }
         NodeStats::new(
             &self.counters,
@@ -126,7 +126,7 @@ impl Reports {
     /// Answers an admitted request for one of the reports.
     pub(crate) async fn answer(self: &Arc<Self>, method: &Method, path: &str) -> Response<Body> {
         if method != Method::GET {
-            return self.replies.method_refused("GET");
+            return self.replies.method_not_allowed("GET");
         }
         let mut reply = if self.settings.load().report.load_path.as_deref() == Some(path) {
             self.load().await
@@ -154,7 +154,7 @@ impl Reports {
         let settings = self.settings.load();
         let ReportConfig { subscribers_max, backlog_max, .. } = settings.report;
         let Some(subscription) = self.memory.subscribe(subscribers_max, backlog_max) else {
-            return self.replies.full("subscribers-full");
+            return self.replies.over_limit("subscribers-full");
         };
         let source = stream::Source {
             name: self.name.clone(),

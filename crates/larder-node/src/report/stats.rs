@@ -323,7 +323,7 @@ impl Collector for NodeStats {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
-        self.origin.encode_standing(&mut encoder)?;
+        self.origin.encode_origin_status(&mut encoder)?;
         Ok(())
     }
 }

@@ -94,7 +94,7 @@ impl Admission {
             && let Some(origin) = &self.origin
         {
             dropped += self.identify((&settings, origin), connection, &mut parts.headers);
-            origin.remove_replaced(parts);
+            origin.remove_replaced_fields(parts);
         }
         if dropped > 0 {
             self.counters.fields_dropped.add(dropped);
@@ -179,7 +179,7 @@ fn is_switch(settings: &NodeSettings, connection: &ConnectionRecord, headers: &H
 
 /// Applies the entry rules to a header. Removes the hop-by-hop fields and the proof of the report secret, which
 /// is meant for this node alone. `Connection` and `Transfer-Encoding` stay, because this node needs them;
-/// [`crate::http::hop::hop_fields_removed`] removes them later. Returns the number of fields that were dropped.
+/// [`crate::http::hop::without_hop_fields`] removes them later. Returns the number of fields that were dropped.
 fn apply_entry_rules(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
     let dropped = rules.drop_underscores(headers);
     headers.remove(PROOF_FIELD);

@@ -103,7 +103,7 @@ impl Service {
         let (mut parts, body) = request.into_parts();
         in_flight.begin_log_line(&self.access, &self.settings.load().entry.trusted_relays, &parts);
         let head = parts.method == Method::HEAD;
-        let websocket = tunnel::is_asked(&parts);
+        let websocket = tunnel::is_tunnel_request(&parts);
         let admitted = self.admission.admit(&connection, &mut parts);
         if !connection.is_taken() {
             parts.headers.remove(REQUESTS);
@@ -128,7 +128,7 @@ impl Service {
             parts.extensions.insert(interim);
         }
         if tunnels {
-            parts.extensions.insert(tunnel::Line(Arc::<ConnectionRecord>::clone(&connection)));
+            parts.extensions.insert(tunnel::TunnelConnection(Arc::<ConnectionRecord>::clone(&connection)));
         }
         let handoff = in_flight.handoff().filter(|_| !own);
         if handoff.is_some() {

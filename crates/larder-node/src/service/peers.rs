@@ -15,11 +15,11 @@ use crate::cooperate::{
     Unserved,
 };
 use crate::handoff::{HandoffDecision, PeerHandoff};
-use crate::http::cache_status::{Outcome, Why};
+use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::http::fields;
 use crate::http::hop::{REQUESTS, TARGET};
 use crate::memory::Memory;
-use crate::reply::{OwnFault, Replies};
+use crate::reply::{NodeFault, Replies};
 use crate::responder::Responder;
 use crate::settings::CurrentSettings;
 use bytes::Bytes;
@@ -183,7 +183,7 @@ impl PeerService {
         // A field of this name from an origin says nothing about this node.
         reply.headers_mut().remove(REFUSED);
         let of_origin = self.contents.origin().is_some();
-        let own = reply.extensions().get::<OwnFault>().is_some()
+        let own = reply.extensions().get::<NodeFault>().is_some()
             || (reply.status().is_server_error() && !of_origin);
         if own { mark_refused(reply) } else { reply }
     }
@@ -206,13 +206,13 @@ impl PeerService {
         let (head, body) = reply.into_parts();
         let len = body.size_hint().exact();
         let mut headers = head.headers;
-        fields::strip(&mut headers);
+        fields::remove_hop_by_hop(&mut headers);
         let empty = parts.method == Method::HEAD
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || len == Some(0);
         let body = if empty { Body::empty() } else { Body::stream(Relayed { body }, len) };
-        let outcome = Outcome::Lateral { why: Why::Miss, status: head.status.as_u16() };
-        self.replies.merged(head.status, headers, outcome, body)
+        let outcome = Outcome::Lateral { why: ForwardReason::Miss, status: head.status.as_u16() };
+        self.replies.merge(head.status, headers, outcome, body)
     }
 
     /// Attaches the load to a reply, and reports the size of the whole to the policy, at once or after the last

@@ -79,8 +79,8 @@ impl PlainHits {
 
     fn reply_head(&self, object: &Object) -> Result<ReplyHead, Fault> {
         let mut head = ReplyHead::with_status(StatusCode::OK.as_u16());
-        append(&mut head, &CACHE_STATUS, &self.replies.speller.spell(Outcome::Hit))?;
-        if let Some(kind) = self.replies.made_up() {
+        append(&mut head, &CACHE_STATUS, &self.replies.cache_status.format(Outcome::Hit))?;
+        if let Some(kind) = self.replies.synthetic() {
             append(&mut head, &LARDER_STORE, kind)?;
         }
         append(&mut head, &header::CONTENT_TYPE, &object.content_type)?;

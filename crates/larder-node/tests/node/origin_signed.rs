@@ -4,19 +4,19 @@ use super::signature::{ACCESS_KEY, SECRET_KEY, verify};
 use super::stub::{Answer, Asked, Stub};
 use super::*;
 use http::Method;
-use larder_node::{HostHeader, OriginConfig, Signing};
+use larder_node::{HostHeader, OriginConfig, SigningKeys};
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
 /// Returns keys that sign all methods that the tests use.
-fn signing() -> Signing {
+fn signing() -> SigningKeys {
     let all = [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::POST, Method::DELETE];
     reading().with_methods(all.to_vec())
 }
 
 /// Returns keys with the default methods.
-fn reading() -> Signing {
-    Signing::new((ACCESS_KEY, SECRET_KEY), None, "us-east-1", "s3")
+fn reading() -> SigningKeys {
+    SigningKeys::new((ACCESS_KEY, SECRET_KEY), None, "us-east-1", "s3")
 }
 
 /// Starts a store that answers 403 to a request without a valid signature.

@@ -6,7 +6,7 @@ use super::stub::{Answer, Stub, read_head};
 use super::*;
 use larder_edge::OutboundTls;
 use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
-use larder_node::{ACCESS_FIELDS, HostHeader, OriginConfig, OriginTls, Signing};
+use larder_node::{ACCESS_FIELDS, HostHeader, OriginConfig, OriginTls, SigningKeys};
 use larder_testkit::{Authority, acceptor};
 use std::sync::Mutex;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -276,7 +276,7 @@ async fn only_websocket_reaches_the_origin_and_no_node_that_signs_opens_a_tunnel
     let signing = stub
         .node(|origin, _| {
             origin.host = HostHeader::Origin;
-            origin.sign = Some(Signing::new(("a", "b"), None, "us-east-1", "s3"));
+            origin.sign = Some(SigningKeys::new(("a", "b"), None, "us-east-1", "s3"));
         })
         .await;
     let off = stub.node(|origin, _| origin.tunnels_max = 0).await;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The time limits of a transfer; see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct TransferLimits {
     silence: Duration,
     credit: Duration,
     credit_max: Duration,
@@ -23,21 +23,21 @@ pub(crate) struct Patience {
     rate_min: u64,
 }
 
-impl Patience {
+impl TransferLimits {
     pub(crate) fn new(silence: Duration, credit_max: Duration, rate_min: u64) -> Self {
         Self { silence, credit: credit_max, credit_max, rate_min }
     }
 
     /// Returns the longest time that the next wait may take.
-    pub(crate) fn left(&self) -> Duration {
+    pub(crate) fn next_timeout(&self) -> Duration {
         if self.rate_min == 0 { self.silence } else { self.silence.min(self.credit) }
     }
 
-    pub(crate) fn waited(&mut self, time: Duration) {
+    pub(crate) fn record_wait(&mut self, time: Duration) {
         self.credit = self.credit.saturating_sub(time);
     }
 
-    pub(crate) fn received(&mut self, bytes: usize) {
+    pub(crate) fn record_bytes(&mut self, bytes: usize) {
         if let Some(ns) = (bytes as u64).saturating_mul(1_000_000_000).checked_div(self.rate_min) {
             self.credit = self.credit.saturating_add(Duration::from_nanos(ns)).min(self.credit_max);
         }
@@ -46,20 +46,20 @@ impl Patience {
 
 /// The time limits of a transfer, with a timer.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    patience: Patience,
+pub(crate) struct TransferTimer {
+    limits: TransferLimits,
     since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Waiter {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, since: None, timer: None }
+impl TransferTimer {
+    pub(crate) fn new(limits: TransferLimits) -> Self {
+        Self { limits, since: None, timer: None }
     }
 
     /// Records that the other side is silent. Ready once the other side is late.
     pub(crate) fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let left = self.patience.left();
+        let left = self.limits.next_timeout();
         let begins = self.since.is_none();
         let until = *self.since.get_or_insert_with(Instant::now) + left;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
@@ -71,11 +71,11 @@ impl Waiter {
     }
 
     /// Records `bytes` from the other side.
-    pub(crate) fn received(&mut self, bytes: usize) {
+    pub(crate) fn record_bytes(&mut self, bytes: usize) {
         if let Some(since) = self.since.take() {
-            self.patience.waited(since.elapsed());
+            self.limits.record_wait(since.elapsed());
         }
-        self.patience.received(bytes);
+        self.limits.record_bytes(bytes);
     }
 }
 
@@ -89,11 +89,11 @@ mod tests {
     #[test]
     fn a_transfer_at_the_minimum_rate_goes_on_and_a_slower_one_ends() {
         let slow_after = |bytes: usize, pause: Duration| {
-            let mut patience = Patience::new(10 * S, 60 * S, 100);
+            let mut limits = TransferLimits::new(10 * S, 60 * S, 100);
             (0..10_000).find(|_| {
-                let late = pause > patience.left();
-                patience.waited(pause);
-                patience.received(bytes);
+                let late = pause > limits.next_timeout();
+                limits.record_wait(pause);
+                limits.record_bytes(bytes);
                 late
             })
         };
@@ -105,35 +105,35 @@ mod tests {
 
     #[test]
     fn a_fast_beginning_pays_for_no_slow_rest() {
-        let mut patience = Patience::new(10 * S, 60 * S, 100);
-        patience.received(usize::MAX);
+        let mut limits = TransferLimits::new(10 * S, 60 * S, 100);
+        limits.record_bytes(usize::MAX);
         for _ in 0..6 {
-            assert_eq!(patience.left(), 10 * S);
-            patience.waited(10 * S);
+            assert_eq!(limits.next_timeout(), 10 * S);
+            limits.record_wait(10 * S);
         }
-        assert_eq!(patience.left(), Duration::ZERO);
+        assert_eq!(limits.next_timeout(), Duration::ZERO);
     }
 
     #[test]
     fn without_a_rate_only_silence_counts() {
-        let mut patience = Patience::new(10 * S, S, 0);
+        let mut limits = TransferLimits::new(10 * S, S, 0);
         for _ in 0..1_000 {
-            assert_eq!(patience.left(), 10 * S);
-            patience.waited(9 * S);
-            patience.received(1);
+            assert_eq!(limits.next_timeout(), 10 * S);
+            limits.record_wait(9 * S);
+            limits.record_bytes(1);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_clock_runs_while_the_other_side_is_waited_for() {
-        let mut waiter = Waiter::new(Patience::new(10 * S, 12 * S, 1));
+        let mut timer = TransferTimer::new(TransferLimits::new(10 * S, 12 * S, 1));
         let begun = Instant::now();
-        assert!(poll_fn(|cx| Poll::Ready(waiter.poll_late(cx))).await.is_pending());
+        assert!(poll_fn(|cx| Poll::Ready(timer.poll_late(cx))).await.is_pending());
         tokio::time::sleep(5 * S).await;
-        waiter.received(1);
+        timer.record_bytes(1);
         // Nobody waits for the other side now.
         tokio::time::sleep(100 * S).await;
-        poll_fn(|cx| waiter.poll_late(cx)).await;
+        poll_fn(|cx| timer.poll_late(cx)).await;
         assert_eq!(begun.elapsed().as_secs(), 5 + 100 + 8, "12 s, less 5, and 1 for the byte");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Counts of the outcomes of requests to the origin.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct OriginCounters {
     asking: AtomicUsize,
     requests: AtomicU64,
     bytes: AtomicU64,
@@ -27,14 +27,14 @@ pub(super) struct Counts {
     slow_replies: Counter,
 }
 
-impl Counts {
-    pub(super) fn asking(&self) -> usize {
+impl OriginCounters {
+    pub(super) fn requests_in_flight(&self) -> usize {
         self.asking.load(Relaxed)
     }
 
     /// Returns the number of completed requests, the bytes of their replies' bodies, and the sum of their
     /// times.
-    pub(super) fn done(&self) -> (u64, u64, Duration) {
+    pub(super) fn totals(&self) -> (u64, u64, Duration) {
         let busy = Duration::from_nanos(self.busy_ns.load(Relaxed));
         (self.requests.load(Relaxed), self.bytes.load(Relaxed), busy)
     }
@@ -62,36 +62,36 @@ impl Counts {
 /// client whose request went to the origin, even if that client leaves while its request fills the cache.
 /// Otherwise a client could cause any number of requests by leaving.
 #[derive(Clone, Debug)]
-pub(crate) struct Place(Arc<Held>);
+pub(crate) struct OriginSlot(Arc<SlotLease>);
 
 #[derive(Debug)]
-struct Held {
+struct SlotLease {
     _slot: Slot,
-    counts: Arc<Counts>,
+    counts: Arc<OriginCounters>,
     since: Instant,
 }
 
-impl Place {
-    pub(super) fn new(slot: Slot, counts: &Arc<Counts>) -> Self {
+impl OriginSlot {
+    pub(super) fn new(slot: Slot, counts: &Arc<OriginCounters>) -> Self {
         counts.asking.fetch_add(1, Relaxed);
-        Self(Arc::new(Held { _slot: slot, counts: Arc::clone(counts), since: Instant::now() }))
+        Self(Arc::new(SlotLease { _slot: slot, counts: Arc::clone(counts), since: Instant::now() }))
     }
 
-    pub(super) fn counts(&self) -> &Counts {
+    pub(super) fn counts(&self) -> &OriginCounters {
         &self.0.counts
     }
 
-    pub(crate) fn count(&self, bytes: usize) {
+    pub(crate) fn count_bytes(&self, bytes: usize) {
         self.0.counts.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Counts a reply that is aborted because the origin sends it too slowly.
-    pub(crate) fn is_too_slow(&self) {
+    pub(crate) fn count_slow_reply(&self) {
         self.0.counts.slow_replies.add(1);
     }
 }
 
-impl Drop for Held {
+impl Drop for SlotLease {
     fn drop(&mut self) {
         self.counts.asking.fetch_sub(1, Relaxed);
         self.counts.requests.fetch_add(1, Relaxed);

@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Slots; a power of two.
 const SLOTS: usize = 1 << 14;
 /// Time for which a target is remembered, in ms.
-const KEPT_MS: u64 = 60_000;
+const RETENTION_MS: u64 = 60_000;
 /// Bits of a slot that hold the time, in seconds. The other bits hold a part of the hash.
 const TIME_BITS: u32 = 24;
 
 /// The table of targets.
 #[derive(Debug)]
-pub(crate) struct PassedBefore(Box<[AtomicU64]>);
+pub(crate) struct PrivateReplies(Box<[AtomicU64]>);
 
-impl PassedBefore {
+impl PrivateReplies {
     pub(crate) fn new() -> Self {
         Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// Records that the target's reply was for one client only.
-    pub(crate) fn note(&self, hash: u64, now_ms: u64) {
-        self.slot(hash).store(mark(hash) | until(now_ms + KEPT_MS), Relaxed);
+    pub(crate) fn record(&self, hash: u64, now_ms: u64) {
+        self.slot(hash).store(mark(hash) | until(now_ms + RETENTION_MS), Relaxed);
     }
 
     /// Records that the target's reply was for all clients.
-    pub(crate) fn forget(&self, hash: u64) {
+    pub(crate) fn remove(&self, hash: u64) {
         let slot = self.slot(hash);
         let found = slot.load(Relaxed);
         if found != 0 && mark(found) == mark(hash) {
@@ -38,7 +38,7 @@ impl PassedBefore {
     }
 
     /// Returns whether a reply of the last minute was for one client only.
-    pub(crate) fn has(&self, hash: u64, now_ms: u64) -> bool {
+    pub(crate) fn contains(&self, hash: u64, now_ms: u64) -> bool {
         let found = self.slot(hash).load(Relaxed);
         let until_s = found & ((1 << TIME_BITS) - 1);
         mark(found) == mark(hash) && until_s > until(now_ms)
@@ -64,17 +64,17 @@ mod tests {
 
     #[test]
     fn a_target_is_remembered_for_its_time() {
-        let passed = PassedBefore::new();
+        let passed = PrivateReplies::new();
         let hash = 0xABCD_EF01_2345_6789;
-        assert!(!passed.has(hash, 0));
-        passed.note(hash, 5_000);
-        assert!(passed.has(hash, 5_000) && passed.has(hash, 64_999));
-        assert!(!passed.has(hash, 65_000));
+        assert!(!passed.contains(hash, 0));
+        passed.record(hash, 5_000);
+        assert!(passed.contains(hash, 5_000) && passed.contains(hash, 64_999));
+        assert!(!passed.contains(hash, 65_000));
         let other = hash ^ 1 << 40;
-        assert!(!passed.has(other, 5_000), "another target in the same slot");
-        passed.forget(other);
-        assert!(passed.has(hash, 5_000));
-        passed.forget(hash);
-        assert!(!passed.has(hash, 5_000));
+        assert!(!passed.contains(other, 5_000), "another target in the same slot");
+        passed.remove(other);
+        assert!(passed.contains(hash, 5_000));
+        passed.remove(hash);
+        assert!(!passed.contains(hash, 5_000));
     }
 }
