@@ -69,7 +69,7 @@ pub use machine::{ScratchError, Usage};
 pub use memory::PurgeReport;
 pub use node::{Node, NodeError};
 pub use origin::{OriginStats, OriginStatus};
-pub use report::{LoadCounters, NodeStats, Origin, ReloadCounts};
+pub use report::{DeviceSource, LoadCounters, NodeStats, ReloadCounts};
 pub use signing::SigningKeys;
 pub use store::{DirectoryError, ManifestError};
 

@@ -83,7 +83,7 @@ impl Object {
     /// Returns whether stored contents of `self` are valid for `other`.
     pub(crate) fn is_valid_for(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
-            || (self.name == other.name && self.meta.same(&other.meta) && !self.meta.fresh)
+            || (self.name == other.name && self.meta.is_same(&other.meta) && !self.meta.fresh)
     }
 
     /// Returns whether the last validity check is at least `every_ms` milliseconds ago.

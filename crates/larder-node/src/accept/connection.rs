@@ -4,7 +4,7 @@ use super::incoming::IncomingConnection;
 use super::phase::Phase;
 use super::requests::{ClientConnection, Requests};
 use crate::connection::{ConnectionFacts, ConnectionRecord};
-use crate::cooperate::Departure;
+use crate::cooperate::HandoffRequest;
 use crate::counters::Counters;
 use crate::edge::{ConnectionInfo, ConnectionSource, PreparedConnection};
 use crate::handoff::{HandoffDecision, RequestCounter, TransferOutcome};
@@ -84,8 +84,8 @@ impl Connections {
             let served = self.serve_connection((&settings, half_close), arrived, &worker, offers.as_ref());
             let back = match served.await {
                 ConnectionOutcome::Ended => break,
-                ConnectionOutcome::Handoff(leaving, departure) => {
-                    Box::pin(self.depart(leaving, *departure)).await
+                ConnectionOutcome::Handoff(leaving, handoff_request) => {
+                    Box::pin(self.hand_off(leaving, *handoff_request)).await
                 }
                 ConnectionOutcome::Tunnel(leaving, tunnel) => {
                     break Box::pin(self.relay_tunnel(*tunnel, leaving)).await;
@@ -166,8 +166,8 @@ impl Connections {
             info,
             head_by: None,
         };
-        match (connection.take_departure(), connection.tunnel.take()) {
-            (Some(departure), _) => ConnectionOutcome::Handoff(leaving, Box::new(departure)),
+        match (connection.take_handoff_request(), connection.tunnel.take()) {
+            (Some(handoff_request), _) => ConnectionOutcome::Handoff(leaving, Box::new(handoff_request)),
             (None, Some(tunnel)) => ConnectionOutcome::Tunnel(leaving, Box::new(tunnel)),
             (None, None) => ConnectionOutcome::Idle(leaving),
         }
@@ -212,8 +212,12 @@ impl Connections {
     }
 
     /// Hands a connection off to a peer. Returns the connection if it stays at this node.
-    async fn depart(&self, leaving: IncomingConnection, departure: Departure) -> Option<IncomingConnection> {
-        let Departure { to, node, flow, head, target, serviced } = departure;
+    async fn hand_off(
+        &self,
+        leaving: IncomingConnection,
+        handoff_request: HandoffRequest,
+    ) -> Option<IncomingConnection> {
+        let HandoffRequest { to, node, flow, head, target, load } = handoff_request;
         let cooperation = self.peers.cooperation()?;
         let peer_handoff = cooperation.peer_handoff.as_ref()?;
         let IncomingConnection {
@@ -232,11 +236,11 @@ impl Connections {
         let unread = [&head[..], &unread].concat();
         let socket = stream.into_std().ok()?.into();
         // Once the state is sent, the peer counts the connection, and the dispatcher's count continues.
-        let sent = || serviced.hold();
+        let sent = || load.into_handoff_guard();
         let stays = match peer_handoff.hand_off(&to, flow, socket, unread.clone(), sent).await {
             TransferOutcome::Delivered => {
-                cooperation.answered(node);
-                cooperation.count_departed(target);
+                cooperation.record_answer(node);
+                cooperation.report_handoff(target);
                 request_counter.into_iter().for_each(RequestCounter::discard);
                 return None;
             }
@@ -313,7 +317,7 @@ enum ConnectionOutcome {
     /// The connection is idle between two requests and is offered to another node.
     Idle(IncomingConnection),
     /// The connection is handed off to a peer together with a request.
-    Handoff(IncomingConnection, Box<Departure>),
+    Handoff(IncomingConnection, Box<HandoffRequest>),
     /// The connection has become a tunnel.
     Tunnel(IncomingConnection, Box<Tunnel>),
 }

@@ -144,7 +144,7 @@ impl Proxy for Requests {
         let mut reply = pin!(self.service.clone().handle(client.connection.clone(), request, interim));
         poll_fn(|cx| match reply.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Next::Answer(self.answer(reply))),
-            Poll::Pending if client.connection.departs() => Poll::Ready(Next::Leave),
+            Poll::Pending if client.connection.is_leaving() => Poll::Ready(Next::Leave),
             Poll::Pending => Poll::Pending,
         })
         .await

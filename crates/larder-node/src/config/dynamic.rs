@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        type Spoil = fn(&mut DynamicConfig);
-        let cases: [(&str, Spoil); 13] = [
+        type Mutation = fn(&mut DynamicConfig);
+        let cases: [(&str, Mutation); 13] = [
             ("dynamic.handlers", |c| c.handlers.clear()),
             ("dynamic.handlers.name", |c| c.handlers[0].name = "1".to_owned()),
             ("dynamic.handlers.paths", |c| c.handlers[0].paths = vec!["cgi".to_owned()]),
@@ -248,9 +248,9 @@ mod tests {
         ];
         let config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
         assert_eq!(config.check(&directory()), Ok(()));
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = config.clone();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check(&directory()).map_err(|error| error.field), Err(field));
         }
     }

@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        type Spoil = fn(&mut NodeConfig);
-        let cases: [(&str, Spoil); 6] = [
+        type Mutation = fn(&mut NodeConfig);
+        let cases: [(&str, Mutation); 6] = [
             ("name", |c| c.name = "line\nbreak".to_owned()),
             ("cache.chunk", |c| c.cache.chunk = Bytes(5_000)),
             ("health_path", |c| c.health_path = Some("health".to_owned())),
@@ -258,9 +258,9 @@ mod tests {
                 };
             }),
         ];
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = config();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check().map_err(|error| error.field), Err(field));
         }
     }

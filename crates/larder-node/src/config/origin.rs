@@ -274,8 +274,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        type Spoil = fn(&mut OriginConfig);
-        let cases: [(&str, Spoil); 14] = [
+        type Mutation = fn(&mut OriginConfig);
+        let cases: [(&str, Mutation); 14] = [
             ("origin.tls", |c| c.url = Uri::from_static("https://a")),
             ("origin.url", |c| c.url = Uri::from_static("ftp://a")),
             ("origin.url", |c| c.url = Uri::from_static("http://a/b")),
@@ -293,9 +293,9 @@ mod tests {
         ];
         let config = OriginConfig::new(Uri::from_static("http://127.0.0.1:8080"));
         assert_eq!(config.check(), Ok(()));
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = config.clone();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check().map_err(|error| error.field), Err(field));
         }
     }

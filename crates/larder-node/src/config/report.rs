@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         assert_eq!(ReportConfig::default().check(), Ok(()));
-        type Spoil = fn(&mut ReportConfig);
-        let cases: [(&str, Spoil); 6] = [
+        type Mutation = fn(&mut ReportConfig);
+        let cases: [(&str, Mutation); 6] = [
             ("report.load_path", |c| c.load_path = Some("load".to_owned())),
             ("report.events_path", |c| c.events_path = Some(String::new())),
             ("report.events_path", |c| c.events_path.clone_from(&c.load_path)),
@@ -117,9 +117,9 @@ mod tests {
             ("report.backlog_max", |c| c.backlog_max = 0),
             ("report.heartbeat", |c| c.heartbeat = Duration::ZERO),
         ];
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = ReportConfig::default();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check().map_err(|error| error.field), Err(field));
         }
     }

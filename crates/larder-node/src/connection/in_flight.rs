@@ -119,7 +119,7 @@ impl Drop for InFlightRequest {
         if let Some(trace) = self.trace.take() {
             trace.end();
         }
-        if let Some(line) = self.line.as_mut().filter(|_| self.connection.departs()) {
+        if let Some(line) = self.line.as_mut().filter(|_| self.connection.is_leaving()) {
             line.suppress();
         }
         // The line is written before the request counts as ended.

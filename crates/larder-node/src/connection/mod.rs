@@ -5,7 +5,7 @@ mod in_flight;
 pub(crate) use in_flight::InFlightRequest;
 
 use crate::contents::HandoffContext;
-use crate::cooperate::Departure;
+use crate::cooperate::HandoffRequest;
 use crate::counters::Counters;
 use crate::edge::ConnectionInfo;
 use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
@@ -36,8 +36,8 @@ pub(crate) struct ConnectionRecord {
     /// The request counter, if the connection can be handed off to a peer or came from one.
     request_counter: Mutex<Option<RequestCounter>>,
     /// The pending handoff of the connection, together with the current request.
-    departure: Mutex<Option<Departure>>,
-    departs: AtomicBool,
+    handoff_request: Mutex<Option<HandoffRequest>>,
+    leaving: AtomicBool,
     /// The slot for the tunnel to the origin that the connection may become.
     pub(crate) tunnel: TunnelSlot,
 }
@@ -70,8 +70,8 @@ impl ConnectionRecord {
             peer,
             decision: Mutex::new(decision),
             request_counter: Mutex::new(request_counter),
-            departure: Mutex::default(),
-            departs: AtomicBool::new(false),
+            handoff_request: Mutex::default(),
+            leaving: AtomicBool::new(false),
             tunnel: TunnelSlot::default(),
             has_requests: AtomicBool::new(is_reused),
         })
@@ -115,20 +115,20 @@ impl ConnectionRecord {
 
     /// Requests the handoff of the connection with the current request. Never returns; the caller drops the
     /// request's handler.
-    pub(crate) async fn depart(&self, departure: Departure) -> std::convert::Infallible {
-        *lock(&self.departure) = Some(departure);
-        self.departs.store(true, Relaxed);
+    pub(crate) async fn request_handoff(&self, handoff_request: HandoffRequest) -> std::convert::Infallible {
+        *lock(&self.handoff_request) = Some(handoff_request);
+        self.leaving.store(true, Relaxed);
         std::future::pending().await
     }
 
     /// Returns whether a handoff of the connection is pending.
-    pub(crate) fn departs(&self) -> bool {
-        self.departs.load(Relaxed)
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Relaxed)
     }
 
     /// Takes the pending handoff, if there is one.
-    pub(crate) fn take_departure(&self) -> Option<Departure> {
-        lock(&self.departure).take()
+    pub(crate) fn take_handoff_request(&self) -> Option<HandoffRequest> {
+        lock(&self.handoff_request).take()
     }
 
     /// Records that a request has been read. Returns whether an earlier request was read.

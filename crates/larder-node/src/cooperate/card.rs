@@ -1,9 +1,9 @@
 //! CARD at a running node: the live node with the lowest name places the requests of all nodes.
 //!
 //! The task of a request asks for a placement and waits for it. The answer carries the ticket of the request.
-//! If the task is dropped meanwhile, [`super::place`] releases the placement and the dispatcher's count.
+//! If the task is dropped meanwhile, [`super::placement`] releases the placement and the dispatcher's count.
 
-use super::side::{FORWARDED, ME, Say, Side, UNANSWERED};
+use super::adapter::{FORWARDED, LOCAL, PolicyAdapter, PolicyOutput, UNANSWERED};
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{Card, CardMessage, CardOutput, CardSettings, CardWhy, Placed};
 use larder_core::{NodeId, TargetId, Time, WireError};
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 /// The protocol's state at this node.
 #[derive(Debug)]
-pub(super) struct CardSide {
+pub(super) struct CardAdapter {
     pub(super) card: Card,
     /// The requests that wait for a placement, by ticket. Never more than requests in flight.
     waiters: BTreeMap<u64, oneshot::Sender<Placed>>,
@@ -22,9 +22,9 @@ pub(super) struct CardSide {
     out: Vec<CardOutput>,
 }
 
-impl CardSide {
+impl CardAdapter {
     pub(super) fn new(name: &Name, epoch: u64, settings: CardSettings) -> Result<Self, SettingsError> {
-        let card = Card::new(ME, name.as_str(), epoch, settings)?;
+        let card = Card::new(LOCAL, name.as_str(), epoch, settings)?;
         Ok(Self { card, waiters: BTreeMap::new(), tickets: 0, out: Vec::new() })
     }
 
@@ -38,7 +38,7 @@ impl CardSide {
         &mut self,
         now: Time,
         target: TargetId,
-        out: &mut Vec<Say>,
+        out: &mut Vec<PolicyOutput>,
     ) -> oneshot::Receiver<Placed> {
         let (sender, receiver) = oneshot::channel();
         self.tickets += 1;
@@ -48,11 +48,16 @@ impl CardSide {
         receiver
     }
 
-    fn with(&mut self, now: Time, out: &mut Vec<Say>, act: impl FnOnce(&mut Card, &mut Vec<CardOutput>)) {
+    fn with(
+        &mut self,
+        now: Time,
+        out: &mut Vec<PolicyOutput>,
+        act: impl FnOnce(&mut Card, &mut Vec<CardOutput>),
+    ) {
         act(&mut self.card, &mut self.out);
         for output in self.out.drain(..) {
             match output {
-                CardOutput::Send { to, message } => out.push(Say::To(to, message.encode())),
+                CardOutput::Send { to, message } => out.push(PolicyOutput::Send(to, message.encode())),
                 CardOutput::Placed(placed) => {
                     let waiter = self.waiters.remove(&placed.ticket);
                     let left = waiter.map_or(Some(placed), |waiter| waiter.send(placed).err());
@@ -66,16 +71,16 @@ impl CardSide {
     }
 }
 
-impl Side for CardSide {
+impl PolicyAdapter for CardAdapter {
     fn due(&self) -> Time {
         self.card.due()
     }
 
-    fn tick(&mut self, now: Time, out: &mut Vec<Say>) {
+    fn tick(&mut self, now: Time, out: &mut Vec<PolicyOutput>) {
         self.with(now, out, |card, out| card.tick(now, out));
     }
 
-    fn joined(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<Say>) {
+    fn add_member(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<PolicyOutput>) {
         let before = self.card.unseated();
         self.with(now, out, |card, out| card.joined(now, node, name.as_str(), out));
         if self.card.unseated() > before {
@@ -83,22 +88,28 @@ impl Side for CardSide {
         }
     }
 
-    fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<Say>) {
+    fn remove_member(&mut self, now: Time, node: NodeId, out: &mut Vec<PolicyOutput>) {
         self.with(now, out, |card, out| card.left(now, node, out));
     }
 
-    fn hear(&mut self, now: Time, from: NodeId, bytes: &[u8], out: &mut Vec<Say>) -> Result<(), WireError> {
+    fn handle_message(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        bytes: &[u8],
+        out: &mut Vec<PolicyOutput>,
+    ) -> Result<(), WireError> {
         let message = CardMessage::decode(bytes)?;
         self.with(now, out, |card, out| card.hear(now, from, message, out));
         Ok(())
     }
 
-    fn answered(&mut self, node: NodeId) {
+    fn record_answer(&mut self, node: NodeId) {
         self.card.replied(node);
     }
 
-    fn unanswered(&mut self, now: Time, node: NodeId, _target: TargetId, to_blame: bool) {
-        if to_blame {
+    fn record_no_answer(&mut self, now: Time, node: NodeId, _target: TargetId, is_fault: bool) {
+        if is_fault {
             self.card.unanswered(now, node);
         }
     }
@@ -110,19 +121,19 @@ mod tests {
 
     const PEER: NodeId = NodeId(1);
 
-    fn side(own: &str, peer: &str) -> CardSide {
+    fn adapter(own: &str, peer: &str) -> CardAdapter {
         let (own, peer): (Name, Name) = (own.parse().expect("a name"), peer.parse().expect("a name"));
-        let mut side = CardSide::new(&own, 1, CardSettings::default()).expect("defaults are in range");
-        side.joined(Time::ZERO, PEER, &peer, &mut Vec::new());
-        side
+        let mut adapter = CardAdapter::new(&own, 1, CardSettings::default()).expect("defaults are in range");
+        adapter.add_member(Time::ZERO, PEER, &peer, &mut Vec::new());
+        adapter
     }
 
     /// Passes messages between two nodes until neither has any left.
-    fn talk(now: Time, from: &mut CardSide, to: &mut CardSide, said: Vec<Say>) {
+    fn talk(now: Time, from: &mut CardAdapter, to: &mut CardAdapter, said: Vec<PolicyOutput>) {
         let mut answers = Vec::new();
         for say in said {
-            let Say::To(PEER, bytes) = say else { panic!("{say:?}") };
-            to.hear(now, PEER, &bytes, &mut answers).expect("it can be read");
+            let PolicyOutput::Send(PEER, bytes) = say else { panic!("{say:?}") };
+            to.handle_message(now, PEER, &bytes, &mut answers).expect("it can be read");
         }
         if !answers.is_empty() {
             talk(now, to, from, answers);
@@ -131,14 +142,14 @@ mod tests {
 
     #[test]
     fn who_goes_away_before_his_place_comes_leaves_no_load() {
-        let (mut dispatcher, mut node) = (side("a", "b"), side("b", "a"));
+        let (mut dispatcher, mut node) = (adapter("a", "b"), adapter("b", "a"));
         let now = Time::from_millis(1);
         let mut said = Vec::new();
         let stays = node.ask(now, TargetId(7), &mut said);
         talk(now, &mut node, &mut dispatcher, std::mem::take(&mut said));
         drop(node.ask(now, TargetId(7), &mut said));
         talk(now, &mut node, &mut dispatcher, std::mem::take(&mut said));
-        let load = |side: &CardSide| side.card.load_at_desk(ME) + side.card.load_at_desk(PEER);
+        let load = |adapter: &CardAdapter| adapter.card.load_at_desk(LOCAL) + adapter.card.load_at_desk(PEER);
         assert_eq!(load(&dispatcher), 2);
         node.tick(now, &mut said);
         talk(now, &mut node, &mut dispatcher, said);

@@ -19,24 +19,24 @@ pub(crate) const REFUSED: HeaderName = HeaderName::from_static("larder-refused")
 
 /// The reason why a request that was to be forwarded is served here.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unserved {
+pub(crate) enum ForwardFailure {
     /// The peer sent no reply.
     #[error(transparent)]
     Forward(#[from] ForwardError),
     /// The head of the reply did not arrive in time.
     #[error("no reply in time")]
-    Late,
+    Timeout,
     /// The service node refused the request or failed.
     #[error("the peer answers {0}")]
     Refused(StatusCode),
 }
 
 /// The body of a reply from a peer.
-pub(crate) struct Relayed {
+pub(crate) struct PeerBody {
     pub(crate) body: ReplyBody,
 }
 
-impl Stream for Relayed {
+impl Stream for PeerBody {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
         loop {
             return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
@@ -58,7 +58,11 @@ impl Stream for Relayed {
 
 impl Cooperation {
     /// Sends a request to a peer, and waits for the head of its reply.
-    pub(crate) async fn forward(&self, to: &Name, parts: &Parts) -> Result<Response<ReplyBody>, Unserved> {
+    pub(crate) async fn forward(
+        &self,
+        to: &Name,
+        parts: &Parts,
+    ) -> Result<Response<ReplyBody>, ForwardFailure> {
         let mut request = Request::new(Empty::<Bytes>::new());
         request.method_mut().clone_from(&parts.method);
         request.uri_mut().clone_from(&parts.uri);
@@ -66,10 +70,10 @@ impl Cooperation {
         let asked = self.network.forward(to, request);
         let reply = match tokio::time::timeout(self.head_timeout, asked).await {
             Ok(reply) => reply?,
-            Err(_) => return Err(Unserved::Late),
+            Err(_) => return Err(ForwardFailure::Timeout),
         };
         if reply.headers().contains_key(REFUSED) {
-            return Err(Unserved::Refused(reply.status()));
+            return Err(ForwardFailure::Refused(reply.status()));
         }
         Ok(reply)
     }

@@ -6,8 +6,8 @@
 //! node to the client and is not stored here.
 //!
 //! ```text
-//! serviced  requests and replies           side     the policies behind one trait
-//! view      the state for operators        press, card, ward
+//! load      requests and replies             adapter            the policies behind one trait
+//! view      the state for operators          press, card, ward  one policy each
 //! ```
 //!
 //! A request that a peer forwards is served here in any case and is not forwarded again. If the service node does not answer, this
@@ -19,6 +19,7 @@
 
 use crate::handoff::PeerHandoff;
 use crate::memory::Memory;
+use adapter::{BroadcastKind, PolicyOutput};
 use bytes::Bytes;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::Analyse;
@@ -26,7 +27,6 @@ use larder_core::{NodeId, Time};
 use larder_handoff::channel::identity::IdentityError;
 use larder_peers::{ClusterSecrets, Name, Network, NetworkError, PeersConfig};
 use policy::Policy;
-use side::{Say, Told};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -34,23 +34,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
+mod adapter;
 mod card;
 mod forward;
+mod load;
 mod metrics;
-mod place;
+mod placement;
 mod policy;
 mod press;
 mod run;
-mod serviced;
-mod side;
 mod view;
 mod ward;
 
-pub(crate) use forward::{REFUSED, Relayed, Unserved};
-pub(crate) use place::Place;
+pub use adapter::PeersMemory;
+pub(crate) use forward::{ForwardFailure, PeerBody, REFUSED};
+pub(crate) use load::{HandoffRequest, LoadGuard, ServedReply};
+pub(crate) use placement::Placement;
 pub use policy::CooperatePolicy;
-pub(crate) use serviced::{Counted, Departure, Serviced};
-pub use side::PeersMemory;
 pub use view::{MemberView, PeersView, TableView};
 pub use ward::{Analyst, WardConfig};
 
@@ -82,7 +82,7 @@ pub enum CooperateError {
 #[derive(Debug)]
 pub(crate) struct Cooperation {
     network: Network,
-    state: Mutex<State>,
+    state: Mutex<CooperationState>,
     /// Notified when the next deadline is earlier than before, or a job is queued.
     sooner: Notify,
     began: Instant,
@@ -90,7 +90,7 @@ pub(crate) struct Cooperation {
     pub(crate) peer_handoff: Option<Arc<PeerHandoff>>,
     memory: Arc<Memory>,
     /// Whether this node may have to ask another node for the placement of a request.
-    asks: bool,
+    asks_dispatcher: bool,
     /// Connections that this node serves, with their clients' requests.
     load: AtomicU32,
     /// Placements by reason.
@@ -102,14 +102,14 @@ pub(crate) struct Cooperation {
 
 /// The state under the lock.
 #[derive(Debug)]
-struct State {
+struct CooperationState {
     policy: Policy,
     numbers: BTreeMap<Name, NodeId>,
     /// The number that was assigned last.
     numbered: u16,
     names: BTreeMap<NodeId, Name>,
     /// A buffer that is empty between two calls.
-    out: Vec<Say>,
+    out: Vec<PolicyOutput>,
     /// Jobs to start; at most one of each kind.
     jobs: Vec<Job>,
 }
@@ -117,12 +117,12 @@ struct State {
 /// Work that takes too long to run under the lock.
 #[derive(Debug)]
 enum Job {
-    Count { whole: bool },
-    Analyse(Box<Analyse>),
+    TakeCensus { whole: bool },
+    MakeTable(Box<Analyse>),
 }
 
 impl Cooperation {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CooperationState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,18 +131,18 @@ impl Cooperation {
     }
 
     /// Calls `act` with the policy, and executes the policy's outputs.
-    fn with<R>(&self, act: impl FnOnce(&mut Policy, Time, &mut Vec<Say>) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut Policy, Time, &mut Vec<PolicyOutput>) -> R) -> R {
         let mut state = self.lock();
         let now = self.now();
-        let State { policy, names, out, jobs, .. } = &mut *state;
+        let CooperationState { policy, names, out, jobs, .. } = &mut *state;
         let due = policy.due();
         let result = act(policy, now, out);
         for say in out.drain(..) {
             match say {
-                Say::To(node, bytes) => self.send(names.get(&node), bytes),
-                Say::All(bytes, told) => self.broadcast(bytes, told),
-                Say::Count { whole } => jobs.push(Job::Count { whole }),
-                Say::Analyse(analyse) => jobs.push(Job::Analyse(analyse)),
+                PolicyOutput::Send(node, bytes) => self.send(names.get(&node), bytes),
+                PolicyOutput::Broadcast(bytes, kind) => self.broadcast(bytes, kind),
+                PolicyOutput::TakeCensus { whole } => jobs.push(Job::TakeCensus { whole }),
+                PolicyOutput::MakeTable(analyse) => jobs.push(Job::MakeTable(analyse)),
             }
         }
         if policy.due() < due || !jobs.is_empty() {
@@ -159,11 +159,11 @@ impl Cooperation {
         }
     }
 
-    fn broadcast(&self, bytes: Vec<u8>, told: Told) {
-        let counter = match told {
-            Told::Load => &self.loads_told,
-            Told::Changes => &self.changes_told,
-            Told::Table => &self.tables_told,
+    fn broadcast(&self, bytes: Vec<u8>, kind: BroadcastKind) {
+        let counter = match kind {
+            BroadcastKind::Load => &self.loads_told,
+            BroadcastKind::Changes => &self.changes_told,
+            BroadcastKind::Table => &self.tables_told,
         };
         counter.fetch_add(1, Relaxed);
         if let Err(error) = self.network.broadcast(&Bytes::from(bytes)) {
@@ -171,7 +171,7 @@ impl Cooperation {
         }
     }
 
-    fn count(&self, reason: &'static str) {
+    fn count_decision(&self, reason: &'static str) {
         if let Some((_, count)) = self.placed.iter().find(|(name, _)| *name == reason) {
             count.fetch_add(1, Relaxed);
         }
@@ -179,8 +179,8 @@ impl Cooperation {
 
     /// Applies a new size of this node's memory. The lock is released between the steps, so that placements are
     /// not delayed.
-    pub(crate) fn resized(&self, memory: PeersMemory) {
-        while !self.with(|policy, _, _| policy.side().resized(memory)) {
+    pub(crate) fn resize_memory(&self, memory: PeersMemory) {
+        while !self.with(|policy, _, _| policy.adapter().resize_memory(memory)) {
             std::thread::yield_now();
         }
     }

@@ -1,9 +1,9 @@
 //! The policy of a cluster: PRESS, CARD or WARD.
 
-use super::card::CardSide;
-use super::press::PressSide;
-use super::side::Side;
-use super::ward::{WardConfig, WardSide};
+use super::adapter::PolicyAdapter;
+use super::card::CardAdapter;
+use super::press::PressAdapter;
+use super::ward::{WardAdapter, WardConfig};
 use larder_core::Time;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{CardSettings, PressSettings};
@@ -24,17 +24,19 @@ pub enum CooperatePolicy {
 /// The policy of this cluster, with its state.
 #[derive(Debug)]
 pub(super) enum Policy {
-    Press(Box<PressSide>),
-    Card(Box<CardSide>),
-    Ward(Box<WardSide>),
+    Press(Box<PressAdapter>),
+    Card(Box<CardAdapter>),
+    Ward(Box<WardAdapter>),
 }
 
 impl Policy {
     pub(super) fn new(policy: CooperatePolicy, name: &Name, epoch: u64) -> Result<Self, SettingsError> {
         Ok(match policy {
-            CooperatePolicy::Press(settings) => Self::Press(Box::new(PressSide::new(epoch, settings))),
-            CooperatePolicy::Card(settings) => Self::Card(Box::new(CardSide::new(name, epoch, *settings)?)),
-            CooperatePolicy::Ward(config) => Self::Ward(Box::new(WardSide::new(name, epoch, config))),
+            CooperatePolicy::Press(settings) => Self::Press(Box::new(PressAdapter::new(epoch, settings))),
+            CooperatePolicy::Card(settings) => {
+                Self::Card(Box::new(CardAdapter::new(name, epoch, *settings)?))
+            }
+            CooperatePolicy::Ward(config) => Self::Ward(Box::new(WardAdapter::new(name, epoch, config))),
         })
     }
 
@@ -50,13 +52,13 @@ impl Policy {
     /// Returns all reasons that the policy's decisions can have.
     pub(super) fn reasons(&self) -> Vec<&'static str> {
         match self {
-            Self::Press(_) => PressSide::reasons(),
-            Self::Card(_) => CardSide::reasons(),
-            Self::Ward(_) => WardSide::reasons(),
+            Self::Press(_) => PressAdapter::reasons(),
+            Self::Card(_) => CardAdapter::reasons(),
+            Self::Ward(_) => WardAdapter::reasons(),
         }
     }
 
-    pub(super) fn side(&mut self) -> &mut dyn Side {
+    pub(super) fn adapter(&mut self) -> &mut dyn PolicyAdapter {
         match self {
             Self::Press(press) => press.as_mut(),
             Self::Card(card) => card.as_mut(),

@@ -1,9 +1,9 @@
 //! Starts the cooperation, and handles its events: members, messages, changes of the memory, and jobs.
 
+use super::adapter::PolicyOutput;
 use super::policy::Policy;
-use super::side::Say;
-use super::ward::WardSide;
-use super::{CooperateConfig, CooperateError, Cooperation, Job, State};
+use super::ward::WardAdapter;
+use super::{CooperateConfig, CooperateError, Cooperation, CooperationState, Job};
 use crate::memory::{Memory, ResidencyChange, Subscription};
 use larder_core::policy::table::RouteTable;
 use larder_core::{NodeId, Time};
@@ -32,9 +32,9 @@ impl Cooperation {
         let policy = Policy::new(policy, network.name(), network.incarnation().max(1))?;
         let cooperation = Arc::new(Self {
             network,
-            asks: matches!(policy, Policy::Card(_)),
+            asks_dispatcher: matches!(policy, Policy::Card(_)),
             placed: policy.reasons().into_iter().map(|reason| (reason, AtomicU64::new(0))).collect(),
-            state: Mutex::new(State {
+            state: Mutex::new(CooperationState {
                 policy,
                 numbers: BTreeMap::new(),
                 numbered: 0,
@@ -65,7 +65,10 @@ impl Cooperation {
     }
 
     /// Calls `act` with the policy if it is WARD, and executes the policy's outputs.
-    fn with_ward<R>(&self, act: impl FnOnce(&mut WardSide, Time, &mut Vec<Say>) -> R) -> Option<R> {
+    fn with_ward<R>(
+        &self,
+        act: impl FnOnce(&mut WardAdapter, Time, &mut Vec<PolicyOutput>) -> R,
+    ) -> Option<R> {
         self.with(|policy, now, out| match policy {
             Policy::Ward(ward) => Some(act(ward, now, out)),
             Policy::Press(_) | Policy::Card(_) => None,
@@ -73,28 +76,28 @@ impl Cooperation {
     }
 
     /// Runs a job, and reports its result to the policy.
-    async fn work(self: Arc<Self>, job: Job) {
+    async fn run_job(self: Arc<Self>, job: Job) {
         let tools = self.with_ward(|ward, _, _| {
             (Arc::clone(&ward.census), ward.carry_permille, Arc::clone(&ward.analyst))
         });
         let Some((census, carry_permille, analyst)) = tools else { return };
         match job {
-            Job::Count { whole } => {
+            Job::TakeCensus { whole } => {
                 let carry_permille = if whole { 1_000 } else { carry_permille };
                 // If the census cannot be taken, the empty result still completes the round.
                 let taken = spawn_blocking(move || census.take(carry_permille)).await.unwrap_or_default();
                 self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.counted(now, taken, out)));
             }
-            Job::Analyse(analyse) => {
+            Job::MakeTable(analyse) => {
                 let round = analyse.round;
                 let made = spawn_blocking(move || analyst.table(&analyse)).await;
                 let made = made.unwrap_or_else(|error| Err(error.to_string()));
-                self.made(round, made);
+                self.handle_table(round, made);
             }
         }
     }
 
-    fn made(&self, round: u64, made: Result<RouteTable, String>) {
+    fn handle_table(&self, round: u64, made: Result<RouteTable, String>) {
         let made = made.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
         self.with_ward(|ward, now, out| match made {
             Ok(table) => {
@@ -108,25 +111,25 @@ impl Cooperation {
 
     /// Runs until the network ends.
     async fn run(self: Arc<Self>, mut events: Events) {
-        let mut changes = self.follow();
+        let mut changes = self.subscribe();
         loop {
             for job in std::mem::take(&mut self.lock().jobs) {
-                tokio::spawn(Arc::clone(&self).work(job));
+                tokio::spawn(Arc::clone(&self).run_job(job));
             }
             let due = self.lock().policy.due().as_nanos();
             let due = self.began + Duration::from_nanos(due.min(u64::MAX / 4));
             tokio::select! {
                 event = events.next() => match event {
-                    Some(event) => self.happened(event),
+                    Some(event) => self.handle_event(event),
                     None => return,
                 },
                 change = next_change(&mut changes) => match change {
-                    Some(change) => self.changed(change),
+                    Some(change) => self.handle_change(change),
                     // The subscription was cut because it lagged behind, or the node shuts down.
-                    None => changes = self.follow(),
+                    None => changes = self.subscribe(),
                 },
                 () = tokio::time::sleep_until(due.into()) => {
-                    self.with(|policy, now, out| policy.side().tick(now, out));
+                    self.with(|policy, now, out| policy.adapter().tick(now, out));
                 }
                 () = self.sooner.notified() => {}
             }
@@ -135,7 +138,7 @@ impl Cooperation {
 
     /// Subscribes to changes of the memory, and reports its contents to the policy. Returns `None` if the node
     /// shuts down or the policy does not use memory contents.
-    fn follow(&self) -> Option<Subscription> {
+    fn subscribe(&self) -> Option<Subscription> {
         if !matches!(self.lock().policy, Policy::Press(_)) {
             return None;
         }
@@ -149,33 +152,33 @@ impl Cooperation {
         }
         self.with(|policy, now, out| {
             let before = match policy {
-                Policy::Press(side) => side.press.held(),
+                Policy::Press(adapter) => adapter.press.held(),
                 Policy::Card(_) | Policy::Ward(_) => Vec::new(),
             };
             let gone = before.into_iter().filter(|target| !held.contains(target));
-            gone.for_each(|target| policy.side().noted(now, target, false, out));
-            held.iter().for_each(|target| policy.side().noted(now, *target, true, out));
+            gone.for_each(|target| policy.adapter().record_cached(now, target, false, out));
+            held.iter().for_each(|target| policy.adapter().record_cached(now, *target, true, out));
         });
         Some(subscription)
     }
 
-    fn changed(&self, change: ResidencyChange) {
+    fn handle_change(&self, change: ResidencyChange) {
         let (target, cached) = match change {
             ResidencyChange::Stored(target, _) => (target, true),
             ResidencyChange::Evicted(target) => (target, false),
         };
-        self.with(|policy, now, out| policy.side().noted(now, target, cached, out));
+        self.with(|policy, now, out| policy.adapter().record_cached(now, target, cached, out));
     }
 
-    fn happened(&self, event: Event) {
+    fn handle_event(&self, event: Event) {
         match event {
             Event::Joined(member) => {
-                let Some(node) = self.number(&member.name) else { return };
+                let Some(node) = self.assign_number(&member.name) else { return };
                 tracing::info!(peer = %member.name, address = %member.address, "peer: joined");
                 if let Some(peer_handoff) = &self.peer_handoff {
                     peer_handoff.handle_join(&member);
                 }
-                self.with(|policy, now, out| policy.side().joined(now, node, &member.name, out));
+                self.with(|policy, now, out| policy.adapter().add_member(now, node, &member.name, out));
             }
             Event::Left(member, why) => {
                 tracing::info!(peer = %member.name, ?why, "peer: left");
@@ -183,20 +186,21 @@ impl Cooperation {
                     peer_handoff.handle_leave(&member.name, why);
                 }
                 let Some(node) = self.number_of(&member.name) else { return };
-                self.with(|policy, now, out| policy.side().left(now, node, out));
+                self.with(|policy, now, out| policy.adapter().remove_member(now, node, out));
                 let mut state = self.lock();
                 state.numbers.remove(&member.name);
                 state.names.remove(&node);
             }
             Event::LinkUp(peer, LinkDirection::Outbound) => {
                 if let Some(node) = self.number_of(&peer.name) {
-                    self.with(|policy, now, out| policy.side().linked(now, node, out));
+                    self.with(|policy, now, out| policy.adapter().greet_member(now, node, out));
                 }
             }
             Event::LinkUp(_, LinkDirection::Inbound) | Event::LinkDown(..) => {}
             Event::Message(peer, bytes) => {
                 let Some(node) = self.number_of(&peer.name) else { return };
-                let heard = self.with(|policy, now, out| policy.side().hear(now, node, &bytes, out));
+                let heard =
+                    self.with(|policy, now, out| policy.adapter().handle_message(now, node, &bytes, out));
                 if let Err(error) = heard {
                     tracing::warn!(peer = %peer.name, %error, "peer: invalid message ignored");
                 }
@@ -210,7 +214,7 @@ impl Cooperation {
 
     /// Returns the number of a member. A new member gets the next free number. So late events about a member
     /// that has left are not taken for events about its successor.
-    fn number(&self, name: &Name) -> Option<NodeId> {
+    fn assign_number(&self, name: &Name) -> Option<NodeId> {
         let mut state = self.lock();
         if let Some(node) = state.numbers.get(name) {
             return Some(*node);

@@ -1,8 +1,8 @@
 //! The state of the cluster, as one node sees it.
 
+use super::adapter::LOCAL;
 use super::policy::Policy;
-use super::side::ME;
-use super::{Cooperation, State};
+use super::{Cooperation, CooperationState};
 use crate::handoff::PeerHandoffView;
 use larder_core::Time;
 use larder_peers::{CounterValues, Member};
@@ -105,21 +105,21 @@ impl Policy {
     /// Returns the number of targets whose servers are known, and the number in memory if the policy knows it.
     fn sizes(&self) -> (usize, Option<usize>) {
         match self {
-            Self::Press(side) => {
-                let (known, held) = side.press.sizes();
+            Self::Press(adapter) => {
+                let (known, held) = adapter.press.sizes();
                 (known, Some(held))
             }
-            Self::Card(side) => (side.card.targets_known(), None),
-            Self::Ward(side) => {
-                let status = side.ward.status();
+            Self::Card(adapter) => (adapter.card.targets_known(), None),
+            Self::Ward(adapter) => {
+                let status = adapter.ward.status();
                 (status.core_targets + status.partition_targets, None)
             }
         }
     }
 
     fn table(&self, now: Time) -> Option<TableView> {
-        let Self::Ward(side) = self else { return None };
-        let status = side.ward.status();
+        let Self::Ward(adapter) = self else { return None };
+        let status = adapter.ward.status();
         let id = status.id?;
         Some(TableView {
             number: id.number,
@@ -138,16 +138,16 @@ impl Policy {
     }
 }
 
-impl State {
+impl CooperationState {
     fn member(&self, now: Time, member: &Member) -> MemberView {
         let node = self.numbers.get(&member.name).copied();
         let (load, known) = match &self.policy {
-            Policy::Press(side) => (
-                node.and_then(|node| side.press.load_of(now, node)),
-                node.is_some_and(|node| side.press.knows(node)),
+            Policy::Press(adapter) => (
+                node.and_then(|node| adapter.press.load_of(now, node)),
+                node.is_some_and(|node| adapter.press.knows(node)),
             ),
-            Policy::Card(side) if side.card.dispatcher() == ME => {
-                (node.map(|node| side.card.load_at_desk(node)), true)
+            Policy::Card(adapter) if adapter.card.dispatcher() == LOCAL => {
+                (node.map(|node| adapter.card.load_at_desk(node)), true)
             }
             Policy::Card(_) | Policy::Ward(_) => (None, true),
         };
@@ -169,15 +169,15 @@ impl Cooperation {
         let (targets_known, held) = state.policy.sizes();
         let counts = self.network.counters().read();
         let (decider, sharing) = match &state.policy {
-            Policy::Press(side) => (None, side.press.shares()),
-            Policy::Card(side) => (Some(side.card.dispatcher()), true),
-            Policy::Ward(side) => (Some(side.ward.maker()), true),
+            Policy::Press(adapter) => (None, adapter.press.shares()),
+            Policy::Card(adapter) => (Some(adapter.card.dispatcher()), true),
+            Policy::Ward(adapter) => (Some(adapter.ward.maker()), true),
         };
         let (waiting, unseated) = match &state.policy {
-            Policy::Card(side) => (side.card.waiting(), side.card.unseated()),
+            Policy::Card(adapter) => (adapter.card.waiting(), adapter.card.unseated()),
             Policy::Press(_) | Policy::Ward(_) => (0, 0),
         };
-        let name = |node| if node == ME { Some(self.network.name()) } else { state.names.get(&node) };
+        let name = |node| if node == LOCAL { Some(self.network.name()) } else { state.names.get(&node) };
         PeersView {
             name: self.network.name().to_string(),
             incarnation: self.network.incarnation(),

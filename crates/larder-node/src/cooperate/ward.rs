@@ -3,7 +3,7 @@
 //! Each node counts its clients' requests in a census. The time for taking the census, and for making a table
 //! from all counts, grows with the number of targets. Both run on other threads, without the lock.
 
-use super::side::{FORWARDED, ME, PeersMemory, Say, Side, Told, UNANSWERED};
+use super::adapter::{BroadcastKind, FORWARDED, LOCAL, PeersMemory, PolicyAdapter, PolicyOutput, UNANSWERED};
 use larder_core::census::Census;
 use larder_core::peers::{Analyse, Ward, WardMessage, WardOutput, WardSettings, WardWhy};
 use larder_core::policy::table::RouteTable;
@@ -34,7 +34,7 @@ pub trait Analyst: Debug + Send + Sync {
 
 /// The protocol's state at this node.
 #[derive(Debug)]
-pub(super) struct WardSide {
+pub(super) struct WardAdapter {
     pub(super) ward: Ward,
     pub(super) census: Arc<Census>,
     pub(super) carry_permille: u16,
@@ -43,11 +43,11 @@ pub(super) struct WardSide {
     out: Vec<WardOutput>,
 }
 
-impl WardSide {
+impl WardAdapter {
     pub(super) fn new(name: &Name, epoch: u64, config: WardConfig) -> Self {
         let WardConfig { settings, carry_permille, analyst } = config;
         Self {
-            ward: Ward::new(ME, name.as_str(), epoch, settings),
+            ward: Ward::new(LOCAL, name.as_str(), epoch, settings),
             census: Arc::new(Census::new(settings.targets_max)),
             carry_permille,
             analyst,
@@ -62,22 +62,22 @@ impl WardSide {
 
     pub(super) fn with<R>(
         &mut self,
-        out: &mut Vec<Say>,
+        out: &mut Vec<PolicyOutput>,
         act: impl FnOnce(&mut Ward, &mut Vec<WardOutput>) -> R,
     ) -> R {
         let result = act(&mut self.ward, &mut self.out);
         out.extend(self.out.drain(..).map(|output| match output {
-            WardOutput::Send { to, message } => Say::To(to, message.encode()),
-            WardOutput::Tell(message) => Say::All(message.encode(), Told::Table),
-            WardOutput::Count { whole } => Say::Count { whole },
-            WardOutput::Analyse(analyse) => Say::Analyse(Box::new(analyse)),
+            WardOutput::Send { to, message } => PolicyOutput::Send(to, message.encode()),
+            WardOutput::Tell(message) => PolicyOutput::Broadcast(message.encode(), BroadcastKind::Table),
+            WardOutput::Count { whole } => PolicyOutput::TakeCensus { whole },
+            WardOutput::Analyse(analyse) => PolicyOutput::MakeTable(Box::new(analyse)),
         }));
         result
     }
 }
 
-impl Side for WardSide {
-    fn resized(&mut self, memory: PeersMemory) -> bool {
+impl PolicyAdapter for WardAdapter {
+    fn resize_memory(&mut self, memory: PeersMemory) -> bool {
         self.ward.resize(memory.memory);
         true
     }
@@ -86,34 +86,47 @@ impl Side for WardSide {
         self.ward.due()
     }
 
-    fn tick(&mut self, now: Time, out: &mut Vec<Say>) {
+    fn tick(&mut self, now: Time, out: &mut Vec<PolicyOutput>) {
         self.with(out, |ward, out| ward.tick(now, out));
     }
 
-    fn joined(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<Say>) {
+    fn add_member(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<PolicyOutput>) {
         self.with(out, |ward, out| ward.joined(now, node, name.as_str(), out));
     }
 
-    fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<Say>) {
+    fn remove_member(&mut self, now: Time, node: NodeId, out: &mut Vec<PolicyOutput>) {
         self.with(out, |ward, out| ward.left(now, node, out));
     }
 
-    fn hear(&mut self, now: Time, from: NodeId, bytes: &[u8], out: &mut Vec<Say>) -> Result<(), WireError> {
+    fn handle_message(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        bytes: &[u8],
+        out: &mut Vec<PolicyOutput>,
+    ) -> Result<(), WireError> {
         let message = WardMessage::decode(bytes)?;
         self.with(out, |ward, out| ward.hear(now, from, message, out));
         Ok(())
     }
 
-    fn served(&mut self, _now: Time, target: TargetId, size: Bytes, _missed: bool, _out: &mut Vec<Say>) {
+    fn record_served(
+        &mut self,
+        _now: Time,
+        target: TargetId,
+        size: Bytes,
+        _missed: bool,
+        _out: &mut Vec<PolicyOutput>,
+    ) {
         self.census.count(target, size);
     }
 
-    fn answered(&mut self, node: NodeId) {
+    fn record_answer(&mut self, node: NodeId) {
         self.ward.replied(node);
     }
 
-    fn unanswered(&mut self, now: Time, node: NodeId, _target: TargetId, to_blame: bool) {
-        if to_blame {
+    fn record_no_answer(&mut self, now: Time, node: NodeId, _target: TargetId, is_fault: bool) {
+        if is_fault {
             self.ward.unanswered(now, node);
         }
     }

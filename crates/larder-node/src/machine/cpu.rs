@@ -5,7 +5,7 @@
 //! runtime's blocking threads, at most as many at one time as the node has processors. It is measured in the
 //! thread's own CPU time, so on a crowded machine it takes longer, as real work does.
 
-use super::line::Line;
+use super::device_queue::DeviceQueue;
 use larder_core::cost::ProcessorModel;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
@@ -28,7 +28,7 @@ pub(crate) enum Cpu {
 #[derive(Debug)]
 pub(crate) struct ModelledCpu {
     model: ProcessorModel,
-    line: Line,
+    queue: DeviceQueue,
     /// Longest time that a job uses the processor while others wait; `MAX` runs each job to its end.
     turn: Duration,
 }
@@ -45,7 +45,7 @@ pub(crate) struct RealCpu {
 
 impl Cpu {
     pub(crate) fn modelled(model: ProcessorModel, turn: Option<Duration>) -> Self {
-        Self::Modelled(ModelledCpu { model, line: Line::new(), turn: turn.unwrap_or(Duration::MAX) })
+        Self::Modelled(ModelledCpu { model, queue: DeviceQueue::new(), turn: turn.unwrap_or(Duration::MAX) })
     }
 
     /// Creates a processor of `processors` cores of this machine (0: all cores), which is `speed` times as fast
@@ -65,7 +65,7 @@ impl Cpu {
     /// the reply.
     pub(crate) async fn reply(&self, len: u64) {
         if let Self::Modelled(cpu) = self {
-            cpu.line.spend(cpu.model.reply_time(len)).await;
+            cpu.queue.spend(cpu.model.reply_time(len)).await;
         }
     }
 
@@ -78,8 +78,10 @@ impl Cpu {
     /// soon.
     pub(crate) async fn work(&self, time: Duration) {
         match self {
-            Self::Modelled(cpu) => cpu.line.spend_in_turns(faster(time, cpu.model.speed), cpu.turn).await,
-            Self::Real(cpu) => cpu.work(faster(time, cpu.speed)).await,
+            Self::Modelled(cpu) => {
+                cpu.queue.spend_in_turns(scale_time(time, cpu.model.speed), cpu.turn).await
+            }
+            Self::Real(cpu) => cpu.work(scale_time(time, cpu.speed)).await,
         }
     }
 
@@ -94,7 +96,7 @@ impl Cpu {
     /// Returns the busy time until now. For a real processor, this is the CPU time of the whole process.
     pub(crate) fn busy(&self) -> Duration {
         match self {
-            Self::Modelled(cpu) => cpu.line.busy(),
+            Self::Modelled(cpu) => cpu.queue.busy(),
             Self::Real(_) => clock(ClockId::ProcessCPUTime),
         }
     }
@@ -102,7 +104,7 @@ impl Cpu {
     /// Returns the number of jobs that run or wait.
     pub(crate) fn waiting(&self) -> u32 {
         match self {
-            Self::Modelled(cpu) => cpu.line.waiting(),
+            Self::Modelled(cpu) => cpu.queue.waiting(),
             Self::Real(cpu) => cpu.waiting.load(Relaxed),
         }
     }
@@ -120,7 +122,7 @@ impl Cpu {
 impl RealCpu {
     async fn work(&self, time: Duration) {
         self.waiting.fetch_add(1, Relaxed);
-        let mut job = Job { cpu: self, given_up: Arc::default() };
+        let mut job = Job { cpu: self, is_cancelled: Arc::default() };
         let mut left = time;
         while !left.is_zero() {
             let turn = left.min(self.turn);
@@ -133,17 +135,17 @@ impl RealCpu {
 /// A job on real processors. Dropping it stops the job.
 struct Job<'a> {
     cpu: &'a RealCpu,
-    given_up: Arc<AtomicBool>,
+    is_cancelled: Arc<AtomicBool>,
 }
 
 impl Job<'_> {
     async fn turn(&mut self, time: Duration) {
         // The semaphore is never closed. If it were, there would be no work to wait for.
         let Ok(permit) = Arc::clone(&self.cpu.permits).acquire_owned().await else { return };
-        let given_up = Arc::clone(&self.given_up);
+        let is_cancelled = Arc::clone(&self.is_cancelled);
         // This fails only when the runtime shuts down.
         let _ = tokio::task::spawn_blocking(move || {
-            burn(time, &given_up);
+            use_cpu(time, &is_cancelled);
             drop(permit);
         })
         .await;
@@ -152,17 +154,17 @@ impl Job<'_> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        self.given_up.store(true, Relaxed);
+        self.is_cancelled.store(true, Relaxed);
         self.cpu.waiting.fetch_sub(1, Relaxed);
     }
 }
 
 /// Uses `time` of this thread's CPU time, or less if the job is cancelled.
-fn burn(time: Duration, given_up: &AtomicBool) {
+fn use_cpu(time: Duration, is_cancelled: &AtomicBool) {
     let buffer = [0x5A_u8; CHUNK];
     let end = clock(ClockId::ThreadCPUTime).saturating_add(time);
     let mut hash = 0;
-    while clock(ClockId::ThreadCPUTime) < end && !given_up.load(Relaxed) {
+    while clock(ClockId::ThreadCPUTime) < end && !is_cancelled.load(Relaxed) {
         hash = black_box(xxhash_rust::xxh3::xxh3_64_with_seed(black_box(&buffer), hash));
     }
 }
@@ -173,7 +175,7 @@ fn clock(id: ClockId) -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-fn faster(time: Duration, speed: f64) -> Duration {
+fn scale_time(time: Duration, speed: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() / speed).unwrap_or(Duration::MAX)
 }
 
@@ -192,9 +194,9 @@ mod tests {
         let before = cpu.busy();
         cpu.work(Duration::from_millis(40)).await;
         assert!(cpu.busy() - before >= Duration::from_millis(20), "40 ms at speed 2");
-        let given_up =
+        let is_cancelled =
             tokio::time::timeout(Duration::from_millis(5), cpu.work(Duration::from_secs(3_600))).await;
-        assert!(given_up.is_err());
+        assert!(is_cancelled.is_err());
         assert_eq!(cpu.waiting(), 0);
         let freed = tokio::time::timeout(Duration::from_secs(60), cpu.work(Duration::from_millis(1))).await;
         assert!(freed.is_ok(), "the processor is free again");

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 /// Time during which at least one use was in progress, like the utilisation of `iostat`. Never more than the
 /// time passed.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(Mutex<State>);
+pub(crate) struct Meter(Mutex<MeterState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct MeterState {
     uses: u32,
     since: Option<Instant>,
     before: Duration,
@@ -17,15 +17,15 @@ struct State {
 
 /// A use in progress.
 #[derive(Debug)]
-pub(crate) struct Use<'a>(&'a Meter);
+pub(crate) struct UseGuard<'a>(&'a Meter);
 
 impl Meter {
     /// Begins a use, which ends when the guard is dropped.
-    pub(crate) fn begin(&self) -> Use<'_> {
+    pub(crate) fn begin(&self) -> UseGuard<'_> {
         let mut state = self.lock();
         state.uses += 1;
         state.since.get_or_insert_with(Instant::now);
-        Use(self)
+        UseGuard(self)
     }
 
     /// Returns the time in use until now.
@@ -39,12 +39,12 @@ impl Meter {
         self.lock().uses
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MeterState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Use<'_> {
+impl Drop for UseGuard<'_> {
     fn drop(&mut self) {
         let mut state = Meter::lock(self.0);
         state.uses -= 1;

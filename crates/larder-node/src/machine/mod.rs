@@ -4,8 +4,8 @@
 //! ([`crate::contents`]) use the same processor and the same disks.
 
 mod cpu;
+mod device_queue;
 mod disks;
-mod line;
 mod meter;
 mod scratch;
 mod serial;
@@ -117,9 +117,9 @@ impl Machine {
     pub(crate) fn usage(&self) -> Usage {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (disk_busy, disks, disk_queue, (disk_reads, disk_bytes)) = match &self.disk {
-            Disk::Modelled(disks) => (disks.busy(), disks.count(), disks.waiting(), disks.done()),
+            Disk::Modelled(disks) => (disks.busy(), disks.count(), disks.waiting(), disks.totals()),
             Disk::Real { meter, scratch } => {
-                (meter.busy(), 1, meter.uses(), scratch.as_ref().map_or((0, 0), Scratch::done))
+                (meter.busy(), 1, meter.uses(), scratch.as_ref().map_or((0, 0), Scratch::totals))
             }
         };
         Usage {

@@ -5,7 +5,7 @@
 //! after each read. On a file system in memory, reads cost what memory costs.
 
 use super::meter::Meter;
-use super::uncached::{self, ALIGN, Reading};
+use super::uncached::{self, ALIGN, ReadMode};
 use crate::concurrency::ConcurrencyLimit;
 use larder_core::Bytes;
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
@@ -34,7 +34,7 @@ pub struct ScratchError {
 #[derive(Debug)]
 pub(crate) struct Scratch {
     file: Arc<OwnedFd>,
-    reading: Reading,
+    mode: ReadMode,
     /// Length in blocks of 4 KiB.
     blocks: u64,
     pub(super) read_limit: ConcurrencyLimit,
@@ -53,10 +53,10 @@ impl Scratch {
         meter: Arc<Meter>,
     ) -> Result<Self, ScratchError> {
         let failed = |source| ScratchError { directory: directory.to_owned(), source };
-        let (file, reading) = make(directory, size.0).map_err(failed)?;
+        let (file, mode) = make(directory, size.0).map_err(failed)?;
         Ok(Self {
             file: Arc::new(file),
-            reading,
+            mode,
             blocks: (size.0 / ALIGN as u64).max(1),
             read_limit: ConcurrencyLimit::new(read_limit),
             meter,
@@ -71,10 +71,10 @@ impl Scratch {
         let blocks = len.div_ceil(ALIGN as u64).clamp(1, self.blocks);
         let offset = draw % (self.blocks - blocks + 1) * ALIGN as u64;
         let len = len.min(blocks * ALIGN as u64);
-        let (file, reading, meter) = (Arc::clone(&self.file), self.reading, Arc::clone(&self.meter));
+        let (file, mode, meter) = (Arc::clone(&self.file), self.mode, Arc::clone(&self.meter));
         let read = tokio::task::spawn_blocking(move || {
             let _use = meter.begin();
-            uncached::read(&file, offset, len as usize, reading)
+            uncached::read(&file, offset, len as usize, mode)
         });
         let bytes = read.await.map_err(io::Error::other)??;
         self.reads.fetch_add(1, Relaxed);
@@ -83,13 +83,13 @@ impl Scratch {
     }
 
     /// Returns the number of completed reads, and their bytes.
-    pub(crate) fn done(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         (self.reads.load(Relaxed), self.bytes.load(Relaxed))
     }
 }
 
 /// Creates an unlinked file, opened in the mode in which it is read.
-fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
+fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, ReadMode)> {
     for attempt in 0..NAMES_MAX {
         let path = directory.join(format!(".larder-scratch-{}-{attempt}", std::process::id()));
         let mut file = match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
@@ -102,10 +102,10 @@ fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
         write(&mut file, size)?;
         // The written pages are clean now and are dropped, so that the first read uses the disk too.
         fadvise(&file, 0, None, Advice::DontNeed)?;
-        let plain = (OwnedFd::from(file), Reading::DropAfter);
+        let plain = (OwnedFd::from(file), ReadMode::DropAfter);
         let Ok(direct) = direct else { return Ok(plain) };
-        return match uncached::read(&direct, 0, ALIGN, Reading::Direct) {
-            Ok(_) => Ok((direct, Reading::Direct)),
+        return match uncached::read(&direct, 0, ALIGN, ReadMode::Direct) {
+            Ok(_) => Ok((direct, ReadMode::Direct)),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(plain),
             Err(error) => Err(error.into()),
         };
@@ -143,7 +143,7 @@ mod tests {
             scratch.read(draw, len).await.expect("a read");
         }
         // Reads beyond the end of the file are cut to it.
-        assert_eq!(scratch.done(), (4, 1 + 8_192 + 65_536 + 65_536));
+        assert_eq!(scratch.totals(), (4, 1 + 8_192 + 65_536 + 65_536));
         assert!(!meter.busy().is_zero());
     }
 

@@ -12,7 +12,7 @@ const LATE_MAX: Duration = Duration::from_millis(20);
 
 /// A device that serves one job at a time: when it is free, and how long it has worked.
 #[derive(Debug)]
-pub(super) struct Serial {
+pub(super) struct SerialDevice {
     free_at: Instant,
     late: Duration,
     /// Time of all accepted jobs, including those still to be done.
@@ -20,7 +20,7 @@ pub(super) struct Serial {
     waiting: u32,
 }
 
-impl Serial {
+impl SerialDevice {
     pub(super) fn new(now: Instant) -> Self {
         Self { free_at: now, late: Duration::ZERO, taken: Duration::ZERO, waiting: 0 }
     }
@@ -40,7 +40,7 @@ impl Serial {
 
     /// Records that the wait for the job that ends at `end` was over at `now`; `now` is earlier if the waiter
     /// was dropped. The job is done nevertheless.
-    pub(super) fn woke(&mut self, end: Instant, now: Instant) {
+    pub(super) fn record_wakeup(&mut self, end: Instant, now: Instant) {
         self.waiting -= 1;
         // If another job is queued behind this one, the wake-up delayed nothing.
         if end == self.free_at {
@@ -70,7 +70,7 @@ mod tests {
         #[test]
         fn jobs_are_done_one_at_a_time_in_order(jobs in prop::collection::vec((0..50_u64, 1..50_u64), 1..60)) {
             let origin = Instant::now();
-            let mut serial = Serial::new(origin);
+            let mut serial = SerialDevice::new(origin);
             let (mut now, mut last_end) = (origin, origin);
             for (gap, time) in jobs {
                 now += Duration::from_millis(gap);
@@ -86,9 +86,9 @@ mod tests {
     fn a_late_wake_up_is_made_up_for_once() {
         let origin = Instant::now();
         let ms = Duration::from_millis;
-        let mut serial = Serial::new(origin);
+        let mut serial = SerialDevice::new(origin);
         let end = serial.enqueue(origin, ms(10));
-        serial.woke(end, end + ms(1));
+        serial.record_wakeup(end, end + ms(1));
         // The job was requested at 11.5 ms because the answer came 1 ms late. It starts at 10.5 ms.
         let end = serial.enqueue(origin + ms(11) + Duration::from_micros(500), ms(10));
         assert_eq!(end, origin + ms(20) + Duration::from_micros(500));
@@ -105,6 +105,6 @@ mod tests {
     #[test]
     fn a_job_longer_than_time_itself_does_not_overflow() {
         let now = Instant::now();
-        assert!(Serial::new(now).enqueue(now, Duration::MAX) > now);
+        assert!(SerialDevice::new(now).enqueue(now, Duration::MAX) > now);
     }
 }

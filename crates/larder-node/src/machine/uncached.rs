@@ -16,7 +16,7 @@ pub(crate) const ALIGN: usize = 4_096;
 
 /// The mode in which a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// Through the page cache.
     Cached,
     /// Past the page cache: the file is open with `O_DIRECT`.
@@ -25,13 +25,13 @@ pub(crate) enum Reading {
     DropAfter,
 }
 
-/// Reads `len` bytes of the file from `offset`, which is a multiple of 4 KiB for [`Reading::Direct`]. Returns
+/// Reads `len` bytes of the file from `offset`, which is a multiple of 4 KiB for [`ReadMode::Direct`]. Returns
 /// fewer bytes if the file ends before.
-pub(crate) fn read(file: &OwnedFd, offset: u64, len: usize, reading: Reading) -> Result<Bytes, Errno> {
-    match reading {
-        Reading::Cached => read_plain(file, offset, len),
-        Reading::Direct => read_direct(file, offset, len),
-        Reading::DropAfter => {
+pub(crate) fn read(file: &OwnedFd, offset: u64, len: usize, mode: ReadMode) -> Result<Bytes, Errno> {
+    match mode {
+        ReadMode::Cached => read_plain(file, offset, len),
+        ReadMode::Direct => read_direct(file, offset, len),
+        ReadMode::DropAfter => {
             let bytes = read_plain(file, offset, len)?;
             if let Some(len) = NonZeroU64::new(len as u64) {
                 fadvise(file, offset, Some(len), Advice::DontNeed)?;
@@ -89,16 +89,16 @@ mod tests {
         std::fs::write(&path, &contents).expect("the file is written");
         let open = |extra| openat(CWD, &path, OFlags::RDONLY | extra, Mode::empty());
         let plain = open(OFlags::empty()).expect("the file opens");
-        let mut ways = vec![(&plain, Reading::Cached), (&plain, Reading::DropAfter)];
+        let mut ways = vec![(&plain, ReadMode::Cached), (&plain, ReadMode::DropAfter)];
         let direct = open(OFlags::DIRECT);
-        ways.extend(direct.as_ref().ok().map(|file| (file, Reading::Direct)));
-        for (file, reading) in ways {
+        ways.extend(direct.as_ref().ok().map(|file| (file, ReadMode::Direct)));
+        for (file, mode) in ways {
             for (offset, len) in
                 [(0, 1), (0, 4_096), (0, 100_001), (4_096, 95_905), (98_304, 1_697), (98_304, 9_000)]
             {
                 let end = contents.len().min(offset + len);
-                let bytes = read(file, offset as u64, len, reading).expect("the file is read");
-                assert_eq!(bytes, contents[offset..end], "{reading:?} {offset} {len}");
+                let bytes = read(file, offset as u64, len, mode).expect("the file is read");
+                assert_eq!(bytes, contents[offset..end], "{mode:?} {offset} {len}");
             }
         }
     }

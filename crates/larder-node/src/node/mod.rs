@@ -16,7 +16,7 @@ use crate::memory::{Memory, PurgeReport};
 use crate::origin::Origin;
 use crate::purge::{Purger, permit_purge};
 use crate::reply::Replies;
-use crate::report::{LoadCounters, NodeStats, ReloadCounts, Reports, Subject};
+use crate::report::{LoadCounters, NodeStats, ReloadCounts, ReportInputs, Reports};
 use crate::service::{OwnPaths, PeerService, Service};
 use crate::settings::{CurrentSettings, NodeSettings};
 use crate::store::{Directory, DirectoryError, ManifestError, Model, Store};
@@ -118,14 +118,14 @@ impl Node {
         let access = AccessLogger::new(&config.name, cache_status.name(), config.access_log.as_ref());
         let access = access.map_err(NodeError::AccessLog)?;
         let lifecycle = Arc::<Lifecycle>::default();
-        let subject = Subject {
+        let inputs = ReportInputs {
             name: &config.name,
             common: &common,
             contents: &contents,
             access: &access,
             lifecycle: &lifecycle,
         };
-        let reports = Arc::new(Reports::new(&subject, config.report.cpu, &config.store));
+        let reports = Arc::new(Reports::new(&inputs, config.report.cpu, &config.store));
         let purger = Arc::new(Purger::new(&contents, &common.memory, &common.counters, &common.replies));
         let own = OwnPaths::new(&common, &reports, &purger, &lifecycle);
         let service = Service::new(&common, &contents, own, &access, tracer.map(Arc::new));
@@ -230,7 +230,7 @@ impl Node {
     /// Resizes the memory, and passes the facts to the peers. Stops early if the node shuts down.
     fn resize(&self, bytes: Bytes, peers: Option<PeersMemory>) {
         if let Some((cooperation, peers)) = self.peers.cooperation().zip(peers) {
-            cooperation.resized(peers);
+            cooperation.resize_memory(peers);
         }
         while self.common.memory.resize_step(bytes) != bytes && !self.lifecycle.is_ending() {
             std::thread::yield_now();

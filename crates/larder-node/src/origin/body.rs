@@ -22,7 +22,7 @@ pub(crate) enum OriginBody {
 
 impl OriginBody {
     /// Creates the body of a reply for one client. Returns the head, the body, and the length if it is known.
-    pub(crate) fn passed(
+    pub(crate) fn from_fetch(
         fetched: OriginReply,
         limits: TransferLimits,
     ) -> (http::response::Parts, Self, Option<u64>) {

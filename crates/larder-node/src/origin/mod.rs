@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! client -> pull: page of the target? -> variant for the request? -> fresh? -> from memory
-//!                 else one request to the origin for all that wait (flight) -> stored, and read as it arrives (filling),
-//!                 or, if other clients may not use its reply without validation, each request asks alone (passed)
+//!                 else one request to the origin for all that wait (flight) -> stored, and read as it arrives (fetch),
+//!                 or, if other clients may not use its reply without validation, each request is sent alone (serve)
 //! ```
 //!
 //! [`crate::http::freshness`] decides which replies may be stored and used. Only replies to GET are stored, and HEAD is answered from

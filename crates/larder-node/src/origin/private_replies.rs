@@ -64,17 +64,17 @@ mod tests {
 
     #[test]
     fn a_target_is_remembered_for_its_time() {
-        let passed = PrivateReplies::new();
+        let private = PrivateReplies::new();
         let hash = 0xABCD_EF01_2345_6789;
-        assert!(!passed.contains(hash, 0));
-        passed.record(hash, 5_000);
-        assert!(passed.contains(hash, 5_000) && passed.contains(hash, 64_999));
-        assert!(!passed.contains(hash, 65_000));
+        assert!(!private.contains(hash, 0));
+        private.record(hash, 5_000);
+        assert!(private.contains(hash, 5_000) && private.contains(hash, 64_999));
+        assert!(!private.contains(hash, 65_000));
         let other = hash ^ 1 << 40;
-        assert!(!passed.contains(other, 5_000), "another target in the same slot");
-        passed.remove(other);
-        assert!(passed.contains(hash, 5_000));
-        passed.remove(hash);
-        assert!(!passed.contains(hash, 5_000));
+        assert!(!private.contains(other, 5_000), "another target in the same slot");
+        private.remove(other);
+        assert!(private.contains(hash, 5_000));
+        private.remove(hash);
+        assert!(!private.contains(hash, 5_000));
     }
 }

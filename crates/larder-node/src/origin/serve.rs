@@ -138,7 +138,7 @@ pub(crate) fn pass(
         TransferLimits::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
     };
     let asked = fetched.origin.clone();
-    let (head, body, len) = OriginBody::passed(fetched, limits);
+    let (head, body, len) = OriginBody::from_fetch(fetched, limits);
     let mut headers = head.headers;
     fields::remove_hop_by_hop(&mut headers);
     let empty = parts.method == Method::HEAD

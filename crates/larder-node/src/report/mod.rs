@@ -14,7 +14,7 @@ mod reloads;
 mod stats;
 mod stream;
 
-pub use page::{LoadCounters, Origin};
+pub use page::{DeviceSource, LoadCounters};
 pub use reloads::ReloadCounts;
 pub use stats::NodeStats;
 
@@ -33,8 +33,8 @@ use crate::settings::CurrentSettings;
 use crate::uptime::Uptime;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
-use page::{Pages, Work};
-use stats::Rest;
+use page::{LoadInputs, LoadPage};
+use stats::NodeFacts;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ use std::sync::Arc;
 pub(crate) struct Reports {
     name: Box<str>,
     run: u64,
-    pages: Pages,
+    load_page: LoadPage,
     contents: Arc<Contents>,
     memory: Arc<Memory>,
     machine: Arc<Machine>,
@@ -56,7 +56,7 @@ pub(crate) struct Reports {
 }
 
 /// The parts of a node that the reports read.
-pub(crate) struct Subject<'a> {
+pub(crate) struct ReportInputs<'a> {
     pub(crate) name: &'a str,
     pub(crate) common: &'a CommonParts,
     pub(crate) contents: &'a Arc<Contents>,
@@ -66,8 +66,8 @@ pub(crate) struct Subject<'a> {
 
 impl Reports {
     /// Creates the reports of a node with this store. `cpu` selects the processor time that counts.
-    pub(crate) fn new(subject: &Subject<'_>, cpu: CpuScope, store: &StoreConfig) -> Self {
-        let Subject { name, common, contents, access, lifecycle } = *subject;
+    pub(crate) fn new(inputs: &ReportInputs<'_>, cpu: CpuScope, store: &StoreConfig) -> Self {
+        let ReportInputs { name, common, contents, access, lifecycle } = *inputs;
         let run = RandomState::new().hash_one(std::process::id());
         let device = match store {
             StoreConfig::Directory { root, .. } => {
@@ -78,7 +78,7 @@ impl Reports {
         Self {
             name: name.into(),
             run,
-            pages: Pages::new(run, cpu, device),
+            load_page: LoadPage::new(run, cpu, device),
             contents: Arc::clone(contents),
             memory: Arc::clone(&common.memory),
             machine: Arc::clone(&common.machine),
@@ -99,7 +99,7 @@ impl Reports {
         }
         NodeStats::new(
             &self.counters,
-            Rest {
+            NodeFacts {
                 name: self.name.to_string(),
                 kind: self.contents.kind(),
                 draining: self.lifecycle.is_draining(),
@@ -120,7 +120,12 @@ impl Reports {
     /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.
     pub(crate) fn load_counters(&self) -> LoadCounters {
         let (stats, counters) = (self.stats(), &*self.counters);
-        self.pages.load_counters(Work { stats, counters, machine: &self.machine, uptime: self.uptime })
+        self.load_page.load_counters(LoadInputs {
+            stats,
+            counters,
+            machine: &self.machine,
+            uptime: self.uptime,
+        })
     }
 
     /// Answers an admitted request for one of the reports.
@@ -140,7 +145,8 @@ impl Reports {
     async fn load(self: &Arc<Self>) -> Response<Body> {
         let reports = Arc::clone(self);
         let made =
-            tokio::task::spawn_blocking(move || reports.pages.load_page(|| reports.load_counters())).await;
+            tokio::task::spawn_blocking(move || reports.load_page.load_page(|| reports.load_counters()))
+                .await;
         match made {
             Ok(page) => self.replies.text(StatusCode::OK, Outcome::Local("load"), "application/json", page),
             Err(_) => {
@@ -156,14 +162,14 @@ impl Reports {
         let Some(subscription) = self.memory.subscribe(subscribers_max, backlog_max) else {
             return self.replies.over_limit("subscribers-full");
         };
-        let source = stream::Source {
+        let source = stream::EventInputs {
             name: self.name.clone(),
             run: self.run,
             memory: Arc::clone(&self.memory),
             settings: Arc::clone(&self.settings),
             uptime: self.uptime,
         };
-        let events = stream::Events::new(source, subscription, &settings.report);
+        let events = stream::EventStream::new(source, subscription, &settings.report);
         let outcome = Outcome::Local("events");
         let mut reply = self.replies.start(StatusCode::OK, outcome, Body::endless(events));
         let kind = HeaderValue::from_static("application/x-ndjson");

@@ -19,7 +19,7 @@ const FRESH: Duration = Duration::from_millis(10);
 /// The source of a device's busy time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum DeviceSource {
     /// The modelled device of this node.
     Model,
     /// The machine's devices, including the work of other processes.
@@ -43,7 +43,7 @@ pub struct LoadCounters {
     /// Time from the start to the creation of the page.
     pub uptime_us: u64,
     /// The source of [`LoadCounters::cpu_busy_us`].
-    pub cpu_from: Origin,
+    pub cpu_from: DeviceSource,
     /// Busy time of the processors. A modelled processor's is exact; the machine's has steps of a clock tick
     /// (mostly 10 ms).
     pub cpu_busy_us: u64,
@@ -55,7 +55,7 @@ pub struct LoadCounters {
     pub process_cpu_us: Option<u64>,
     /// The source of [`LoadCounters::disk_busy_us`]: the model; the machine, if the kernel counts the
     /// directory's disk; otherwise the node's own reads, including reads that the page cache answered.
-    pub disk_from: Origin,
+    pub disk_from: DeviceSource,
     /// Busy time of the disks.
     pub disk_busy_us: u64,
     /// Number of disks.
@@ -84,7 +84,7 @@ pub struct LoadCounters {
 
 /// Creates the page of load counters.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub(crate) struct LoadPage {
     run: u64,
     scope: CpuScope,
     device: Option<PathBuf>,
@@ -92,35 +92,35 @@ pub(crate) struct Pages {
 }
 
 /// The inputs of the load counters.
-pub(super) struct Work<'a> {
+pub(super) struct LoadInputs<'a> {
     pub(super) stats: NodeStats,
     pub(super) counters: &'a Counters,
     pub(super) machine: &'a Machine,
     pub(super) uptime: Uptime,
 }
 
-impl Pages {
+impl LoadPage {
     /// Creates the page's source. `device` is the file with the counters of the directory's disk.
     pub(super) fn new(run: u64, scope: CpuScope, device: Option<PathBuf>) -> Self {
         Self { run, scope, device, last: Mutex::new(None) }
     }
 
     /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.
-    pub(super) fn load_counters(&self, work: Work<'_>) -> LoadCounters {
-        let Work { stats, counters, machine, uptime } = work;
+    pub(super) fn load_counters(&self, inputs: LoadInputs<'_>) -> LoadCounters {
+        let LoadInputs { stats, counters, machine, uptime } = inputs;
         let usage = stats.usage;
         let (machine_cpu, process_cpu) = (kernel::cpu(), kernel::process_cpu());
         let (cpu_from, cpu_busy_us, cpus) = match (&machine.cpu, self.scope, machine_cpu) {
-            (Cpu::Modelled(_), ..) => (Origin::Model, usage.cpu_busy_us, u32::from(usage.cpus)),
-            (Cpu::Real(_), CpuScope::Machine, Some(cpu)) => (Origin::Machine, us(cpu.busy), cpu.cpus),
-            (Cpu::Real(_), ..) => (Origin::Process, usage.cpu_busy_us, u32::from(usage.cpus)),
+            (Cpu::Modelled(_), ..) => (DeviceSource::Model, usage.cpu_busy_us, u32::from(usage.cpus)),
+            (Cpu::Real(_), CpuScope::Machine, Some(cpu)) => (DeviceSource::Machine, us(cpu.busy), cpu.cpus),
+            (Cpu::Real(_), ..) => (DeviceSource::Process, usage.cpu_busy_us, u32::from(usage.cpus)),
         };
         let device = self.device.as_deref().and_then(kernel::disk);
         let own = (usage.disk_busy_us, u32::from(usage.disks), usage.disk_bytes);
         let (disk_from, (disk_busy_us, disks, disk_bytes)) = match (&machine.disk, device) {
-            (Disk::Modelled(_), _) => (Origin::Model, own),
-            (Disk::Real { .. }, Some(disk)) => (Origin::Machine, (us(disk.busy), 1, disk.bytes)),
-            (Disk::Real { .. }, None) => (Origin::Process, own),
+            (Disk::Modelled(_), _) => (DeviceSource::Model, own),
+            (Disk::Real { .. }, Some(disk)) => (DeviceSource::Machine, (us(disk.busy), 1, disk.bytes)),
+            (Disk::Real { .. }, None) => (DeviceSource::Process, own),
         };
         let ram = kernel::ram();
         LoadCounters {

@@ -123,7 +123,7 @@ pub struct NodeStats {
 }
 
 /// The values besides the counters.
-pub(super) struct Rest {
+pub(super) struct NodeFacts {
     pub(super) name: String,
     pub(super) kind: &'static str,
     pub(super) draining: bool,
@@ -135,8 +135,8 @@ pub(super) struct Rest {
 }
 
 impl NodeStats {
-    pub(super) fn new(counters: &Counters, rest: Rest) -> Self {
-        let Rest { name, kind, draining, memory, store, origin, usage, access_log_dropped } = rest;
+    pub(super) fn new(counters: &Counters, facts: NodeFacts) -> Self {
+        let NodeFacts { name, kind, draining, memory, store, origin, usage, access_log_dropped } = facts;
         let [fetched, unknown, failed] =
             [&counters.later_fetched, &counters.later_unknown, &counters.later_failed].map(Counter::read);
         Self {

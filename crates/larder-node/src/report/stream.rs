@@ -32,8 +32,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 const BATCH: usize = 256;
 
 /// An event stream in progress.
-pub(crate) struct Events {
-    source: Source,
+pub(crate) struct EventStream {
+    inputs: EventInputs,
     subscription: Subscription,
     /// The accepted secrets at the start of the stream. The reader has proved one of them.
     secrets: Option<ClusterSecrets>,
@@ -43,7 +43,7 @@ pub(crate) struct Events {
 }
 
 /// The inputs of the events.
-pub(super) struct Source {
+pub(super) struct EventInputs {
     pub(super) name: Box<str>,
     pub(super) run: u64,
     pub(super) memory: Arc<Memory>,
@@ -63,21 +63,21 @@ enum Stage {
     Cut,
 }
 
-impl Events {
-    pub(super) fn new(source: Source, subscription: Subscription, report: &ReportConfig) -> Self {
+impl EventStream {
+    pub(super) fn new(inputs: EventInputs, subscription: Subscription, report: &ReportConfig) -> Self {
         let mut beat = interval(report.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick would fire at once.
         beat.reset();
         let secrets = report.secret.clone();
-        Self { source, subscription, secrets, beat, beats: 0, stage: Stage::Opening }
+        Self { inputs, subscription, secrets, beat, beats: 0, stage: Stage::Opening }
     }
 
     fn poll_lines(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut lines = String::new();
         match self.stage {
             Stage::Opening => {
-                let Source { name, run, memory, .. } = &self.source;
+                let EventInputs { name, run, memory, .. } = &self.inputs;
                 let (node, targets) = (serde_json::Value::from(&**name), memory.residents());
                 let at = self.at(Instant::now());
                 let _ = writeln!(
@@ -87,7 +87,7 @@ impl Events {
                 self.stage = Stage::Snapshot(0);
             }
             Stage::Snapshot(from) => {
-                let page = self.source.memory.resident_page(from);
+                let page = self.inputs.memory.resident_page(from);
                 for resident in &page {
                     let _ = writeln!(lines, r#"{{"held":"{}","bytes":{}}}"#, resident.target, resident.bytes);
                 }
@@ -127,7 +127,7 @@ impl Events {
         } else {
             self.beat.reset();
         }
-        if self.source.settings.load().report.secret != self.secrets {
+        if self.inputs.settings.load().report.secret != self.secrets {
             lines = "{\"cut\":\"secret\"}\n".into();
             self.stage = Stage::Cut;
         }
@@ -145,11 +145,11 @@ impl Events {
     }
 
     fn at(&self, at: Instant) -> u128 {
-        self.source.uptime.at(at).as_micros()
+        self.inputs.uptime.at(at).as_micros()
     }
 }
 
-impl Stream for Events {
+impl Stream for EventStream {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
         self.poll_lines(cx).map(|lines| lines.map(Ok))
     }

@@ -11,8 +11,8 @@ use crate::common_parts::CommonParts;
 use crate::connection::ConnectionRecord;
 use crate::contents::Contents;
 use crate::cooperate::{
-    CooperateConfig, CooperateError, Cooperation, Counted, Departure, Place, REFUSED, Relayed, Serviced,
-    Unserved,
+    CooperateConfig, CooperateError, Cooperation, ForwardFailure, HandoffRequest, LoadGuard, PeerBody,
+    Placement, REFUSED, ServedReply,
 };
 use crate::handoff::{HandoffDecision, PeerHandoff};
 use crate::http::cache_status::{ForwardReason, Outcome};
@@ -97,7 +97,7 @@ impl PeerService {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let mut serviced = cooperation.begin();
+        let mut load = cooperation.begin_request();
         let decision = connection.take_decision(parts);
         // A client may not set the id of the target.
         parts.headers.remove(TARGET);
@@ -107,58 +107,63 @@ impl PeerService {
             None
         };
         let Some(target) = target else {
-            return self.reply(parts, body).await.map(|body| body.serviced(serviced));
+            return self.reply(parts, body).await.map(|body| body.with_load(load));
         };
         set_target_id(&mut parts.headers, target);
         if decision == HandoffDecision::Accepted {
             // The node that the connection came from has decided and counted this request.
-            cooperation.forwarded(target);
-            return self.reply(parts, body).await.map(|body| body.serviced(serviced));
+            cooperation.record_forwarded(target);
+            return self.reply(parts, body).await.map(|body| body.with_load(load));
         }
-        let Place { node, name, held, claim } = cooperation.decide(target).await;
-        serviced.claim = claim;
+        let Placement { node, name, held, claim } = cooperation.decide(target).await;
+        load.claim = claim;
         if let Some(name) = name {
-            serviced.at = Some(node);
+            load.at = Some(node);
             let status = || connection.status();
             // The settings guard must not be held while the peer is waited for.
-            let departs =
-                cooperation.departs(&name, parts, target, (status, decision), &self.settings.load().limits);
-            if let Some((flow, head)) = departs {
-                let departure = Departure { to: name, node, flow, head, target, serviced };
-                match connection.depart(departure).await {}
+            let handoff = cooperation.decide_handoff(
+                &name,
+                parts,
+                target,
+                (status, decision),
+                &self.settings.load().limits,
+            );
+            if let Some((flow, head)) = handoff {
+                let handoff_request = HandoffRequest { to: name, node, flow, head, target, load };
+                match connection.request_handoff(handoff_request).await {}
             }
             match cooperation.forward(&name, parts).await {
                 Ok(reply) => {
-                    cooperation.answered(node);
-                    let counted = Counted { target, missed: false, bytes: 0 };
+                    cooperation.record_answer(node);
+                    let served = ServedReply { target, missed: false, bytes: 0 };
                     let mut reply = self.relay(parts, reply);
                     reply.extensions_mut().insert(Responder::Peer(name));
-                    return Self::attach_load(parts, reply, serviced, counted);
+                    return Self::attach_load(parts, reply, load, served);
                 }
                 Err(error) => {
                     tracing::debug!(peer = %name, %error, "served here");
-                    cooperation.take_back(node, target, self.is_to_blame(&error));
-                    serviced.returned();
-                    serviced.release();
+                    cooperation.record_fallback(node, target, self.is_peer_fault(&error));
+                    load.end_forward();
+                    load.release_claim();
                 }
             }
         }
         let reply = self.contents.reply(parts, body, None).await;
         if is_missing_target(reply.status()) {
-            cooperation.came_to_nothing(target);
+            cooperation.record_missing(target);
         }
-        Self::attach_load(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
+        Self::attach_load(parts, reply, load, ServedReply { target, missed: !held, bytes: 0 })
     }
 
     /// Returns whether the failure is the service node's fault. A busy node is asked again. A slow origin is
     /// not the fault of the node that waits for it.
-    fn is_to_blame(&self, error: &Unserved) -> bool {
+    fn is_peer_fault(&self, error: &ForwardFailure) -> bool {
         match error {
-            Unserved::Forward(error) => {
+            ForwardFailure::Forward(error) => {
                 !matches!(error, ForwardError::Full(_) | ForwardError::Target | ForwardError::Head { .. })
             }
-            Unserved::Late => self.contents.origin().is_none(),
-            Unserved::Refused(_) => true,
+            ForwardFailure::Timeout => self.contents.origin().is_none(),
+            ForwardFailure::Refused(_) => true,
         }
     }
 
@@ -172,14 +177,14 @@ impl PeerService {
             let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
             return mark_refused(reply.map(TrackedBody::new));
         }
-        let serviced = cooperation.begin();
+        let load = cooperation.begin_request();
         parts.headers.remove(TARGET);
         parts.headers.remove(REQUESTS);
         if let Some(target) = self.contents.target_of(&parts) {
-            cooperation.forwarded(target);
+            cooperation.record_forwarded(target);
             set_target_id(&mut parts.headers, target);
         }
-        let mut reply = self.reply(&parts, body).await.map(|body| body.serviced(serviced));
+        let mut reply = self.reply(&parts, body).await.map(|body| body.with_load(load));
         // A field of this name from an origin says nothing about this node.
         reply.headers_mut().remove(REFUSED);
         let of_origin = self.contents.origin().is_some();
@@ -210,7 +215,7 @@ impl PeerService {
         let empty = parts.method == Method::HEAD
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || len == Some(0);
-        let body = if empty { Body::empty() } else { Body::stream(Relayed { body }, len) };
+        let body = if empty { Body::empty() } else { Body::stream(PeerBody { body }, len) };
         let outcome = Outcome::Lateral { why: ForwardReason::Miss, status: head.status.as_u16() };
         self.replies.merge(head.status, headers, outcome, body)
     }
@@ -220,8 +225,8 @@ impl PeerService {
     fn attach_load(
         parts: &Parts,
         reply: Response<Body>,
-        mut serviced: Serviced,
-        counted: Counted,
+        mut load: LoadGuard,
+        served: ServedReply,
     ) -> Response<TrackedBody> {
         let size = match (&parts.method, reply.status()) {
             (&Method::GET, StatusCode::OK) => Some(reply.body().size_hint().exact()),
@@ -229,11 +234,11 @@ impl PeerService {
             _ => None,
         };
         match size {
-            Some(Some(bytes)) => serviced.served(Counted { bytes, ..counted }),
-            Some(None) => serviced.counted = Some(counted),
+            Some(Some(bytes)) => load.report(ServedReply { bytes, ..served }),
+            Some(None) => load.pending = Some(served),
             None => {}
         }
-        reply.map(|body| TrackedBody::new(body).serviced(serviced))
+        reply.map(|body| TrackedBody::new(body).with_load(load))
     }
 }
 

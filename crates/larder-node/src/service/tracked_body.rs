@@ -2,7 +2,7 @@
 
 use crate::body::Body;
 use crate::connection::InFlightRequest;
-use crate::cooperate::Serviced;
+use crate::cooperate::LoadGuard;
 use crate::store::StoreError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -15,18 +15,18 @@ pub(crate) struct TrackedBody {
     /// `None` if a peer has the client's connection.
     in_flight: Option<InFlightRequest>,
     /// The load of this request among peers, counted until the body is dropped.
-    serviced: Option<Box<Serviced>>,
+    load: Option<Box<LoadGuard>>,
 }
 
 impl TrackedBody {
     /// Wraps a body without a request and without load.
     pub(super) fn new(body: Body) -> Self {
-        Self { body, in_flight: None, serviced: None }
+        Self { body, in_flight: None, load: None }
     }
 
     /// Attaches the load among peers to the body.
-    pub(super) fn serviced(mut self, serviced: Serviced) -> Self {
-        self.serviced = Some(Box::new(serviced));
+    pub(super) fn with_load(mut self, load: LoadGuard) -> Self {
+        self.load = Some(Box::new(load));
         self
     }
 
@@ -56,8 +56,8 @@ impl http_body::Body for TrackedBody {
         match &frame {
             Some(Ok(frame)) if !this.body.is_endless() => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
-                if let Some(serviced) = &mut this.serviced {
-                    serviced.sent(bytes);
+                if let Some(load) = &mut this.load {
+                    load.add_sent(bytes);
                 }
                 if let Some(in_flight) = &this.in_flight {
                     in_flight.count_sent(bytes as u64);
@@ -70,8 +70,8 @@ impl http_body::Body for TrackedBody {
                 }
             }
             None => {
-                if let Some(serviced) = &mut this.serviced {
-                    serviced.whole();
+                if let Some(load) = &mut this.load {
+                    load.report_complete();
                 }
             }
         }

@@ -1,17 +1,17 @@
 //! The files below a directory.
 //!
-//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::beneath`]). Only
+//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::root`]). Only
 //! regular files are served. A file has the same contents while its length and modification time are the same.
 //! Both are checked before and after every read. A file that changes in between is reported, and is not served
 //! half old and half new.
 //!
 //! Reads run on the runtime's blocking threads, at most as many at one time as the configuration allows.
 
-use super::beneath::Root;
+use super::root::Root;
 use super::{Meta, Piece, StoreError, StoreStats};
 use crate::concurrency::ConcurrencyLimit;
 use crate::machine::Meter;
-use crate::machine::uncached::{self, Reading};
+use crate::machine::uncached::{self, ReadMode};
 use bytes::Bytes;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ pub(crate) struct Directory {
 #[derive(Debug)]
 struct Files {
     root: Root,
-    reading: Reading,
+    mode: ReadMode,
     reads: AtomicU64,
     bytes: AtomicU64,
     busy_ns: AtomicU64,
@@ -66,10 +66,9 @@ impl Directory {
         meter: Arc<Meter>,
     ) -> Result<Self, DirectoryError> {
         let root = Root::open(path).map_err(|source| DirectoryError { root: path.to_owned(), source })?;
-        let reading = if bypass_page_cache { probe(&root, path) } else { Reading::Cached };
+        let mode = if bypass_page_cache { probe(&root, path) } else { ReadMode::Cached };
         let count = || AtomicU64::new(0);
-        let files =
-            Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count(), meter });
+        let files = Arc::new(Files { root, mode, reads: count(), bytes: count(), busy_ns: count(), meter });
         Ok(Self { files, read_limit: ConcurrencyLimit::new(read_limit), root: path.to_owned() })
     }
 
@@ -79,11 +78,11 @@ impl Directory {
     }
 
     pub(super) fn describe(&self) -> String {
-        let reads = match self.files.reading {
-            Reading::Cached => "page-cache",
-            Reading::Direct => "O_DIRECT",
+        let reads = match self.files.mode {
+            ReadMode::Cached => "page-cache",
+            ReadMode::Direct => "O_DIRECT",
             // This file system has no O_DIRECT.
-            Reading::DropAfter => "dropped-from-page-cache",
+            ReadMode::DropAfter => "dropped-from-page-cache",
         };
         // This kernel has no openat2.
         let links = if self.files.root.refuses_links() { " links=refused" } else { "" };
@@ -91,7 +90,7 @@ impl Directory {
     }
 
     pub(super) async fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
-        self.run(name, |files, name| files.file(name, Reading::Cached).map(|file| file.meta)).await
+        self.run(name, |files, name| files.file(name, ReadMode::Cached).map(|file| file.meta)).await
     }
 
     pub(super) async fn open_short(
@@ -100,7 +99,7 @@ impl Directory {
         most: u64,
     ) -> Result<(Meta, Option<Bytes>), StoreError> {
         self.run(name, move |files, name| {
-            let file = files.file(name, files.reading)?;
+            let file = files.file(name, files.mode)?;
             if file.meta.size > most {
                 return Ok((file.meta, None));
             }
@@ -112,8 +111,8 @@ impl Directory {
 
     pub(super) async fn read(&self, name: &[u8], meta: Meta, piece: Piece) -> Result<Bytes, StoreError> {
         self.run(name, move |files, name| {
-            let file = files.file(name, files.reading)?;
-            if !file.meta.same(&meta) {
+            let file = files.file(name, files.mode)?;
+            if !file.meta.is_same(&meta) {
                 return Err(StoreError::Changed);
             }
             files.read(&file, piece.offset, piece.len)
@@ -149,31 +148,31 @@ impl Directory {
 }
 
 /// An open regular file.
-struct Opened {
+struct OpenFile {
     file: OwnedFd,
     meta: Meta,
-    reading: Reading,
+    mode: ReadMode,
 }
 
 impl Files {
     /// Opens a regular file, past the page cache if that works for the file.
-    fn file(&self, name: &[u8], reading: Reading) -> Result<Opened, StoreError> {
-        let (file, reading) = match reading {
-            Reading::Direct => match self.root.open_file(name, OFlags::DIRECT) {
-                Err(Errno::INVAL) => (self.root.open_file(name, OFlags::empty())?, Reading::DropAfter),
-                file => (file?, Reading::Direct),
+    fn file(&self, name: &[u8], mode: ReadMode) -> Result<OpenFile, StoreError> {
+        let (file, mode) = match mode {
+            ReadMode::Direct => match self.root.open_file(name, OFlags::DIRECT) {
+                Err(Errno::INVAL) => (self.root.open_file(name, OFlags::empty())?, ReadMode::DropAfter),
+                file => (file?, ReadMode::Direct),
             },
             other => (self.root.open_file(name, OFlags::empty())?, other),
         };
         let meta = meta(&file)?;
-        Ok(Opened { file, meta, reading })
+        Ok(OpenFile { file, meta, mode })
     }
 
-    fn read(&self, opened: &Opened, offset: u64, len: u64) -> Result<Bytes, StoreError> {
-        let bytes = uncached::read(&opened.file, offset, len as usize, opened.reading)?;
+    fn read(&self, open: &OpenFile, offset: u64, len: u64) -> Result<Bytes, StoreError> {
+        let bytes = uncached::read(&open.file, offset, len as usize, open.mode)?;
         self.reads.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        if bytes.len() as u64 != len || !meta(&opened.file)?.same(&opened.meta) {
+        if bytes.len() as u64 != len || !meta(&open.file)?.is_same(&open.meta) {
             return Err(StoreError::Changed);
         }
         Ok(bytes)
@@ -197,13 +196,13 @@ fn meta(file: &OwnedFd) -> Result<Meta, StoreError> {
 
 /// Finds out how files below the root can be read past the page cache. It tries the first regular file that it
 /// finds.
-fn probe(root: &Root, path: &Path) -> Reading {
-    let Some(name) = first_file(path) else { return Reading::Direct };
+fn probe(root: &Root, path: &Path) -> ReadMode {
+    let Some(name) = first_file(path) else { return ReadMode::Direct };
     let direct =
-        root.open_file(&name, OFlags::DIRECT).and_then(|file| uncached::read(&file, 0, 1, Reading::Direct));
+        root.open_file(&name, OFlags::DIRECT).and_then(|file| uncached::read(&file, 0, 1, ReadMode::Direct));
     match direct {
-        Ok(_) => Reading::Direct,
-        Err(_) => Reading::DropAfter,
+        Ok(_) => ReadMode::Direct,
+        Err(_) => ReadMode::DropAfter,
     }
 }
 

@@ -14,15 +14,15 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// A target of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ManifestEntry {
     /// Length of the target's reply in bytes.
     pub(super) size: u64,
     /// Index of the target in the list, from 0.
-    pub(super) place: u32,
+    pub(super) index: u32,
 }
 
 /// The targets by name.
-pub(super) type Manifest = HashMap<Box<[u8]>, Entry>;
+pub(super) type Manifest = HashMap<Box<[u8]>, ManifestEntry>;
 
 /// The reason why a list of targets cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +65,8 @@ pub(super) fn read(mut source: impl BufRead) -> Result<Manifest, ManifestError> 
             continue;
         }
         let (size, target) = split(text).map_err(problem)?;
-        let place = u32::try_from(manifest.len()).map_err(|_| problem("more than 4,294,967,296 targets"))?;
-        if manifest.insert(target.into(), Entry { size, place }).is_some() {
+        let index = u32::try_from(manifest.len()).map_err(|_| problem("more than 4,294,967,296 targets"))?;
+        if manifest.insert(target.into(), ManifestEntry { size, index }).is_some() {
             return Err(problem("the target has been there before"));
         }
     }
@@ -99,9 +99,9 @@ mod tests {
     #[test]
     fn sizes_and_places_are_read() {
         let manifest = read(&b"# size target\n12\t/a?b=c\n\n0\t/empty\r\n7\t/last"[..]).unwrap();
-        assert_eq!(manifest[&b"/a?b=c"[..]], Entry { size: 12, place: 0 });
-        assert_eq!(manifest[&b"/empty"[..]], Entry { size: 0, place: 1 });
-        assert_eq!(manifest[&b"/last"[..]], Entry { size: 7, place: 2 });
+        assert_eq!(manifest[&b"/a?b=c"[..]], ManifestEntry { size: 12, index: 0 });
+        assert_eq!(manifest[&b"/empty"[..]], ManifestEntry { size: 0, index: 1 });
+        assert_eq!(manifest[&b"/last"[..]], ManifestEntry { size: 7, index: 2 });
         assert_eq!(manifest.len(), 3);
     }
 

@@ -4,10 +4,10 @@
 //! are short ([`Store::open_short`]), and a piece of contents ([`Store::read`]). The store knows nothing about
 //! the cache, shared reads and HTTP.
 
-mod beneath;
 mod directory;
 mod manifest;
 mod model;
+mod root;
 
 pub use directory::DirectoryError;
 pub use manifest::{ManifestError, fuzz_manifest};
@@ -37,7 +37,7 @@ pub(crate) struct Meta {
 
 impl Meta {
     /// Returns whether `self` and `other` describe the same contents.
-    pub(crate) fn same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.size == other.size && self.modified == other.modified && self.tag == other.tag
     }
 }

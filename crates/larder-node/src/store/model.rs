@@ -4,7 +4,7 @@
 //! target alone, so every node sends the same bytes and a client can check them. Byte `i` of a target is
 //! `PATTERN[(XXH3(target) + i) mod 65,521]`, a fixed text of printable characters in lines of 64.
 
-use super::manifest::{self, Entry, Manifest, ManifestError};
+use super::manifest::{self, Manifest, ManifestEntry, ManifestError};
 use super::{Meta, Piece, StoreError, StoreStats};
 use crate::machine::Disks;
 use bytes::Bytes;
@@ -58,7 +58,7 @@ impl Model {
     /// Returns all targets with their metadata, in the manifest's order.
     pub(crate) fn listed(&self) -> Vec<(&[u8], Meta)> {
         let mut listed: Vec<_> = self.targets.iter().collect();
-        listed.sort_unstable_by_key(|(_, entry)| entry.place);
+        listed.sort_unstable_by_key(|(_, entry)| entry.index);
         listed.into_iter().map(|(name, entry)| (&**name, Self::meta(name, *entry))).collect()
     }
 
@@ -86,20 +86,20 @@ impl Model {
     }
 
     pub(super) fn stats(&self) -> StoreStats {
-        let (reads, bytes) = self.disks.done();
+        let (reads, bytes) = self.disks.totals();
         StoreStats { reads, bytes, busy: self.disks.busy() }
     }
 
-    fn entry(&self, name: &[u8]) -> Result<Entry, StoreError> {
+    fn entry(&self, name: &[u8]) -> Result<ManifestEntry, StoreError> {
         self.targets.get(name).copied().ok_or(StoreError::NotFound)
     }
 
-    fn meta(name: &[u8], entry: Entry) -> Meta {
+    fn meta(name: &[u8], entry: ManifestEntry) -> Meta {
         Meta { size: entry.size, modified: MODIFIED, fresh: false, tag: TargetId::of(name).0 }
     }
 
-    async fn read_entry(&self, name: &[u8], entry: Entry, piece: Piece) -> Bytes {
-        self.disks.read(u64::from(entry.place), piece.before, piece.len).await;
+    async fn read_entry(&self, name: &[u8], entry: ManifestEntry, piece: Piece) -> Bytes {
+        self.disks.read(u64::from(entry.index), piece.before, piece.len).await;
         contents(name, piece.offset, piece.len)
     }
 }

@@ -3,7 +3,7 @@
 use super::stub::{Answer, Stub};
 use super::*;
 use larder_edge::AddressRanges;
-use larder_node::{LoadCounters, Origin, OriginConfig, ProcessorModel};
+use larder_node::{DeviceSource, LoadCounters, OriginConfig, ProcessorModel};
 use larder_testkit::eventually_asked;
 use serde_json::Value;
 use tokio::io::AsyncBufReadExt;
@@ -105,7 +105,7 @@ async fn the_load_is_that_of_the_model_where_there_is_one() {
 async fn the_load_of_a_real_node_is_the_machines() {
     let running = Running::directory(|root| settled(&root.join("a"), "a", HOUR), |_| {}).await;
     let counters: LoadCounters = running.node.load_counters();
-    assert_eq!(counters.cpu_from, Origin::Machine);
+    assert_eq!(counters.cpu_from, DeviceSource::Machine);
     assert_eq!(Some(counters.cpu_busy_us), counters.machine_cpu_us);
     assert!(counters.process_cpu_us.is_some_and(|us| us > 0));
     assert!(counters.memory_used < counters.memory_max);

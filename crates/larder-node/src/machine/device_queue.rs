@@ -1,24 +1,24 @@
 //! A queue of jobs for a modelled device.
 
-use super::serial::Serial;
+use super::serial::SerialDevice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// A modelled device that serves one job at a time, in order of arrival.
 #[derive(Debug)]
-pub(super) struct Line(Mutex<Serial>);
+pub(super) struct DeviceQueue(Mutex<SerialDevice>);
 
-impl Line {
+impl DeviceQueue {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Serial::new(Instant::now())))
+        Self(Mutex::new(SerialDevice::new(Instant::now())))
     }
 
     /// Waits until a job of length `time` is done. If the future is dropped, the device does the job
     /// nevertheless.
     pub(super) async fn spend(&self, time: Duration) {
         let end = self.lock().enqueue(Instant::now(), time);
-        let _waiting = Waiting { line: self, end };
+        let _waiting = QueueTicket { queue: self, end };
         sleep_until(end).await;
     }
 
@@ -41,20 +41,20 @@ impl Line {
         self.lock().waiting()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Serial> {
+    fn lock(&self) -> MutexGuard<'_, SerialDevice> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A waiter for a job.
-struct Waiting<'a> {
-    line: &'a Line,
+struct QueueTicket<'a> {
+    queue: &'a DeviceQueue,
     end: Instant,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        self.line.lock().woke(self.end, Instant::now());
+        self.queue.lock().record_wakeup(self.end, Instant::now());
     }
 }
 
@@ -67,29 +67,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_short_job_waits_for_the_long_one_or_for_one_turn_of_it() {
         for (turn, most) in [(Duration::MAX, 1_002), (10 * MS, 22)] {
-            let line = Line::new();
+            let queue = DeviceQueue::new();
             let start = Instant::now();
-            let long = line.spend_in_turns(1_000 * MS, turn);
+            let long = queue.spend_in_turns(1_000 * MS, turn);
             let short = async {
                 tokio::time::sleep(MS).await;
-                line.spend(MS).await;
+                queue.spend(MS).await;
                 start.elapsed()
             };
             let ((), short) = tokio::join!(long, short);
             assert!(short <= most * MS, "{short:?}");
             assert!(start.elapsed() >= 1_001 * MS && start.elapsed() <= 1_003 * MS, "{:?}", start.elapsed());
-            assert_eq!((line.busy(), line.waiting()), (1_001 * MS, 0));
+            assert_eq!((queue.busy(), queue.waiting()), (1_001 * MS, 0));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_job_given_up_leaves_the_line() {
-        let line = Line::new();
-        let given_up = tokio::time::timeout(MS, line.spend(50 * MS)).await;
-        assert!(given_up.is_err());
-        assert_eq!(line.waiting(), 0);
+        let queue = DeviceQueue::new();
+        let is_cancelled = tokio::time::timeout(MS, queue.spend(50 * MS)).await;
+        assert!(is_cancelled.is_err());
+        assert_eq!(queue.waiting(), 0);
         let start = Instant::now();
-        line.spend(MS).await;
+        queue.spend(MS).await;
         assert!(start.elapsed() >= 49 * MS, "it is done all the same");
     }
 }
