@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_of_the_pieces_is_that_part_of_the_whole(
+        fn a_range_of_the_chunks_equals_that_range_of_the_body(
             lens in prop::collection::vec(1..9_usize, 1..9), a in 0..80_u64, b in 0..80_u64,
         ) {
             let whole: Vec<u8> = (0..lens.iter().sum::<usize>()).map(|n| n as u8).collect();

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fewer_may_be_there_once_enough_have_gone() {
+    async fn a_lower_limit_holds_once_enough_permits_are_returned() {
         let limit = ConcurrencyLimit::new(4);
         let mut there: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
         limit.set(1);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_may_be_there_at_once_whatever_is_still_owed() {
+    async fn a_higher_limit_holds_at_once_even_with_permits_to_return() {
         let limit = ConcurrencyLimit::new(3);
         let there: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
         limit.set(1);

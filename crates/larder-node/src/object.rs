@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_file_has_a_strong_tag_and_a_fresh_one_a_weak_one() {
+    fn an_old_file_has_a_strong_tag_and_a_recent_one_a_weak_tag() {
         let settled = object(false, (1_000_000_000, 10));
         assert_eq!(settled.etag, "\"3b9aca00-a-ff\"");
         assert_eq!(settled.last_modified, "Sun, 09 Sep 2001 01:46:40 GMT");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn times_out_of_the_calendar_are_moved_into_it() {
+    fn modification_times_are_clamped_to_1970_and_now() {
         assert_eq!(object(false, (-5, 0)).last_modified, "Thu, 01 Jan 1970 00:00:00 GMT");
         let future = object(true, (i64::MAX, 0));
         assert!(

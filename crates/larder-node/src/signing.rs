@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn amazons_examples_have_the_signatures_of_its_documentation() {
+    fn the_examples_of_amazon_have_their_documented_signatures() {
         let head = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, \
                     SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature=";
         for (target, signature) in [
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_has_one_signature_however_its_path_is_written() {
+    fn one_object_has_one_signature_in_every_encoding_of_its_path() {
         let of = |target| authorization(&signed((Method::GET, target), &[], false).unwrap());
         assert_eq!(of("/test$file.text"), of("/test%24file.text"));
         assert_eq!(of("/a+b%c3%a9"), of("/a%2Bb%C3%A9"));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_signature_is_replaced_and_a_signed_url_is_not_touched() {
+    fn a_clients_signature_is_replaced_and_a_signed_url_is_unchanged() {
         let own = [
             ("authorization", "AWS4-HMAC-SHA256 Credential=other"),
             ("x-amz-date", "20000101T000000Z"),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_that_sets_fields_of_the_reply_is_seen_in_any_writing() {
+    fn a_query_that_sets_response_fields_is_detected_in_any_encoding() {
         for (query, expected) in [
             ("response-content-type=text%2Fhtml", true),
             ("versionId=1&Response-Cache-Control=x", true),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_signed_as_far_as_they_can_be() {
+    fn the_payload_hash_follows_the_body_and_the_clients_field() {
         const DIGEST: &str = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
         const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         for (said, has_body, expected) in [

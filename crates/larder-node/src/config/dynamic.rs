@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_models_is_not_given_twice() {
+    fn a_model_of_the_store_excludes_a_model_of_programs() {
         let mut config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
         config.handlers[0].reads = 1;
         assert_eq!(config.check(&model(true)), Ok(()));
@@ -269,7 +269,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_amount_is_within_its_bounds(least: u64, more in 0..=u64::MAX, draw: u64) {
+        fn each_amount_is_within_its_range(least: u64, more in 0..=u64::MAX, draw: u64) {
             let amount = Amount { least, most: least.saturating_add(more) };
             prop_assert!((amount.least..=amount.most).contains(&amount.at(draw)));
             prop_assert_eq!(amount.at(0), amount.least);

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_fit_whole_targets() {
+    fn patterns_match_whole_targets() {
         for (pattern, path, query, fit) in [
             ("/cgi-bin/*", "/cgi-bin/a/b", "", true),
             ("/cgi-bin/*", "/cgi-bin", "", false),

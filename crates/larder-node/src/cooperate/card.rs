@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_away_before_his_place_comes_leaves_no_load() {
+    fn a_request_dropped_before_its_placement_leaves_no_load() {
         let (mut dispatcher, mut node) = (adapter("a", "b"), adapter("b", "a"));
         let now = Time::from_millis(1);
         let mut said = Vec::new();

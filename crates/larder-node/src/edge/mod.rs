@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_sent_on_but_challenges() {
+    fn requests_are_forwarded_except_challenges() {
         let info = ConnectionInfo { https_port: Some(8443), ..ConnectionInfo::default() };
         let sent = |target: &str, hosts: &[&'static str]| {
             let mut parts = http::Request::get(target).body(()).unwrap().into_parts().0;

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_request_becomes_bytes_again() {
+    fn an_eligible_request_is_serialized_to_its_bytes() {
         let get = |uri| Request::get(uri).header("host", "h");
         let twice = get("/a%20b?c").header("accept", "x").header("accept", "y").header(TARGET, "7");
         assert_eq!(
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_says_how_many_requests_there_were_and_a_client_cannot() {
+    fn only_a_node_sets_the_request_count() {
         let request = Request::get("/").header("host", "h").header("Larder-Requests", "9");
         let (parts, limits) = (parts(request), Limits::default());
         let head = |requests| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_fills_its_limits_gets_no_field_more() {
+    fn a_head_at_its_limits_gets_no_further_field() {
         let limits = Limits::default();
         let with = |fields: usize| {
             let request = Request::get("/").header("host", "h").header(TARGET, "7");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_not_plain() {
+    fn other_requests_are_not_eligible() {
         assert_eq!(asks(Request::get("/")), Some(1_000));
         assert_eq!(asks(Request::head("/")), None);
         assert_eq!(asks(Request::get("/").version(Version::HTTP_10)), None);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_get_a_small_reply_is_no_reason_to_move() {
+    fn a_request_with_a_possibly_small_reply_is_not_handed_off() {
         for name in ["if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range"] {
             let request = Request::get("/").header(name, "\"x\"").header("range", "bytes=0-");
             assert_eq!(asks(request), None, "{name}");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_say_that_it_is_the_last() {
+    fn a_request_can_be_the_last_of_its_connection() {
         assert!(!says(Request::get("/")));
         assert!(!says(Request::get("/").header("connection", "keep-alive, closed")));
         assert!(says(Request::get("/").header("connection", "TE, Close")));
@@ -128,7 +128,7 @@ mod tests {
 
     /// The node that sees the end of a connection counts it, with all earlier requests.
     #[test]
-    fn a_connection_that_ends_with_what_it_is_handed_over_with_has_ended_there() {
+    fn a_connection_ended_by_its_handed_off_bytes_stays_ended() {
         let four = HeaderValue::from_static("4");
         assert_eq!(next_count(0, HandoffDecision::Accepted, Some(&four), true), 4);
         assert_eq!(next_count(0, HandoffDecision::Accepted, Some(&four), false), 4);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_read_or_is_none() {
+    fn a_count_is_parsed_or_rejected() {
         for (text, number) in [
             ("7", Some(7)),
             ("32768", Some(32_768)),

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_that_of_the_last_reply_until_another_target_has_its_place() {
+    fn a_size_lasts_until_another_target_takes_its_slot() {
         let (mut sizes, one, other) = (SizeTable::default(), TargetId(7), TargetId(7 + ENTRIES as u64));
         assert_eq!(sizes.get(one), None);
         sizes.record(one, Bytes(10));

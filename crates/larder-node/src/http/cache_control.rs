@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_are_read_whatever_their_form() {
+    fn directives_are_parsed_in_every_form() {
         let plain = Directives { public: true, max_age: Some(60), ..Directives::default() };
         for values in [
             &["public, max-age=60"][..],
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pragma_counts_where_nothing_else_is_said() {
+    fn pragma_applies_only_without_cache_control() {
         let mut headers = HeaderMap::new();
         headers.insert(header::PRAGMA, HeaderValue::from_static("No-Cache"));
         assert!(Directives::of_request(&headers).no_cache);
@@ -264,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_values_are_taken(value in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn foreign_values_are_accepted(value in prop::collection::vec(any::<u8>(), 0..80)) {
             Directives::default().read(&value);
         }
     }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_read_as_the_rfc_has_them() {
+    fn outcomes_are_written_as_in_rfc_9211() {
         let cache_status = CacheStatusWriter::new("n");
         let forward = |why, stored, collapsed| Outcome::Forward { why, stored, collapsed };
         let pulled = |status, stored, detail| Outcome::OriginForward {

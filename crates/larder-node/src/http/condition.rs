@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_rfcs() {
+    fn preconditions_are_evaluated_in_the_order_of_rfc_9110() {
         use PreconditionResult::{Failed, NotModified, Proceed};
         let cases: &[(&[(&str, &str)], PreconditionResult)] = &[
             (&[], Proceed),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_not_known_is_neither_before_nor_after_another() {
+    fn an_unknown_time_is_neither_earlier_nor_later() {
         let current = Validators { opaque: b"a", strong: true, modified: None };
         for name in ["if-unmodified-since", "if-modified-since"] {
             for time in [NOW, "yesterday"] {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_counts_for_exactly_what_the_client_has() {
+    fn if_range_compares_strongly() {
         for (value, strong, counts) in [
             ("\"a,b\"", true, true),
             ("\"a,b\"", false, false),
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_values_are_taken(value in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn foreign_values_are_accepted(value in prop::collection::vec(any::<u8>(), 0..60)) {
             fuzz_conditions(&value);
         }
     }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_extension_of_the_last_segment_counts() {
+    fn the_last_extension_of_the_last_segment_decides() {
         assert_eq!(from_name(b"a.html/b"), "application/octet-stream");
         assert_eq!(from_name(b"/a.b.PNG?x=y.css"), "image/png");
         assert_eq!(from_name(b"x.\xff"), "application/octet-stream");

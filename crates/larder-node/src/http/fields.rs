@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_connection_is_taken_off() {
+    fn fields_of_the_connection_are_removed() {
         let mut headers = map(&[
             ("connection", "close, X-Own"),
             ("x-own", "1"),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_304_adds_fields_to_vary_and_takes_none_away() {
+    fn a_304_adds_fields_to_vary_and_removes_none() {
         let fields = |count: usize| (0..count).map(|nth| format!("x-{nth}, ")).collect::<String>();
         for (stored, named, expected) in [
             ("cookie", Some("Accept-Encoding"), Some("accept-encoding cookie")),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_sends_is_told_apart() {
+    fn requests_of_a_gateway_are_recognized() {
         assert!(is_relayed(&headers("via", "1.1 larder")));
         assert!(is_relayed(&headers("x-forwarded-for", "192.0.2.1")));
         assert!(is_relayed(&headers("forwarded", "for=192.0.2.1")));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn tricks_are_refused() {
+    fn path_traversal_is_refused() {
         for path in [
             "",
             "a",
@@ -168,13 +168,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leads_out(path in "(/|[.]|%2[eEfF]|%00|a|%|[a-z%/.\\\\]){0,24}") {
+        fn no_name_leaves_the_root(path in "(/|[.]|%2[eEfF]|%00|a|%|[a-z%/.\\\\]){0,24}") {
             fuzz_resolve(&path);
             fuzz_resolve(&format!("/{path}"));
         }
 
         #[test]
-        fn plain_paths_and_encoded_ones_meet(path in "[a-z]{1,5}(/[a-z]{1,5}){0,3}") {
+        fn plain_and_encoded_paths_give_one_name(path in "[a-z]{1,5}(/[a-z]{1,5}){0,3}") {
             let encoded: String = path.bytes().map(|b| if b == b'/' { "/".to_owned() } else { format!("%{b:02X}") }).collect();
             let encoded = format!("/{encoded}");
             let name = resolve(&encoded).map(Cow::into_owned);

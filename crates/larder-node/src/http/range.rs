@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_single_range_is_ignored() {
+    fn anything_but_a_single_range_is_ignored() {
         for value in [
             "",
             "bytes",
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_is_what_a_list_of_bytes_gives(first in 0..40_u64, last in 0..60_u64, size in 0..30_u64) {
+        fn a_range_equals_that_slice_of_the_bytes(first in 0..40_u64, last in 0..60_u64, size in 0..30_u64) {
             let inside: Vec<u64> = (first..=last).filter(|&at| at < size).collect();
             let expected = match (first <= last, inside.first(), inside.last()) {
                 (false, _, _) => Range::Whole,
@@ -129,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn no_value_leads_outside(value in prop::collection::vec(any::<u8>(), 0..40), size: u64) {
+        fn no_range_exceeds_the_contents(value in prop::collection::vec(any::<u8>(), 0..40), size: u64) {
             fuzz_parse(&value, size);
             fuzz_parse(&[b"bytes=", &value[..]].concat(), size);
         }

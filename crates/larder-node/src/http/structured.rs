@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_text_is_taken(text in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn foreign_text_is_accepted(text in prop::collection::vec(any::<u8>(), 0..60)) {
             let _ = dictionary(&text);
         }
     }

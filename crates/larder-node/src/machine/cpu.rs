@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn real_work_takes_cpu_time_and_ends_when_given_up() {
+    async fn real_work_takes_processor_time_and_ends_when_cancelled() {
         let cpu = Cpu::real(1, 2.0, Some(Duration::from_millis(5)));
         let before = cpu.busy();
         cpu.work(Duration::from_millis(40)).await;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_modelled_processor_does_replies_and_work_in_one_line() {
+    async fn a_modelled_processor_queues_replies_and_work_together() {
         let cpu = Cpu::modelled(ProcessorModel { speed: 2.0, ..ProcessorModel::default() }, None);
         let start = tokio::time::Instant::now();
         tokio::join!(cpu.work(Duration::from_millis(100)), cpu.reply(8 << 10), cpu.reply(8 << 10));

@@ -65,7 +65,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_short_job_waits_for_the_long_one_or_for_one_turn_of_it() {
+    async fn a_short_job_waits_for_a_long_one_or_for_one_slice_of_it() {
         for (turn, most) in [(Duration::MAX, 1_002), (10 * MS, 22)] {
             let queue = DeviceQueue::new();
             let start = Instant::now();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_given_up_leaves_the_line() {
+    async fn a_cancelled_job_leaves_the_queue() {
         let queue = DeviceQueue::new();
         let is_cancelled = tokio::time::timeout(MS, queue.spend(50 * MS)).await;
         assert!(is_cancelled.is_err());

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn an_error_names_the_missing_directory() {
         let error = Scratch::new(Path::new("/nowhere/at/all"), Bytes::kib(4), 1, Arc::default());
         assert!(error.expect_err("no directory").to_string().contains("/nowhere/at/all"));
     }

@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jobs_are_done_one_at_a_time_in_order(jobs in prop::collection::vec((0..50_u64, 1..50_u64), 1..60)) {
+        fn jobs_run_one_at_a_time_in_order(jobs in prop::collection::vec((0..50_u64, 1..50_u64), 1..60)) {
             let origin = Instant::now();
             let mut serial = SerialDevice::new(origin);
             let (mut now, mut last_end) = (origin, origin);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_wake_up_is_made_up_for_once() {
+    fn a_late_wake_up_is_compensated_once() {
         let origin = Instant::now();
         let ms = Duration::from_millis;
         let mut serial = SerialDevice::new(origin);

@@ -82,7 +82,7 @@ mod tests {
     use rustix::fs::{CWD, Mode, OFlags, openat};
 
     #[test]
-    fn every_way_of_reading_gives_the_same_bytes() {
+    fn every_read_mode_gives_the_same_bytes() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file");
         let contents: Vec<u8> = (0..100_001_u32).map(|n| (n % 251) as u8).collect();

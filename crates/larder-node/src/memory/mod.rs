@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_read_serves_all_who_wait() {
+    async fn one_read_serves_all_waiters() {
         let memory = memory(10_000, 10);
         let lead = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
         let CacheLookup::Join(second) = memory.begin((1, 0), EntryQuery::Head(b"a")) else {
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_or_abandoned_read_reaches_all_and_frees_the_key() {
+    async fn a_failed_or_abandoned_read_reaches_all_waiters_and_frees_the_key() {
         let memory = memory(10_000, 10);
         for fail in [true, false] {
             let lead = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_beyond_the_limit_are_turned_away() {
+    fn reads_beyond_the_limit_are_refused() {
         let memory = memory(10_000, 1);
         let first = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
         assert!(matches!(memory.begin((2, 0), EntryQuery::Head(b"b")), CacheLookup::Full));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_and_order_stay_together() {
+    fn entries_and_their_order_stay_consistent() {
         let memory = memory(4 * CHARGE_MIN, 10);
         for round in 0..50_u64 {
             let key = (round % 9, 0);

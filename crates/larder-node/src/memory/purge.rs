@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_leaves_and_the_rest_stays() {
+    fn a_purge_removes_only_the_named_entries() {
         let memory = memory();
         for n in 0..2_000 {
             let name = format!("{}/{n}", if n % 2 == 0 { "a" } else { "b" });
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_a_purge_is_not_kept_after_it() {
+    fn a_read_from_before_a_purge_is_not_stored_after_it() {
         let memory = memory();
         let (named, other) = (begin(&memory, "a/1"), begin(&memory, "b/1"));
         let CacheLookup::Join(waiting) = memory.begin((memory.hash(b"a/1"), 0), EntryQuery::Head(b"a/1"))
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_the_purges_that_are_noted_is_not_kept() {
+    fn a_read_older_than_all_recorded_purges_is_not_stored() {
         let memory = memory();
         let (old, older) = (begin(&memory, "a"), begin(&memory, "b"));
         for _ in 0..RECENT_MAX {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_go_on_beside_a_purge() {
+    fn requests_proceed_during_a_purge() {
         let memory = memory();
         (0..5_000)
             .for_each(|n| begin(&memory, &format!("a/{n}")).complete(Ok(entry(&format!("a/{n}"))), true));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_shrinks_keeps_what_was_used_last_and_never_lets_many_go_at_once() {
+    fn a_shrinking_memory_evicts_the_least_recently_used_in_small_steps() {
         let memory = filled(5_000_000, 5_000);
         let (smaller, mut before) = (larder_core::Bytes(1_500_000), memory.stats());
         while before.capacity > smaller.0 {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_outlasts_a_memory_that_becomes_too_small_for_it() {
+    fn a_transfer_outlasts_a_memory_that_becomes_too_small_for_it() {
         let memory = filled(10_000, 5);
         let mut one = memory.reservation();
         assert!(one.grow_to(5_000));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn room_set_aside_is_taken_from_what_is_kept_and_given_back() {
+    fn a_reservation_evicts_entries_and_is_returned() {
         let memory = filled(10_000, 9);
         let (mut one, mut two) = (memory.reservation(), memory.reservation());
         assert!(one.grow_to(1_000) && one.grow_to(500), "there was room");

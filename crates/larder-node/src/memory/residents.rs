@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_held_until_its_last_entry_has_left() {
+    fn a_target_is_resident_until_its_last_entry_is_evicted() {
         let mut residents = Residents::default();
         let mut subscription = residents.subscribe(1, 16).expect("there is room");
         let (a, b) = (TargetId(1), TargetId(2));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lags_is_cut_and_the_others_stay() {
+    fn a_lagging_subscriber_is_disconnected_and_the_others_stay() {
         let mut residents = Residents::default();
         let mut slow = residents.subscribe(2, 2).expect("there is room");
         let mut quick = residents.subscribe(2, 100).expect("there is room");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_through_all_in_the_order_of_storing() {
+    fn pages_list_all_targets_in_the_order_of_storing() {
         let mut residents = Residents::default();
         for id in (0..3_000_u64).rev() {
             residents.add_entry(TargetId(id), id);
@@ -222,7 +222,7 @@ mod tests {
     proptest! {
         /// A subscriber that follows the changes knows the stored targets.
         #[test]
-        fn changes_add_up_to_what_is_held(steps in prop::collection::vec((0..6_u64, any::<bool>()), 0..200)) {
+        fn events_add_up_to_the_resident_targets(steps in prop::collection::vec((0..6_u64, any::<bool>()), 0..200)) {
             let mut residents = Residents::default();
             let mut subscription = residents.subscribe(1, 1_000).expect("there is room");
             let mut entries = [0_u32; 6];

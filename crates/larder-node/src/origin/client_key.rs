@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_address_says_whose_a_request_is() {
+    fn the_last_forwarded_address_identifies_the_client() {
         let of = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {

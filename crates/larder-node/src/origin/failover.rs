@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_origin_is_left_and_tried_by_one_request_for_times_that_double() {
+    fn a_failed_origin_is_retried_by_one_request_after_doubling_pauses() {
         let (origins, mut now) = (three(), Instant::now());
         assert_eq!(names(&origins.plan(now)), "abc");
         let pauses = [(); 4].map(|()| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn if_all_are_left_all_are_tried_and_a_backup_is_tried_again_only_in_its_turn() {
+    fn with_all_origins_failed_all_are_tried_and_a_backup_only_in_its_turn() {
         let (origins, now) = (three(), Instant::now());
         let plan = origins.plan(now);
         for (nth, candidate) in plan.iter().enumerate() {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_that_replies_to_others_is_not_left_for_requests_that_fail() {
+    fn an_origin_that_replies_is_not_marked_failed_by_a_few_failures() {
         let (origins, now) = (three(), Instant::now());
         for _ in 0..10 {
             let plan = origins.plan(now);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_origin_is_never_left() {
+    fn the_only_origin_is_never_marked_failed() {
         let (origins, now) = (OriginPool::new(&Uri::from_static("http://a"), None), Instant::now());
         let plan = origins.plan(now);
         origins.record_failure(&plan[0], true, now);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failed_connection_is_everybodys_failure() {
+    fn only_a_failed_connection_is_reported_to_all_waiters() {
         use OriginError::{Abandoned, BadReply, Closed, Connect, ConnectTimeout, Full, HeadTimeout};
         for error in [Connect, ConnectTimeout] {
             assert!(matches!(FlightOutcome::of_error(error), FlightOutcome::Unreachable(of) if of == error));

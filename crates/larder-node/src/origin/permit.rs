@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_amazon_are_removed_from_safe_requests_but_for_those_about_digests() {
+    fn amazon_fields_are_removed_from_safe_requests_except_digests() {
         let all = [
             "authorization",
             "x-amz-date",

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_remembered_for_its_time() {
+    fn a_target_is_recorded_for_its_period() {
         let private = PrivateReplies::new();
         let hash = 0xABCD_EF01_2345_6789;
         assert!(!private.contains(hash, 0));

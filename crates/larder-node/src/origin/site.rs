@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_tell_the_same_site_make_no_other_name() {
+    fn equivalent_forwarding_fields_give_one_name() {
         let plain = page(&[]);
         for same in [
             [("x-forwarded-proto", "HTTP")],
@@ -189,7 +189,7 @@ mod tests {
 
     /// A relay may state the scheme in either field.
     #[test]
-    fn a_change_concerns_the_page_by_every_scheme() {
+    fn an_unsafe_request_invalidates_the_page_of_every_scheme() {
         let same = |fields: [(&'static str, &'static str); 3]| {
             let of = |at: usize| [fields[at]];
             for changed in 0..3 {

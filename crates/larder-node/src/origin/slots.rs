@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn more_slots_go_to_those_who_wait_and_fewer_are_taken_back_as_they_come_free() {
+    async fn added_slots_go_to_waiters_and_removed_ones_are_taken_as_they_come_free() {
         let slots = Slots::new(SlotSettings { slots_max: 1, ..SETTINGS });
         let held = many(&slots, ClientKey::Unknown);
         let waiting = waits(&slots, A).await;

@@ -87,7 +87,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_transfer_at_the_minimum_rate_goes_on_and_a_slower_one_ends() {
+    fn a_transfer_at_the_minimum_rate_continues_and_a_slower_one_ends() {
         let slow_after = |bytes: usize, pause: Duration| {
             let mut limits = TransferLimits::new(10 * S, 60 * S, 100);
             (0..10_000).find(|_| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_beginning_pays_for_no_slow_rest() {
+    fn a_fast_start_does_not_compensate_a_slow_rest() {
         let mut limits = TransferLimits::new(10 * S, 60 * S, 100);
         limits.record_bytes(usize::MAX);
         for _ in 0..6 {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_only_silence_counts() {
+    fn without_a_minimum_rate_only_the_idle_time_is_limited() {
         let mut limits = TransferLimits::new(10 * S, S, 0);
         for _ in 0..1_000 {
             assert_eq!(limits.next_timeout(), 10 * S);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_runs_while_the_other_side_is_waited_for() {
+    async fn the_clock_runs_only_while_waiting_for_the_peer() {
         let mut timer = TransferTimer::new(TransferLimits::new(10 * S, 12 * S, 1));
         let begun = Instant::now();
         assert!(poll_fn(|cx| Poll::Ready(timer.poll_late(cx))).await.is_pending());

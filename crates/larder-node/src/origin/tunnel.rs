@@ -355,7 +355,7 @@ mod tests {
     use http::Request;
 
     #[test]
-    fn only_a_request_for_a_websocket_asks_for_a_tunnel() {
+    fn only_a_websocket_request_opens_a_tunnel() {
         let asks = |method: &str, version, fields: &[(&str, &str)]| {
             let mut request = Request::builder().method(method).version(version).uri("/");
             for (name, value) in fields {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_is_silent_for_less_time_once_one_side_has_ended() {
+    async fn a_half_closed_tunnel_has_a_shorter_idle_time() {
         let idle_timer = IdleTimer::new(Duration::from_secs(60));
         let begun = Instant::now();
         idle_timer.wait().await;

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_reads_all_of_it_at_its_own_pace() {
+    async fn each_reader_reads_the_whole_body_at_its_own_rate() {
         let incoming = IncomingBody::new(None);
         let quick = incoming.open_reader().unwrap();
         incoming.push(Bytes::from_static(b"ab"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_waits_for_the_next_piece_and_learns_of_the_end() {
+    async fn a_reader_waits_for_the_next_chunk_and_sees_the_end() {
         let incoming = IncomingBody::new(Some(1));
         let reader = incoming.open_reader().unwrap();
         let waiting = tokio::spawn(async move { next(&reader).await });
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_what_is_not_kept_the_slow_miss_the_rest_and_the_alone_are_waited_for() {
+    async fn an_unstored_body_drops_slow_readers_but_waits_for_an_only_reader() {
         let piece = Bytes::from(vec![0; 1 << 20]);
         let incoming = IncomingBody::new(None);
         let (quick, slow) = (incoming.open_reader().unwrap(), incoming.open_reader().unwrap());

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_are_chosen_by_the_fields_they_depend_on() {
+    fn variants_are_selected_by_the_fields_of_vary() {
         let (de, en, none) = (map(&[("accept-language", "de")]), map(&[("accept-language", "en")]), map(&[]));
         let page = Page::with_variant(None, (b"/", None), &variant("accept-language", &de, b"ja"), 2);
         assert!(page.select(&de).is_some() && page.select(&en).is_none() && page.select(&none).is_none());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_counts_all_it_holds() {
+    fn the_size_of_a_page_counts_all_its_contents() {
         let request = map(&[]);
         let (small, large) = (variant("", &request, b""), variant("", &request, b"0123456789"));
         let page = |variant| Page::with_variant(None, (b"/x", None), &variant, 1).charge();

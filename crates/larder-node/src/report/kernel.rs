@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_read() {
+    fn processor_time_is_parsed() {
         let text = "cpu  100 5 50 9000 800 3 2 1 70 0\ncpu0 50 5 25 1 1 1 1 1 1 0\ncpu1 5 5 5 5 5 5 5 5 5 5\nintr 9\n";
         // 100 + 5 + 50 + 3 + 2 + 1 ticks. Waiting for disks is not work, and guests are already in user.
         let expected = CpuTime { busy: Duration::from_millis(1_610), cpus: 2 };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_devices_counters_are_read() {
+    fn the_counters_of_a_device_are_parsed() {
         let text = "    4031      891   312904     1205     9911    12000   806408    30211        3    11012    31416 0 0 0 0\n";
         let bytes = (312_904 + 806_408) * 512;
         let expected = DiskTime { busy: Duration::from_millis(11_012), bytes, under_way: 3 };
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_named_number_is_found() {
+    fn a_named_number_is_parsed() {
         assert_eq!(field("a 1\npgmajfault 77\npgmaj 2\n", "pgmajfault"), Some(77));
         assert_eq!(field("MemTotal:       2048 kB\n", "MemTotal:"), Some(2_048));
         assert_eq!(field("MemTotal: many\n", "MemTotal:"), None);
     }
 
     #[test]
-    fn this_machine_can_be_read() {
+    fn this_machine_has_the_counters() {
         let before = process_cpu().expect("every process has a clock");
         let cpu = cpu().expect("Linux has /proc/stat");
         assert!(cpu.cpus >= 1 && cpu.busy > Duration::ZERO);

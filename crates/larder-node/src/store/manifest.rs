@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_places_are_read() {
+    fn sizes_and_offsets_are_parsed() {
         let manifest = read(&b"# size target\n12\t/a?b=c\n\n0\t/empty\r\n7\t/last"[..]).unwrap();
         assert_eq!(manifest[&b"/a?b=c"[..]], ManifestEntry { size: 12, index: 0 });
         assert_eq!(manifest[&b"/empty"[..]], ManifestEntry { size: 0, index: 1 });

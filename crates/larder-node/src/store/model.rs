@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_contents_join_to_the_whole() {
+    fn chunks_of_contents_join_to_the_whole() {
         let whole = contents(b"/a", 0, 200_000);
         for (offset, len) in [(0, 1), (65_520, 3), (1, 199_999), (131_000, 69_000), (200_000, 0)] {
             let piece = contents(b"/a", offset, len);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_closed_loop_gets_the_models_throughput_whatever_the_timer() {
+    async fn a_closed_loop_gets_the_modelled_throughput_with_any_timer() {
         // 100 reads of 2.841 ms one after another; each wake-up is rounded up to a whole millisecond.
         let model = model("1\t/a\n", DiskModel { speed: 10.0, ..DiskModel::default() });
         let start = Instant::now();

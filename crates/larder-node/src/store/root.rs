@@ -109,7 +109,7 @@ mod tests {
         [b"outer", b"absolute", b"up/secret", b"../secret", b"sub/../../secret", b"/etc/passwd"];
 
     #[test]
-    fn nothing_outside_opens() {
+    fn nothing_outside_the_root_opens() {
         let (_outer, root) = tree();
         for name in OUTSIDE {
             assert!(root.open_file(name, OFlags::empty()).is_err(), "{}", name.escape_ascii());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn walking_follows_no_link_at_all() {
+    fn the_walk_follows_no_link() {
         let (_outer, root) = tree();
         root.walk.store(true, Relaxed);
         for name in OUTSIDE {

@@ -52,7 +52,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn each_request_has_a_line() {
+async fn each_request_is_logged_in_one_line() {
     let log = Log::new(FORMAT);
     let fill = |root: &Path| settled(&root.join("a.txt"), pattern(3_000), HOUR);
     let node = Running::directory(fill, |config| config.access_log = log.config("log")).await;
@@ -83,7 +83,7 @@ async fn each_request_has_a_line() {
 }
 
 #[tokio::test]
-async fn the_client_is_whom_a_trusted_relay_names() {
+async fn a_trusted_relay_names_the_client() {
     let log = Log::new("{client} {node} {host} {user_agent} {referer} {header:x-user} {reply:content-type}");
     let fill = |root: &Path| settled(&root.join("a.txt"), "x", HOUR);
     let node = Running::directory(fill, |config| {
@@ -106,7 +106,7 @@ async fn the_client_is_whom_a_trusted_relay_names() {
 }
 
 #[tokio::test]
-async fn connections_that_were_handed_over_are_logged_as_others() {
+async fn handed_off_connections_are_logged_as_others() {
     let log = Log::new("{client} {target} {status}");
     let fill = |root: &Path| settled(&root.join("file"), pattern(3_000), HOUR);
     let node = Running::directory(fill, |config| config.access_log = log.config("log")).await;
@@ -119,7 +119,7 @@ async fn connections_that_were_handed_over_are_logged_as_others() {
 }
 
 #[tokio::test]
-async fn origins_are_named_and_broken_replies_say_why() {
+async fn lines_name_the_origin_and_the_reason_of_an_aborted_reply() {
     let (hold, end) = (gate(), gate());
     let (held, ending) = (Arc::clone(&hold), Arc::clone(&end));
     let stub = Stub::start(move |asked| match asked.line.split(' ').nth(1).unwrap() {
@@ -166,7 +166,7 @@ async fn origins_are_named_and_broken_replies_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_among_peers_is_logged_where_its_client_is() {
+async fn a_forwarded_request_is_logged_by_the_node_of_its_client() {
     let log = Log::new("{node} {target} {status} {body_bytes} {fwd} {detail} {origin}");
     let node = async |name: &'static str| {
         let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
@@ -188,7 +188,7 @@ async fn a_request_among_peers_is_logged_where_its_client_is() {
 }
 
 #[tokio::test]
-async fn another_log_is_taken_while_the_node_runs() {
+async fn the_log_can_be_replaced_while_the_node_runs() {
     let log = Log::new("{target}");
     let fill = |root: &Path| settled(&root.join("a"), "x", HOUR);
     let mut known = None;

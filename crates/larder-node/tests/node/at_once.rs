@@ -60,7 +60,7 @@ async fn ask(address: SocketAddr, request: &str) -> (String, Vec<String>, Vec<u8
 }
 
 #[tokio::test]
-async fn replies_are_those_that_requests_get_otherwise() {
+async fn plain_hits_get_the_same_replies_as_other_requests() {
     let at_once = Running::directory(fill, small_chunks).await;
     let log = tempfile::tempdir().unwrap();
     let otherwise = Running::directory(fill, |config| {
@@ -93,7 +93,7 @@ async fn replies_are_those_that_requests_get_otherwise() {
 }
 
 #[tokio::test]
-async fn a_file_that_has_changed_is_looked_at_again() {
+async fn a_changed_file_is_checked_again() {
     let node = Running::directory(fill, |config| config.revalidate = Duration::ZERO).await;
     let mut client = node.client().await;
     for contents in [&b"abc"[..], b"other", b"the last"] {
@@ -103,7 +103,7 @@ async fn a_file_that_has_changed_is_looked_at_again() {
 }
 
 #[tokio::test]
-async fn a_reload_holds_for_requests_on_open_connections() {
+async fn a_reload_applies_to_requests_on_open_connections() {
     let mut known = None;
     let node = Running::directory(fill, |config| known = Some(config.clone())).await;
     let mut config = known.unwrap();
@@ -117,7 +117,7 @@ async fn a_reload_holds_for_requests_on_open_connections() {
 }
 
 #[tokio::test]
-async fn threads_share_what_is_in_memory() {
+async fn threads_share_the_memory() {
     let node = Running::directory(fill, |config| config.threads = 4).await;
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..16 {

@@ -55,7 +55,7 @@ const ALWAYS: SharingSettings =
     SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 100 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_of_a_peer_is_not_the_clients() {
+async fn an_error_of_a_peer_is_not_sent_to_the_client() {
     let node = async |name: &'static str| {
         let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
         Running::directory(fill, |config| config.name = name.to_owned()).await
@@ -91,7 +91,7 @@ async fn an_error_of_a_peer_is_not_the_clients() {
 
 /// A node serves an origin's replies for its peers, whatever they say about the origin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_cannot_speak_as_a_peer() {
+async fn an_origin_cannot_impersonate_a_peer() {
     let head = "Cache-Control: max-age=1000\r\nlarder-refused: 1\r\n";
     let stub = Stub::start(move |_: &super::stub::Asked| Answer::new(200, head, pattern(1_000))).await;
     let node = async |name: &'static str| stub.node(|_, config| config.name = name.to_owned()).await;
@@ -126,7 +126,7 @@ async fn a_range_that_a_peer_serves_has_no_digest_of_the_whole() {
 /// A missing slot at the origin is the serving node's own fault. The node that asked it then asks the origin
 /// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
+async fn a_peers_refusal_of_an_origin_slot_is_not_a_reply() {
     let held = super::stub::gate();
     let hold = std::sync::Arc::clone(&held);
     let stub = Stub::start(move |asked: &super::stub::Asked| match &*asked.line {
@@ -159,7 +159,7 @@ async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
 
 /// The policy uses the size after the whole body, whether the length was known before or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replies_without_a_length_make_a_node_take_part() {
+async fn a_reply_without_a_length_updates_the_policy() {
     let answer = |_: &super::stub::Asked| {
         Answer::new(200, "Cache-Control: max-age=1000\r\n", pattern(1_000)).framed(Framing::Chunked)
     };
@@ -183,7 +183,7 @@ async fn replies_without_a_length_make_a_node_take_part() {
 
 /// A target that does not exist is announced as being read only until its absence is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_there_is_taken_back_at_once() {
+async fn a_missing_object_is_withdrawn_at_once() {
     let node = async |name: &'static str| {
         let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
         Running::directory(fill, |config| config.name = name.to_owned()).await
@@ -202,7 +202,7 @@ async fn what_is_not_there_is_taken_back_at_once() {
 
 /// A preloaded target has the id that requests use, at this node and at the peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peers_hear_of_what_is_preloaded() {
+async fn peers_are_informed_of_preloaded_targets() {
     let node = async |name: &'static str, loaded: larder_node::Preload| {
         Running::model("2000\t/a\n3000\t/b?x=1\n", super::quick(), |config| {
             config.name = name.to_owned();

@@ -100,7 +100,7 @@ async fn a_body_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn requests_beyond_the_limit_are_refused_and_the_given_up_leave() {
+async fn requests_beyond_the_limit_are_refused_and_cancelled_ones_leave_the_queue() {
     let running = modelled(|config| {
         if let Some(dynamic) = &mut config.dynamic {
             dynamic.requests_max = 1;

@@ -5,7 +5,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::os::unix::fs::symlink;
 
 #[tokio::test]
-async fn nothing_outside_of_the_root_is_served() {
+async fn nothing_outside_the_root_is_served() {
     let fill = |root: &Path| {
         let outside = root.parent().unwrap();
         fs::write(outside.join("secret"), "secret").unwrap();
@@ -95,7 +95,7 @@ async fn a_changed_file_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_file_is_not_looked_at_again_before_its_time() {
+async fn a_file_is_not_checked_before_its_period_ends() {
     let fill = |root: &Path| settled(&root.join("a"), "old", HOUR);
     let running = Running::directory(fill, |config| config.revalidate = HOUR).await;
     let mut client = running.client().await;
@@ -105,7 +105,7 @@ async fn a_file_is_not_looked_at_again_before_its_time() {
 }
 
 #[tokio::test]
-async fn a_file_that_has_just_changed_gets_a_weak_tag_and_no_ranges_by_it() {
+async fn a_recently_changed_file_gets_a_weak_tag_and_no_conditional_ranges() {
     let fill = |root: &Path| settled(&root.join("a"), "0123456789", Duration::ZERO);
     // A time in the future counts as recent, like one just now, and does so for the length of the test.
     let running = Running::directory(fill, |_| {}).await;
@@ -121,7 +121,7 @@ async fn a_file_that_has_just_changed_gets_a_weak_tag_and_no_ranges_by_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_changes_under_a_reply_tears_it_and_heals() {
+async fn a_file_that_changes_during_a_reply_aborts_it_and_recovers() {
     let fill = |root: &Path| settled(&root.join("big"), pattern(64 << 20), HOUR);
     let set = |config: &mut NodeConfig| {
         small_chunks(config);
@@ -142,7 +142,7 @@ async fn a_file_that_changes_under_a_reply_tears_it_and_heals() {
 }
 
 #[tokio::test]
-async fn files_read_past_the_page_cache_are_the_same() {
+async fn direct_reads_give_the_same_files() {
     let files = tempfile::tempdir().unwrap();
     let root = files.path().join("root");
     let lens = [0, 1, 4_095, 4_096, 4_097, 65_536, 65_537, 300_001];

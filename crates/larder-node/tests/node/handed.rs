@@ -55,7 +55,7 @@ async fn more_than_one_request_may_have_been_read() {
 }
 
 #[tokio::test]
-async fn what_was_left_unsent_comes_first_and_needs_no_request() {
+async fn unsent_bytes_are_sent_first_and_need_no_request() {
     let running = running(10).await;
     let rest = pattern(4 << 20);
     let (mut client, restored) = handed(b"", &rest).await;
@@ -72,7 +72,7 @@ async fn what_was_left_unsent_comes_first_and_needs_no_request() {
 }
 
 #[tokio::test]
-async fn limits_and_draining_hold_for_both_ways_in() {
+async fn limits_and_draining_apply_to_accepted_and_handed_off_connections() {
     let mut running = running(1).await;
     let (mut first, restored) = handed(REQUEST, b"").await;
     running.hand.send(restored).await.unwrap();

@@ -115,7 +115,7 @@ fn has(here: bool, holder: Option<SocketAddr>) -> Option<HolderReply> {
 }
 
 #[tokio::test]
-async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
+async fn a_busy_node_fetches_from_the_peer_with_the_object_and_stores_nothing() {
     let pair = Pair::new(stuck(), |there| has(false, Some(there)), |lateral| lateral.age = PATIENCE).await;
     let warm = pair.there.client().await.get("/wanted").await;
     assert_eq!(warm.status, 200);
@@ -141,7 +141,7 @@ async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
 }
 
 #[tokio::test]
-async fn a_node_whose_disk_is_idle_serves_and_keeps_without_a_question() {
+async fn a_node_with_an_idle_disk_serves_and_stores_without_a_lookup() {
     let pair = Pair::new(quick(), |there| has(false, Some(there)), |_| {}).await;
     let mut client = pair.used().await;
     assert_eq!(client.get("/wanted").await.cache_status(), "here; fwd=uri-miss; stored");
@@ -150,7 +150,7 @@ async fn a_node_whose_disk_is_idle_serves_and_keeps_without_a_question() {
 }
 
 #[tokio::test]
-async fn first_requests_heads_bodies_and_what_was_fetched_already_are_served_here() {
+async fn first_requests_heads_bodies_and_lateral_requests_are_served_locally() {
     let pair = Pair::new(slow(), |there| has(false, Some(there)), |_| {}).await;
     let mut client = pair.used().await;
     let _busy = pair.busy().await;
@@ -167,7 +167,7 @@ async fn first_requests_heads_bodies_and_what_was_fetched_already_are_served_her
 }
 
 #[tokio::test]
-async fn what_is_mapped_here_is_kept_however_busy_the_disk_is() {
+async fn objects_mapped_to_the_node_are_stored_even_with_a_busy_disk() {
     let pair = Pair::new(slow(), |_| has(true, None), |_| {}).await;
     let mut client = pair.used().await;
     let _busy = pair.busy().await;
@@ -176,7 +176,7 @@ async fn what_is_mapped_here_is_kept_however_busy_the_disk_is() {
 }
 
 #[tokio::test]
-async fn a_front_end_that_knows_nothing_or_is_silent_leaves_the_request_here() {
+async fn without_an_answer_of_the_front_end_the_node_serves_itself() {
     for silent in [false, true] {
         let answer = move |_| if silent { None } else { has(false, None) };
         let pair = Pair::new(slow(), answer, |lateral| {
@@ -195,7 +195,7 @@ async fn a_front_end_that_knows_nothing_or_is_silent_leaves_the_request_here() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_or_answers_errors_is_done_without() {
+async fn an_unreachable_or_failing_peer_is_skipped() {
     // The port was bound and released, so nobody listens there.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = Running::model("1\t/x\n", quick(), |_| {}).await;

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 const SHORT: Duration = Duration::from_millis(150);
 
 #[tokio::test]
-async fn a_head_that_drips_in_is_cut_off() {
+async fn a_slow_head_is_disconnected() {
     let set = |config: &mut NodeConfig| config.limits.head_timeout = SHORT;
     let running = Running::model("1\t/a\n", quick(), set).await;
     let mut silent = running.client().await;
@@ -25,7 +25,7 @@ async fn a_head_that_drips_in_is_cut_off() {
 }
 
 #[tokio::test]
-async fn silence_between_requests_has_its_own_time() {
+async fn the_idle_time_between_requests_has_its_own_limit() {
     let set = |config: &mut NodeConfig| config.limits.idle_timeout = SHORT;
     let running = Running::model("1\t/a\n", quick(), set).await;
     let mut client = running.client().await;
@@ -38,7 +38,7 @@ async fn silence_between_requests_has_its_own_time() {
 }
 
 #[tokio::test]
-async fn a_store_slower_than_the_deadlines_is_waited_for() {
+async fn the_node_waits_for_a_store_slower_than_the_deadlines() {
     let set = |config: &mut NodeConfig| {
         config.limits.head_timeout = Duration::from_millis(5);
         config.limits.idle_timeout = Duration::from_secs(60);
@@ -49,7 +49,7 @@ async fn a_store_slower_than_the_deadlines_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_cut_off() {
+async fn a_client_that_reads_nothing_is_disconnected() {
     let set = |config: &mut NodeConfig| config.limits.write_timeout = SHORT;
     let running = Running::model("100000000\t/big\n", quick(), set).await;
     let mut client = running.client().await;
@@ -60,7 +60,7 @@ async fn a_client_that_takes_nothing_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_request_is_in_flight_until_its_last_byte_is_taken() {
+async fn a_request_is_in_flight_until_its_last_byte_is_sent() {
     let running = Running::model("100000000\t/big\n", quick(), |_| {}).await;
     let mut client = running.client().await;
     client.send(b"GET /big HTTP/1.1\r\nHost: n\r\n\r\n").await;
@@ -86,7 +86,7 @@ async fn oversized_heads_are_refused() {
 }
 
 #[tokio::test]
-async fn rubbish_ends_its_own_connection_only() {
+async fn invalid_bytes_end_only_their_connection() {
     let running = Running::model("1\t/a\n", quick(), |_| {}).await;
     let mut good = running.client().await;
     for rubbish in [
@@ -107,7 +107,7 @@ async fn rubbish_ends_its_own_connection_only() {
 }
 
 #[tokio::test]
-async fn a_connection_beyond_the_limit_is_told_so() {
+async fn a_connection_beyond_the_limit_gets_503() {
     let running = Running::model("1\t/a\n", quick(), |config| config.limits.connections_max = 1).await;
     let mut first = running.client().await;
     assert_eq!(first.get("/a").await.status, 200);
@@ -124,7 +124,7 @@ async fn a_connection_beyond_the_limit_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_shutdown_lets_replies_end_and_closes_the_idle() {
+async fn a_shutdown_completes_replies_and_closes_idle_connections() {
     let mut running = Running::model("1\t/a\n2000\t/slow\n", DiskModel::default(), |_| {}).await;
     let mut idle = running.client().await;
     assert_eq!(idle.get("/a").await.status, 200);
@@ -147,7 +147,7 @@ async fn a_shutdown_lets_replies_end_and_closes_the_idle() {
 }
 
 #[tokio::test]
-async fn a_shutdown_cuts_what_does_not_end() {
+async fn a_shutdown_cuts_connections_after_its_deadline() {
     let set = |config: &mut NodeConfig| config.limits.drain_timeout = SHORT;
     let mut running = Running::model("100000000\t/big\n", quick(), set).await;
     let mut stuck = running.client().await;

@@ -10,7 +10,7 @@ const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 const STALE: &str = "Cache-Control: max-age=60\r\nAge: 60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
-async fn a_fresh_reply_is_kept_with_its_age_and_headers() {
+async fn a_fresh_reply_is_stored_with_its_age_and_fields() {
     let stub = Stub::start(|asked| {
         Answer::new(
             200,
@@ -47,7 +47,7 @@ async fn a_fresh_reply_is_kept_with_its_age_and_headers() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_kept_is_passed_on_each_time_and_says_why() {
+async fn an_uncacheable_reply_is_forwarded_each_time_with_its_reason() {
     for (fields, request, detail) in [
         ("Cache-Control: no-store\r\n", "", "no-store"),
         ("Cache-Control: private, max-age=60\r\n", "", "private"),
@@ -69,7 +69,7 @@ async fn what_may_not_be_kept_is_passed_on_each_time_and_says_why() {
 }
 
 #[tokio::test]
-async fn variants_are_kept_beside_each_other() {
+async fn variants_are_stored_side_by_side() {
     let stub = Stub::start(|asked| {
         let language = asked.header("accept-language").to_owned();
         Answer::new(200, &format!("{KEPT}Vary: Accept-Language\r\n"), language)
@@ -93,7 +93,7 @@ async fn variants_are_kept_beside_each_other() {
 }
 
 #[tokio::test]
-async fn a_stale_reply_is_asked_about_and_renewed() {
+async fn a_stale_reply_is_validated_and_refreshed() {
     let stub = Stub::start(|asked| match asked.header("if-none-match") {
         "\"v1\"" => Answer::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\nX-New: 1\r\n", ""),
         _ => Answer::new(200, &format!("{STALE}X-Old: 1\r\n"), "body"),
@@ -114,7 +114,7 @@ async fn a_stale_reply_is_asked_about_and_renewed() {
 }
 
 #[tokio::test]
-async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
+async fn preconditions_and_ranges_are_served_from_the_stored_reply() {
     let stub = Stub::start(|_| Answer::new(200, KEPT, "0123456789")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
@@ -146,7 +146,7 @@ async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
 /// An origin may close a kept connection at any time, even just when a request arrives. A POST must not be sent
 /// twice.
 #[tokio::test]
-async fn kept_connections_that_the_origin_closes_cost_no_request() {
+async fn idle_connections_closed_by_the_origin_fail_no_request() {
     let stub = Stub::start(|asked| match asked.earlier {
         0 => Answer::new(200, "Cache-Control: no-store\r\n", asked.body.clone()),
         _ => Answer::new(200, "", "").framed(Framing::Silent),
@@ -185,7 +185,7 @@ async fn kept_connections_that_the_origin_closes_cost_no_request() {
 }
 
 #[tokio::test]
-async fn an_unsafe_method_passes_and_drops_what_is_kept() {
+async fn an_unsafe_method_is_forwarded_and_invalidates_the_stored_reply() {
     let stub = Stub::start(|asked| match asked.line.starts_with("GET") {
         true => Answer::new(200, KEPT, "x"),
         false if asked.body == b"bad" => Answer::new(400, "", ""),
@@ -209,7 +209,7 @@ async fn an_unsafe_method_passes_and_drops_what_is_kept() {
 }
 
 #[tokio::test]
-async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
+async fn a_failing_origin_is_named_and_stale_replies_are_served() {
     let stub = Stub::start(|asked| match (asked.line.contains("/kept"), asked.header("if-none-match")) {
         (true, "") => Answer::new(200, &STALE.replace("max-age=60", "max-age=60, stale-if-error=600"), "old"),
         _ => Answer::new(503, "", "down"),
@@ -237,7 +237,7 @@ async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
 }
 
 #[tokio::test]
-async fn a_silent_origin_is_given_up_in_time() {
+async fn a_silent_origin_ends_with_a_timeout() {
     let gate = stub::gate();
     let held = Arc::clone(&gate);
     let stub = Stub::start(move |_| Answer::new(200, "", "").after(&held)).await;
@@ -255,7 +255,7 @@ async fn a_silent_origin_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn negative_replies_are_kept_if_told() {
+async fn negative_replies_are_stored_if_configured() {
     let stub = Stub::start(|_| Answer::new(404, "", "none")).await;
     let node = stub.node(|origin, _| origin.negative = Duration::from_secs(9)).await;
     let mut client = node.client().await;
@@ -267,7 +267,7 @@ async fn negative_replies_are_kept_if_told() {
 }
 
 #[tokio::test]
-async fn hosts_are_apart_unless_the_origins_own_is_sent() {
+async fn hosts_are_separate_unless_the_origins_own_is_sent() {
     for (host, objects, seen) in [(HostHeader::Client, 2, "one"), (HostHeader::Origin, 1, "127.0.0.1")] {
         let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
         let node = stub.node(|origin, _| origin.host = host).await;
@@ -283,7 +283,7 @@ async fn hosts_are_apart_unless_the_origins_own_is_sent() {
 }
 
 #[tokio::test]
-async fn only_what_is_cached_if_only_that_is_wanted() {
+async fn only_if_cached_never_reaches_the_origin() {
     let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
@@ -296,7 +296,7 @@ async fn only_what_is_cached_if_only_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_chunked_reply_is_kept_with_its_length() {
+async fn a_chunked_reply_is_stored_with_its_length() {
     let stub = Stub::start(|_| Answer::new(200, KEPT, "0123456789").framed(Framing::Chunked)).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
@@ -308,7 +308,7 @@ async fn a_chunked_reply_is_kept_with_its_length() {
 }
 
 #[tokio::test]
-async fn an_origin_that_comes_to_allow_it_is_kept_again() {
+async fn a_reply_is_stored_again_once_the_origin_allows_it() {
     let times = std::sync::atomic::AtomicUsize::new(0);
     let stub = Stub::start(move |asked| match times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
         0 => Answer::new(200, "Cache-Control: no-store\r\n", "secret"),
@@ -365,7 +365,7 @@ async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
 
 /// Ranges that arrive before the whole is stored are passed on. The whole is fetched once for all of them.
 #[tokio::test]
-async fn a_range_that_misses_has_the_whole_fetched_once() {
+async fn ranges_that_miss_start_one_fetch_of_the_whole() {
     let held = super::stub::gate();
     let hold = Arc::clone(&held);
     let stub = Stub::start(move |asked| match asked.header("range") {
@@ -462,7 +462,7 @@ async fn a_whole_that_has_no_end_is_broken_off() {
 
 /// A range in progress while the whole arrives does not cause another fetch.
 #[tokio::test]
-async fn a_range_that_is_late_does_not_fetch_what_is_stored_meanwhile() {
+async fn a_late_range_does_not_fetch_a_body_that_is_stored_meanwhile() {
     let held = super::stub::gate();
     let hold = Arc::clone(&held);
     let stub = Stub::start(move |asked| match asked.header("range") {

@@ -6,7 +6,7 @@ use super::*;
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
-async fn a_host_that_is_none_is_refused_and_no_host_has_anothers_targets() {
+async fn an_invalid_host_is_refused_and_hosts_have_separate_targets() {
     let stub =
         Stub::start(|asked| Answer::new(200, KEPT, format!("{} {}", asked.header("host"), asked.line))).await;
     let node = stub.node(|_, _| {}).await;
@@ -72,7 +72,7 @@ async fn variants_go_by_what_the_origin_is_sent() {
 
 /// If hosts share stored replies, the host that one client names must not be part of a reply to another client.
 #[tokio::test]
-async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
+async fn a_host_outside_the_cache_key_does_not_reach_the_origin() {
     let stub = Stub::start(|asked| Answer::new(200, KEPT, asked.head.clone())).await;
     for trusted in [false, true] {
         let node = stub
@@ -117,7 +117,7 @@ async fn an_announced_client_is_not_trusted_for_its_balancer() {
 }
 
 #[tokio::test]
-async fn only_what_may_be_repeated_is_sent_twice() {
+async fn only_idempotent_requests_are_sent_twice() {
     let stub = Stub::start(|_| Answer::new(200, "", "").framed(Framing::Silent)).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
@@ -152,7 +152,7 @@ async fn the_page_stays(request: &str, reply: (u16, &'static str), detail: &str)
 }
 
 #[tokio::test]
-async fn a_request_that_is_for_one_alone_drops_nothing() {
+async fn an_uncacheable_reply_invalidates_nothing_stored() {
     the_page_stays("Authorization: x\r\n", (200, "Cache-Control: max-age=60\r\n"), "authorization").await;
     the_page_stays("Authorization: x\r\n", (200, "Cache-Control: private\r\n"), "private").await;
     the_page_stays("Authorization: x\r\n", (401, "Cache-Control: no-store\r\n"), "no-store").await;
@@ -161,7 +161,7 @@ async fn a_request_that_is_for_one_alone_drops_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_for_one_alone_lets_the_others_share() {
+async fn a_request_with_credentials_leaves_the_target_shareable() {
     let (head, own) = (gate(), gate());
     let (for_all, for_one) = (Arc::clone(&head), Arc::clone(&own));
     let stub = Stub::start(move |asked| match asked.header("authorization") {
@@ -193,7 +193,7 @@ async fn a_request_that_is_for_one_alone_lets_the_others_share() {
 }
 
 #[tokio::test]
-async fn a_reply_for_which_there_is_no_room_now_drops_nothing() {
+async fn a_reply_without_room_evicts_nothing() {
     let end = gate();
     let held = Arc::clone(&end);
     let stub = Stub::start(move |asked| match asked.line.contains("/long") {

@@ -151,7 +151,7 @@ async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
 
 /// A stream of events is slower than the minimum rate, and continues as long as `stream_timeout` allows.
 #[tokio::test]
-async fn a_slow_stream_for_one_client_outlasts_the_time_for_silence() {
+async fn a_slow_stream_to_one_client_outlasts_the_idle_time() {
     let (address, origin) = raw(|mut stream| async move {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\r\n";
         if stream.write_all(head.as_bytes()).await.is_ok() {

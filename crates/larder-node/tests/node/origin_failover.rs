@@ -28,7 +28,7 @@ async fn before(urls: &[http::Uri], set: impl FnOnce(&mut OriginConfig, &mut Fai
 }
 
 #[tokio::test]
-async fn any_request_goes_to_the_next_origin_if_there_is_no_connection() {
+async fn any_request_goes_to_the_next_origin_on_a_failed_connection() {
     let backup = works("b").await;
     for request in
         ["GET /x HTTP/1.1\r\nHost: n\r\n\r\n", "POST /x HTTP/1.1\r\nHost: n\r\nContent-Length: 2\r\n\r\nab"]
@@ -81,7 +81,7 @@ async fn a_request_that_may_have_been_sent_goes_on_only_if_it_may_be_repeated() 
 }
 
 #[tokio::test]
-async fn a_silent_origin_costs_its_time_once_and_all_of_them_a_bounded_time() {
+async fn a_silent_origin_is_skipped_after_failures_and_the_total_time_is_bounded() {
     let gate = super::stub::gate();
     let hold = Arc::clone(&gate);
     let silent = Stub::start(move |_| Answer::new(200, NOT_KEPT, "late").after(&hold)).await;
@@ -105,7 +105,7 @@ async fn a_silent_origin_costs_its_time_once_and_all_of_them_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_failed_origin_is_tried_again_and_used_again() {
+async fn a_failed_origin_is_retried_and_recovers() {
     let fails = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let failing = Arc::clone(&fails);
     let primary = Stub::start(move |_| match failing.load(std::sync::atomic::Ordering::Relaxed) {
@@ -132,7 +132,7 @@ async fn a_failed_origin_is_tried_again_and_used_again() {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_one_for_all_origins_and_each_is_sent_its_own_host() {
+async fn origins_share_the_stored_replies_and_each_gets_its_own_host() {
     let primary = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\n", "a")).await;
     let backup = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\n", "b")).await;
     let urls = [nobody(), backup.url()];

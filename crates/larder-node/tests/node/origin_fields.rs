@@ -15,7 +15,7 @@ fn fields(token: &'static str) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn fields_replace_the_clients_and_do_not_change_what_is_stored_for_whom() {
+async fn configured_fields_replace_those_of_clients_and_leave_sharing_unchanged() {
     let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
     let node = stub.node(|origin, _| origin.fields = fields("Bearer node")).await;
     let mut client = node.client().await;
@@ -39,7 +39,7 @@ async fn fields_replace_the_clients_and_do_not_change_what_is_stored_for_whom() 
 }
 
 #[tokio::test]
-async fn a_reload_takes_other_fields() {
+async fn a_reload_changes_the_fields() {
     let stub = Stub::start(|_| Answer::new(200, "Cache-Control: no-store\r\n", "x")).await;
     let node = stub.node(|origin, _| origin.fields = fields("Bearer old")).await;
     let mut client = node.client().await;

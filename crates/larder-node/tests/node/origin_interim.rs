@@ -44,7 +44,7 @@ async fn interim_replies_come_before_the_final_one_and_are_not_stored() {
 }
 
 #[tokio::test]
-async fn interim_replies_that_come_with_the_final_one_keep_their_place() {
+async fn interim_replies_received_with_the_final_one_keep_their_order() {
     let stub = Stub::start(|asked| {
         let line = asked.line.clone();
         let answer = Answer::new(200, "Cache-Control: no-store\r\n", pattern(300_000));
@@ -68,7 +68,7 @@ async fn interim_replies_that_come_with_the_final_one_keep_their_place() {
 }
 
 #[tokio::test]
-async fn requests_that_are_passed_on_get_interim_replies_beside_the_nodes_own() {
+async fn forwarded_requests_get_interim_replies_besides_the_nodes_own() {
     let stub =
         Stub::start(|asked| Answer::new(200, "", asked.body.clone()).hinting(100, "").hinting(103, LINK))
             .await;
@@ -97,7 +97,7 @@ async fn a_client_of_http_1_0_gets_no_interim_reply() {
 }
 
 #[tokio::test]
-async fn more_interim_replies_than_are_passed_on_do_no_harm() {
+async fn interim_replies_beyond_the_limit_are_dropped() {
     let stub = Stub::start(|_| {
         let answer = Answer::new(200, "Cache-Control: no-store\r\n", "x");
         (0..500).fold(answer, |answer, _| answer.hinting(103, &format!("X-Long: {}\r\n", "a".repeat(1_000))))

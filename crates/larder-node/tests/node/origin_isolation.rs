@@ -296,7 +296,7 @@ async fn a_304_about_another_reply_validates_nothing() {
 }
 
 #[tokio::test]
-async fn a_fresh_reply_is_shared_with_requests_that_it_is_new_enough_for() {
+async fn a_fresh_reply_is_shared_with_requests_that_accept_its_age() {
     for (joining, asked) in [
         ("", 1),
         ("Cookie: bob\r\n", 1),
@@ -350,7 +350,7 @@ async fn a_reply_to_credentials_that_is_not_stored_says_nothing_about_the_stored
 }
 
 #[tokio::test]
-async fn a_reply_to_a_cookie_keeps_only_requests_with_credentials_from_sharing() {
+async fn a_private_reply_to_a_cookie_affects_only_requests_with_credentials() {
     let head = gate();
     let held = Arc::clone(&head);
     let stub = Stub::start(move |asked| match (asked.header("cookie"), asked.header("x-held")) {
@@ -405,7 +405,7 @@ async fn a_failure_of_one_clients_request_is_not_for_others() {
 }
 
 #[tokio::test]
-async fn a_stale_reply_stands_in_only_for_the_client_that_found_the_origin_failing() {
+async fn a_stale_reply_is_served_only_to_the_client_that_saw_the_failure() {
     let head = gate();
     let held = Arc::clone(&head);
     let stub = Stub::start(move |asked| match (asked.header("x-first"), asked.header("x-bad")) {

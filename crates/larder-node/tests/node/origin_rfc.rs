@@ -4,7 +4,7 @@ use super::stub::{Answer, Framing, Stub};
 use super::*;
 
 #[tokio::test]
-async fn a_range_of_what_has_no_validator_counts_only_without_a_condition() {
+async fn a_range_without_a_validator_is_served_only_without_if_range() {
     let stub = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\n", "0123456789")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
@@ -20,7 +20,7 @@ async fn a_range_of_what_has_no_validator_counts_only_without_a_condition() {
 }
 
 #[tokio::test]
-async fn a_time_that_is_not_known_fails_no_precondition() {
+async fn an_unknown_time_fails_no_precondition() {
     let stub = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n", "x")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
@@ -36,7 +36,7 @@ async fn a_time_that_is_not_known_fails_no_precondition() {
 const STALE_IF_ERROR: &str = "Cache-Control: max-age=60, stale-if-error=600\r\nAge: 60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
-async fn a_stale_reply_stands_in_for_heads_ranges_and_whoever_wants_nothing_stored() {
+async fn a_stale_reply_is_served_to_heads_ranges_and_no_store_requests() {
     let stub = Stub::start(|asked| match (asked.header("x-first"), asked.header("x-gone")) {
         ("", "") => Answer::new(503, "", "down"),
         ("", _) => Answer::new(200, "", "").framed(Framing::Silent),
@@ -62,7 +62,7 @@ async fn a_stale_reply_stands_in_for_heads_ranges_and_whoever_wants_nothing_stor
 }
 
 #[tokio::test]
-async fn a_range_of_what_is_stale_is_asked_about_and_served_from_what_is_kept() {
+async fn a_range_of_a_stale_reply_is_validated_and_served_from_the_cache() {
     let stub = Stub::start(|asked| match asked.header("if-none-match") {
         "\"v1\"" => Answer::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\n", ""),
         _ => Answer::new(200, STALE_IF_ERROR, "0123456789"),
@@ -80,7 +80,7 @@ async fn a_range_of_what_is_stale_is_asked_about_and_served_from_what_is_kept() 
 }
 
 #[tokio::test]
-async fn a_reply_found_valid_is_as_old_as_the_answer_that_says_so() {
+async fn a_validated_reply_has_the_age_of_the_304() {
     let times = std::sync::atomic::AtomicUsize::new(0);
     let old = httpdate::fmt_http_date(SystemTime::now() - HOUR);
     let stub = Stub::start(move |_| {

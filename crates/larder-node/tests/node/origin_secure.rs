@@ -33,7 +33,7 @@ async fn before(url: http::Uri, tls: OriginTls, set: impl FnOnce(&mut OriginConf
 const POST: &[u8] = b"POST /x HTTP/1.1\r\nHost: n\r\nContent-Length: 2\r\n\r\nab";
 
 #[tokio::test]
-async fn an_origin_is_asked_by_tls_on_kept_connections_and_for_its_name() {
+async fn tls_connections_are_reused_and_verified_by_name() {
     let authority = Authority::new();
     let tls = acceptor(&authority.leaf("store.test", false), None, HTTP1);
     let stub = Stub::start_with(Some(tls), |asked| {
@@ -60,7 +60,7 @@ async fn an_origin_is_asked_by_tls_on_kept_connections_and_for_its_name() {
 }
 
 #[tokio::test]
-async fn an_origin_that_asks_for_a_certificate_is_shown_the_nodes() {
+async fn an_origin_that_requests_a_certificate_gets_the_nodes() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let own = clients.leaf("node.test", false);
     let tls = acceptor(&authority.leaf("store.test", false), Some(&clients.ca()), HTTP1);
@@ -75,7 +75,7 @@ async fn an_origin_that_asks_for_a_certificate_is_shown_the_nodes() {
 }
 
 #[tokio::test]
-async fn each_failure_of_a_handshake_has_its_outcome() {
+async fn each_failed_handshake_has_its_own_outcome() {
     let (authority, other) = (Authority::new(), Authority::new());
     let as_server = authority.leaf_with("store.test", "ca-as-server.pem", |params| {
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -116,7 +116,7 @@ async fn each_failure_of_a_handshake_has_its_outcome() {
 }
 
 #[tokio::test]
-async fn a_reload_takes_another_authority() {
+async fn a_reload_changes_the_certificate_authority() {
     let (first, second) = (Authority::new(), Authority::new());
     let tls = acceptor(&second.leaf("store.test", false), None, HTTP1);
     let stub = Stub::start_with(Some(tls), |_| Answer::new(200, NOT_KEPT, "x")).await;
@@ -178,7 +178,7 @@ async fn origin_of_both(authority: &Authority, together: usize) -> (SocketAddr, 
 }
 
 #[tokio::test]
-async fn http2_is_spoken_where_both_offer_it() {
+async fn http2_is_used_where_both_sides_offer_it() {
     const TOGETHER: usize = 4;
     for http2 in [true, false] {
         let authority = Authority::new();
@@ -212,7 +212,7 @@ async fn http2_is_spoken_where_both_offer_it() {
 
 /// Bodies have deadlines of their own on a connection of their own.
 #[tokio::test]
-async fn requests_that_must_not_be_repeated_use_http1() {
+async fn non_idempotent_requests_use_http1() {
     let authority = Authority::new();
     let (address, seen) = origin_of_both(&authority, 1).await;
     let tls = OriginTls { http2: true, ..by(&authority, "store.test", |_| {}) };

@@ -136,7 +136,7 @@ async fn nobody_waits_for_another_clients_share() {
 }
 
 #[tokio::test]
-async fn clients_have_the_origin_asked_only_where_the_node_honours_it() {
+async fn a_clients_no_cache_reaches_the_origin_only_where_it_is_honoured() {
     const FIELDS: [&str; 5] = [
         "Cache-Control: no-cache\r\n",
         "Cache-Control: max-age=0\r\n",

@@ -38,7 +38,7 @@ async fn a_hundred_misses_are_one_fetch() {
 
 /// At the shutdown, a fetch may run on a thread that has no connections left.
 #[tokio::test]
-async fn a_node_that_ends_completes_what_one_thread_fetches_for_another() {
+async fn a_shutdown_completes_fetches_for_other_threads() {
     for _ in 0..8 {
         let rest = gate();
         let held = Arc::clone(&rest);
@@ -65,7 +65,7 @@ async fn a_node_that_ends_completes_what_one_thread_fetches_for_another() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_shared_is_asked_for_by_all_at_once() {
+async fn unshareable_replies_are_fetched_concurrently() {
     let (head, rest) = (gate(), gate());
     let (first, others) = (Arc::clone(&head), Arc::clone(&rest));
     let times = std::sync::atomic::AtomicUsize::new(0);
@@ -92,7 +92,7 @@ async fn what_may_not_be_shared_is_asked_for_by_all_at_once() {
 }
 
 #[tokio::test]
-async fn a_failure_is_reported_to_each_client_and_tried_again() {
+async fn a_failure_is_reported_to_each_client_and_retried() {
     let head = gate();
     let held = Arc::clone(&head);
     let stub = Stub::start(move |_| Answer::new(200, KEPT, "").after(&held)).await;
@@ -110,7 +110,7 @@ async fn a_failure_is_reported_to_each_client_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_long_body_is_read_as_it_comes_by_early_and_late() {
+async fn a_long_body_is_read_during_its_transfer_by_early_and_late_clients() {
     let end = gate();
     let held = Arc::clone(&end);
     let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(2_000_000)).ending_after(&held)).await;
@@ -137,7 +137,7 @@ async fn a_long_body_is_read_as_it_comes_by_early_and_late() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_nothing_does_not_hold_the_others() {
+async fn a_client_that_reads_nothing_does_not_delay_the_others() {
     let stub = Stub::start(|_| Answer::new(200, KEPT, pattern(20_000_000))).await;
     let node = stub.node(|_, _| {}).await;
     let mut slow = node.client().await;
@@ -151,7 +151,7 @@ async fn a_client_that_reads_nothing_does_not_hold_the_others() {
 }
 
 #[tokio::test]
-async fn an_origin_that_breaks_off_tears_the_reply_and_nothing_is_kept() {
+async fn an_aborted_origin_reply_aborts_the_clients_and_is_not_stored() {
     let stub = Stub::start(|_| Answer::new(200, KEPT, pattern(1_000)).framed(Framing::Cut)).await;
     let node = stub.node(|_, _| {}).await;
     let reply = node.client().await.get("/a").await;
@@ -161,7 +161,7 @@ async fn an_origin_that_breaks_off_tears_the_reply_and_nothing_is_kept() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_does_not_end_a_fetch_to_be_kept() {
+async fn a_client_that_leaves_does_not_end_a_storable_fetch() {
     let end = gate();
     let held = Arc::clone(&end);
     let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(1_000_000)).ending_after(&held)).await;
@@ -179,7 +179,7 @@ async fn a_client_that_goes_away_does_not_end_a_fetch_to_be_kept() {
 }
 
 #[tokio::test]
-async fn what_outgrows_the_cache_is_passed_through_whole() {
+async fn a_body_larger_than_the_cache_is_passed_through_complete() {
     for framing in [Framing::Length, Framing::Chunked] {
         let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(9_000_000)).framed(framing)).await;
         let node = stub.node(|_, config| config.cache.object_max = Bytes::kib(100)).await;
@@ -191,7 +191,7 @@ async fn what_outgrows_the_cache_is_passed_through_whole() {
 }
 
 #[tokio::test]
-async fn memory_holds_bodies_headers_and_what_is_on_its_way() {
+async fn the_memory_stays_within_its_size_during_transfers() {
     let stub = Stub::start(|asked| {
         let len = asked.line.split(['/', ' ']).find_map(|part| part.parse().ok()).unwrap_or(0);
         Answer::new(200, KEPT, pattern(len))
@@ -209,7 +209,7 @@ async fn memory_holds_bodies_headers_and_what_is_on_its_way() {
 }
 
 #[tokio::test]
-async fn a_stale_reply_is_sent_while_a_new_one_is_fetched_once() {
+async fn a_stale_reply_is_served_during_one_revalidation() {
     let refresh = gate();
     let held = Arc::clone(&refresh);
     let stub = Stub::start(move |asked| match asked.header("if-none-match") {

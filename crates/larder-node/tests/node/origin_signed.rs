@@ -38,7 +38,7 @@ async fn before(stub: &Stub, set: impl FnOnce(&mut OriginConfig)) -> Running {
 }
 
 #[tokio::test]
-async fn every_kind_of_request_has_a_signature_that_the_store_takes() {
+async fn every_kind_of_request_has_a_valid_signature() {
     let stub = store(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.body.clone())).await;
     let node = before(&stub, |_| {}).await;
     let mut client = node.client().await;
@@ -109,7 +109,7 @@ async fn the_nodes_signature_is_not_the_clients_authorization() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_signed_is_refused_and_a_signed_url_is_passed_on() {
+async fn unsignable_requests_are_refused_and_signed_urls_are_forwarded() {
     let stub = Stub::start(|_| Answer::new(200, "Cache-Control: no-store\r\n", "x")).await;
     let node = before(&stub, |_| {}).await;
     let mut client = node.client().await;

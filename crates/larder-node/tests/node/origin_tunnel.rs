@@ -100,7 +100,7 @@ async fn is_echoed(client: &mut Client, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_until_the_client_ends() {
+async fn bytes_pass_both_ways_until_the_client_ends() {
     let authority = Authority::new();
     let http2: &[&[u8]] = &[b"h2", b"http/1.1"];
     for tls in [None, Some(acceptor(&authority.leaf("store.test", false), None, http2))] {
@@ -162,7 +162,7 @@ async fn bytes_go_both_ways_until_the_client_ends() {
 }
 
 #[tokio::test]
-async fn the_origins_end_is_the_clients() {
+async fn the_end_of_the_origin_ends_the_client() {
     let echo = Echo::start(None, ACCEPTED).await;
     let node = echo.node(|_, _| {}).await;
     let mut client = open(&node).await;
@@ -174,7 +174,7 @@ async fn the_origins_end_is_the_clients() {
 }
 
 #[tokio::test]
-async fn another_reply_is_passed_on_and_the_connection_goes_on() {
+async fn another_status_is_forwarded_and_the_connection_stays_open() {
     let stub = Stub::start(|asked| match asked.header("upgrade") {
         "" => Answer::new(200, "Cache-Control: max-age=60\r\n", "page"),
         _ => Answer::new(426, "Cache-Control: max-age=60\r\nSec-WebSocket-Version: 13\r\n", "no"),
@@ -225,7 +225,7 @@ async fn tunnels_beyond_the_limits_are_refused() {
 }
 
 #[tokio::test]
-async fn a_silent_tunnel_is_closed() {
+async fn an_idle_tunnel_is_closed() {
     let echo = Echo::start(None, ACCEPTED).await;
     let node = echo.node(|origin, _| origin.tunnel_idle_timeout = Duration::from_millis(300)).await;
     let mut client = open(&node).await;
@@ -235,7 +235,7 @@ async fn a_silent_tunnel_is_closed() {
 }
 
 #[tokio::test]
-async fn a_side_that_takes_no_bytes_ends_a_tunnel() {
+async fn a_side_that_reads_nothing_ends_a_tunnel() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let (short, long) = (Duration::from_millis(200), Duration::from_secs(60));
@@ -286,7 +286,7 @@ async fn only_websocket_reaches_the_origin_and_no_node_that_signs_opens_a_tunnel
 }
 
 #[tokio::test]
-async fn a_switch_to_another_protocol_is_no_reply() {
+async fn a_switch_to_another_protocol_is_refused() {
     let other = "HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
     let echo = Echo::start(None, other).await;
     let node = echo.node(|_, _| {}).await;
@@ -298,7 +298,7 @@ async fn a_switch_to_another_protocol_is_no_reply() {
 }
 
 #[tokio::test]
-async fn a_node_that_ends_waits_for_its_tunnels_and_then_cuts_them() {
+async fn a_shutdown_waits_for_tunnels_and_then_cuts_them() {
     let echo = Echo::start(None, ACCEPTED).await;
     for (drain_timeout, ends) in [(Duration::from_secs(600), true), (Duration::from_millis(100), false)] {
         let mut node = echo.node(|_, config| config.limits.drain_timeout = drain_timeout).await;
@@ -318,7 +318,7 @@ async fn a_node_that_ends_waits_for_its_tunnels_and_then_cuts_them() {
 }
 
 #[tokio::test]
-async fn a_tunnel_has_its_line_at_its_end() {
+async fn a_tunnel_is_logged_at_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("log");
     let format =

@@ -18,7 +18,7 @@ async fn node(preloaded: bool) -> Running {
 }
 
 #[tokio::test]
-async fn the_first_request_is_a_hit_as_far_as_there_is_room() {
+async fn the_first_request_is_a_hit_if_the_preload_had_room() {
     let (warm, cold) = (node(true).await, node(false).await);
     let before = warm.node.stats();
     // Two targets have a head and three chunks each, and one target is whole.

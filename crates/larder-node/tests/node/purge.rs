@@ -38,7 +38,7 @@ async fn body(node: &Running, path: &str, fields: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_url_leaves_with_all_its_variants_and_errors() {
+async fn a_purge_of_a_url_removes_all_variants_and_errors() {
     let stub = Stub::start(|asked| match path(asked).as_str() {
         "/none" => Answer::new(404, "Cache-Control: max-age=60\r\n", "none"),
         _ => Answer::new(200, "Cache-Control: max-age=60\r\nVary: Accept-Language\r\n", "x"),
@@ -71,7 +71,7 @@ async fn a_url_leaves_with_all_its_variants_and_errors() {
 }
 
 #[tokio::test]
-async fn hosts_do_not_count_where_the_origin_is_not_told_them() {
+async fn a_purge_ignores_hosts_that_are_not_sent_to_the_origin() {
     let stub = counting("Cache-Control: max-age=60\r\n", &[], gate()).await;
     let node = stub.node(|origin, _| origin.host = HostHeader::Origin).await;
     assert_eq!(body(&node, "/a", "").await, "1 /a");
@@ -80,7 +80,7 @@ async fn hosts_do_not_count_where_the_origin_is_not_told_them() {
 }
 
 #[tokio::test]
-async fn objects_leave_by_their_tags() {
+async fn a_purge_by_tag_removes_the_tagged_objects() {
     let stub = Stub::start(|asked| {
         let tags = match path(asked).as_str() {
             "/a" => "Cache-Tag: product-1, home\r\n",
@@ -103,7 +103,7 @@ async fn objects_leave_by_their_tags() {
 
 /// A reply that arrives during a purge is passed on and not stored. Later clients do not get it.
 #[tokio::test]
-async fn what_is_on_its_way_does_not_come_back() {
+async fn a_transfer_during_a_purge_is_not_stored() {
     for (kind, text) in [("url", "http://n/a"), ("prefix", "http://n/"), ("tag", "t")] {
         let end = gate();
         let fields = "Cache-Control: max-age=60\r\nCache-Tag: t\r\n";
@@ -125,7 +125,7 @@ async fn what_is_on_its_way_does_not_come_back() {
 
 /// An origin may validate a purged reply. The reply is not stored for that.
 #[tokio::test]
-async fn what_is_validated_meanwhile_does_not_come_back() {
+async fn a_validation_during_a_purge_is_not_stored() {
     let hold = gate();
     let held = Arc::clone(&hold);
     let stub = Stub::start(move |asked| match asked.header("if-none-match") {
@@ -146,7 +146,7 @@ async fn what_is_validated_meanwhile_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn files_leave_whole_and_in_chunks_and_stay_on_the_disk() {
+async fn a_purge_removes_whole_and_chunked_files_but_not_from_the_disk() {
     let fill = |root: &Path| {
         settled(&root.join("a b.txt"), pattern(3_000), HOUR);
         settled(&root.join("img/long"), pattern(500_000), HOUR);
@@ -175,7 +175,7 @@ fn tokens() -> Tokens {
 }
 
 #[tokio::test]
-async fn switches_purge_by_a_path_of_the_node_if_they_have_the_token() {
+async fn front_ends_with_the_token_purge_by_an_own_path() {
     let fill = |root: &Path| settled(&root.join("a"), "x", HOUR);
     let node = Running::directory(fill, |config| config.purge = Some(tokens())).await;
     let off = Running::directory(fill, |_| {}).await;

@@ -12,7 +12,7 @@ async fn node() -> Running {
 }
 
 #[tokio::test]
-async fn a_miss_is_kept_and_the_next_request_hits() {
+async fn a_miss_is_stored_and_the_next_request_hits() {
     let running = node().await;
     let mut client = running.client().await;
     let first = client.get("/a.txt").await;
@@ -30,7 +30,7 @@ async fn a_miss_is_kept_and_the_next_request_hits() {
 }
 
 #[tokio::test]
-async fn head_says_what_get_would_and_leaves_the_cache_alone() {
+async fn head_replies_like_get_and_leaves_the_cache_unchanged() {
     let running = node().await;
     let mut client = running.client().await;
     let head = client.request("HEAD", "/a.txt", "").await;
@@ -56,7 +56,7 @@ async fn other_methods_are_not_allowed() {
 }
 
 #[tokio::test]
-async fn preconditions_save_the_body_and_the_read() {
+async fn preconditions_avoid_the_body_and_the_read() {
     let running = node().await;
     let mut client = running.client().await;
     let head = client.request("HEAD", "/a.txt", "").await;
@@ -77,7 +77,7 @@ async fn preconditions_save_the_body_and_the_read() {
 }
 
 #[tokio::test]
-async fn ranges_of_short_contents() {
+async fn ranges_of_short_contents_are_exact() {
     let running = node().await;
     let mut client = running.client().await;
     let etag = client.get("/a.txt").await.header("etag").to_owned();
@@ -132,7 +132,7 @@ async fn a_range_that_misses_reads_only_its_chunks() {
 }
 
 #[tokio::test]
-async fn contents_above_the_object_limit_are_served_and_not_kept() {
+async fn contents_above_the_object_limit_are_served_and_not_stored() {
     let fill = |root: &Path| {
         settled(&root.join("small"), pattern(1_000), HOUR);
         settled(&root.join("middle"), pattern(2_000), HOUR);
@@ -170,7 +170,7 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn own_paths_answer_for_the_node() {
+async fn own_paths_report_on_the_node() {
     let set = |config: &mut NodeConfig| config.stats_path = Some("/.larder/stats".to_owned());
     let running = Running::model("5\t/a\n", quick(), set).await;
     let mut client = running.client().await;

@@ -61,7 +61,7 @@ async fn get_as(running: &Running, path: &str, id: u64) {
 }
 
 #[tokio::test]
-async fn the_load_is_that_of_the_model_where_there_is_one() {
+async fn the_load_is_that_of_the_models_if_configured() {
     let files = tempfile::tempdir().unwrap();
     let manifest = files.path().join("manifest");
     fs::write(&manifest, "4096\t/a\n4096\t/b\n").unwrap();
@@ -102,7 +102,7 @@ async fn the_load_is_that_of_the_model_where_there_is_one() {
 }
 
 #[tokio::test]
-async fn the_load_of_a_real_node_is_the_machines() {
+async fn the_load_of_a_real_node_is_that_of_the_machine() {
     let running = Running::directory(|root| settled(&root.join("a"), "a", HOUR), |_| {}).await;
     let counters: LoadCounters = running.node.load_counters();
     assert_eq!(counters.cpu_from, DeviceSource::Machine);
@@ -113,7 +113,7 @@ async fn the_load_of_a_real_node_is_the_machines() {
 }
 
 #[tokio::test]
-async fn reports_are_for_those_who_ask_the_node_itself() {
+async fn reports_refuse_relayed_requests_and_other_methods() {
     let running = Running::model("1\t/a\n", quick(), |_| {}).await;
     for path in ["/.larder/load", "/.larder/events"] {
         for field in ["Via: 1.1 larder\r\n", "X-Forwarded-For: 192.0.2.1\r\n", "Forwarded: for=x\r\n"] {
@@ -197,7 +197,7 @@ async fn own_paths_are_not_for_clients_of_handed_over_connections() {
 }
 
 #[tokio::test]
-async fn what_is_cached_is_told_and_what_changes_after() {
+async fn a_subscriber_gets_the_cached_targets_and_then_the_changes() {
     // The memory has room for two of the three targets.
     let manifest = "1000\t/a\n1000\t/b\n1000\t/c\n1000\t/d\n";
     let running = Running::model(manifest, quick(), |config| config.cache.bytes = Bytes(2_100)).await;
@@ -222,7 +222,7 @@ async fn what_is_cached_is_told_and_what_changes_after() {
 
 /// A client that connects directly could falsify the switches' knowledge.
 #[tokio::test]
-async fn on_handed_over_connections_nobody_but_a_switch_says_what_a_target_is() {
+async fn on_handed_off_connections_only_a_front_end_sets_the_target_id() {
     let running = Running::model("1000\t/a\n", quick(), |_| {}).await;
     let request = format!("GET /a HTTP/1.1\r\nHost: n\r\nLarder-Target: {:016x}\r\n\r\n", 0xa);
     let (mut client, restored) = super::handed::handed(request.as_bytes(), b"").await;

@@ -4,7 +4,7 @@ use super::*;
 use tokio::io::AsyncBufReadExt;
 
 #[tokio::test]
-async fn one_read_serves_all_who_ask_meanwhile() {
+async fn one_read_serves_all_concurrent_requests() {
     let running = Running::model("2000\t/a?x=1\n", DiskModel::default(), |_| {}).await;
     let asking: Vec<_> = (0..20)
         .map(|_| {
@@ -25,7 +25,7 @@ async fn one_read_serves_all_who_ask_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_read_completes_when_the_one_who_asked_is_gone() {
+async fn a_read_completes_after_its_client_has_left() {
     let running = Running::model("2000\t/a\n", DiskModel::default(), |_| {}).await;
     let mut gone = running.client().await;
     gone.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
@@ -36,7 +36,7 @@ async fn a_read_completes_when_the_one_who_asked_is_gone() {
 }
 
 #[tokio::test]
-async fn a_failed_read_reaches_all_and_is_tried_again() {
+async fn a_failed_read_reaches_all_waiters_and_is_retried() {
     let running = Running::model("1\t/a\n", quick(), |_| {}).await;
     for _ in 0..2 {
         let reply = running.client().await.get("/missing").await;

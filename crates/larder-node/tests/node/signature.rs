@@ -102,7 +102,7 @@ fn encode(bytes: &[u8], plain: &[u8]) -> String {
 
 /// Amazon's own examples, which sign more fields than a node does.
 #[test]
-fn the_verifier_knows_amazons_examples() {
+fn the_verifier_accepts_the_examples_of_amazon() {
     let nothing = hex(&sha256(b""));
     let example = |line: &str, fields: &str, body: &str, signed: &str, signature: &str| Asked {
         line: line.to_owned(),

@@ -32,7 +32,7 @@ fn judge(
 }
 
 #[test]
-fn what_is_kept_and_for_how_long() {
+fn storage_and_lifetime_follow_the_fields_of_the_reply() {
     let (date, later, earlier) = (at(NOW - 10), at(NOW + 50), at(NOW - 110));
     let cc = "cache-control";
     for (reply, expected) in [
@@ -61,7 +61,7 @@ fn what_is_kept_and_for_how_long() {
 }
 
 #[test]
-fn statuses_and_authorization() {
+fn storage_depends_on_status_and_authorization() {
     let cc = "cache-control";
     for (status, reply, expected) in [
         (404, &[][..], Ok(7)),
@@ -93,7 +93,7 @@ fn statuses_and_authorization() {
 }
 
 #[test]
-fn an_age_counts_by_its_first_member_and_the_time_to_the_reply() {
+fn the_age_is_the_first_member_of_age_plus_the_delay() {
     let date = at(NOW);
     for (stated, expected) in [
         ("20", 20),
@@ -150,7 +150,7 @@ fn kept(said: &str) -> Freshness {
 }
 
 #[test]
-fn what_a_kept_reply_is_good_for() {
+fn the_usability_of_a_stored_reply_follows_its_directives() {
     for (said, asked, age, expected) in [
         ("max-age=60", "", 59, Usability::Fresh),
         ("max-age=60", "", 60, Usability::Stale),
@@ -183,7 +183,7 @@ fn what_a_kept_reply_is_good_for() {
 }
 
 #[test]
-fn a_stale_reply_stands_in_within_its_time() {
+fn a_stale_reply_is_usable_on_errors_within_stale_if_error() {
     let asked = Directives::default();
     let reply = kept("max-age=60, stale-if-error=30");
     assert!(reply.may_serve_on_error(89_999, &asked) && !reply.may_serve_on_error(90_000, &asked));
@@ -204,7 +204,7 @@ fn a_stale_reply_stands_in_within_its_time() {
 
 proptest! {
     #[test]
-    fn a_reply_is_never_fresher_later(lifetime in 1..200_u64, a in 0..400_000_u64, more in 0..400_000_u64) {
+    fn freshness_never_increases_with_time(lifetime in 1..200_u64, a in 0..400_000_u64, more in 0..400_000_u64) {
         let reply = kept(&format!("max-age={lifetime}"));
         let asked = Directives::default();
         prop_assert!(reply.time_to_live(a + more) <= reply.time_to_live(a));
