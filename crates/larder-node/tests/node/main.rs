@@ -5,12 +5,11 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failing helper fails its test")]
 
 mod access_log;
-mod at_once;
 mod client;
 mod cooperate;
 mod dynamic;
 mod files;
-mod handed;
+mod handoffs;
 mod lateral;
 mod limits;
 mod origin;
@@ -26,6 +25,7 @@ mod origin_shares;
 mod origin_sharing;
 mod origin_signed;
 mod origin_tunnel;
+mod plain_hits;
 mod preload;
 mod purge;
 mod replies;
@@ -53,45 +53,45 @@ use tokio::task::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node that serves on a free loopback port until it is stopped or dropped.
-struct Running {
+struct TestNode {
     node: Arc<Node>,
     address: SocketAddr,
     /// Sends connections that a switch has handed off.
-    hand: mpsc::Sender<RestoredConnection>,
+    handoffs: mpsc::Sender<RestoredConnection>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<DrainReport, NodeError>>,
     /// Keeps the store's files.
     _files: tempfile::TempDir,
 }
 
-impl Running {
+impl TestNode {
     async fn start(config: NodeConfig, files: tempfile::TempDir) -> Self {
-        Self::start_handed(config, files, |_| IncomingHandoffs::none()).await
+        Self::start_with_handoffs(config, files, |_| IncomingHandoffs::none()).await
     }
 
-    /// Starts a node. `handed` returns the handoffs for the node's address. The node has one thread unless the
+    /// Starts a node. `handoffs` returns the handoffs for the node's address. The node has one thread unless the
     /// test sets another number. So a request that a test sees counted has reached its next wait before another
     /// one is served.
-    async fn start_handed(
+    async fn start_with_handoffs(
         mut config: NodeConfig,
         files: tempfile::TempDir,
-        handed: impl FnOnce(SocketAddr) -> IncomingHandoffs,
+        handoffs: impl FnOnce(SocketAddr) -> IncomingHandoffs,
     ) -> Self {
         config.threads = config.threads.max(1);
         let node = Node::new(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (hand, restored) = mpsc::channel(16);
-        let handed = IncomingHandoffs { restored, ..handed(address) };
-        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, handed, async move {
-            let _ = stopped.await;
+        let (stop, stop_signal) = oneshot::channel::<()>();
+        let (sender, restored) = mpsc::channel(16);
+        let handoffs = IncomingHandoffs { restored, ..handoffs(address) };
+        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, handoffs, async move {
+            let _ = stop_signal.await;
         }));
-        Self { node, address, hand, stop: Some(stop), task, _files: files }
+        Self { node, address, handoffs: sender, stop: Some(stop), task, _files: files }
     }
 
     /// Starts a node in front of a directory that `fill` fills. `set` changes its configuration first.
-    async fn directory(fill: impl FnOnce(&Path), set: impl FnOnce(&mut NodeConfig)) -> Self {
+    async fn with_directory(fill: impl FnOnce(&Path), set: impl FnOnce(&mut NodeConfig)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let root = files.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -102,7 +102,7 @@ impl Running {
     }
 
     /// Starts a node in front of a modelled store with the targets of `manifest`.
-    async fn model(manifest: &str, disk: DiskModel, set: impl FnOnce(&mut NodeConfig)) -> Self {
+    async fn with_model(manifest: &str, disk: DiskModel, set: impl FnOnce(&mut NodeConfig)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let path = files.path().join("manifest");
         fs::write(&path, manifest).unwrap();
@@ -128,7 +128,7 @@ impl Running {
     }
 
     /// Waits until `wanted` accepts the counts.
-    async fn until(&self, wanted: impl Fn(&NodeStats) -> bool) -> NodeStats {
+    async fn wait_until(&self, wanted: impl Fn(&NodeStats) -> bool) -> NodeStats {
         let event = std::fmt::from_fn(|f| write!(f, "the wanted counts, not {:?}", self.node.stats()));
         eventually_async(event, || Some(self.node.stats()).filter(&wanted)).await
     }
@@ -137,18 +137,18 @@ impl Running {
         drop(self.stop.take());
     }
 
-    async fn ended(self) -> DrainReport {
+    async fn wait_for_end(self) -> DrainReport {
         tokio::time::timeout(PATIENCE, self.task).await.expect("serving ends").unwrap().unwrap()
     }
 }
 
 /// Returns a disk that takes almost no time.
-fn quick() -> DiskModel {
+fn fast_disk() -> DiskModel {
     DiskModel { speed: 100_000.0, ..DiskModel::default() }
 }
 
 /// Writes a file and dates its last change back, so that its validators are strong.
-fn settled(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
+fn write_file(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, contents).unwrap();
     let file = fs::File::options().write(true).open(path).unwrap();
@@ -162,6 +162,6 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-fn small_chunks(config: &mut NodeConfig) {
+fn set_small_chunks(config: &mut NodeConfig) {
     config.cache.chunk = Bytes::kib(64);
 }

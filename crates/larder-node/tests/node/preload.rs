@@ -6,8 +6,8 @@ use super::*;
 /// three targets before it.
 const MANIFEST: &str = "20000\t/a\n40000\t/big\n500\t/b?x=1\n20000\t/c\n30000\t/d\n100\t/e\n";
 
-async fn node(preloaded: bool) -> Running {
-    Running::model(MANIFEST, quick(), |config| {
+async fn start_node(preloaded: bool) -> TestNode {
+    TestNode::with_model(MANIFEST, fast_disk(), |config| {
         config.cache.bytes = Bytes::kib(64);
         config.cache.chunk = Bytes::kib(8);
         config.cache.object_max = Bytes(32_000);
@@ -19,7 +19,7 @@ async fn node(preloaded: bool) -> Running {
 
 #[tokio::test]
 async fn the_first_request_is_a_hit_if_the_preload_had_room() {
-    let (warm, cold) = (node(true).await, node(false).await);
+    let (warm, cold) = (start_node(true).await, start_node(false).await);
     let before = warm.node.stats();
     // Two targets have a head and three chunks each, and one target is whole.
     assert_eq!((before.cache_objects, before.cache_evictions, before.store_reads), (9, 0, 0));

@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct StubRequest {
     pub(crate) line: String,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     pub(crate) sni: String,
 }
 
-impl Asked {
+impl StubRequest {
     /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
@@ -45,7 +45,7 @@ pub(crate) enum Framing {
 
 /// An answer of the origin.
 #[derive(Clone)]
-pub(crate) struct Answer {
+pub(crate) struct StubReply {
     status: u16,
     fields: String,
     body: Vec<u8>,
@@ -57,7 +57,7 @@ pub(crate) struct Answer {
     before_end: Option<Arc<Semaphore>>,
 }
 
-impl Answer {
+impl StubReply {
     /// Creates an answer. `fields` are header lines, each with its line end.
     pub(crate) fn new(status: u16, fields: &str, body: impl Into<Vec<u8>>) -> Self {
         let (fields, body) = (fields.to_owned(), body.into());
@@ -65,30 +65,30 @@ impl Answer {
         Self { status, fields, body, framing, interim, before_head: None, before_end: None }
     }
 
-    pub(crate) fn framed(mut self, framing: Framing) -> Self {
+    pub(crate) fn with_framing(mut self, framing: Framing) -> Self {
         self.framing = framing;
         self
     }
 
     /// Adds an interim reply. `fields` are header lines, each with its line end.
-    pub(crate) fn hinting(mut self, status: u16, fields: &str) -> Self {
+    pub(crate) fn with_interim(mut self, status: u16, fields: &str) -> Self {
         self.interim += &format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
         self
     }
 
-    pub(crate) fn after(mut self, gate: &Arc<Semaphore>) -> Self {
+    pub(crate) fn gate_head(mut self, gate: &Arc<Semaphore>) -> Self {
         self.before_head = Some(Arc::clone(gate));
         self
     }
 
-    pub(crate) fn ending_after(mut self, gate: &Arc<Semaphore>) -> Self {
+    pub(crate) fn gate_end(mut self, gate: &Arc<Semaphore>) -> Self {
         self.before_end = Some(Arc::clone(gate));
         self
     }
 
     async fn send<S: AsyncWrite + Unpin>(&self, stream: &mut S, head: bool) -> std::io::Result<()> {
         stream.write_all(self.interim.as_bytes()).await?;
-        pass(self.before_head.as_ref()).await;
+        pass_gate(self.before_head.as_ref()).await;
         if self.framing == Framing::Silent {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
@@ -107,7 +107,7 @@ impl Answer {
         let (first, second) = self.body.split_at(self.body.len() / 2);
         for (part, is_second) in [(first, false), (second, true)] {
             if is_second {
-                pass(self.before_end.as_ref()).await;
+                pass_gate(self.before_end.as_ref()).await;
                 if self.framing == Framing::Cut {
                     return Err(std::io::ErrorKind::ConnectionAborted.into());
                 }
@@ -127,62 +127,65 @@ impl Answer {
     }
 }
 
-async fn pass(gate: Option<&Arc<Semaphore>>) {
+async fn pass_gate(gate: Option<&Arc<Semaphore>>) {
     if let Some(gate) = gate {
         gate.acquire().await.unwrap().forget();
     }
 }
 
-type Script = dyn Fn(&Asked) -> Answer + Send + Sync;
+type Script = dyn Fn(&StubRequest) -> StubReply + Send + Sync;
 
 /// An origin that answers as a test specifies.
 pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
     secure: bool,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<StubRequest>>>,
     task: JoinHandle<()>,
 }
 
 impl Stub {
-    pub(crate) async fn start(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(script: impl Fn(&StubRequest) -> StubReply + Send + Sync + 'static) -> Self {
         Self::start_with(None, script).await
     }
 
     /// Starts the origin, with TLS if there is an acceptor.
     pub(crate) async fn start_with(
         tls: Option<TlsAcceptor>,
-        script: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&StubRequest) -> StubReply + Send + Sync + 'static,
     ) -> Self {
         let secure = tls.is_some();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::<Mutex<Vec<Asked>>>::default();
-        let (noted, script): (_, Arc<Script>) = (Arc::clone(&asked), Arc::new(script));
+        let requests = Arc::<Mutex<Vec<StubRequest>>>::default();
+        let (recorded, script): (_, Arc<Script>) = (Arc::clone(&requests), Arc::new(script));
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (tls, script, noted) = (tls.clone(), Arc::clone(&script), Arc::clone(&noted));
+                let (tls, script, recorded) = (tls.clone(), Arc::clone(&script), Arc::clone(&recorded));
                 tokio::spawn(async move {
                     let Some(tls) = tls else {
-                        return connection(stream, String::new(), script, noted).await;
+                        return serve_connection(stream, String::new(), script, recorded).await;
                     };
                     // Handshakes fail where a test intends it.
                     let Ok(stream) = tls.accept(stream).await else { return };
                     let sni = stream.get_ref().1.server_name().unwrap_or_default().to_owned();
-                    connection(stream, sni, script, noted).await;
+                    serve_connection(stream, sni, script, recorded).await;
                 });
             }
         });
-        Self { address, secure, asked, task }
+        Self { address, secure, requests, task }
     }
 
     /// Returns the requests so far.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<StubRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
     /// Waits until the origin has received `times` requests.
-    pub(crate) async fn until_asked(&self, times: usize) {
-        eventually_async("the origin is asked", || (self.asked().len() >= times).then_some(())).await;
+    pub(crate) async fn wait_for_requests(&self, times: usize) {
+        eventually_async("the origin has received the requests", || {
+            (self.requests().len() >= times).then_some(())
+        })
+        .await;
     }
 
     pub(crate) fn url(&self) -> http::Uri {
@@ -191,14 +194,14 @@ impl Stub {
     }
 
     /// Starts a node in front of the origin. `set` changes its configuration first.
-    pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> Running {
+    pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> TestNode {
         let mut origin = OriginConfig::new(self.url());
         origin.host = HostHeader::Client;
         let unset = StoreConfig::Origin(Box::new(origin.clone()));
         let mut config = NodeConfig::new("n", unset);
         set(&mut origin, &mut config);
         config.store = StoreConfig::Origin(Box::new(origin));
-        Running::start(config, tempfile::tempdir().unwrap()).await
+        TestNode::start(config, tempfile::tempdir().unwrap()).await
     }
 }
 
@@ -208,11 +211,11 @@ impl Drop for Stub {
     }
 }
 
-async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     sni: String,
     script: Arc<Script>,
-    noted: Arc<Mutex<Vec<Asked>>>,
+    recorded: Arc<Mutex<Vec<StubRequest>>>,
 ) {
     let mut stream = BufReader::new(stream);
     for earlier in 0.. {
@@ -223,15 +226,15 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
         let line = head.lines().next().unwrap_or("").to_owned();
-        let mut asked = Asked { line, head, body: Vec::new(), earlier, sni: sni.clone() };
-        let len: usize = asked.header("content-length").parse().unwrap_or(0);
-        asked.body.resize(len, 0);
-        if stream.read_exact(&mut asked.body).await.is_err() {
+        let mut request = StubRequest { line, head, body: Vec::new(), earlier, sni: sni.clone() };
+        let len: usize = request.header("content-length").parse().unwrap_or(0);
+        request.body.resize(len, 0);
+        if stream.read_exact(&mut request.body).await.is_err() {
             return;
         }
-        noted.lock().unwrap().push(asked.clone());
-        let answer = script(&asked);
-        if answer.send(stream.get_mut(), asked.line.starts_with("HEAD")).await.is_err() {
+        recorded.lock().unwrap().push(request.clone());
+        let reply = script(&request);
+        if reply.send(stream.get_mut(), request.line.starts_with("HEAD")).await.is_err() {
             return;
         }
     }

@@ -31,18 +31,18 @@ const REQUESTS: &[&str] = &[
     "GET /.larder/health HTTP/1.1\r\nHost: n\r\n",
 ];
 
-fn fill(root: &Path) {
+fn fill_root(root: &Path) {
     for (name, contents) in
         [("a.txt", &b"abc"[..]), ("sub/index.html", b"<p>"), (".hidden", b"x"), ("empty", b"")]
     {
-        settled(&root.join(name), contents, HOUR);
+        write_file(&root.join(name), contents, HOUR);
     }
-    settled(&root.join("long"), pattern(100_000), HOUR);
+    write_file(&root.join("long"), pattern(100_000), HOUR);
 }
 
 /// Returns the status line, the fields sorted by name, and the contents. `Date` is left out, and so are the
 /// times in tags.
-async fn ask(address: SocketAddr, request: &str) -> (String, Vec<String>, Vec<u8>) {
+async fn send_request(address: SocketAddr, request: &str) -> (String, Vec<String>, Vec<u8>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("{request}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
     let mut reply = Vec::new();
@@ -61,17 +61,18 @@ async fn ask(address: SocketAddr, request: &str) -> (String, Vec<String>, Vec<u8
 
 #[tokio::test]
 async fn plain_hits_get_the_same_replies_as_other_requests() {
-    let at_once = Running::directory(fill, small_chunks).await;
+    let plain = TestNode::with_directory(fill_root, set_small_chunks).await;
     let log = tempfile::tempdir().unwrap();
-    let otherwise = Running::directory(fill, |config| {
-        small_chunks(config);
+    let full = TestNode::with_directory(fill_root, |config| {
+        set_small_chunks(config);
         // Requests that are logged take the full path.
         config.access_log = Some(AccessLogConfig::file(log.path().join("log")));
     })
     .await;
     for request in REQUESTS {
         for time in ["the first time", "the second time"] {
-            let (one, other) = (ask(at_once.address, request).await, ask(otherwise.address, request).await);
+            let (one, other) =
+                (send_request(plain.address, request).await, send_request(full.address, request).await);
             assert_eq!(one, other, "{request} {time}");
         }
     }
@@ -85,19 +86,19 @@ async fn plain_hits_get_the_same_replies_as_other_requests() {
             stats.header_fields_dropped,
         )
     };
-    at_once.until(|stats| stats.in_flight == 0).await;
-    otherwise.until(|stats| stats.in_flight == 0).await;
-    let (one, other) = (counts(at_once.node.stats()), counts(otherwise.node.stats()));
+    plain.wait_until(|stats| stats.in_flight == 0).await;
+    full.wait_until(|stats| stats.in_flight == 0).await;
+    let (one, other) = (counts(plain.node.stats()), counts(full.node.stats()));
     assert_eq!(one, other);
     assert!(one.1 > 10, "{} hits", one.1);
 }
 
 #[tokio::test]
 async fn a_changed_file_is_checked_again() {
-    let node = Running::directory(fill, |config| config.revalidate = Duration::ZERO).await;
+    let node = TestNode::with_directory(fill_root, |config| config.revalidate = Duration::ZERO).await;
     let mut client = node.client().await;
     for contents in [&b"abc"[..], b"other", b"the last"] {
-        settled(&node.root().join("a.txt"), contents, HOUR - Duration::from_secs(contents.len() as u64));
+        write_file(&node.root().join("a.txt"), contents, HOUR - Duration::from_secs(contents.len() as u64));
         assert_eq!(client.get("/a.txt").await.body, contents);
     }
 }
@@ -105,7 +106,7 @@ async fn a_changed_file_is_checked_again() {
 #[tokio::test]
 async fn a_reload_applies_to_requests_on_open_connections() {
     let mut known = None;
-    let node = Running::directory(fill, |config| known = Some(config.clone())).await;
+    let node = TestNode::with_directory(fill_root, |config| known = Some(config.clone())).await;
     let mut config = known.unwrap();
     let mut client = node.client().await;
     for _ in 0..2 {
@@ -118,20 +119,20 @@ async fn a_reload_applies_to_requests_on_open_connections() {
 
 #[tokio::test]
 async fn threads_share_the_memory() {
-    let node = Running::directory(fill, |config| config.threads = 4).await;
-    let mut asking = tokio::task::JoinSet::new();
+    let node = TestNode::with_directory(fill_root, |config| config.threads = 4).await;
+    let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let mut client = node.client().await;
-        asking.spawn(async move {
+        tasks.spawn(async move {
             for _ in 0..50 {
                 assert_eq!(client.get("/a.txt").await.body, b"abc");
                 assert_eq!(client.get("/long").await.body, pattern(100_000));
             }
         });
     }
-    while let Some(asked) = asking.join_next().await {
-        asked.unwrap();
+    while let Some(result) = tasks.join_next().await {
+        result.unwrap();
     }
-    let stats = node.until(|stats| stats.in_flight == 0).await;
+    let stats = node.wait_until(|stats| stats.in_flight == 0).await;
     assert_eq!((stats.requests, stats.store_reads), (1_600, 2), "{stats:?}");
 }
