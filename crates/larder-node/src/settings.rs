@@ -1,8 +1,8 @@
 //! The settings that a reload may change while the node runs.
 //!
 //! A connection takes the settings in force when it begins and keeps them: limits, deadlines and TLS. A request
-//! reads the settings in force at its time. Settings that are neither here nor behind a [`crate::concurrency::ConcurrencyLimit`]
-//! keep their values until a restart.
+//! reads the settings in force at its time. Settings that are neither here nor behind a
+//! [`crate::concurrency::ConcurrencyLimit`] keep their values until a restart.
 
 use crate::config::{Limits, NodeConfig, ReportConfig};
 use crate::edge::Edge;

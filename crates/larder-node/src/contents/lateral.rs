@@ -3,7 +3,7 @@
 //! The switch decides by a connection's first request and does not see later requests. The node decides about
 //! them by extended LARD ([`larder_core::lateral`]). If its disk is busy and the target is not in its cache,
 //! the node asks the switch which nodes hold the target. It may then fetch the reply over a kept connection and
-//! pass it on (*lateral fetch*). A fetch carries `Larder-LateralFetcher`, and such a request is never fetched again.
+//! pass it on (*lateral fetch*). A fetch carries `Larder-Lateral`, and such a request is never fetched again.
 //!
 //! If any step fails, the request is served here. Answers are kept for [`LateralConfig::age`] in a table of
 //! [`ENTRIES`] entries. A later answer replaces an earlier one with the same index.

@@ -1,21 +1,21 @@
 //! A node among equal peers, without a switch: runs PRESS, CARD or WARD ([`larder_core::peers`]).
 //!
-//! Any node accepts any client's request, and the policy decides which node serves it. This module keeps the policy's state. It
-//! reports events to the policy: requests, changes of the memory, members and messages. It sends the policy's messages and forwards
-//! requests. A forwarded request goes to its service node over the [network of peers](larder_peers). The reply passes through this
-//! node to the client and is not stored here.
+//! Any node accepts any client's request, and the policy decides which node serves it. This module keeps the
+//! policy's state. It reports events to the policy: requests, changes of the memory, members and messages. It
+//! sends the policy's messages and forwards requests. A forwarded request goes to its service node over the
+//! [network of peers](larder_peers). The reply passes through this node to the client and is not stored here.
 //!
 //! ```text
 //! load      requests and replies             adapter            the policies behind one trait
 //! view      the state for operators          press, card, ward  one policy each
 //! ```
 //!
-//! A request that a peer forwards is served here in any case and is not forwarded again. If the service node does not answer, this
-//! node serves the request itself. Only GET and HEAD are forwarded, so no effect happens twice. If the rest of a reply fails after
-//! its beginning was sent, the client's connection is cut.
+//! A request that a peer forwards is served here in any case and is not forwarded again. If the service node
+//! does not answer, this node serves the request itself. Only GET and HEAD are forwarded, so no effect happens
+//! twice. If the rest of a reply fails after its beginning was sent, the client's connection is cut.
 //!
-//! One lock guards the policy's state. It is held for a few look-ups and for the queueing of messages, so peers receive changes in
-//! order.
+//! One lock guards the policy's state. It is held for a few look-ups and for the queueing of messages, so peers
+//! receive changes in order.
 
 use crate::handoff::PeerHandoff;
 use crate::memory::Memory;

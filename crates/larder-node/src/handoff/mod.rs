@@ -5,9 +5,9 @@
 //! switch for the connections that it accepts, and takes connections that peers hand off.
 //!
 //! ```text
-//!   client --- packets ---> initial node: plane --- same frames, other Ethernet address ---> service node: guard, socket
-//!      ^                                                                                          |
-//!      +------------------------- reply, from the initial node's service address -----------------+
+//!   client --- packets ---> initial node: plane --- same frames, other MAC ---> service node: guard, socket
+//!      ^                                                                             |
+//!      +-------------------- reply, from the initial node's service address ----------+
 //! ```
 //!
 //! **Addresses.** Clients connect to *service addresses*. Each node has one of them (or one per address family)
@@ -17,33 +17,41 @@
 //! by other addresses. If a host's loopback interface has an address, the host cannot reach that address
 //! elsewhere.
 //!
-//! **State.** The initial node runs the forwarding plane of `larder_kernel` on its interface, for its own service addresses and
-//! without cookies. Its own stack accepts connections; a connection that has moved is a flow entry in the plane. The service node runs
-//! the agent for all addresses on its loopback interface. Its guard keeps packets that arrive before their socket. Both sides talk
-//! over the agent's control channel. The keys are derived from the cluster's secret and a member's name. The plane's entries and the
-//! owners of peer numbers outlive the process, and the next start adopts them.
+//! **State.** The initial node runs the forwarding plane of `larder_kernel` on its interface, for its own
+//! service addresses and without cookies. Its own stack accepts connections; a connection that has moved is a
+//! flow entry in the plane. The service node runs the agent for all addresses on its loopback interface. Its
+//! guard keeps packets that arrive before their socket. Both sides talk over the agent's control channel. The
+//! keys are derived from the cluster's secret and a member's name. The plane's entries and the owners of peer
+//! numbers outlive the process, and the next start adopts them.
 //!
-//! **Decisions.** [`larder_core::peers::handing`] decides what happens when a peer answers, is silent, leaves or returns. The
-//! simulator drives the same code. This module supplies the clock, the lock, the sockets, the plane and the channels ([`channels`]).
+//! **Decisions.** [`larder_core::peers::handing`] decides what happens when a peer answers, is silent, leaves
+//! or returns. The simulator drives the same code. This module supplies the clock, the lock, the sockets, the
+//! plane and the channels ([`channels`]).
 //!
-//! **Order** ([`transfer`]), as in the switch's `repair` mechanism. [`larder_kernel::repair::RaceFixes`] describes the races R1 to R9:
+//! **Order** ([`transfer`]), as in the switch's `repair` mechanism. [`larder_kernel::repair::RaceFixes`]
+//! describes the races R1 to R9:
 //!
-//! 1. The request's head is read, its target is known, PRESS names a peer, and the [`eligibility`] check permits a handoff. No reply has begun. The HTTP
-//!    connection is taken apart, and the bytes that were read are serialized again.
-//! 2. The plane sends the connection's packets to the peer, where they wait. It drops packets that this host's socket sends.
+//! 1. The request's head is read, its target is known, PRESS names a peer, and the [`eligibility`] check
+//!    permits a handoff. No reply has begun. The HTTP connection is taken apart, and the bytes that were read
+//!    are serialized again.
+//! 2. The plane sends the connection's packets to the peer, where they wait. It drops packets that this host's
+//!    socket sends.
 //! 3. The socket is frozen and read. Its state and those bytes are sent to the peer.
-//! 4. The peer restores the socket, delivers the waiting packets, and serves the request itself, whatever it knows about other nodes: a
-//!    request is passed on once at most. The peer decides about later requests of the connection as for any client, but relays those
-//!    that belong elsewhere. The packets come through the initial node, and a connection is handed off only once.
-//! 5. The frozen socket is closed silently. If the peer has refused, the socket resumes here, and the request is relayed.
+//! 4. The peer restores the socket, delivers the waiting packets, and serves the request itself, whatever it
+//!    knows about other nodes: a request is passed on once at most. The peer decides about later requests of
+//!    the connection as for any client, but relays those that belong elsewhere. The packets come through the
+//!    initial node, and a connection is handed off only once.
+//! 5. The frozen socket is closed silently. If the peer has refused, the socket resumes here, and the request
+//!    is relayed.
 //!
-//! If a service node is gone (no member any more, and its channel is down), the clients of its connections are reset. If the node
-//! has announced its end, its connections get one minute, in which its kernel sends unacknowledged data. A node that was only
-//! stopped or cut off still has the sockets when it returns, and reports them. Packets go to it again, so that the resets of
-//! clients' hosts end those sockets.
+//! If a service node is gone (no member any more, and its channel is down), the clients of its connections are
+//! reset. If the node has announced its end, its connections get one minute, in which its kernel sends
+//! unacknowledged data. A node that was only stopped or cut off still has the sockets when it returns, and
+//! reports them. Packets go to it again, so that the resets of clients' hosts end those sockets.
 //!
-//! Every packet of a moved connection takes one hop more. Therefore a connection that will carry many more requests stays
-//! ([`larder_core::kept`]). Nodes learn the expected number from the [`request_counter`] of each connection.
+//! Every packet of a moved connection takes one hop more. Therefore a connection that will carry many more
+//! requests stays ([`larder_core::kept`]). Nodes learn the expected number from the [`request_counter`] of each
+//! connection.
 
 mod channels;
 mod eligibility;
@@ -178,8 +186,8 @@ impl Secrets {
     }
 }
 
-/// The state under the lock. Dropping a [`HandoffGuard`] may take the lock of its owner, so this lock is never taken
-/// under that one.
+/// The state under the lock. Dropping a [`HandoffGuard`] may take the lock of its owner, so this lock is never
+/// taken under that one.
 #[derive(Debug)]
 struct HandoffState {
     members: Members,

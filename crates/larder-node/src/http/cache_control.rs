@@ -1,14 +1,16 @@
-//! The `Cache-Control` field (RFC 9111 section 5.2, RFC 5861) of requests and replies, and `CDN-Cache-Control` of replies
-//! (RFC 9213).
+//! The `Cache-Control` field (RFC 9111 section 5.2, RFC 5861) of requests and replies, and `CDN-Cache-Control`
+//! of replies (RFC 9213).
 //!
-//! In `Cache-Control`, names are compared without regard to case, and values may be quoted. A number that is too large
-//! counts as the largest. A value that is not a number counts as 0, which makes a reply stale. Of two different values the
-//! smaller one counts (RFC 9111 section 4.2.1 leaves this to the cache). `no-cache` and `private` with a list of fields
-//! count as if they had none, which prevents reuse more often than necessary. Unknown directives are ignored.
+//! In `Cache-Control`, names are compared without regard to case, and values may be quoted. A number that is
+//! too large counts as the largest. A value that is not a number counts as 0, which makes a reply stale. Of two
+//! different values the smaller one counts (RFC 9111 section 4.2.1 leaves this to the cache). `no-cache` and
+//! `private` with a list of fields count as if they had none, which prevents reuse more often than necessary.
+//! Unknown directives are ignored.
 //!
-//! `CDN-Cache-Control` addresses shared caches in front of an origin. If a reply has a valid one that is not empty, it
-//! replaces `Cache-Control` and `Expires`. It is a dictionary of structured fields: one syntax error makes the whole field
-//! invalid, and then `Cache-Control` counts. A directive with a value of the wrong type counts as its strictest form.
+//! `CDN-Cache-Control` addresses shared caches in front of an origin. If a reply has a valid one that is not
+//! empty, it replaces `Cache-Control` and `Expires`. It is a dictionary of structured fields: one syntax error
+//! makes the whole field invalid, and then `Cache-Control` counts. A directive with a value of the wrong type
+//! counts as its strictest form.
 
 use super::structured::{self, BareItem};
 use http::HeaderMap;

@@ -3,7 +3,7 @@
 //! ```text
 //! a; hit                            served from memory
 //! a; fwd=uri-miss; stored           read from the store and stored
-//! a; fwd=uri-miss                   read and not stored: too large, or HEAD and conditional requests without a body
+//! a; fwd=uri-miss                   read and not stored: too large, or no body needed (HEAD, conditional)
 //! a; fwd=uri-miss; collapsed        another request's read served this request too
 //! a; fwd=partial; stored            some chunks from memory, some read
 //! a; fwd=stale; stored              the file had changed since it was stored

@@ -2,8 +2,8 @@
 //! 9111 sections 3 and 4, RFC 5861).
 //!
 //! ```text
-//! stored:    GET, a final status of a whole reply, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization
-//!            in the request only if public, s-maxage or must-revalidate allows; and it has a lifetime
+//! stored:    GET, a final status of a whole reply, no no-store or private, no Vary: *, no Set-Cookie, and with
+//!            Authorization in the request only if public, s-maxage or must-revalidate allows; and it has a lifetime
 //!            left, a validator, or permission to be used stale
 //! lifetime = s-maxage, else max-age, else Expires - Date, else by heuristic
 //! age      = max(received - Date, Age + received - sent) + time since received

@@ -9,9 +9,9 @@
 //! entry is compared in any case. Part 0 is an object, with its body if that is short; part `i + 1` is chunk
 //! `i` of a long object.
 //!
-//! One read serves all requests that want the same contents at the same time ([`ReadFlight`]): the first request
-//! leads, the others join. The read runs in a task of its own, so it completes even if the first request is
-//! dropped. Its failure reaches all requests.
+//! One read serves all requests that want the same contents at the same time ([`ReadFlight`]): the first
+//! request leads, the others join. The read runs in a task of its own, so it completes even if the first
+//! request is dropped. Its failure reaches all requests.
 
 mod entry;
 mod purge;

@@ -4,14 +4,16 @@
 //! begin: recorded -> scan in steps, each under the lock -> reads in flight are detached -> completed
 //!          |<---------- reads that begin here are checked against the purge ---------->|
 //! ```
-//! A read or a fetch records the number of completed purges before it looks into the cache ([`Memory::purges_done`]). Its result is
-//! stored only if no later purge names it. So a completed purge has removed all matching entries from before its beginning. It
-//! also keeps out their successors: a reply from before, or such a reply that the origin has validated since. Later requests join
-//! no read from before the purge.
+//! A read or a fetch records the number of completed purges before it looks into the cache
+//! ([`Memory::purges_done`]). Its result is stored only if no later purge names it. So a completed purge has
+//! removed all matching entries from before its beginning. It also keeps out their successors: a reply from
+//! before, or such a reply that the origin has validated since. Later requests join no read from before the
+//! purge.
 //!
-//! Cost: each entry is checked by its name or by the tags of its replies. One hold of the lock covers [`ENTRIES_PER_STEP`] entries and takes
-//! about ten microseconds, with a pause of [`PAUSE`] between. Entries need no extra memory. The last
-//! [`RECENT_MAX`](super::selection::RECENT_MAX) purges are recorded. Contents whose read began before the first of them are not stored.
+//! Cost: each entry is checked by its name or by the tags of its replies. One hold of the lock covers
+//! [`ENTRIES_PER_STEP`] entries and takes about ten microseconds, with a pause of [`PAUSE`] between. Entries
+//! need no extra memory. The last [`RECENT_MAX`](super::selection::RECENT_MAX) purges are recorded. Contents
+//! whose read began before the first of them are not stored.
 
 use super::selection::{PurgeReport, Selection};
 use super::{Inner, Memory, PoisonError};

@@ -4,10 +4,10 @@
 //! in use --failures--> failed, not used for `pause` --time is up--> one trial request --reply--> in use
 //!                         ^-- twice as long, up to `pause_max` ---failure---|
 //! ```
-//! An origin fails if there is no connection or no TLS, or if three requests in a row fail otherwise; a single request may be at
-//! fault itself. A request goes to the first origin in use. If all have failed, all are tried, in the order in
-//! which their pauses end. A request that would fail anyway may find a working origin. The state of an origin
-//! is local to this process.
+//! An origin fails if there is no connection or no TLS, or if three requests in a row fail otherwise; a single
+//! request may be at fault itself. A request goes to the first origin in use. If all have failed, all are
+//! tried, in the order in which their pauses end. A request that would fail anyway may find a working origin.
+//! The state of an origin is local to this process.
 
 use super::error::OriginError;
 use crate::config::Failover;

@@ -30,8 +30,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 impl Origin {
-    /// Sends a request. `headers` come from [`Self::request_headers`], with `Upgrade` if the connection may become a
-    /// tunnel. `interim` receives the interim replies.
+    /// Sends a request. `headers` come from [`Self::request_headers`], with `Upgrade` if the connection may
+    /// become a tunnel. `interim` receives the interim replies.
     pub(crate) async fn send(
         &self,
         slot: OriginSlot,

@@ -1,11 +1,12 @@
 //! Time limits for the other side of a transfer: a deadline for silence, and a minimum rate.
 //!
 //! ```text
-//! credit = credit_max at first; waiting reduces the credit by its time, n bytes add n / rate_min, up to credit_max
+//! credit = credit_max at first, and at most; waiting reduces it by its time, n bytes add n / rate_min
 //! late     if one wait exceeds `silence`, or the credit is used up
 //! ```
-//! Only the time in which the node waits counts. A transfer that is never slower than `rate_min` over `credit_max` may continue for
-//! any time. The credit does not grow beyond `credit_max`, so a fast beginning does not pay for a slow rest.
+//! Only the time in which the node waits counts. A transfer that is never slower than `rate_min` over
+//! `credit_max` may continue for any time. The credit does not grow beyond `credit_max`, so a fast beginning
+//! does not pay for a slow rest.
 
 use std::future::Future;
 use std::pin::Pin;

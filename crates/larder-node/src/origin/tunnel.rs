@@ -5,8 +5,9 @@
 //! client <----------101-------------- node <-----------------101------------------- origin
 //! client <==========bytes============ node ================bytes==================> origin
 //! ```
-//! A reply other than 101 is passed on, and the client's connection stays an HTTP connection. `websocket` is the only protocol. With
-//! another one, such as h2c, a client could send requests past the node's rules. A node that signs opens no tunnels.
+//! A reply other than 101 is passed on, and the client's connection stays an HTTP connection. `websocket` is
+//! the only protocol. With another one, such as h2c, a client could send requests past the node's rules. A node
+//! that signs opens no tunnels.
 //!
 //! | limit | outcome |
 //! |---|---|
@@ -18,7 +19,8 @@
 //! | the client does not accept a piece within `limits.write_timeout` | both connections are closed |
 //! | `drain_timeout` after the node was told to shut down | both connections are closed |
 //!
-//! While its request is in progress, a tunnel uses a slot of the origin too. It counts as load of the node until it ends.
+//! While its request is in progress, a tunnel uses a slot of the origin too. It counts as load of the node
+//! until it ends.
 
 use super::client::{Origin, OriginReply};
 use super::client_key::ClientKey;

@@ -1,9 +1,9 @@
 //! The body of a request from a client to the origin.
 //!
-//! [`TransferLimits`] limits the client's silence and its rate; a request of a client that is late ends with 408. The
-//! connection limits the time in which the origin accepts bytes ([`super::connector`]). The time for the
-//! reply's head begins when the client has sent its whole body. The request holds its slot until its body is
-//! dropped, which can be later than the reply's end.
+//! [`TransferLimits`] limits the client's silence and its rate; a request of a client that is late ends with
+//! 408. The connection limits the time in which the origin accepts bytes ([`super::connector`]). The time for
+//! the reply's head begins when the client has sent its whole body. The request holds its slot until its body
+//! is dropped, which can be later than the reply's end.
 
 use super::error::{BoxError, OriginError, OriginRequestBody};
 use super::origin_slot::OriginSlot;

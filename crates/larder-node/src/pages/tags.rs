@@ -1,4 +1,5 @@
-//! Tags of replies, by which they are purged: `Cache-Tag`, a list with commas, and `Surrogate-Key`, a list with spaces.
+//! Tags of replies, by which they are purged: `Cache-Tag`, a list with commas, and `Surrogate-Key`, a list with
+//! spaces.
 
 use http::header::{HeaderMap, HeaderName};
 

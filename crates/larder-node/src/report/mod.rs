@@ -1,5 +1,5 @@
-//! The reports of a node: its statistics, and the signals for the switches that send it requests. Switches poll the load, and follow
-//! the changes of the cache in a stream.
+//! The reports of a node: its statistics, and the signals for the switches that send it requests. Switches poll
+//! the load, and follow the changes of the cache in a stream.
 //!
 //! | signal | source | unit | age | missing if |
 //! |---|---|---|---|---|

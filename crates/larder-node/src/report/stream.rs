@@ -9,9 +9,10 @@
 //! {"beat":1,"at_us":2000015}                                        heartbeat of an idle stream
 //! {"cut":"lagging"}                                                 last line; or "shutdown", or "secret"
 //! ```
-//! `at_us` is the time of the event in microseconds since the node's start. A reader knows the cache's targets once the stream is
-//! live. A reader that is cut must start again. A connection that is silent for longer than a few heartbeats is dead. After a reload
-//! that changes `report.secret`, a stream ends with "secret" at its next line or heartbeat.
+//! `at_us` is the time of the event in microseconds since the node's start. A reader knows the cache's targets
+//! once the stream is live. A reader that is cut must start again. A connection that is silent for longer than
+//! a few heartbeats is dead. After a reload that changes `report.secret`, a stream ends with "secret" at its
+//! next line or heartbeat.
 
 use crate::body::Stream;
 use crate::config::ReportConfig;

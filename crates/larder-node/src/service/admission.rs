@@ -10,8 +10,8 @@
 //! | purge | senders that connect directly and show a purge token |
 //! | stats, load, events | senders that connect directly and prove `report.secret`; without a secret, senders in `report.from` or `trusted_relays` |
 //!
-//! A sender connects directly if its connection is not handed off, no balancer has announced its client, and no gateway has relayed
-//! the request.
+//! A sender connects directly if its connection is not handed off, no balancer has announced its client, and no
+//! gateway has relayed the request.
 
 use crate::common_parts::CommonParts;
 use crate::connection::ConnectionRecord;
