@@ -87,7 +87,7 @@ impl AccessLogger {
     }
 
     /// Returns the number of lines that were not written.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped_lines(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
@@ -192,7 +192,7 @@ impl AccessLine {
     }
 
     /// Returns the counter of body bytes that were sent.
-    pub(crate) fn sent(&self) -> &Counter {
+    pub(crate) fn bytes_sent(&self) -> &Counter {
         &self.sent
     }
 

@@ -9,13 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// The value of `left` for a body of unknown length.
+/// The value of `remaining` for a body of unknown length.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The body of a reply.
 pub(crate) struct Body {
     content: Content,
-    left: u64,
+    remaining: u64,
 }
 
 /// A body that comes neither from memory nor from the store.
@@ -24,7 +24,7 @@ pub(crate) trait Stream: Send {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>>;
 
     /// Returns the error for a body that ends before its length.
-    fn cut_short(&self) -> StoreError;
+    fn truncation_error(&self) -> StoreError;
 }
 
 enum Content {
@@ -33,48 +33,48 @@ enum Content {
     Chunks(Box<Chunks>),
     Stream(Box<dyn Stream>),
     /// A stream without a length, which ends when its client leaves.
-    Endless(Box<dyn Stream>),
+    Unbounded(Box<dyn Stream>),
 }
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self::whole(Bytes::new())
+        Self::from_bytes(Bytes::new())
     }
 
-    pub(crate) fn whole(bytes: Bytes) -> Self {
-        Self { left: bytes.len() as u64, content: Content::Whole(bytes) }
+    pub(crate) fn from_bytes(bytes: Bytes) -> Self {
+        Self { remaining: bytes.len() as u64, content: Content::Whole(bytes) }
     }
 
     /// Creates a body of the bytes `part` of these pieces.
     pub(crate) fn pieces(pieces: Arc<[Bytes]>, part: Range<u64>) -> Self {
-        Self { left: part.end - part.start, content: Content::Pieces(Pieces::new(pieces, part)) }
+        Self { remaining: part.end - part.start, content: Content::Pieces(Pieces::new(pieces, part)) }
     }
 
     pub(crate) fn chunks(chunks: Chunks) -> Self {
-        Self { left: chunks.left(), content: Content::Chunks(Box::new(chunks)) }
+        Self { remaining: chunks.remaining(), content: Content::Chunks(Box::new(chunks)) }
     }
 
     /// Creates a body from a stream of `len` bytes; `None` if the length is unknown.
     pub(crate) fn stream(stream: impl Stream + 'static, len: Option<u64>) -> Self {
-        Self { left: len.unwrap_or(UNKNOWN), content: Content::Stream(Box::new(stream)) }
+        Self { remaining: len.unwrap_or(UNKNOWN), content: Content::Stream(Box::new(stream)) }
     }
 
     /// Creates a body that ends only when its client leaves.
-    pub(crate) fn endless(stream: impl Stream + 'static) -> Self {
-        Self { left: UNKNOWN, content: Content::Endless(Box::new(stream)) }
+    pub(crate) fn unbounded(stream: impl Stream + 'static) -> Self {
+        Self { remaining: UNKNOWN, content: Content::Unbounded(Box::new(stream)) }
     }
 
     /// Removes the body's text for a reply to HEAD. No version of HTTP sends a body with such a reply.
     pub(crate) fn of_head(&mut self) {
         if let Content::Whole(bytes) = &mut self.content {
             *bytes = Bytes::new();
-            self.left = 0;
+            self.remaining = 0;
         }
     }
 
     /// Returns whether the body ends only when its client leaves.
-    pub(crate) fn is_endless(&self) -> bool {
-        matches!(self.content, Content::Endless(_))
+    pub(crate) fn is_unbounded(&self) -> bool {
+        matches!(self.content, Content::Unbounded(_))
     }
 }
 
@@ -86,23 +86,23 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
-        if self.left == 0 {
+        if self.remaining == 0 {
             return Poll::Ready(None);
         }
-        let known = self.left != UNKNOWN;
+        let known = self.remaining != UNKNOWN;
         let bytes = match &mut self.content {
             Content::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
             Content::Pieces(pieces) => Some(pieces.next().ok_or(StoreError::Abandoned)),
             Content::Chunks(chunks) => Some(ready!(chunks.poll_next(cx))),
             Content::Stream(stream) => match ready!(stream.poll_next(cx)) {
                 // The stream ended before its length. The client must not take the body for complete.
-                None if known => Some(Err(stream.cut_short())),
+                None if known => Some(Err(stream.truncation_error())),
                 next => next,
             },
-            Content::Endless(stream) => {
+            Content::Unbounded(stream) => {
                 let lines = ready!(stream.poll_next(cx));
                 if lines.is_none() {
-                    self.left = 0;
+                    self.remaining = 0;
                 }
                 return Poll::Ready(lines.map(|lines| lines.map(Frame::data)));
             }
@@ -110,12 +110,12 @@ impl http_body::Body for Body {
         match &bytes {
             Some(Err(_)) => {}
             Some(Ok(bytes)) if known => {
-                self.left = self.left.saturating_sub(bytes.len() as u64);
+                self.remaining = self.remaining.saturating_sub(bytes.len() as u64);
             }
             Some(Ok(_)) => {}
-            None => self.left = 0,
+            None => self.remaining = 0,
         }
-        if self.left == 0 {
+        if self.remaining == 0 {
             // Releases resources of the content, such as a slot of the origin, before the last bytes are sent.
             self.content = Content::Whole(Bytes::new());
         }
@@ -123,13 +123,13 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.left {
+        match self.remaining {
             UNKNOWN => SizeHint::default(),
-            _ => SizeHint::with_exact(self.left),
+            _ => SizeHint::with_exact(self.remaining),
         }
     }
 }

@@ -29,23 +29,23 @@ impl ConcurrencyLimit {
         // Permits that are still owed from an earlier reduction are withdrawn first.
         self.permits.add_permits(most.saturating_sub(before));
         let fewer = before.saturating_sub(most);
-        let owed = fewer - self.permits.forget_permits(fewer);
-        if owed > 0 {
-            tokio::spawn(withdraw_permits(Arc::clone(&self.permits), owed));
+        let excess = fewer - self.permits.forget_permits(fewer);
+        if excess > 0 {
+            tokio::spawn(withdraw_permits(Arc::clone(&self.permits), excess));
         }
     }
 }
 
-/// Withdraws `owed` permits as they are released. It precedes all later waiters.
-async fn withdraw_permits(permits: Arc<Semaphore>, owed: usize) {
-    let mut left = owed;
-    while left > 0 {
-        let now = u32::try_from(left).unwrap_or(u32::MAX);
+/// Withdraws `excess` permits as they are released. It precedes all later waiters.
+async fn withdraw_permits(permits: Arc<Semaphore>, excess: usize) {
+    let mut remaining = excess;
+    while remaining > 0 {
+        let now = u32::try_from(remaining).unwrap_or(u32::MAX);
         match permits.acquire_many(now).await {
             Ok(taken) => taken.forget(),
             Err(_) => return,
         }
-        left -= now as usize;
+        remaining -= now as usize;
     }
 }
 
@@ -61,16 +61,16 @@ mod tests {
     #[tokio::test]
     async fn a_lower_limit_holds_once_enough_permits_are_returned() {
         let limit = ConcurrencyLimit::new(4);
-        let mut there: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
+        let mut permits: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
         limit.set(1);
         tokio::task::yield_now().await;
-        assert_eq!(there.len(), 3, "all of them stay");
+        assert_eq!(permits.len(), 3, "all of them stay");
         for _ in 0..2 {
-            there.pop();
+            permits.pop();
             tokio::task::yield_now().await;
-            assert!(take(&limit).is_none(), "{} are there", there.len());
+            assert!(take(&limit).is_none(), "{} are there", permits.len());
         }
-        there.pop();
+        permits.pop();
         tokio::task::yield_now().await;
         assert!(take(&limit).is_some());
     }
@@ -78,14 +78,14 @@ mod tests {
     #[tokio::test]
     async fn a_higher_limit_holds_at_once_even_with_permits_to_return() {
         let limit = ConcurrencyLimit::new(3);
-        let there: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
+        let permits: Vec<_> = (0..3).filter_map(|_| take(&limit)).collect();
         limit.set(1);
         tokio::task::yield_now().await;
         limit.set(4);
         tokio::task::yield_now().await;
         let one = take(&limit);
         assert!(one.is_some() && take(&limit).is_none(), "3 and 1 are there");
-        drop((there, one));
+        drop((permits, one));
         tokio::task::yield_now().await;
         let all: Vec<_> = (0..5).filter_map(|_| take(&limit)).collect();
         assert_eq!(all.len(), 4);

@@ -81,7 +81,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Counts a request for contents that has ended `time` after its head.
-    pub(crate) fn ended(&self, time: Duration) {
+    pub(crate) fn record_request_end(&self, time: Duration) {
         self.ended.add(1);
         self.service_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }

@@ -29,7 +29,7 @@ impl Lifecycle {
 
     /// Runs `act` unless the node shuts down. The shutdown cannot begin while `act` runs. Returns `None` if the
     /// node shuts down.
-    pub(crate) fn unless_ending<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+    pub(crate) fn run_unless_ending<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         let ending = self.lock();
         (!*ending).then(act)
     }

@@ -53,7 +53,7 @@ impl Replies {
         body: Bytes,
     ) -> Response<Body> {
         let len = body.len() as u64;
-        let mut reply = self.start(status, outcome, Body::whole(body));
+        let mut reply = self.start(status, outcome, Body::from_bytes(body));
         let headers = reply.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
@@ -122,12 +122,12 @@ impl Replies {
         let counters = &self.counters;
         match outcome {
             Outcome::Hit | Outcome::OriginHit { .. } => counters.hits.add(1),
-            Outcome::OriginForward { why: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
+            Outcome::OriginForward { reason: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
             Outcome::Forward { collapsed, .. } | Outcome::OriginForward { collapsed, .. } => {
                 counters.misses.add(1);
                 counters.collapsed.add(u64::from(collapsed));
             }
-            Outcome::Failed { why: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
+            Outcome::Failed { reason: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
             Outcome::Failed { .. } => counters.misses.add(1),
             Outcome::Lateral { .. } | Outcome::Program { .. } | Outcome::Local(_) => {}
         }

@@ -28,14 +28,14 @@ impl RequestTrace {
         let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
         let follows = tracer.accepted_parent(parent).is_some();
         let span = tracer.begin(parent, "serve");
-        let told = match &span {
+        let parent = match &span {
             Some(span) => Some(span.parent()),
             None => (!follows).then(|| tracer.unsampled_parent()),
         };
         if !follows {
             parts.headers.remove(TRACESTATE);
         }
-        if let Some(Ok(value)) = told.as_ref().map(|parent| HeaderValue::from_bytes(&parent.format())) {
+        if let Some(Ok(value)) = parent.as_ref().map(|parent| HeaderValue::from_bytes(&parent.format())) {
             parts.headers.insert(TRACEPARENT, value);
         }
         let mut span = span?;

@@ -150,8 +150,8 @@ impl SigningKeys {
 }
 
 fn is_signed(name: &HeaderName) -> bool {
-    const ALWAYS: [&str; 3] = ["host", "content-type", "content-md5"];
-    ALWAYS.contains(&name.as_str()) || name.as_str().starts_with("x-amz-")
+    const SIGNED_FIELDS: [&str; 3] = ["host", "content-type", "content-md5"];
+    SIGNED_FIELDS.contains(&name.as_str()) || name.as_str().starts_with("x-amz-")
 }
 
 /// Returns whether a URL carries a signature of version 4 or 2.
@@ -171,10 +171,10 @@ pub(crate) fn sets_fields_of_reply(query: &str) -> bool {
     })
 }
 
-/// Returns the payload hash to sign. `said` is the hash that the client sent.
-fn payload_hash(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, SigningError> {
-    let said = said.map(|value| value.to_str().unwrap_or("?"));
-    match said {
+/// Returns the payload hash to sign. `stated` is the hash that the client sent.
+fn payload_hash(stated: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, SigningError> {
+    let stated = stated.map(|value| value.to_str().unwrap_or("?"));
+    match stated {
         None if has_body => Ok(SignableBody::UnsignedPayload),
         None => Ok(SignableBody::Bytes(&[])),
         Some("UNSIGNED-PAYLOAD") => Ok(SignableBody::UnsignedPayload),
@@ -231,7 +231,7 @@ mod tests {
         (signing, UNIX_EPOCH + Duration::from_secs(1_369_353_600))
     }
 
-    fn signed(
+    fn sign_request(
         (method, target): (Method, &'static str),
         fields: &[(&'static str, &'static str)],
         has_body: bool,
@@ -262,7 +262,7 @@ mod tests {
             // Conditions, ranges and the fields of proxies are not signed.
             let fields =
                 [("range", "bytes=0-9"), ("if-match", "\"x\""), ("via", "1.1 n"), ("x-forwarded-for", "::1")];
-            let headers = signed((Method::GET, target), &fields, false).unwrap();
+            let headers = sign_request((Method::GET, target), &fields, false).unwrap();
             assert_eq!(authorization(&headers), format!("{head}{signature}"));
             assert_eq!(headers["x-amz-date"], "20130524T000000Z");
             assert_eq!(headers["range"], "bytes=0-9");
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn one_object_has_one_signature_in_every_encoding_of_its_path() {
-        let of = |target| authorization(&signed((Method::GET, target), &[], false).unwrap());
+        let of = |target| authorization(&sign_request((Method::GET, target), &[], false).unwrap());
         assert_eq!(of("/test$file.text"), of("/test%24file.text"));
         assert_eq!(of("/a+b%c3%a9"), of("/a%2Bb%C3%A9"));
         assert_ne!(of("/a//b/../c"), of("/a/c"), "a key may have any segments");
@@ -287,7 +287,7 @@ mod tests {
             ("x-amz-security-token", "other"),
             ("x-amz-checksum-mode", "ENABLED"),
         ];
-        let headers = signed((Method::GET, "/x"), &own, false).unwrap();
+        let headers = sign_request((Method::GET, "/x"), &own, false).unwrap();
         assert!(
             authorization(&headers)
                 .contains("SignedHeaders=host;x-amz-checksum-mode;x-amz-content-sha256;x-amz-date")
@@ -295,7 +295,7 @@ mod tests {
         assert!(!headers.contains_key("x-amz-security-token"));
         assert_eq!(headers.get_all("x-amz-date").iter().count(), 1);
         for query in ["/x?X-Amz-Signature=1", "/x?a=b&Signature=1"] {
-            let headers = signed((Method::GET, query), &own, false).unwrap();
+            let headers = sign_request((Method::GET, query), &own, false).unwrap();
             assert_eq!(headers["authorization"], own[0].1);
         }
         let (signing, now) = example(Some("session"));
@@ -325,7 +325,7 @@ mod tests {
     fn the_payload_hash_follows_the_body_and_the_clients_field() {
         const DIGEST: &str = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
         const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        for (said, has_body, expected) in [
+        for (stated, has_body, expected) in [
             (None, false, Ok(NOTHING)),
             (None, true, Ok("UNSIGNED-PAYLOAD")),
             (Some(DIGEST), true, Ok(DIGEST)),
@@ -335,10 +335,10 @@ mod tests {
             (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"), true, Err(SigningError)),
             (Some("zz"), true, Err(SigningError)),
         ] {
-            let fields: Vec<_> = said.iter().map(|said| ("x-amz-content-sha256", *said)).collect();
-            let found = signed((Method::PUT, "/x"), &fields, has_body);
+            let fields: Vec<_> = stated.iter().map(|stated| ("x-amz-content-sha256", *stated)).collect();
+            let found = sign_request((Method::PUT, "/x"), &fields, has_body);
             let found = found.as_ref().map(|headers| headers["x-amz-content-sha256"].to_str().unwrap());
-            assert_eq!(found.map_err(|error| *error), expected, "{said:?}");
+            assert_eq!(found.map_err(|error| *error), expected, "{stated:?}");
         }
     }
 }

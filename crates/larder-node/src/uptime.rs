@@ -18,7 +18,7 @@ impl Uptime {
     }
 
     /// Returns the time between the node's creation and `at`; zero if `at` is earlier.
-    pub(crate) fn at(self, at: Instant) -> Duration {
+    pub(crate) fn elapsed_at(self, at: Instant) -> Duration {
         at.saturating_duration_since(self.0)
     }
 }

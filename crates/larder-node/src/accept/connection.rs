@@ -49,7 +49,7 @@ impl Connections {
     /// Serves a connection that holds a permit, until the connection ends or leaves this node.
     pub(super) async fn serve(
         self: Arc<Self>,
-        (mut arrived, source): (IncomingConnection, ConnectionSource),
+        (mut incoming, source): (IncomingConnection, ConnectionSource),
         _permit: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
         (mut offers, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
@@ -59,29 +59,29 @@ impl Connections {
         offers.iter_mut().for_each(HandoffOffers::clear_release);
         let settings = self.settings.load_full();
         // This fails only if the connection is already closed.
-        let _ = arrived.stream.tcp().set_nodelay(true);
+        let _ = incoming.stream.tcp().set_nodelay(true);
         if settings.edge.needs_preparation(source) {
             // Boxed, so that the futures of other connections stay small.
-            let prepared = Box::pin(prepare(arrived, source, &settings, &self.counters));
+            let prepared = Box::pin(prepare(incoming, source, &settings, &self.counters));
             let prepared = tokio::select! {
                 biased;
                 prepared = prepared => prepared,
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
             };
             let Some(prepared) = prepared else { return };
-            arrived = prepared;
-            if arrived.info.as_deref().is_some_and(ConnectionInfo::is_http2) {
-                return Box::pin(self.serve_http2(settings, arrived, &worker)).await;
+            incoming = prepared;
+            if incoming.info.as_deref().is_some_and(ConnectionInfo::is_http2) {
+                return Box::pin(self.serve_http2(settings, incoming, &worker)).await;
             }
         }
         // A client that closes its sending side (RFC 9112 section 9.6) may still read. It cannot be told from a
         // client that has left. If a switch relays the connection, the half-close means that no client waits,
         // and the request ends.
-        let direct = arrived.decision == HandoffDecision::Accepted || self.flow_of(&arrived).is_some();
-        let half_close = arrived.handoff.is_some() || direct;
-        arrived.request_counter = self.peers.peer_handoff().filter(|_| direct).map(RequestCounter::new);
+        let direct = incoming.decision == HandoffDecision::Accepted || self.flow_of(&incoming).is_some();
+        let half_close = incoming.handoff.is_some() || direct;
+        incoming.request_counter = self.peers.peer_handoff().filter(|_| direct).map(RequestCounter::new);
         loop {
-            let served = self.serve_connection((&settings, half_close), arrived, &worker, offers.as_ref());
+            let served = self.serve_connection((&settings, half_close), incoming, &worker, offers.as_ref());
             let back = match served.await {
                 ConnectionOutcome::Ended => break,
                 ConnectionOutcome::Handoff(leaving, handoff_request) => {
@@ -100,7 +100,7 @@ impl Connections {
                 },
             };
             match back {
-                Some(back) => arrived = back,
+                Some(back) => incoming = back,
                 None => break,
             }
         }
@@ -110,11 +110,11 @@ impl Connections {
     async fn serve_connection(
         self: &Arc<Self>,
         (settings, half_close): (&Arc<NodeSettings>, bool),
-        arrived: IncomingConnection,
+        incoming: IncomingConnection,
         worker: &Worker<Requests>,
         offers: Option<&HandoffOffers>,
     ) -> ConnectionOutcome {
-        let flow = self.flow_of(&arrived);
+        let flow = self.flow_of(&incoming);
         let IncomingConnection {
             stream,
             unread,
@@ -125,7 +125,7 @@ impl Connections {
             request_counter,
             info,
             head_by,
-        } = arrived;
+        } = incoming;
         // A closed connection sends nothing that needs a reply.
         let Some(peer) = peer_of(&stream) else { return ConnectionOutcome::Ended };
         let facts = ConnectionFacts {
@@ -177,10 +177,10 @@ impl Connections {
     async fn serve_http2(
         &self,
         settings: Arc<NodeSettings>,
-        arrived: IncomingConnection,
+        incoming: IncomingConnection,
         worker: &Worker<Requests>,
     ) {
-        let IncomingConnection { stream, info, head_by, .. } = arrived;
+        let IncomingConnection { stream, info, head_by, .. } = incoming;
         let first_by = head_by.map(Instant::into_std);
         self.counters.http2_connections.add(1);
         // This fails only if the connection is already closed.
@@ -202,12 +202,12 @@ impl Connections {
     }
 
     /// Returns the flow key of a connection, if the connection can be handed off to a peer.
-    fn flow_of(&self, arrived: &IncomingConnection) -> Option<FlowKey> {
+    fn flow_of(&self, incoming: &IncomingConnection) -> Option<FlowKey> {
         let peer_handoff = self.peers.peer_handoff()?;
-        if arrived.info.as_deref().is_some_and(ConnectionInfo::is_pinned) {
+        if incoming.info.as_deref().is_some_and(ConnectionInfo::is_pinned) {
             return None;
         }
-        let stream = arrived.stream.tcp();
+        let stream = incoming.stream.tcp();
         peer_handoff.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
     }
 
@@ -266,8 +266,8 @@ impl Connections {
     }
 
     /// Counts and logs a panic of the task that served a connection.
-    pub(crate) fn note_end(&self, ended: &Result<(), JoinError>) {
-        if let Err(error) = ended
+    pub(crate) fn record_task_end(&self, result: &Result<(), JoinError>) {
+        if let Err(error) = result
             && error.is_panic()
         {
             self.counters.panics.add(1);
@@ -278,15 +278,15 @@ impl Connections {
 
 /// Performs the announcement and the TLS handshake that precede the first request; `None` if one of them fails.
 async fn prepare(
-    arrived: IncomingConnection,
+    incoming: IncomingConnection,
     source: ConnectionSource,
     settings: &NodeSettings,
     counters: &Counters,
 ) -> Option<IncomingConnection> {
-    let IncomingConnection { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
+    let IncomingConnection { stream: ClientIo::Clear(tcp), .. } = incoming else { return Some(incoming) };
     let prepared = settings.edge.prepare(tcp, source, settings.limits.head_timeout, counters).await?;
     let PreparedConnection { stream, info, head_by } = prepared;
-    Some(IncomingConnection { stream, info: Some(Arc::new(info)), head_by: Some(head_by), ..arrived })
+    Some(IncomingConnection { stream, info: Some(Arc::new(info)), head_by: Some(head_by), ..incoming })
 }
 
 /// Returns the address at the other end of a connection; `None` if the connection is closed.

@@ -76,7 +76,7 @@ impl WorkerThread {
         // Therefore all threads end together.
         loop {
             tokio::select! {
-                Some(ended) = connections.join_next() => serving.note_end(&ended),
+                Some(result) = connections.join_next() => serving.record_task_end(&result),
                 _ = phase.wait_for(|phase| *phase == Phase::Aborting) => return connections.shutdown().await,
             }
         }
@@ -108,20 +108,20 @@ impl Acceptor {
         let counters = &service.counters;
         let mut last_accept = None;
         loop {
-            let (arrived, source, permit) = tokio::select! {
+            let (incoming, source, permit) = tokio::select! {
                 _ = phase.wait_for(|phase| *phase != Phase::Serving), if last_accept.is_none() => {
                     last_accept = Some(Instant::now() + LAST_ACCEPT_WAIT);
                     continue;
                 }
                 () = sleep_until(last_accept.unwrap_or_else(Instant::now)), if last_accept.is_some() => return Ok(()),
-                Some(ended) = connections.join_next(), if !connections.is_empty() => {
-                    serving.note_end(&ended);
+                Some(result) = connections.join_next(), if !connections.is_empty() => {
+                    serving.record_task_end(&result);
                     continue;
                 }
                 accepted = listeners.accept() => match accepted {
                     Ok((stream, source)) => {
-                        let (arrived, source) = handoff.wrap_accepted(stream, source);
-                        (Ok(arrived), source, None)
+                        let (incoming, source) = handoff.wrap_accepted(stream, source);
+                        (Ok(incoming), source, None)
                     }
                     Err(error) => (Err(error), ConnectionSource::Clear, None),
                 },
@@ -130,8 +130,8 @@ impl Acceptor {
                     (handoff.wrap_restored(restored), ConnectionSource::Handoff, permit)
                 }
             };
-            let arrived = match arrived {
-                Ok(arrived) => arrived,
+            let incoming = match incoming {
+                Ok(incoming) => incoming,
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     counters.accept_errors.add(1);
@@ -145,7 +145,7 @@ impl Acceptor {
                     counters.connections_accepted.add(1);
                     let rest = (offers.clone(), Rc::clone(&worker));
                     let connection =
-                        Arc::clone(&serving).serve((arrived, source), permit, phase.clone(), rest);
+                        Arc::clone(&serving).serve((incoming, source), permit, phase.clone(), rest);
                     connections.spawn_local(connection);
                 }
                 Err(_) => {
@@ -154,7 +154,7 @@ impl Acceptor {
                     if source != ConnectionSource::Secure
                         && let Ok(permit) = Arc::clone(&refusals).try_acquire_owned()
                     {
-                        spawn_local(refuse(arrived, permit, refusal(service.replies.cache_status.name())));
+                        spawn_local(refuse(incoming, permit, refusal(service.replies.cache_status.name())));
                     }
                 }
             }
@@ -164,8 +164,8 @@ impl Acceptor {
 
 /// Sends the 503 and waits for the client to close. Closing with unread data would reset the connection and
 /// lose the reply.
-async fn refuse(arrived: IncomingConnection, _permit: OwnedSemaphorePermit, refusal: Vec<u8>) {
-    let IncomingConnection { mut stream, unsent, .. } = arrived;
+async fn refuse(incoming: IncomingConnection, _permit: OwnedSemaphorePermit, refusal: Vec<u8>) {
+    let IncomingConnection { mut stream, unsent, .. } = incoming;
     let reply = async {
         stream.write_all(&unsent).await?;
         stream.write_all(&refusal).await?;

@@ -99,7 +99,7 @@ impl<T: Copy> Amount<T> {
 
 impl Amount<u64> {
     /// Returns the amount for a draw that is uniform over all of `u64`.
-    pub(crate) fn at(self, draw: u64) -> u64 {
+    pub(crate) fn value_for(self, draw: u64) -> u64 {
         let span = u128::from(self.most.saturating_sub(self.least)) + 1;
         // The upper half of the product is uniform over the span, up to one part in 2^64.
         self.least + ((u128::from(draw) * span) >> 64) as u64
@@ -145,8 +145,8 @@ impl HandlerConfig {
         let Amount { least, most } = self.reply;
         let what = "at most 16 MiB, and the least not above the most";
         ensure(least <= most && most.0 <= 16 << 20, "dynamic.handlers.reply", what)?;
-        let kept = self.cacheable.is_none_or(|age| (1..=31_536_000).contains(&age.as_secs()));
-        ensure(kept, "dynamic.handlers.cacheable", "1 s to 365 days")
+        let is_in_range = self.cacheable.is_none_or(|age| (1..=31_536_000).contains(&age.as_secs()));
+        ensure(is_in_range, "dynamic.handlers.cacheable", "1 s to 365 days")
     }
 }
 
@@ -271,9 +271,9 @@ mod tests {
         #[test]
         fn each_amount_is_within_its_range(least: u64, more in 0..=u64::MAX, draw: u64) {
             let amount = Amount { least, most: least.saturating_add(more) };
-            prop_assert!((amount.least..=amount.most).contains(&amount.at(draw)));
-            prop_assert_eq!(amount.at(0), amount.least);
-            prop_assert_eq!(amount.at(u64::MAX), amount.most);
+            prop_assert!((amount.least..=amount.most).contains(&amount.value_for(draw)));
+            prop_assert_eq!(amount.value_for(0), amount.least);
+            prop_assert_eq!(amount.value_for(u64::MAX), amount.most);
         }
     }
 }

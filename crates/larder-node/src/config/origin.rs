@@ -122,9 +122,9 @@ pub enum HostHeader {
 /// Returns whether a field may not be one of [`OriginConfig::fields`]. Such a field belongs to one connection
 /// or one message, or selects a part of a reply, which depends on the stored reply.
 pub fn is_reserved(name: &HeaderName) -> bool {
-    const OF_A_MESSAGE: [HeaderName; 5] =
+    const MESSAGE_FIELDS: [HeaderName; 5] =
         [header::HOST, header::CONTENT_LENGTH, header::EXPECT, header::VIA, header::MAX_FORWARDS];
-    [&HOP_BY_HOP[..], &CONDITIONS, &OF_A_MESSAGE].concat().contains(name)
+    [&HOP_BY_HOP[..], &CONDITIONS, &MESSAGE_FIELDS].concat().contains(name)
 }
 
 /// Effect of a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` on the use of stored

@@ -30,7 +30,7 @@ pub(crate) struct InFlightRequest {
 impl InFlightRequest {
     /// Begins a request whose head was read at `since`.
     pub(crate) fn begin(connection: &Arc<ConnectionRecord>, since: Instant) -> Self {
-        let later = connection.note_request();
+        let later = connection.mark_request();
         connection.counters.in_flight.increment();
         Self { connection: Arc::clone(connection), since: Some(since), later, trace: None, line: None }
     }
@@ -80,7 +80,7 @@ impl InFlightRequest {
     pub(crate) fn count_sent(&self, bytes: u64) {
         self.counters().bytes_out.add(bytes);
         if let Some(line) = &self.line {
-            line.sent().add(bytes);
+            line.bytes_sent().add(bytes);
         }
     }
 
@@ -113,7 +113,7 @@ impl InFlightRequest {
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
         match self.since {
-            Some(since) => self.counters().ended(since.elapsed()),
+            Some(since) => self.counters().record_request_end(since.elapsed()),
             None => self.counters().own.decrement(1),
         }
         if let Some(trace) = self.trace.take() {

@@ -9,7 +9,7 @@ use crate::cooperate::HandoffRequest;
 use crate::counters::Counters;
 use crate::edge::ConnectionInfo;
 use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
-use crate::http::hop::REQUESTS;
+use crate::http::hop::LARDER_REQUESTS;
 use crate::origin::tunnel::{TunnelSlot, UpgradeTarget};
 use larder_kernel::FlowKey;
 use std::net::IpAddr;
@@ -80,9 +80,9 @@ impl ConnectionRecord {
     /// Takes the decision about the request that has just been read, and counts the request.
     pub(crate) fn take_decision(&self, parts: &mut http::request::Parts) -> HandoffDecision {
         let decision = std::mem::take(&mut *lock(&self.decision));
-        let told = parts.headers.remove(REQUESTS);
+        let count_field = parts.headers.remove(LARDER_REQUESTS);
         if let Some(request_counter) = &mut *lock(&self.request_counter) {
-            request_counter.count_request(decision, parts, told.as_ref());
+            request_counter.count_request(decision, parts, count_field.as_ref());
         }
         decision
     }
@@ -132,7 +132,7 @@ impl ConnectionRecord {
     }
 
     /// Records that a request has been read. Returns whether an earlier request was read.
-    fn note_request(&self) -> bool {
+    fn mark_request(&self) -> bool {
         self.has_requests.swap(true, Relaxed)
     }
 }

@@ -10,7 +10,7 @@
 
 use crate::config::OriginConfig;
 use crate::counters::Counters;
-use crate::http::hop::TARGET;
+use crate::http::hop::LARDER_TARGET;
 use crate::memory::Memory;
 use crate::object::StoragePolicy;
 use crate::origin::{ClientKey, Origin, OriginReply};
@@ -124,16 +124,18 @@ impl LateralFetcher {
         service: SocketAddr,
         request: &Parts,
     ) -> Option<Arc<HolderReply>> {
-        let asked = request_summary(request)?;
-        let hash = self.hasher.hash_one((service, &asked));
+        let summary = request_summary(request)?;
+        let hash = self.hasher.hash_one((service, &summary));
         let index = hash as usize & (ENTRIES - 1);
-        let kept = lock(&self.answers)[index].clone();
-        if let Some(kept) = kept.filter(|kept| kept.hash == hash && kept.since.elapsed() < self.config.age) {
-            return Some(kept.has);
+        let cached = lock(&self.answers)[index].clone();
+        if let Some(cached) =
+            cached.filter(|cached| cached.hash == hash && cached.since.elapsed() < self.config.age)
+        {
+            return Some(cached.has);
         }
         let lateral = Arc::clone(self);
         let asking = tokio::spawn(async move {
-            let has = Arc::new(lateral.config.resolver.resolve(service, asked, RESOLVE_TIMEOUT).await?);
+            let has = Arc::new(lateral.config.resolver.resolve(service, summary, RESOLVE_TIMEOUT).await?);
             lock(&lateral.answers)[index] =
                 Some(HolderEntry { hash, since: Instant::now(), has: Arc::clone(&has) });
             Some(has)
@@ -176,7 +178,7 @@ impl LateralFetcher {
         headers.insert(LARDER_LATERAL, HeaderValue::from_static("1"));
         if let Some(target_id) = target_id.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok())
         {
-            headers.insert(TARGET, target_id);
+            headers.insert(LARDER_TARGET, target_id);
         }
         let slot = peer.try_acquire_slot(ClientKey::Unknown)?;
         let target = request.uri.path_and_query()?;

@@ -137,13 +137,16 @@ impl Programs {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         self.counters.dynamic.add(1);
-        let why = if parts.method == Method::POST { ForwardReason::Method } else { ForwardReason::Bypass };
+        let reason = if parts.method == Method::POST { ForwardReason::Method } else { ForwardReason::Bypass };
         if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
             return self.replies.method_not_allowed("GET, HEAD, POST");
         }
         let failed = |status: StatusCode, detail| {
-            let mut reply =
-                self.replies.plain(status, Outcome::Failed { why, status: status.as_u16(), detail }, detail);
+            let mut reply = self.replies.plain(
+                status,
+                Outcome::Failed { reason, status: status.as_u16(), detail },
+                detail,
+            );
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
@@ -160,7 +163,7 @@ impl Programs {
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         self.machine
             .cpu
-            .work(Duration::from_nanos(handler.cpu_ns.at(self.draw(target, DrawKind::Cpu, 0))))
+            .work(Duration::from_nanos(handler.cpu_ns.value_for(self.draw(target, DrawKind::Cpu, 0))))
             .await;
         for nth in 0..handler.reads {
             let draw = self.draw(target, DrawKind::Read, nth);
@@ -169,9 +172,9 @@ impl Programs {
                 return failed(StatusCode::INTERNAL_SERVER_ERROR, "scratch-error");
             }
         }
-        let len = handler.reply.at(self.draw(target, DrawKind::Reply, 0));
+        let len = handler.reply.value_for(self.draw(target, DrawKind::Reply, 0));
         self.machine.cpu.reply(len).await;
-        self.program_reply(handler, parts, target, len, why)
+        self.program_reply(handler, parts, target, len, reason)
     }
 
     fn program_reply(
@@ -180,14 +183,14 @@ impl Programs {
         parts: &Parts,
         target: &str,
         len: u64,
-        why: ForwardReason,
+        reason: ForwardReason,
     ) -> Response<Body> {
         let body = match parts.method {
             Method::HEAD => Body::empty(),
-            _ => Body::whole(store::contents(target.as_bytes(), 0, len)),
+            _ => Body::from_bytes(store::contents(target.as_bytes(), 0, len)),
         };
         let mut reply =
-            self.replies.start(StatusCode::OK, Outcome::Program { why, name: handler.name }, body);
+            self.replies.start(StatusCode::OK, Outcome::Program { reason, name: handler.name }, body);
         let headers = reply.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

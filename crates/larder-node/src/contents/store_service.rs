@@ -52,13 +52,13 @@ impl StoreService {
                 return self.replies.plain(StatusCode::NOT_FOUND, Outcome::Local("hidden"), "not-found");
             }
         };
-        let mut why = ForwardReason::Miss;
-        match self.get(parts, &name, &mut why, handoff).await {
+        let mut reason = ForwardReason::Miss;
+        match self.get(parts, &name, &mut reason, handoff).await {
             Ok(reply) => {
                 self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
                 reply
             }
-            Err(error) => self.answer_error(&error, parts.uri.path(), why),
+            Err(error) => self.answer_error(&error, parts.uri.path(), reason),
         }
     }
 
@@ -66,32 +66,32 @@ impl StoreService {
         &self,
         request: &Parts,
         name: &[u8],
-        why: &mut ForwardReason,
+        reason: &mut ForwardReason,
         handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         let hash = self.objects.memory.hash(name);
         let view = RequestView { method: &request.method, headers: &request.headers, hash };
-        let (cached, reason) = self.objects.look_up(hash, name).await?;
-        *why = reason;
+        let (cached, miss_reason) = self.objects.look_up(hash, name).await?;
+        *reason = miss_reason;
         if let Some(object) = cached {
             return self.answer(view, object, Outcome::Hit).await;
         }
         // Boxed, so that the future of a hit stays small.
-        Box::pin(self.get_missing((request, view), name, *why, handoff)).await
+        Box::pin(self.get_missing((request, view), name, *reason, handoff)).await
     }
 
     async fn get_missing(
         &self,
         (request, view): (&Parts, RequestView<'_>),
         name: &[u8],
-        why: ForwardReason,
+        reason: ForwardReason,
         handoff: Option<&HandoffContext>,
     ) -> Result<Response<Body>, StoreError> {
         // A client that asks for no body, or may have the body already, must not evict entries that others use.
         let head = view.method == Method::HEAD;
         if head || condition::is_conditional(view.headers) {
             let object = self.objects.stat(name).await?;
-            let outcome = Outcome::Forward { why, stored: false, collapsed: false };
+            let outcome = Outcome::Forward { reason, stored: false, collapsed: false };
             if head {
                 return self.answer(view, Arc::new(object), outcome).await;
             }
@@ -103,13 +103,13 @@ impl StoreService {
             None => StoragePolicy { target_id: target_id(view.headers), keep: true },
             Some(handoff) => match handoff.decide(&self.objects.memory, &self.counters, request).await {
                 LateralDecision::Fetched(peer, fetched) => {
-                    let outcome = Outcome::Lateral { why, status: fetched.reply.status().as_u16() };
-                    return Ok(origin::pass(&self.replies, &peer, request, fetched, outcome));
+                    let outcome = Outcome::Lateral { reason, status: fetched.reply.status().as_u16() };
+                    return Ok(origin::forward_reply(&self.replies, &peer, request, fetched, outcome));
                 }
                 LateralDecision::Local(storage) => storage,
             },
         };
-        let (object, outcome) = self.objects.object(view.hash, name, why, storage).await?;
+        let (object, outcome) = self.objects.object(view.hash, name, reason, storage).await?;
         self.answer(view, object, outcome).await
     }
 
@@ -141,7 +141,7 @@ impl StoreService {
         };
         let len = part.end - part.start;
         let (body, outcome) = match &object.body {
-            Some(body) => (Body::whole(body.slice(part.start as usize..part.end as usize)), outcome),
+            Some(body) => (Body::from_bytes(body.slice(part.start as usize..part.end as usize)), outcome),
             None if len == 0 => (Body::empty(), outcome),
             None => Box::pin(self.parts(view.hash, &object, part.clone(), outcome)).await?,
         };
@@ -179,7 +179,12 @@ impl StoreService {
     }
 
     /// Returns the reply for an error of the store.
-    pub(crate) fn answer_error(&self, error: &StoreError, path: &str, why: ForwardReason) -> Response<Body> {
+    pub(crate) fn answer_error(
+        &self,
+        error: &StoreError,
+        path: &str,
+        reason: ForwardReason,
+    ) -> Response<Body> {
         if matches!(error, StoreError::IsDirectory) {
             return self.redirect(path);
         }
@@ -187,7 +192,7 @@ impl StoreService {
         if let StoreError::Io(error) = error {
             tracing::warn!(%path, %error, "the store cannot be read");
         }
-        let outcome = Outcome::Failed { why, status: status.as_u16(), detail };
+        let outcome = Outcome::Failed { reason, status: status.as_u16(), detail };
         let mut reply = self.replies.plain(status, outcome, detail);
         if status == StatusCode::SERVICE_UNAVAILABLE {
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -201,7 +206,7 @@ impl StoreService {
     fn redirect(&self, path: &str) -> Response<Body> {
         let status = StatusCode::MOVED_PERMANENTLY;
         let outcome =
-            Outcome::Failed { why: ForwardReason::Miss, status: status.as_u16(), detail: "directory" };
+            Outcome::Failed { reason: ForwardReason::Miss, status: status.as_u16(), detail: "directory" };
         let mut reply = self.replies.plain(status, outcome, "");
         insert(reply.headers_mut(), header::LOCATION, crate::http::path::with_slash(path));
         reply
@@ -218,17 +223,17 @@ impl StoreService {
     ) -> Result<(Body, Outcome), StoreError> {
         let outcome = match (self.objects.contains_parts(object, hash, part.start, part.end - 1), outcome) {
             ((_, true), Outcome::Hit) => Outcome::Hit,
-            ((true, _), Outcome::Hit) => self.forwarded(ForwardReason::Partial, object),
-            ((false, _), Outcome::Hit) => self.forwarded(ForwardReason::Miss, object),
+            ((true, _), Outcome::Hit) => self.miss_outcome(ForwardReason::Partial, object),
+            ((false, _), Outcome::Hit) => self.miss_outcome(ForwardReason::Miss, object),
             (_, other) => other,
         };
         let mut chunks = Chunks::new(&self.objects, object, hash, part)?;
-        chunks.prime().await?;
+        chunks.load_first().await?;
         Ok((Body::chunks(chunks), outcome))
     }
 
-    fn forwarded(&self, why: ForwardReason, object: &Object) -> Outcome {
-        Outcome::Forward { why, stored: self.objects.memory.may_store(object.meta.size), collapsed: false }
+    fn miss_outcome(&self, reason: ForwardReason, object: &Object) -> Outcome {
+        Outcome::Forward { reason, stored: self.objects.memory.may_store(object.meta.size), collapsed: false }
     }
 
     fn contents(

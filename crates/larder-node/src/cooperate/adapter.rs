@@ -43,7 +43,7 @@ pub struct PeersMemory {
 /// A running policy. The default methods ignore events that do not concern the policy.
 pub(super) trait PolicyAdapter {
     /// Returns when [`PolicyAdapter::tick`] is due; it may be earlier than necessary.
-    fn due(&self) -> Time;
+    fn next_deadline(&self) -> Time;
 
     /// Executes the work that is due.
     fn tick(&mut self, now: Time, out: &mut Vec<PolicyOutput>);

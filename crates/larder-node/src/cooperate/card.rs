@@ -34,7 +34,7 @@ impl CardAdapter {
     }
 
     /// Asks for a placement.
-    pub(super) fn ask(
+    pub(super) fn request_placement(
         &mut self,
         now: Time,
         target: TargetId,
@@ -72,7 +72,7 @@ impl CardAdapter {
 }
 
 impl PolicyAdapter for CardAdapter {
-    fn due(&self) -> Time {
+    fn next_deadline(&self) -> Time {
         self.card.due()
     }
 
@@ -129,14 +129,14 @@ mod tests {
     }
 
     /// Passes messages between two nodes until neither has any left.
-    fn talk(now: Time, from: &mut CardAdapter, to: &mut CardAdapter, said: Vec<PolicyOutput>) {
+    fn deliver(now: Time, from: &mut CardAdapter, to: &mut CardAdapter, outputs: Vec<PolicyOutput>) {
         let mut answers = Vec::new();
-        for say in said {
-            let PolicyOutput::Send(PEER, bytes) = say else { panic!("{say:?}") };
+        for output in outputs {
+            let PolicyOutput::Send(PEER, bytes) = output else { panic!("{output:?}") };
             to.handle_message(now, PEER, &bytes, &mut answers).expect("it can be read");
         }
         if !answers.is_empty() {
-            talk(now, to, from, answers);
+            deliver(now, to, from, answers);
         }
     }
 
@@ -144,15 +144,15 @@ mod tests {
     fn a_request_dropped_before_its_placement_leaves_no_load() {
         let (mut dispatcher, mut node) = (adapter("a", "b"), adapter("b", "a"));
         let now = Time::from_millis(1);
-        let mut said = Vec::new();
-        let stays = node.ask(now, TargetId(7), &mut said);
-        talk(now, &mut node, &mut dispatcher, std::mem::take(&mut said));
-        drop(node.ask(now, TargetId(7), &mut said));
-        talk(now, &mut node, &mut dispatcher, std::mem::take(&mut said));
+        let mut outputs = Vec::new();
+        let stays = node.request_placement(now, TargetId(7), &mut outputs);
+        deliver(now, &mut node, &mut dispatcher, std::mem::take(&mut outputs));
+        drop(node.request_placement(now, TargetId(7), &mut outputs));
+        deliver(now, &mut node, &mut dispatcher, std::mem::take(&mut outputs));
         let load = |adapter: &CardAdapter| adapter.card.load_at_desk(LOCAL) + adapter.card.load_at_desk(PEER);
         assert_eq!(load(&dispatcher), 2);
-        node.tick(now, &mut said);
-        talk(now, &mut node, &mut dispatcher, said);
+        node.tick(now, &mut outputs);
+        deliver(now, &mut node, &mut dispatcher, outputs);
         assert_eq!(load(&dispatcher), 1, "that of the one who stays");
         let placed = stays.blocking_recv().expect("it was placed");
         assert!(placed.claim.is_some() && node.waiters.is_empty());

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 /// Header field that marks a peer's reply as its own refusal.
-pub(crate) const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
+pub(crate) const LARDER_REFUSED: HeaderName = HeaderName::from_static("larder-refused");
 
 /// The reason why a request that was to be forwarded is served here.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ impl Stream for PeerBody {
         }
     }
 
-    fn cut_short(&self) -> StoreError {
+    fn truncation_error(&self) -> StoreError {
         StoreError::PeerBroke
     }
 }
@@ -67,12 +67,12 @@ impl Cooperation {
         request.method_mut().clone_from(&parts.method);
         request.uri_mut().clone_from(&parts.uri);
         *request.headers_mut() = without_hop_fields(&parts.headers);
-        let asked = self.network.forward(to, request);
-        let reply = match tokio::time::timeout(self.head_timeout, asked).await {
+        let forwarding = self.network.forward(to, request);
+        let reply = match tokio::time::timeout(self.head_timeout, forwarding).await {
             Ok(reply) => reply?,
             Err(_) => return Err(ForwardFailure::Timeout),
         };
-        if reply.headers().contains_key(REFUSED) {
+        if reply.headers().contains_key(LARDER_REFUSED) {
             return Err(ForwardFailure::Refused(reply.status()));
         }
         Ok(reply)

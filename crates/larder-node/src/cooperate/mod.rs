@@ -47,7 +47,7 @@ mod view;
 mod ward;
 
 pub use adapter::PeersMemory;
-pub(crate) use forward::{ForwardFailure, PeerBody, REFUSED};
+pub(crate) use forward::{ForwardFailure, LARDER_REFUSED, PeerBody};
 pub(crate) use load::{HandoffRequest, LoadGuard, ServedReply};
 pub(crate) use placement::Placement;
 pub use policy::CooperatePolicy;
@@ -135,7 +135,7 @@ impl Cooperation {
         let mut state = self.lock();
         let now = self.now();
         let CooperationState { policy, names, out, jobs, .. } = &mut *state;
-        let due = policy.due();
+        let deadline = policy.next_deadline();
         let result = act(policy, now, out);
         for say in out.drain(..) {
             match say {
@@ -145,7 +145,7 @@ impl Cooperation {
                 PolicyOutput::MakeTable(analyse) => jobs.push(Job::MakeTable(analyse)),
             }
         }
-        if policy.due() < due || !jobs.is_empty() {
+        if policy.next_deadline() < deadline || !jobs.is_empty() {
             self.sooner.notify_one();
         }
         result

@@ -95,7 +95,7 @@ struct PlacementRequest {
 impl PlacementRequest {
     /// Asks for a placement; `None` if each node decides for itself.
     fn new(cooperation: &Arc<Cooperation>, target: TargetId) -> Option<Self> {
-        let placement = cooperation.with_card(|card, now, out| card.ask(now, target, out))?;
+        let placement = cooperation.with_card(|card, now, out| card.request_placement(now, target, out))?;
         Some(Self { cooperation: Arc::clone(cooperation), placement })
     }
 

@@ -66,11 +66,11 @@ impl Policy {
         }
     }
 
-    pub(super) fn due(&self) -> Time {
+    pub(super) fn next_deadline(&self) -> Time {
         match self {
-            Self::Press(press) => press.due(),
-            Self::Card(card) => card.due(),
-            Self::Ward(ward) => ward.due(),
+            Self::Press(press) => press.next_deadline(),
+            Self::Card(card) => card.next_deadline(),
+            Self::Ward(ward) => ward.next_deadline(),
         }
     }
 }

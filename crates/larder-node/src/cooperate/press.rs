@@ -47,7 +47,7 @@ impl PolicyAdapter for PressAdapter {
         large_min.is_none_or(|large_min| self.press.resize(memory, large_min))
     }
 
-    fn due(&self) -> Time {
+    fn next_deadline(&self) -> Time {
         self.press.due()
     }
 

@@ -59,9 +59,9 @@ impl Cooperation {
     /// Passes a routing table to all peers, as the newest one. Returns false if this node uses no tables, or if
     /// the table has too many targets or another number of owners.
     pub(crate) fn give_table(&self, owners: &[&str], table: RouteTable) -> bool {
-        let given =
+        let result =
             self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.load(now, owners, table, out)));
-        given == Some(true)
+        result == Some(true)
     }
 
     /// Calls `act` with the policy if it is WARD, and executes the policy's outputs.
@@ -116,8 +116,8 @@ impl Cooperation {
             for job in std::mem::take(&mut self.lock().jobs) {
                 tokio::spawn(Arc::clone(&self).run_job(job));
             }
-            let due = self.lock().policy.due().as_nanos();
-            let due = self.began + Duration::from_nanos(due.min(u64::MAX / 4));
+            let deadline = self.lock().policy.next_deadline().as_nanos();
+            let deadline = self.began + Duration::from_nanos(deadline.min(u64::MAX / 4));
             tokio::select! {
                 event = events.next() => match event {
                     Some(event) => self.handle_event(event),
@@ -128,7 +128,7 @@ impl Cooperation {
                     // The subscription was cut because it lagged behind, or the node shuts down.
                     None => changes = self.subscribe(),
                 },
-                () = tokio::time::sleep_until(due.into()) => {
+                () = tokio::time::sleep_until(deadline.into()) => {
                     self.with(|policy, now, out| policy.adapter().tick(now, out));
                 }
                 () = self.sooner.notified() => {}

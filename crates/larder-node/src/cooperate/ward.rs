@@ -82,7 +82,7 @@ impl PolicyAdapter for WardAdapter {
         true
     }
 
-    fn due(&self) -> Time {
+    fn next_deadline(&self) -> Time {
         self.ward.due()
     }
 

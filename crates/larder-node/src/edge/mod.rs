@@ -120,8 +120,8 @@ impl Edge {
                 match read_announcement(&mut tcp, peer, head_timeout).await {
                     // A balancer's own connection, such as a health check, names no client.
                     Ok((client, named)) => info.client = named.map(|_| client.ip().to_canonical()),
-                    Err(why) => {
-                        count_announcement_error(why, counters);
+                    Err(reason) => {
+                        count_announcement_error(reason, counters);
                         return None;
                     }
                 }
@@ -145,8 +145,8 @@ impl Edge {
     }
 }
 
-fn count_announcement_error(why: AnnouncementError, counters: &Counters) {
-    match why {
+fn count_announcement_error(reason: AnnouncementError, counters: &Counters) {
+    match reason {
         AnnouncementError::Closed => {}
         AnnouncementError::Invalid => counters.announcements_refused.add(1),
         AnnouncementError::TimedOut => counters.head_timeouts.add(1),

@@ -141,11 +141,11 @@ impl PeerHandoff {
         Ok(())
     }
 
-    fn remove_member(&self, name: &Name, said: bool) {
+    fn remove_member(&self, name: &Name, is_announced: bool) {
         let mut state = self.state();
         let Some(slot) = state.members.slot(name) else { return };
         let out = &mut Outputs::new();
-        state.handing.left(self.now(), slot, said, out);
+        state.handing.left(self.now(), slot, is_announced, out);
         self.execute(&mut state, out);
         self.admitted.set_allowed(state.keys());
         drop(state);
@@ -162,7 +162,7 @@ impl PeerHandoff {
                 Output::Close { slot, connections } => self.close_route(slot, connections),
                 Output::Part(slot) => state.members.remove(slot),
                 Output::Noted(slot) => {
-                    if let Some((name, peer)) = state.members.by_slot(slot) {
+                    if let Some((name, peer)) = state.members.find_by_slot(slot) {
                         log_send(name, peer.channel.send(&ToNode::ShutdownAcknowledged));
                     }
                 }
@@ -253,7 +253,7 @@ impl PeerHandoff {
         let Some(epoch) = state.handing.up(peer.slot, session, welcome.repair, accepted) else { return };
         let (peer_handoff, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
         let slot = peer.slot;
-        tokio::task::spawn_blocking(move || match peer_handoff.link(slot, to, mac) {
+        tokio::task::spawn_blocking(move || match peer_handoff.link_peer(slot, to, mac) {
             Ok(()) => {
                 tracing::info!(peer = %name, "handoff to peer: ready");
                 peer_handoff.state().handing.linked(slot, epoch);
@@ -265,7 +265,7 @@ impl PeerHandoff {
     }
 
     /// Routes clients' packets to the peer's interface, which must be on the same network segment.
-    fn link(&self, slot: Slot, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
+    fn link_peer(&self, slot: Slot, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
         let mac = mac.ok_or_else(|| io::Error::other("its interface has no Ethernet address"))?;
         let (ifindex, source_mac) = self.plane.interface();
         let hop = neighbour::next_hop(to)?;
@@ -291,7 +291,7 @@ impl PeerHandoff {
             FromNode::ShuttingDown => FromPeer::Ending,
             // A connection is handed off only once.
             FromNode::Offer(connection) => {
-                if let Some((name, peer)) = state.members.by_slot(slot) {
+                if let Some((name, peer)) = state.members.find_by_slot(slot) {
                     log_send(name, peer.channel.send(&ToNode::Keep(connection)));
                 }
                 return;

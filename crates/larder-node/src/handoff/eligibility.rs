@@ -4,7 +4,7 @@ use super::relay_reason::RelayReason;
 use super::request_counter::announces_close;
 use super::{PeerHandoff, lock};
 use crate::config::Limits;
-use crate::http::hop::{REQUESTS, TARGET};
+use crate::http::hop::{LARDER_REQUESTS, LARDER_TARGET};
 use crate::http::range::{self, Range};
 use http::header::{self, HeaderName};
 use http::request::Parts;
@@ -38,8 +38,8 @@ impl PeerHandoff {
             let head = serialize_head(parts, status.requests, limits).ok_or(RelayReason::Request)?;
             Ok((flow, head))
         });
-        if let Err(why) = &chosen {
-            self.counts.add(*why);
+        if let Err(reason) = &chosen {
+            self.counts.add(*reason);
         }
         chosen
     }
@@ -80,15 +80,15 @@ impl PeerHandoff {
     }
 
     /// Counts a connection that was to be handed off and stays.
-    pub(super) fn count_relay(&self, why: RelayReason) {
-        self.counts.add(why);
+    pub(super) fn count_relay(&self, reason: RelayReason) {
+        self.counts.add(reason);
     }
 }
 
 /// Returns the bytes that a plain GET asks of a target of this size; `None` if the request is not plain or the
 /// number is unknown. If the target has changed since, the number may be wrong.
 fn requested_bytes(parts: &Parts, whole: Bytes) -> Option<Bytes> {
-    const NOT: [HeaderName; 8] = [
+    const EXCLUDED_FIELDS: [HeaderName; 8] = [
         header::EXPECT,
         header::UPGRADE,
         header::TRANSFER_ENCODING,
@@ -99,7 +99,7 @@ fn requested_bytes(parts: &Parts, whole: Bytes) -> Option<Bytes> {
         header::IF_RANGE,
     ];
     let plain = parts.method == Method::GET && parts.version == Version::HTTP_11;
-    if !plain || NOT.iter().any(|name| parts.headers.contains_key(name)) {
+    if !plain || EXCLUDED_FIELDS.iter().any(|name| parts.headers.contains_key(name)) {
         return None;
     }
     let mut ranges = parts.headers.get_all(header::RANGE).iter();
@@ -122,7 +122,9 @@ fn serialize_head(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u
         Some(_) => format!("GET {} HTTP/1.1\r\n", parts.uri).into_bytes(),
     };
     let mut fields = 0;
-    for (name, value) in parts.headers.iter().filter(|(name, _)| ![TARGET, REQUESTS].contains(*name)) {
+    for (name, value) in
+        parts.headers.iter().filter(|(name, _)| ![LARDER_TARGET, LARDER_REQUESTS].contains(*name))
+    {
         fields += 1;
         head.extend_from_slice(name.as_str().as_bytes());
         head.extend_from_slice(b": ");
@@ -156,14 +158,14 @@ mod tests {
         Some(String::from_utf8(bytes).expect("text"))
     }
 
-    fn asks(request: http::request::Builder) -> Option<u64> {
+    fn requested(request: http::request::Builder) -> Option<u64> {
         requested_bytes(&parts(request), Bytes(1_000)).map(|bytes| bytes.0)
     }
 
     #[test]
     fn an_eligible_request_is_serialized_to_its_bytes() {
         let get = |uri| Request::get(uri).header("host", "h");
-        let twice = get("/a%20b?c").header("accept", "x").header("accept", "y").header(TARGET, "7");
+        let twice = get("/a%20b?c").header("accept", "x").header("accept", "y").header(LARDER_TARGET, "7");
         assert_eq!(
             head(twice).as_deref(),
             Some("GET /a%20b?c HTTP/1.1\r\nhost: h\r\naccept: x\r\naccept: y\r\n\r\n")
@@ -190,7 +192,7 @@ mod tests {
     fn a_head_at_its_limits_gets_no_further_field() {
         let limits = Limits::default();
         let with = |fields: usize| {
-            let request = Request::get("/").header("host", "h").header(TARGET, "7");
+            let request = Request::get("/").header("host", "h").header(LARDER_TARGET, "7");
             parts((1..fields).fold(request, |request, n| request.header(format!("f{n}"), "x")))
         };
         let fields = |request: &Parts, limits: &Limits| {
@@ -218,11 +220,11 @@ mod tests {
 
     #[test]
     fn other_requests_are_not_eligible() {
-        assert_eq!(asks(Request::get("/")), Some(1_000));
-        assert_eq!(asks(Request::head("/")), None);
-        assert_eq!(asks(Request::get("/").version(Version::HTTP_10)), None);
+        assert_eq!(requested(Request::get("/")), Some(1_000));
+        assert_eq!(requested(Request::head("/")), None);
+        assert_eq!(requested(Request::get("/").version(Version::HTTP_10)), None);
         for name in ["expect", "upgrade", "transfer-encoding"] {
-            assert_eq!(asks(Request::get("/").header(name, "x")), None, "{name}");
+            assert_eq!(requested(Request::get("/").header(name, "x")), None, "{name}");
         }
     }
 
@@ -230,9 +232,9 @@ mod tests {
     fn a_request_with_a_possibly_small_reply_is_not_handed_off() {
         for name in ["if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range"] {
             let request = Request::get("/").header(name, "\"x\"").header("range", "bytes=0-");
-            assert_eq!(asks(request), None, "{name}");
+            assert_eq!(requested(request), None, "{name}");
         }
-        let range = |value: &str| asks(Request::get("/").header("range", value));
+        let range = |value: &str| requested(Request::get("/").header("range", value));
         assert_eq!(range("bytes=0-0"), Some(1));
         assert_eq!(range("bytes=100-"), Some(900));
         assert_eq!(range("bytes=-10"), Some(10));
@@ -241,6 +243,6 @@ mod tests {
             assert_eq!(range(value), None, "{value}");
         }
         let twice = Request::get("/").header("range", "bytes=0-").header("range", "bytes=1-");
-        assert_eq!(asks(twice), None);
+        assert_eq!(requested(twice), None);
     }
 }

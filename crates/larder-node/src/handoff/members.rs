@@ -45,13 +45,13 @@ impl Members {
         }
     }
 
-    pub(super) fn by_slot(&self, slot: Slot) -> Option<(&Name, &PeerChannel)> {
+    pub(super) fn find_by_slot(&self, slot: Slot) -> Option<(&Name, &PeerChannel)> {
         self.peers.iter().find(|(_, peer)| peer.slot == slot)
     }
 
     /// Removes a peer, whose channel then ends.
     pub(super) fn remove(&mut self, slot: Slot) {
-        let Some(name) = self.by_slot(slot).map(|(name, _)| name.clone()) else { return };
+        let Some(name) = self.find_by_slot(slot).map(|(name, _)| name.clone()) else { return };
         if let Some(peer) = self.peers.remove(&name) {
             self.by_number.remove(&peer.number);
         }

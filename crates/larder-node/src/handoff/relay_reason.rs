@@ -59,11 +59,14 @@ impl RelayReason {
 pub(super) struct RelayCounts([AtomicU64; RelayReason::ALL.len()]);
 
 impl RelayCounts {
-    pub(super) fn add(&self, why: RelayReason) {
-        self.0[why as usize].fetch_add(1, Relaxed);
+    pub(super) fn add(&self, reason: RelayReason) {
+        self.0[reason as usize].fetch_add(1, Relaxed);
     }
 
     pub(super) fn read(&self) -> BTreeMap<&'static str, u64> {
-        RelayReason::ALL.iter().map(|why| (why.name(), self.0[*why as usize].load(Relaxed))).collect()
+        RelayReason::ALL
+            .iter()
+            .map(|reason| (reason.name(), self.0[*reason as usize].load(Relaxed)))
+            .collect()
     }
 }

@@ -48,14 +48,14 @@ impl RequestCounter {
         self.requests
     }
 
-    /// Counts a request. `told` is the number that a peer may have sent.
+    /// Counts a request. `count_field` is the number that a peer may have sent.
     pub(crate) fn count_request(
         &mut self,
         decision: HandoffDecision,
         parts: &Parts,
-        told: Option<&HeaderValue>,
+        count_field: Option<&HeaderValue>,
     ) {
-        let requests = next_count(self.requests, decision, told, announces_close(parts));
+        let requests = next_count(self.requests, decision, count_field, announces_close(parts));
         if decision == HandoffDecision::Pending && Kept::counts(requests) {
             lock(&self.peer_handoff.kept).came(requests);
         }
@@ -79,11 +79,11 @@ impl Drop for RequestCounter {
 /// Returns the number of requests after another request, from the number `before` it. `last` says that the
 /// request announces the end of the connection. If the first request is also the last, the result is 0: nothing
 /// is learned from such a connection, at any node.
-fn next_count(before: u32, decision: HandoffDecision, told: Option<&HeaderValue>, last: bool) -> u32 {
+fn next_count(before: u32, decision: HandoffDecision, count_field: Option<&HeaderValue>, last: bool) -> u32 {
     let requests = match decision {
         HandoffDecision::Pending => before.saturating_add(1),
         // The request was counted at the node that the connection came from.
-        HandoffDecision::Accepted => told.and_then(parse_count).unwrap_or(1),
+        HandoffDecision::Accepted => count_field.and_then(parse_count).unwrap_or(1),
         // The request was counted before the handoff was attempted.
         HandoffDecision::Declined => return before,
     };
@@ -113,17 +113,17 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn says(request: http::request::Builder) -> bool {
+    fn is_last(request: http::request::Builder) -> bool {
         announces_close(&request.body(()).expect("a request").into_parts().0)
     }
 
     #[test]
     fn a_request_can_be_the_last_of_its_connection() {
-        assert!(!says(Request::get("/")));
-        assert!(!says(Request::get("/").header("connection", "keep-alive, closed")));
-        assert!(says(Request::get("/").header("connection", "TE, Close")));
-        assert!(says(Request::get("/").header("connection", "te").header("connection", "close")));
-        assert!(says(Request::get("/").version(Version::HTTP_10)));
+        assert!(!is_last(Request::get("/")));
+        assert!(!is_last(Request::get("/").header("connection", "keep-alive, closed")));
+        assert!(is_last(Request::get("/").header("connection", "TE, Close")));
+        assert!(is_last(Request::get("/").header("connection", "te").header("connection", "close")));
+        assert!(is_last(Request::get("/").version(Version::HTTP_10)));
     }
 
     /// The node that sees the end of a connection counts it, with all earlier requests.

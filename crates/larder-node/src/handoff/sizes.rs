@@ -22,7 +22,7 @@ impl SizeTable {
     }
 
     pub(super) fn get(&self, target: TargetId) -> Option<Bytes> {
-        self.0[index(target)].filter(|(noted, _)| *noted == target).map(|(_, size)| Bytes(size))
+        self.0[index(target)].filter(|(stored, _)| *stored == target).map(|(_, size)| Bytes(size))
     }
 }
 

@@ -134,7 +134,7 @@ impl PeerHandoff {
     }
 
     /// Returns when [`Self::tick`] has work to do; at most an hour from now.
-    fn due(&self) -> Instant {
+    fn next_deadline(&self) -> Instant {
         let due = self.state().handing.due().since(Time::ZERO);
         self.began + due.min(self.began.elapsed() + TICK_MAX)
     }
@@ -222,7 +222,8 @@ async fn run(peer_handoff: Weak<PeerHandoff>, mut events: mpsc::Receiver<Channel
     }
     let (mut sweeping, mut resting) = (None, None);
     loop {
-        let due = peer_handoff.upgrade().map_or_else(Instant::now, |peer_handoff| peer_handoff.due());
+        let due =
+            peer_handoff.upgrade().map_or_else(Instant::now, |peer_handoff| peer_handoff.next_deadline());
         tokio::select! {
             event = events.recv() => match (event, peer_handoff.upgrade()) {
                 (Some(event), Some(peer_handoff)) => peer_handoff.handle_event(event),

@@ -46,7 +46,7 @@ impl PeerHandoff {
         first: Vec<u8>,
         sent: impl FnOnce() -> Option<Box<dyn HandoffGuard>>,
     ) -> TransferOutcome {
-        let Some((place, id, mut arrived)) = self.route_to_peer(to, key) else {
+        let Some((place, id, mut outcome)) = self.route_to_peer(to, key) else {
             self.count_relay(RelayReason::Failed);
             return TransferOutcome::Returned(socket);
         };
@@ -77,7 +77,7 @@ impl PeerHandoff {
         if let Some(held) = sent() {
             self.state().handing.hold(key, held);
         }
-        match self.wait_for_outcome(id, key, &mut arrived).await {
+        match self.wait_for_outcome(id, key, &mut outcome).await {
             Some(Heard::Restored) => {
                 self.moved.fetch_add(1, Relaxed);
                 close_silently(key, socket);
@@ -106,15 +106,15 @@ impl PeerHandoff {
         &self,
         id: u64,
         key: FlowKey,
-        arrived: &mut oneshot::Receiver<Heard>,
+        outcome: &mut oneshot::Receiver<Heard>,
     ) -> Option<Heard> {
         let until = Instant::now() + self.settings.doubt;
         loop {
             let look = Instant::now() + CHECK_INTERVAL;
-            match tokio::time::timeout_at(look.min(until), &mut *arrived).await {
+            match tokio::time::timeout_at(look.min(until), &mut *outcome).await {
                 Ok(answer) => return answer.ok(),
                 Err(_) if look < until && !self.is_denied_by_client(key) => {}
-                Err(_) => return self.take_outcome(id, arrived),
+                Err(_) => return self.take_outcome(id, outcome),
             }
         }
     }
@@ -127,10 +127,10 @@ impl PeerHandoff {
     }
 
     /// Returns the outcome if it has arrived by now; otherwise gives the move up.
-    fn take_outcome(&self, id: u64, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
+    fn take_outcome(&self, id: u64, outcome: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
         // Outcomes are delivered under the same lock.
         let mut state = self.state();
-        let answer = arrived.try_recv().ok();
+        let answer = outcome.try_recv().ok();
         if answer.is_none() {
             state.handing.doubt_over(id);
         }
@@ -146,9 +146,9 @@ impl PeerHandoff {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
             return None;
         }
-        let (waits, arrived) = oneshot::channel();
+        let (waits, outcome) = oneshot::channel();
         let id = state.handing.begin(place, key, waits);
-        Some((place, id, arrived))
+        Some((place, id, outcome))
     }
 
     /// Routes the connection's packets to this host again.

@@ -47,13 +47,13 @@ pub(crate) struct Directives {
 impl Directives {
     /// Returns the directives of a reply.
     pub(crate) fn of_reply(headers: &HeaderMap) -> Self {
-        Self::targeted(headers).unwrap_or_else(|| Self::general(headers))
+        Self::from_cdn_cache_control(headers).unwrap_or_else(|| Self::from_cache_control(headers))
     }
 
     /// Returns the directives of a request. `Pragma: no-cache` counts if there is no `Cache-Control`.
     pub(crate) fn of_request(headers: &HeaderMap) -> Self {
         if headers.contains_key(header::CACHE_CONTROL) {
-            return Self::general(headers);
+            return Self::from_cache_control(headers);
         }
         let pragma = headers.get(header::PRAGMA).map(|value| value.as_bytes().to_ascii_lowercase());
         let no_cache = pragma.is_some_and(|text| text.windows(8).any(|part| part == b"no-cache"));
@@ -67,7 +67,7 @@ impl Directives {
     }
 
     /// Returns the directives of `Cache-Control`.
-    fn general(headers: &HeaderMap) -> Self {
+    fn from_cache_control(headers: &HeaderMap) -> Self {
         let mut found = Self::default();
         for value in headers.get_all(header::CACHE_CONTROL) {
             found.read(value.as_bytes());
@@ -76,14 +76,14 @@ impl Directives {
     }
 
     /// Returns the directives of `CDN-Cache-Control`; `None` if the field is missing, empty or invalid.
-    fn targeted(headers: &HeaderMap) -> Option<Self> {
+    fn from_cdn_cache_control(headers: &HeaderMap) -> Option<Self> {
         if !headers.contains_key(CDN_CACHE_CONTROL) {
             return None;
         }
         let lines = headers.get_all(CDN_CACHE_CONTROL).iter();
         let lines: Vec<&[u8]> = lines.map(HeaderValue::as_bytes).collect();
         let joined = lines.join(&b", "[..]);
-        let members = structured::dictionary(&joined).filter(|members| !members.is_empty())?;
+        let members = structured::parse_dictionary(&joined).filter(|members| !members.is_empty())?;
         let mut found = Self { targeted: true, ..Self::default() };
         for (name, value) in members {
             let seconds = match value {

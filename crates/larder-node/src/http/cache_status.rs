@@ -26,23 +26,23 @@ pub(crate) enum Outcome {
     /// The whole reply came from memory.
     Hit,
     /// The store was asked.
-    Forward { why: ForwardReason, stored: bool, collapsed: bool },
+    Forward { reason: ForwardReason, stored: bool, collapsed: bool },
     /// The store was asked and failed; the reply has this status.
-    Failed { why: ForwardReason, status: u16, detail: &'static str },
+    Failed { reason: ForwardReason, status: u16, detail: &'static str },
     /// A stored reply of an origin, which is fresh for `ttl` seconds.
     OriginHit { ttl: i64, detail: Option<&'static str> },
     /// The origin was asked, and sent this status.
     OriginForward {
-        why: ForwardReason,
+        reason: ForwardReason,
         status: Option<u16>,
         stored: bool,
         collapsed: bool,
         detail: Option<&'static str>,
     },
     /// Another node was asked, and sent this status.
-    Lateral { why: ForwardReason, status: u16 },
+    Lateral { reason: ForwardReason, status: u16 },
     /// A program generated the reply.
-    Program { why: ForwardReason, name: &'static str },
+    Program { reason: ForwardReason, name: &'static str },
     /// Neither the cache nor the store was asked, for this reason.
     Local(&'static str),
 }
@@ -108,35 +108,35 @@ impl CacheStatusWriter {
     pub(crate) fn format(&self, outcome: Outcome) -> HeaderValue {
         match outcome {
             Outcome::Hit => self.hit.clone(),
-            Outcome::Forward { why: ForwardReason::Miss, stored: true, collapsed: false } => {
+            Outcome::Forward { reason: ForwardReason::Miss, stored: true, collapsed: false } => {
                 self.stored.clone()
             }
-            Outcome::Forward { why: ForwardReason::Miss, stored: false, collapsed: false } => {
+            Outcome::Forward { reason: ForwardReason::Miss, stored: false, collapsed: false } => {
                 self.missed.clone()
             }
-            Outcome::Forward { why, stored, collapsed } => {
+            Outcome::Forward { reason, stored, collapsed } => {
                 let stored = if stored { "; stored" } else { "" };
                 let collapsed = if collapsed { "; collapsed" } else { "" };
-                value(format!("{}; fwd={}{stored}{collapsed}", self.name, why.token()))
+                value(format!("{}; fwd={}{stored}{collapsed}", self.name, reason.token()))
             }
-            Outcome::Failed { why, status, detail } => {
-                value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, why.token()))
+            Outcome::Failed { reason, status, detail } => {
+                value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, reason.token()))
             }
             Outcome::OriginHit { ttl, detail } => {
                 value(format!("{}; hit; ttl={ttl}{}", self.name, Detail(detail)))
             }
-            Outcome::OriginForward { why, status, stored, collapsed, detail } => {
+            Outcome::OriginForward { reason, status, stored, collapsed, detail } => {
                 let status = status.map_or(String::new(), |status| format!("; fwd-status={status}"));
                 let stored = if stored { "; stored" } else { "" };
                 let collapsed = if collapsed { "; collapsed" } else { "" };
-                let (name, why) = (&self.name, why.token());
-                value(format!("{name}; fwd={why}{status}{stored}{collapsed}{}", Detail(detail)))
+                let (name, reason) = (&self.name, reason.token());
+                value(format!("{name}; fwd={reason}{status}{stored}{collapsed}{}", Detail(detail)))
             }
-            Outcome::Lateral { why, status } => {
-                value(format!("{}; fwd={}; fwd-status={status}; detail=lateral", self.name, why.token()))
+            Outcome::Lateral { reason, status } => {
+                value(format!("{}; fwd={}; fwd-status={status}; detail=lateral", self.name, reason.token()))
             }
-            Outcome::Program { why, name } => {
-                value(format!("{}; fwd={}; detail={name}", self.name, why.token()))
+            Outcome::Program { reason, name } => {
+                value(format!("{}; fwd={}; detail={name}", self.name, reason.token()))
             }
             Outcome::Local(detail) => value(format!("{}; detail={detail}", self.name)),
         }
@@ -181,15 +181,15 @@ mod tests {
     #[test]
     fn outcomes_are_written_as_in_rfc_9211() {
         let cache_status = CacheStatusWriter::new("n");
-        let forward = |why, stored, collapsed| Outcome::Forward { why, stored, collapsed };
+        let forward = |reason, stored, collapsed| Outcome::Forward { reason, stored, collapsed };
         let pulled = |status, stored, detail| Outcome::OriginForward {
-            why: ForwardReason::Vary,
+            reason: ForwardReason::Vary,
             status,
             stored,
             collapsed: true,
             detail,
         };
-        let failed = Outcome::Failed { why: ForwardReason::Miss, status: 404, detail: "not-found" };
+        let failed = Outcome::Failed { reason: ForwardReason::Miss, status: 404, detail: "not-found" };
         for (outcome, text) in [
             (forward(ForwardReason::Miss, true, false), "n; fwd=uri-miss; stored"),
             (forward(ForwardReason::Miss, false, false), "n; fwd=uri-miss"),
@@ -198,7 +198,7 @@ mod tests {
             (forward(ForwardReason::Stale, false, false), "n; fwd=stale"),
             (failed, "n; fwd=uri-miss; fwd-status=404; detail=not-found"),
             (
-                Outcome::Lateral { why: ForwardReason::Miss, status: 206 },
+                Outcome::Lateral { reason: ForwardReason::Miss, status: 206 },
                 "n; fwd=uri-miss; fwd-status=206; detail=lateral",
             ),
             (Outcome::Local("method"), "n; detail=method"),

@@ -60,15 +60,15 @@ const TYPES: [(&str, &str); 50] = [
 
 /// Returns the type of a name. A query after the name does not count.
 pub(crate) fn from_name(name: &[u8]) -> &'static str {
-    const OTHER: &str = "application/octet-stream";
+    const DEFAULT_TYPE: &str = "application/octet-stream";
     let path = name.split(|&b| b == b'?').next().unwrap_or_default();
     let file = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
-    let Some(dot) = file.iter().rposition(|&b| b == b'.') else { return OTHER };
-    let Ok(extension) = std::str::from_utf8(&file[dot + 1..]) else { return OTHER };
+    let Some(dot) = file.iter().rposition(|&b| b == b'.') else { return DEFAULT_TYPE };
+    let Ok(extension) = std::str::from_utf8(&file[dot + 1..]) else { return DEFAULT_TYPE };
     let extension = extension.to_ascii_lowercase();
     match TYPES.binary_search_by(|(known, _)| (*known).cmp(&extension)) {
         Ok(place) => TYPES[place].1,
-        Err(_) => OTHER,
+        Err(_) => DEFAULT_TYPE,
     }
 }
 

@@ -6,7 +6,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use std::time::SystemTime;
 
 /// Fields of a 304 that do not describe the stored reply.
-const OF_THE_BODY: [HeaderName; 4] =
+const BODY_FIELDS: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::CONTENT_RANGE, header::CONTENT_TYPE];
 
 /// Digests of the content of one message: `Content-Digest` (RFC 9530), `Digest` (RFC 3230) and `Content-MD5`
@@ -72,8 +72,8 @@ pub(crate) fn max_forwards(headers: &HeaderMap) -> Option<u32> {
 
 /// Decrements `Max-Forwards` (RFC 9110 section 7.6.2).
 pub(crate) fn decrement_max_forwards(headers: &mut HeaderMap) {
-    if let Some(left) = max_forwards(headers) {
-        headers.insert(header::MAX_FORWARDS, HeaderValue::from(left.saturating_sub(1)));
+    if let Some(remaining) = max_forwards(headers) {
+        headers.insert(header::MAX_FORWARDS, HeaderValue::from(remaining.saturating_sub(1)));
     }
 }
 
@@ -89,20 +89,20 @@ pub(crate) fn add_via(headers: &mut HeaderMap, by: &HeaderValue) {
 ///
 /// `Vary` is the union of both. The body was selected by the stored fields, so the 304 cannot make it valid for
 /// requests that differ in them.
-pub(crate) fn merge_not_modified(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
+pub(crate) fn merge_not_modified(stored: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
     remove_hop_by_hop(&mut new);
-    let mut fields = kept.clone();
+    let mut fields = stored.clone();
     fields.remove(header::AGE);
     if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(now)) {
         fields.insert(header::DATE, date);
     }
-    let narrows_vary = vary_fields(kept)
+    let narrows_vary = vary_fields(stored)
         .zip(vary_fields(&new))
-        .is_some_and(|(stored, named)| named.iter().all(|name| stored.contains(name)));
+        .is_some_and(|(before, named)| named.iter().all(|name| before.contains(name)));
     if narrows_vary {
         new.remove(header::VARY);
     }
-    for name in new.keys().filter(|name| !OF_THE_BODY.contains(name) && !is_content_digest(name)) {
+    for name in new.keys().filter(|name| !BODY_FIELDS.contains(name) && !is_content_digest(name)) {
         if *name != header::VARY {
             fields.remove(name);
         }
@@ -116,7 +116,7 @@ pub(crate) fn merge_not_modified(kept: &HeaderMap, mut new: HeaderMap, now: Syst
 /// Returns the fields that a reply depends on (`Vary`), sorted by name and without duplicates. `None` if there
 /// are more than a cache should compare.
 pub(crate) fn vary_fields(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
-    const MOST: usize = 16;
+    const NAMES_MAX: usize = 16;
     let mut names = Vec::new();
     for value in reply.get_all(header::VARY) {
         for item in ListMembers(value.as_bytes()) {
@@ -125,7 +125,7 @@ pub(crate) fn vary_fields(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
     }
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
-    (names.len() <= MOST).then_some(names)
+    (names.len() <= NAMES_MAX).then_some(names)
 }
 
 /// Returns the value of a field in the form that `Vary` compares: members in order, without surrounding white
@@ -191,7 +191,7 @@ mod tests {
     fn a_304_replaces_fields_but_not_those_of_the_body() {
         let now = SystemTime::UNIX_EPOCH;
         let date = "Thu, 01 Jan 1970 00:00:00 GMT";
-        let kept = map(&[("content-length", "5"), ("x-a", "1"), ("x-a", "2"), ("x-b", "3"), ("age", "7")]);
+        let stored = map(&[("content-length", "5"), ("x-a", "1"), ("x-a", "2"), ("x-b", "3"), ("age", "7")]);
         let new = map(&[
             ("content-length", "0"),
             ("content-digest", "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"),
@@ -199,11 +199,11 @@ mod tests {
             ("connection", "close"),
         ]);
         let expected = map(&[("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", date)]);
-        let once = merge_not_modified(&kept, new, now);
+        let once = merge_not_modified(&stored, new, now);
         assert_eq!(once, expected);
-        let told = map(&[("date", "then"), ("age", "8")]);
+        let update = map(&[("date", "then"), ("age", "8")]);
         let all = [("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "then"), ("age", "8")];
-        assert_eq!(merge_not_modified(&once, told, now), map(&all));
+        assert_eq!(merge_not_modified(&once, update, now), map(&all));
     }
 
     #[test]

@@ -131,21 +131,21 @@ impl Freshness {
         received: ReceiptTime,
         defaults: FreshnessDefaults,
     ) -> Result<Self, UncacheableReason> {
-        let (asked, said) = (Directives::of_request(request), Directives::of_reply(reply));
+        let (requested, stated) = (Directives::of_request(request), Directives::of_reply(reply));
         let varies =
             |value: &http::HeaderValue| cache_control::ListMembers(value.as_bytes()).any(|item| item == b"*");
         // The reply's own reasons come first, because they apply to other requests too.
-        let reason = if said.no_store {
+        let reason = if stated.no_store {
             Some(UncacheableReason::NoStore)
-        } else if said.private {
+        } else if stated.private {
             Some(UncacheableReason::Private)
         } else if reply.contains_key(header::SET_COOKIE) {
             Some(UncacheableReason::SetCookie)
         } else if reply.get_all(header::VARY).iter().any(varies) {
             Some(UncacheableReason::VaryAll)
-        } else if asked.no_store {
+        } else if requested.no_store {
             Some(UncacheableReason::AskedNoStore)
-        } else if request.contains_key(header::AUTHORIZATION) && !said.allows_sharing() {
+        } else if request.contains_key(header::AUTHORIZATION) && !stated.allows_sharing() {
             Some(UncacheableReason::Authorization)
         } else {
             None
@@ -154,19 +154,22 @@ impl Freshness {
             return Err(reason);
         }
         let date = date(reply, &header::DATE).unwrap_or(unix(received.wall));
-        let lifetime = lifetime(status, reply, &said, date, defaults)?;
+        let lifetime = lifetime(status, reply, &stated, date, defaults)?;
         let age = initial_age(reply, received);
         let strict =
-            said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some() || said.no_cache;
+            stated.must_revalidate || stated.proxy_revalidate || stated.s_maxage.is_some() || stated.no_cache;
         let (while_revalidate, if_error) = match lifetime {
             0 => (0, 0),
-            _ => (said.stale_while_revalidate.unwrap_or(0), said.stale_if_error.unwrap_or(defaults.if_error)),
+            _ => (
+                stated.stale_while_revalidate.unwrap_or(0),
+                stated.stale_if_error.unwrap_or(defaults.if_error),
+            ),
         };
         let validated = reply.contains_key(header::ETAG) || reply.contains_key(header::LAST_MODIFIED);
         if lifetime <= age && !validated && while_revalidate == 0 && if_error == 0 {
             return Err(UncacheableReason::Undated);
         }
-        let (received_ms, no_cache) = (received.now_ms, said.no_cache);
+        let (received_ms, no_cache) = (received.now_ms, stated.no_cache);
         Ok(Self { lifetime, age, received_ms, no_cache, strict, while_revalidate, if_error })
     }
 
@@ -187,8 +190,8 @@ impl Freshness {
 
     /// Returns whether a request that waited for another request's reply may use that reply. The reply must be
     /// fresh by its own lifetime, and new enough for the request. Consent to stale replies does not count.
-    pub(crate) fn is_shareable(&self, now_ms: u64, asked: &Directives) -> bool {
-        self.is_fresh(now_ms) && self.judge(now_ms, asked) == Usability::Fresh
+    pub(crate) fn is_shareable(&self, now_ms: u64, requested: &Directives) -> bool {
+        self.is_fresh(now_ms) && self.usability(now_ms, requested) == Usability::Fresh
     }
 
     /// Returns the age in seconds (RFC 9111 section 4.2.3).
@@ -202,45 +205,45 @@ impl Freshness {
     }
 
     /// Returns the permitted use for a request with these directives.
-    pub(crate) fn judge(&self, now_ms: u64, asked: &Directives) -> Usability {
-        if asked.no_cache || asked.no_store {
+    pub(crate) fn usability(&self, now_ms: u64, requested: &Directives) -> Usability {
+        if requested.no_cache || requested.no_store {
             return Usability::Requested;
         }
-        let (age, left) = (self.age(now_ms), self.time_to_live(now_ms));
+        let (age, remaining) = (self.age(now_ms), self.time_to_live(now_ms));
         if self.no_cache {
             return Usability::Stale;
         }
-        if asked.max_age.is_some_and(|most| age > most)
-            || asked.min_fresh.is_some_and(|least| left < least as i64)
+        if requested.max_age.is_some_and(|most| age > most)
+            || requested.min_fresh.is_some_and(|least| remaining < least as i64)
         {
-            return if left > 0 { Usability::Requested } else { Usability::Stale };
+            return if remaining > 0 { Usability::Requested } else { Usability::Stale };
         }
-        if left > 0 {
+        if remaining > 0 {
             return Usability::Fresh;
         }
-        let stale = left.unsigned_abs();
+        let stale = remaining.unsigned_abs();
         if self.strict {
             return Usability::Stale;
         }
-        if self.lifetime > 0 && asked.max_stale.is_some_and(|most| stale <= most) {
+        if self.lifetime > 0 && requested.max_stale.is_some_and(|most| stale <= most) {
             return Usability::Fresh;
         }
         if stale < self.while_revalidate { Usability::WhileRevalidating } else { Usability::Stale }
     }
 
     /// Returns whether the reply may be used if the origin fails (RFC 5861 section 4).
-    pub(crate) fn may_serve_on_error(&self, now_ms: u64, asked: &Directives) -> bool {
+    pub(crate) fn may_serve_on_error(&self, now_ms: u64, requested: &Directives) -> bool {
         let stale = self.time_to_live(now_ms).min(0).unsigned_abs();
         // A client consents for itself only, and may refuse. It cannot waive the demands of the reply.
-        let consent = asked.stale_if_error.filter(|_| self.lifetime > 0).unwrap_or(0);
-        !self.strict && !asked.no_cache && stale < self.if_error.max(consent)
+        let consent = requested.stale_if_error.filter(|_| self.lifetime > 0).unwrap_or(0);
+        !self.strict && !requested.no_cache && stale < self.if_error.max(consent)
     }
 }
 
 fn lifetime(
     status: StatusCode,
     reply: &HeaderMap,
-    said: &Directives,
+    stated: &Directives,
     date: u64,
     defaults: FreshnessDefaults,
 ) -> Result<u64, UncacheableReason> {
@@ -249,13 +252,13 @@ fn lifetime(
     let known =
         matches!(status.as_u16(), 200 | 203 | 204 | 300..=303 | 307 | 308 | 400..=451 | 500 | 501..=505);
     let partial = matches!(status.as_u16(), 206 | 226 | 304) || status.is_informational();
-    if partial || !known && said.must_understand {
+    if partial || !known && stated.must_understand {
         return Err(UncacheableReason::Status);
     }
-    if let Some(stated) = said.s_maxage.or(said.max_age) {
+    if let Some(max_age) = stated.s_maxage.or(stated.max_age) {
         return Ok(stated);
     }
-    if let Some(expires) = reply.get(header::EXPIRES).filter(|_| !said.targeted) {
+    if let Some(expires) = reply.get(header::EXPIRES).filter(|_| !stated.targeted) {
         // An invalid date counts as a date in the past.
         let at = expires.to_str().ok().and_then(|text| httpdate::parse_http_date(text).ok()).map_or(0, unix);
         return Ok(at.saturating_sub(date));
@@ -265,7 +268,7 @@ fn lifetime(
     }
     let by_heuristic =
         matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501);
-    if !by_heuristic && !said.public {
+    if !by_heuristic && !stated.public {
         return Err(UncacheableReason::Undated);
     }
     if let Some(modified) = self::date(reply, &header::LAST_MODIFIED) {

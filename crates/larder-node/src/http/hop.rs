@@ -4,11 +4,11 @@ use http::header::{self, HeaderMap, HeaderName};
 use larder_core::TargetId;
 
 /// Request header in which a switch sends the target's id.
-pub(crate) const TARGET: HeaderName = HeaderName::from_static("larder-target");
+pub(crate) const LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
 
 /// Request header with the number of requests on the connection, including this one. It counts only in the
 /// request with which a peer hands the connection off.
-pub(crate) const REQUESTS: HeaderName = HeaderName::from_static("larder-requests");
+pub(crate) const LARDER_REQUESTS: HeaderName = HeaderName::from_static("larder-requests");
 /// Hop-by-hop fields. `Upgrade` is among them, because a node switches protocols only for tunnels, which set it
 /// again.
 pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
@@ -26,7 +26,7 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
 
 /// Returns the target's id from the switch; `None` if it is missing or invalid.
 pub(crate) fn target_id(headers: &HeaderMap) -> Option<TargetId> {
-    let digits = headers.get(TARGET)?.to_str().ok()?;
+    let digits = headers.get(LARDER_TARGET)?.to_str().ok()?;
     let plain = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok().map(TargetId)).flatten()
 }

@@ -18,14 +18,14 @@ pub(crate) enum BareItem {
 
 /// Parses a dictionary. Returns each name once, with its last value. `None` if the text is not a dictionary, or
 /// has more than [`MEMBERS_MAX`] members. The caller joins the lines of a field by `", "`.
-pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, BareItem)>> {
+pub(crate) fn parse_dictionary(text: &[u8]) -> Option<Vec<(&str, BareItem)>> {
     let mut parser = Parser(text);
     let mut members: Vec<(&str, BareItem)> = Vec::new();
     parser.skip(b" ");
     while !parser.0.is_empty() {
-        let name = parser.key()?;
-        let value = if parser.takes(b'=') { parser.value()? } else { BareItem::Boolean(true) };
-        parser.parameters()?;
+        let name = parser.parse_key()?;
+        let value = if parser.consume(b'=') { parser.parse_value()? } else { BareItem::Boolean(true) };
+        parser.skip_parameters()?;
         let is_full = members.len() == MEMBERS_MAX;
         match members.iter_mut().find(|(earlier, _)| *earlier == name) {
             Some(member) => member.1 = value,
@@ -36,7 +36,7 @@ pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, BareItem)>> {
         if parser.0.is_empty() {
             break;
         }
-        if !parser.takes(b',') {
+        if !parser.consume(b',') {
             return None;
         }
         parser.skip(b" \t");
@@ -65,7 +65,7 @@ impl<'a> Parser<'a> {
         Some(*first)
     }
 
-    fn takes(&mut self, byte: u8) -> bool {
+    fn consume(&mut self, byte: u8) -> bool {
         let found = self.0.first() == Some(&byte);
         if found {
             self.0 = &self.0[1..];
@@ -80,7 +80,7 @@ impl<'a> Parser<'a> {
         taken
     }
 
-    fn key(&mut self) -> Option<&'a str> {
+    fn parse_key(&mut self) -> Option<&'a str> {
         let starts = self.0.first().is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'*');
         let belongs =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(&byte);
@@ -88,45 +88,45 @@ impl<'a> Parser<'a> {
         str::from_utf8(name).ok()
     }
 
-    fn parameters(&mut self) -> Option<()> {
-        while self.takes(b';') {
+    fn skip_parameters(&mut self) -> Option<()> {
+        while self.consume(b';') {
             self.skip(b" ");
-            self.key()?;
-            if self.takes(b'=') {
-                self.bare()?;
+            self.parse_key()?;
+            if self.consume(b'=') {
+                self.parse_bare_item()?;
             }
         }
         Some(())
     }
 
     /// Parses an item or a list of items, without the parameters behind it.
-    fn value(&mut self) -> Option<BareItem> {
-        if !self.takes(b'(') {
-            return self.bare();
+    fn parse_value(&mut self) -> Option<BareItem> {
+        if !self.consume(b'(') {
+            return self.parse_bare_item();
         }
         loop {
             self.skip(b" ");
-            if self.takes(b')') {
+            if self.consume(b')') {
                 return Some(BareItem::Other);
             }
-            self.bare()?;
-            self.parameters()?;
+            self.parse_bare_item()?;
+            self.skip_parameters()?;
             if !matches!(self.0.first(), Some(b' ' | b')')) {
                 return None;
             }
         }
     }
 
-    fn bare(&mut self) -> Option<BareItem> {
+    fn parse_bare_item(&mut self) -> Option<BareItem> {
         match self.0.first()? {
-            b'-' | b'0'..=b'9' => self.number(),
-            b'"' => self.string(),
-            b'?' => self.boolean(),
-            b':' => self.bytes(),
-            b'%' => self.display_string(),
+            b'-' | b'0'..=b'9' => self.parse_number(),
+            b'"' => self.parse_string(),
+            b'?' => self.parse_boolean(),
+            b':' => self.parse_bytes(),
+            b'%' => self.parse_display_string(),
             b'@' => {
                 self.next();
-                matches!(self.number()?, BareItem::Integer(_)).then_some(BareItem::Other)
+                matches!(self.parse_number()?, BareItem::Integer(_)).then_some(BareItem::Other)
             }
             byte if byte.is_ascii_alphabetic() || *byte == b'*' => {
                 let symbols = b"!#$%&'*+-.^_`|~:/";
@@ -137,10 +137,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn number(&mut self) -> Option<BareItem> {
-        let sign = if self.takes(b'-') { -1 } else { 1 };
+    fn parse_number(&mut self) -> Option<BareItem> {
+        let sign = if self.consume(b'-') { -1 } else { 1 };
         let digits = self.take_while(|byte| byte.is_ascii_digit());
-        if self.takes(b'.') {
+        if self.consume(b'.') {
             let fraction = self.take_while(|byte| byte.is_ascii_digit());
             let fits = (1..=12).contains(&digits.len()) && (1..=3).contains(&fraction.len());
             return fits.then_some(BareItem::Other);
@@ -152,7 +152,7 @@ impl<'a> Parser<'a> {
         Some(BareItem::Integer(sign * number))
     }
 
-    fn boolean(&mut self) -> Option<BareItem> {
+    fn parse_boolean(&mut self) -> Option<BareItem> {
         self.next();
         match self.next()? {
             b'0' => Some(BareItem::Boolean(false)),
@@ -161,7 +161,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn string(&mut self) -> Option<BareItem> {
+    fn parse_string(&mut self) -> Option<BareItem> {
         self.next();
         loop {
             match self.next()? {
@@ -177,15 +177,15 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn bytes(&mut self) -> Option<BareItem> {
+    fn parse_bytes(&mut self) -> Option<BareItem> {
         self.next();
         self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
-        self.takes(b':').then_some(BareItem::Other)
+        self.consume(b':').then_some(BareItem::Other)
     }
 
-    fn display_string(&mut self) -> Option<BareItem> {
+    fn parse_display_string(&mut self) -> Option<BareItem> {
         self.next();
-        if !self.takes(b'"') {
+        if !self.consume(b'"') {
             return None;
         }
         let hex = |byte: u8| match byte {
@@ -214,7 +214,7 @@ mod tests {
     fn values_of_all_types_are_read() {
         let text = b" a, b=5 ,\tc=-7;x;y=\"\\\"\", d=?0, e=1.25, f=\"x,y\", g=*t/1:, h=:aGk=:, i=@9, \
                      j=%\"f%c3%bc\", k=(1 \"a\";q  z), l=(), *m=12, a=?1;z=?0 ";
-        let members = dictionary(text).unwrap();
+        let members = parse_dictionary(text).unwrap();
         let expected = [
             ("a", BareItem::Boolean(true)),
             ("b", BareItem::Integer(5)),
@@ -231,8 +231,8 @@ mod tests {
             ("*m", BareItem::Integer(12)),
         ];
         assert_eq!(members, expected);
-        assert_eq!(dictionary(b"  "), Some(Vec::new()));
-        assert_eq!(dictionary(b"a=1, a=2"), Some(vec![("a", BareItem::Integer(2))]));
+        assert_eq!(parse_dictionary(b"  "), Some(Vec::new()));
+        assert_eq!(parse_dictionary(b"a=1, a=2"), Some(vec![("a", BareItem::Integer(2))]));
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             b"a=1, &",
             b"\xfc",
         ] {
-            assert_eq!(dictionary(text), None, "{:?}", String::from_utf8_lossy(text));
+            assert_eq!(parse_dictionary(text), None, "{:?}", String::from_utf8_lossy(text));
         }
     }
 
@@ -280,18 +280,18 @@ mod tests {
     fn members_beyond_the_limit_make_the_whole_invalid() {
         let members = |count| (0..count).map(|nth| format!("a{nth}")).collect::<Vec<_>>().join(", ");
         let most = members(MEMBERS_MAX);
-        assert_eq!(dictionary(most.as_bytes()).map(|members| members.len()), Some(MEMBERS_MAX));
+        assert_eq!(parse_dictionary(most.as_bytes()).map(|members| members.len()), Some(MEMBERS_MAX));
         assert_eq!(
-            dictionary(format!("{most}, a0=1").as_bytes()).map(|all| all[0]),
+            parse_dictionary(format!("{most}, a0=1").as_bytes()).map(|all| all[0]),
             Some(("a0", BareItem::Integer(1)))
         );
-        assert_eq!(dictionary(members(MEMBERS_MAX + 1).as_bytes()), None);
+        assert_eq!(parse_dictionary(members(MEMBERS_MAX + 1).as_bytes()), None);
     }
 
     proptest! {
         #[test]
         fn foreign_text_is_accepted(text in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = dictionary(&text);
+            let _ = parse_dictionary(&text);
         }
     }
 }

@@ -65,7 +65,7 @@ impl Cpu {
     /// the reply.
     pub(crate) async fn reply(&self, len: u64) {
         if let Self::Modelled(cpu) = self {
-            cpu.queue.spend(cpu.model.reply_time(len)).await;
+            cpu.queue.use_for(cpu.model.reply_time(len)).await;
         }
     }
 
@@ -78,9 +78,7 @@ impl Cpu {
     /// soon.
     pub(crate) async fn work(&self, time: Duration) {
         match self {
-            Self::Modelled(cpu) => {
-                cpu.queue.spend_in_turns(scale_time(time, cpu.model.speed), cpu.turn).await
-            }
+            Self::Modelled(cpu) => cpu.queue.use_in_turns(scale_time(time, cpu.model.speed), cpu.turn).await,
             Self::Real(cpu) => cpu.work(scale_time(time, cpu.speed)).await,
         }
     }
@@ -123,11 +121,11 @@ impl RealCpu {
     async fn work(&self, time: Duration) {
         self.waiting.fetch_add(1, Relaxed);
         let mut job = Job { cpu: self, is_cancelled: Arc::default() };
-        let mut left = time;
-        while !left.is_zero() {
-            let turn = left.min(self.turn);
-            job.turn(turn).await;
-            left -= turn;
+        let mut remaining = time;
+        while !remaining.is_zero() {
+            let turn = remaining.min(self.turn);
+            job.run_turn(turn).await;
+            remaining -= turn;
         }
     }
 }
@@ -139,7 +137,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    async fn turn(&mut self, time: Duration) {
+    async fn run_turn(&mut self, time: Duration) {
         // The semaphore is never closed. If it were, there would be no work to wait for.
         let Ok(permit) = Arc::clone(&self.cpu.permits).acquire_owned().await else { return };
         let is_cancelled = Arc::clone(&self.is_cancelled);

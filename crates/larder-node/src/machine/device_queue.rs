@@ -16,7 +16,7 @@ impl DeviceQueue {
 
     /// Waits until a job of length `time` is done. If the future is dropped, the device does the job
     /// nevertheless.
-    pub(super) async fn spend(&self, time: Duration) {
+    pub(super) async fn use_for(&self, time: Duration) {
         let end = self.lock().enqueue(Instant::now(), time);
         let _waiting = QueueTicket { queue: self, end };
         sleep_until(end).await;
@@ -24,12 +24,12 @@ impl DeviceQueue {
 
     /// Waits until a job of length `time` is done in turns of length `turn`, alternating with other jobs. If
     /// the future is dropped, the remaining turns are not taken.
-    pub(super) async fn spend_in_turns(&self, time: Duration, turn: Duration) {
-        let mut left = time;
-        while !left.is_zero() {
-            let next = left.min(turn);
-            self.spend(next).await;
-            left -= next;
+    pub(super) async fn use_in_turns(&self, time: Duration, turn: Duration) {
+        let mut remaining = time;
+        while !remaining.is_zero() {
+            let next = remaining.min(turn);
+            self.use_for(next).await;
+            remaining -= next;
         }
     }
 
@@ -69,10 +69,10 @@ mod tests {
         for (turn, most) in [(Duration::MAX, 1_002), (10 * MS, 22)] {
             let queue = DeviceQueue::new();
             let start = Instant::now();
-            let long = queue.spend_in_turns(1_000 * MS, turn);
+            let long = queue.use_in_turns(1_000 * MS, turn);
             let short = async {
                 tokio::time::sleep(MS).await;
-                queue.spend(MS).await;
+                queue.use_for(MS).await;
                 start.elapsed()
             };
             let ((), short) = tokio::join!(long, short);
@@ -85,11 +85,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_job_leaves_the_queue() {
         let queue = DeviceQueue::new();
-        let is_cancelled = tokio::time::timeout(MS, queue.spend(50 * MS)).await;
+        let is_cancelled = tokio::time::timeout(MS, queue.use_for(50 * MS)).await;
         assert!(is_cancelled.is_err());
         assert_eq!(queue.waiting(), 0);
         let start = Instant::now();
-        queue.spend(MS).await;
+        queue.use_for(MS).await;
         assert!(start.elapsed() >= 49 * MS, "it is done all the same");
     }
 }

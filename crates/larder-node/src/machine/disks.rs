@@ -24,7 +24,7 @@ impl Disks {
     /// have just been read. A place is always on the same disk.
     pub(crate) async fn read(&self, place: u64, before: u64, len: u64) {
         let at = (place % self.queues.len() as u64) as usize;
-        self.queues[at].spend(self.model.continue_time(before, len)).await;
+        self.queues[at].use_for(self.model.continue_time(before, len)).await;
         self.reads.fetch_add(1, Relaxed);
         self.bytes.fetch_add(len, Relaxed);
     }

@@ -35,7 +35,7 @@ impl Meter {
     }
 
     /// Returns the number of uses in progress.
-    pub(crate) fn uses(&self) -> u32 {
+    pub(crate) fn use_count(&self) -> u32 {
         self.lock().uses
     }
 
@@ -66,14 +66,14 @@ mod tests {
         let start = Instant::now();
         let (first, second) = (meter.begin(), meter.begin());
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(meter.uses(), 2);
+        assert_eq!(meter.use_count(), 2);
         drop(first);
-        let under_way = meter.busy();
-        assert!(under_way >= Duration::from_millis(2));
+        let before = meter.busy();
+        assert!(before >= Duration::from_millis(2));
         drop(second);
-        let ended = meter.busy();
-        assert!(ended >= under_way && ended <= start.elapsed());
+        let after = meter.busy();
+        assert!(after >= before && after <= start.elapsed());
         std::thread::sleep(Duration::from_millis(1));
-        assert_eq!(meter.busy(), ended, "idle time does not count");
+        assert_eq!(meter.busy(), after, "idle time does not count");
     }
 }

@@ -119,7 +119,7 @@ impl Machine {
         let (disk_busy, disks, disk_queue, (disk_reads, disk_bytes)) = match &self.disk {
             Disk::Modelled(disks) => (disks.busy(), disks.count(), disks.waiting(), disks.totals()),
             Disk::Real { meter, scratch } => {
-                (meter.busy(), 1, meter.uses(), scratch.as_ref().map_or((0, 0), Scratch::totals))
+                (meter.busy(), 1, meter.use_count(), scratch.as_ref().map_or((0, 0), Scratch::totals))
             }
         };
         Usage {

@@ -53,7 +53,7 @@ impl Scratch {
         meter: Arc<Meter>,
     ) -> Result<Self, ScratchError> {
         let failed = |source| ScratchError { directory: directory.to_owned(), source };
-        let (file, mode) = make(directory, size.0).map_err(failed)?;
+        let (file, mode) = create_file(directory, size.0).map_err(failed)?;
         Ok(Self {
             file: Arc::new(file),
             mode,
@@ -89,7 +89,7 @@ impl Scratch {
 }
 
 /// Creates an unlinked file, opened in the mode in which it is read.
-fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, ReadMode)> {
+fn create_file(directory: &Path, size: u64) -> io::Result<(OwnedFd, ReadMode)> {
     for attempt in 0..NAMES_MAX {
         let path = directory.join(format!(".larder-scratch-{}-{attempt}", std::process::id()));
         let mut file = match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
@@ -115,15 +115,17 @@ fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, ReadMode)> {
 
 fn write(file: &mut fs::File, size: u64) -> io::Result<()> {
     let mut block = vec![0; STEP];
-    let mut left = size;
-    while left > 0 {
+    let mut remaining = size;
+    while remaining > 0 {
         // No two blocks are equal, so that no storage layer deduplicates them.
         for (at, word) in block.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&(left ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
+            word.copy_from_slice(
+                &(remaining ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes(),
+            );
         }
-        let take = left.min(STEP as u64) as usize;
+        let take = remaining.min(STEP as u64) as usize;
         file.write_all(&block[..take])?;
-        left -= take as u64;
+        remaining -= take as u64;
     }
     file.sync_all()
 }

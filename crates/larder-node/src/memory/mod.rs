@@ -122,8 +122,8 @@ impl ReadLead {
     /// Completes the read. Stores the result if `keep` is set, and passes it to all waiting requests.
     pub(crate) fn complete(self, result: Result<CacheEntry, StoreError>, keep: bool) {
         let result = result.map(|entry| {
-            let kept = keep && self.memory.store(self.key, &entry, self.since);
-            (entry, kept)
+            let stored = keep && self.memory.store(self.key, &entry, self.since);
+            (entry, stored)
         });
         // Only this call sets the result. The drop below finds it set and leaves it.
         let _ = self.flight.result.set(result);
@@ -183,7 +183,7 @@ impl Inner {
     }
 
     /// Stores an entry under a key, and returns the earlier one.
-    fn put(&mut self, key: Key, entry: CacheEntry) -> Option<CacheEntry> {
+    fn set(&mut self, key: Key, entry: CacheEntry) -> Option<CacheEntry> {
         if let Some((target, bytes)) = entry.target() {
             self.residents.add_entry(target, bytes);
         }
@@ -203,12 +203,12 @@ impl Inner {
         evicted: &mut Vec<(Key, larder_core::Bytes)>,
         released: &mut Vec<CacheEntry>,
     ) -> bool {
-        let kept = self.order.insert(key, entry.charge(), evicted) != Inserted::TooLarge;
+        let stored = self.order.insert(key, entry.charge(), evicted) != Inserted::TooLarge;
         released.extend(evicted.iter().filter_map(|(key, _)| self.take(key)));
-        if kept {
-            released.extend(self.put(key, entry));
+        if stored {
+            released.extend(self.set(key, entry));
         }
-        kept
+        stored
     }
 
     fn retire(&mut self, key: Key, flight: &Arc<ReadFlight>) {
@@ -383,10 +383,10 @@ impl Memory {
         if self.excludes_by_purge(&inner, since, entry) {
             return false;
         }
-        let kept = inner.insert(key, entry.clone(), &mut evicted, &mut released);
+        let stored = inner.insert(key, entry.clone(), &mut evicted, &mut released);
         drop(inner);
         drop(released);
-        kept
+        stored
     }
 
     /// Returns whether a purge keeps out contents whose read began after `since` completed purges. Counts a

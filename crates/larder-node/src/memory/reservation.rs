@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Bytes by which a memory shrinks in one hold of its lock. At most 2,048 objects are evicted, which takes a
 /// millisecond.
-const SHRINKS_BY: u64 = 1 << 20;
+const SHRINK_STEP_BYTES: u64 = 1 << 20;
 
 /// Entries that were removed. They are dropped after the lock, because returning a large block to the system is
 /// slow.
@@ -94,9 +94,9 @@ impl Memory {
         if self.excludes_by_purge(&inner, since, &entry) {
             return false;
         }
-        let kept = inner.insert(key, entry, &mut evicted, &mut released);
+        let stored = inner.insert(key, entry, &mut evicted, &mut released);
         drop(inner);
-        kept
+        stored
     }
 
     /// Takes one step towards a size of `bytes`, and returns the size after it. A step evicts only so many
@@ -107,7 +107,7 @@ impl Memory {
         // Memory that is not used is released at once.
         let held = inner.order.used().0.saturating_add(inner.reserved);
         let from = inner.total.min(held.max(bytes.0));
-        inner.total = bytes.0.max(from.saturating_sub(SHRINKS_BY));
+        inner.total = bytes.0.max(from.saturating_sub(SHRINK_STEP_BYTES));
         let (size, reserved) = (inner.total, inner.reserved);
         inner.reserve(reserved, &mut released);
         drop(inner);
@@ -130,7 +130,7 @@ mod tests {
     use larder_core::cache::CacheKind;
 
     /// Stores an object of `len` bytes. Returns whether it was stored.
-    fn put(memory: &Arc<Memory>, n: u64, len: usize) -> bool {
+    fn insert_object(memory: &Arc<Memory>, n: u64, len: usize) -> bool {
         let meta = Meta { size: len as u64, modified: (1, 0), fresh: false, tag: 0 };
         let name = n.to_le_bytes();
         let object = Object::new(&name, meta, Some(vec![0; len].into()), 0);
@@ -140,19 +140,19 @@ mod tests {
     }
 
     /// Creates a memory with objects of 1,000 bytes.
-    fn filled(bytes: u64, objects: u64) -> Arc<Memory> {
+    fn filled_memory(bytes: u64, objects: u64) -> Arc<Memory> {
         let bytes = larder_core::Bytes(bytes);
         let config = CacheConfig { kind: CacheKind::Lru, bytes, ..CacheConfig::default() };
         let memory = Arc::new(Memory::new(&config, 10));
         for n in 0..objects {
-            assert!(put(&memory, n, 1_000));
+            assert!(insert_object(&memory, n, 1_000));
         }
         memory
     }
 
     #[test]
     fn a_shrinking_memory_evicts_the_least_recently_used_in_small_steps() {
-        let memory = filled(5_000_000, 5_000);
+        let memory = filled_memory(5_000_000, 5_000);
         let (smaller, mut before) = (larder_core::Bytes(1_500_000), memory.stats());
         while before.capacity > smaller.0 {
             let (size, now) = (memory.resize_step(smaller), memory.stats());
@@ -171,13 +171,13 @@ mod tests {
             (most, more),
             "and so does what nobody has"
         );
-        assert!(put(&memory, 5_000, 6_000_000), "what is larger than the memory was at first");
+        assert!(insert_object(&memory, 5_000, 6_000_000), "what is larger than the memory was at first");
         assert_eq!(memory.stats().objects, 1_501);
     }
 
     #[test]
     fn a_transfer_outlasts_a_memory_that_becomes_too_small_for_it() {
-        let memory = filled(10_000, 5);
+        let memory = filled_memory(10_000, 5);
         let mut one = memory.reservation();
         assert!(one.grow_to(5_000));
         assert_eq!(memory.resize_step(larder_core::Bytes(3_000)), larder_core::Bytes(3_000));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_reservation_evicts_entries_and_is_returned() {
-        let memory = filled(10_000, 9);
+        let memory = filled_memory(10_000, 9);
         let (mut one, mut two) = (memory.reservation(), memory.reservation());
         assert!(one.grow_to(1_000) && one.grow_to(500), "there was room");
         assert_eq!((memory.stats().objects, memory.stats().used), (9, 10_000));

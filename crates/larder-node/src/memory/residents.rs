@@ -58,7 +58,7 @@ struct Residency {
 #[derive(Debug)]
 struct Subscriber {
     changes: mpsc::Sender<ResidencyEvent>,
-    lagged: Arc<AtomicBool>,
+    has_lagged: Arc<AtomicBool>,
 }
 
 /// A subscription to changes of the stored targets.
@@ -67,13 +67,13 @@ pub(crate) struct Subscription {
     /// The changes since the subscription began. Ends when the subscriber lags too far behind or the node shuts
     /// down.
     pub(crate) changes: mpsc::Receiver<ResidencyEvent>,
-    lagged: Arc<AtomicBool>,
+    has_lagged: Arc<AtomicBool>,
 }
 
 impl Subscription {
     /// Returns whether the subscription was cut because its subscriber lagged behind.
-    pub(crate) fn lagged(&self) -> bool {
-        self.lagged.load(Relaxed)
+    pub(crate) fn has_lagged(&self) -> bool {
+        self.has_lagged.load(Relaxed)
     }
 }
 
@@ -119,9 +119,9 @@ impl Residents {
             return None;
         }
         let (changes, receiver) = mpsc::channel(backlog);
-        let lagged = Arc::new(AtomicBool::new(false));
-        self.subscribers.push(Subscriber { changes, lagged: Arc::clone(&lagged) });
-        Some(Subscription { changes: receiver, lagged })
+        let has_lagged = Arc::new(AtomicBool::new(false));
+        self.subscribers.push(Subscriber { changes, has_lagged: Arc::clone(&has_lagged) });
+        Some(Subscription { changes: receiver, has_lagged })
     }
 
     /// Returns the next stored targets in the order of insertion, from number `from` on. Empty at the end.
@@ -150,7 +150,7 @@ impl Residents {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
             Err(mpsc::error::TrySendError::Full(_)) => {
-                subscriber.lagged.store(true, Relaxed);
+                subscriber.has_lagged.store(true, Relaxed);
                 false
             }
         });
@@ -163,7 +163,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn heard(subscription: &mut Subscription) -> Vec<ResidencyChange> {
+    fn drain_changes(subscription: &mut Subscription) -> Vec<ResidencyChange> {
         std::iter::from_fn(|| subscription.changes.try_recv().ok().map(|event| event.change)).collect()
     }
 
@@ -180,7 +180,7 @@ mod tests {
         residents.remove_entry(a);
         let expected =
             [ResidencyChange::Stored(a, 100), ResidencyChange::Stored(b, 7), ResidencyChange::Evicted(a)];
-        assert_eq!(heard(&mut subscription), expected);
+        assert_eq!(drain_changes(&mut subscription), expected);
         assert_eq!(residents.page(0), [Resident { sequence: 1, target: b, bytes: 7 }]);
     }
 
@@ -193,13 +193,13 @@ mod tests {
         for id in 0..5 {
             residents.add_entry(TargetId(id), 1);
         }
-        assert_eq!((heard(&mut slow).len(), slow.lagged()), (2, true));
-        assert_eq!((heard(&mut quick).len(), quick.lagged()), (5, false));
+        assert_eq!((drain_changes(&mut slow).len(), slow.has_lagged()), (2, true));
+        assert_eq!((drain_changes(&mut quick).len(), quick.has_lagged()), (5, false));
         assert!(residents.subscribe(2, 2).is_some(), "the place of the one that was cut is free");
         drop(quick);
         assert!(residents.subscribe(2, 2).is_some(), "and so is the place of one that left");
         residents.close();
-        assert!(slow.changes.is_closed() || slow.lagged());
+        assert!(slow.changes.is_closed() || slow.has_lagged());
         assert!(residents.subscribe(2, 2).is_none(), "nobody is told anything any more");
     }
 
@@ -236,7 +236,7 @@ mod tests {
                 }
             }
             let mut followed = BTreeSet::new();
-            for change in heard(&mut subscription) {
+            for change in drain_changes(&mut subscription) {
                 match change {
                     ResidencyChange::Stored(target, _) => prop_assert!(followed.insert(target.0), "stored twice"),
                     ResidencyChange::Evicted(target) => prop_assert!(followed.remove(&target.0), "evicted twice"),

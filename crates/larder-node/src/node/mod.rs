@@ -212,7 +212,7 @@ impl Node {
         let edge = settings.load_full().edge.successor(config.tls.clone(), announcers)?;
         let limits = &config.limits;
         // A node that shuts down waits for exactly the limit of connections, so the limit must not change then.
-        let changed = self.lifecycle.unless_ending(|| {
+        let changed = self.lifecycle.run_unless_ending(|| {
             settings.replace(NodeSettings::new(config, edge));
             self.server.set_connections_max(limits.connections_max);
         });

@@ -23,9 +23,9 @@ const CHUNKS_AHEAD: usize = 1;
 /// Returns the limit on replies in chunks. All their chunks, in the cache or evicted from it, take no more than
 /// the cache size or 256 MiB, whichever is larger. The limit is at least 16, whatever the chunk size.
 pub(crate) fn streams_max(cache: &CacheConfig) -> usize {
-    let held = cache.chunk.0 * (1 + CHUNKS_AHEAD as u64);
-    let most = cache.bytes.0.max(256 << 20) / held;
-    usize::try_from(most).unwrap_or(usize::MAX).clamp(16, Semaphore::MAX_PERMITS)
+    let bytes = cache.chunk.0 * (1 + CHUNKS_AHEAD as u64);
+    let count = cache.bytes.0.max(256 << 20) / bytes;
+    usize::try_from(count).unwrap_or(usize::MAX).clamp(16, Semaphore::MAX_PERMITS)
 }
 
 type ChunkFuture = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
@@ -45,7 +45,7 @@ pub(crate) struct Chunks {
     from: u64,
     to: u64,
     /// Bytes that are not handed out yet.
-    left: u64,
+    remaining: u64,
     /// Bytes before `from` that were read from the store without a gap.
     run: u64,
     requested: VecDeque<ChunkRequest>,
@@ -71,20 +71,31 @@ impl Chunks {
         let Range { start: from, end: to } = part;
         let requested = VecDeque::with_capacity(1 + CHUNKS_AHEAD);
         let (objects, object) = (Arc::clone(objects), Arc::clone(object));
-        let left = to - from;
-        Ok(Self { objects, object, hash, from, to, left, run: 0, requested, first: None, _permit: permit })
+        let remaining = to - from;
+        Ok(Self {
+            objects,
+            object,
+            hash,
+            from,
+            to,
+            remaining,
+            run: 0,
+            requested,
+            first: None,
+            _permit: permit,
+        })
     }
 
     /// Returns the number of bytes that are not handed out yet.
-    pub(crate) fn left(&self) -> u64 {
-        self.left
+    pub(crate) fn remaining(&self) -> u64 {
+        self.remaining
     }
 
     /// Waits for the first chunk, so that a store that fails at once causes an error reply and no truncated
     /// one.
-    pub(crate) async fn prime(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn load_first(&mut self) -> Result<(), StoreError> {
         let first = std::future::poll_fn(|cx| self.poll_next(cx)).await?;
-        self.left += first.len() as u64;
+        self.remaining += first.len() as u64;
         self.first = Some(first);
         Ok(())
     }
@@ -92,7 +103,7 @@ impl Chunks {
     /// Polls for the next bytes.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, StoreError>> {
         if let Some(first) = self.first.take() {
-            self.left -= first.len() as u64;
+            self.remaining -= first.len() as u64;
             return Poll::Ready(Ok(first));
         }
         while self.requested.len() <= CHUNKS_AHEAD && self.from < self.to {
@@ -109,7 +120,7 @@ impl Chunks {
             None => return Poll::Ready(Err(StoreError::Abandoned)),
         };
         self.requested.pop_front();
-        self.left -= bytes.len() as u64;
+        self.remaining -= bytes.len() as u64;
         Poll::Ready(Ok(bytes))
     }
 

@@ -69,7 +69,7 @@ impl Objects {
         let Some(CacheEntry::Head(object)) = self.memory.find((hash, 0), EntryQuery::Head(name)) else {
             return None;
         };
-        let now_ms = millis(self.uptime.at(now()));
+        let now_ms = millis(self.uptime.elapsed_at(now()));
         let is_due = self.store.can_change() && object.is_check_due(now_ms, self.revalidate_ms.load(Relaxed));
         (!is_due && object.meta.size > 0).then_some(object)
     }
@@ -115,7 +115,7 @@ impl Objects {
         self: &Arc<Self>,
         hash: u64,
         name: &[u8],
-        why: ForwardReason,
+        reason: ForwardReason,
         storage: StoragePolicy,
     ) -> Result<(Arc<Object>, Outcome), StoreError> {
         let (flight, collapsed) = match self.memory.begin((hash, 0), EntryQuery::Head(name)) {
@@ -132,7 +132,9 @@ impl Objects {
             }
         };
         match flight.wait().await? {
-            (CacheEntry::Head(object), stored) => Ok((object, Outcome::Forward { why, stored, collapsed })),
+            (CacheEntry::Head(object), stored) => {
+                Ok((object, Outcome::Forward { reason, stored, collapsed }))
+            }
             (CacheEntry::Part { .. } | CacheEntry::Page(_), _) => Err(StoreError::Abandoned),
         }
     }

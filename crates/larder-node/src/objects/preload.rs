@@ -14,14 +14,14 @@ impl Objects {
     pub(crate) fn preload(self: &Arc<Self>, shared: bool) {
         let Store::Model(model) = &self.store else { return };
         let mut room = self.memory.stats().capacity;
-        for (name, meta) in model.listed() {
+        for (name, meta) in model.targets() {
             if !self.memory.may_store(meta.size) {
                 continue;
             }
             // An upper bound of the charge: a head, and one entry for every chunk.
             let charge = meta.size + CHARGE_MIN * (2 + meta.size / self.chunk);
-            let Some(left) = room.checked_sub(charge) else { return };
-            room = left;
+            let Some(remaining) = room.checked_sub(charge) else { return };
+            room = remaining;
             self.preload_one(name, meta, shared.then(|| TargetId::of(name)));
         }
     }

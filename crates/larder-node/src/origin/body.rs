@@ -65,7 +65,7 @@ impl Stream for OriginBody {
         }
     }
 
-    fn cut_short(&self) -> StoreError {
+    fn truncation_error(&self) -> StoreError {
         StoreError::OriginBroke
     }
 }

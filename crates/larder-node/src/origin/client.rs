@@ -12,7 +12,7 @@ use super::stats::OriginStats;
 use crate::config::{ClientNoCache, HostHeader, OriginConfig};
 use crate::http::cache_control::Directives;
 use crate::http::fields;
-use crate::http::hop::{REQUESTS, TARGET, without_hop_fields};
+use crate::http::hop::{LARDER_REQUESTS, LARDER_TARGET, without_hop_fields};
 use arc_swap::{ArcSwap, Guard};
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -120,8 +120,8 @@ impl Origin {
     /// Returns the header of an admitted request in the form that the origin is sent.
     pub(crate) fn request_headers(&self, client: &HeaderMap, host: &str) -> HeaderMap {
         let mut headers = without_hop_fields(client);
-        headers.remove(TARGET);
-        headers.remove(REQUESTS);
+        headers.remove(LARDER_TARGET);
+        headers.remove(LARDER_REQUESTS);
         // This node's server answers `Expect` and asks for the body when it is read.
         headers.remove(header::EXPECT);
         fields::decrement_max_forwards(&mut headers);
@@ -148,13 +148,13 @@ impl Origin {
 
     /// Returns the directives of a request that count.
     pub(super) fn directives(&self, headers: &HeaderMap) -> Directives {
-        let asked = Directives::of_request(headers);
+        let requested = Directives::of_request(headers);
         match self.settings().config.client_no_cache {
-            ClientNoCache::Honour => asked,
+            ClientNoCache::Honour => requested,
             // A stored reply may be used for a request with `no-store`. The reply to such a request is not
             // stored.
             ClientNoCache::Ignore => {
-                Directives { no_cache: false, no_store: false, max_age: None, min_fresh: None, ..asked }
+                Directives { no_cache: false, no_store: false, max_age: None, min_fresh: None, ..requested }
             }
         }
     }
@@ -200,15 +200,15 @@ impl Origin {
 
     /// Returns how often each limit was reached, and the current use of the slots.
     pub(crate) fn stats(&self) -> OriginStats {
-        let (taken, waiting) = self.slots.levels();
-        let levels = OriginStats {
+        let (taken, waiting) = self.slots.occupancy();
+        let occupancy = OriginStats {
             origin_requests: taken as u64,
             origin_waiting: waiting as u64,
-            origin_tunnels: self.tunnels.levels().0 as u64,
+            origin_tunnels: self.tunnels.occupancy().0 as u64,
             origins: self.settings().origins.status(Instant::now()),
             ..OriginStats::default()
         };
-        self.counts.add_to(levels)
+        self.counts.add_to(occupancy)
     }
 }
 

@@ -32,10 +32,10 @@ impl ClientKey {
         if !headers.contains_key(X_FORWARDED_FOR) {
             return Self::Unknown;
         }
-        Self::at(forwarded_client(headers).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
+        Self::from_address(forwarded_client(headers).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
     }
 
-    fn at(address: IpAddr, prefixes: Prefixes) -> Self {
+    fn from_address(address: IpAddr, prefixes: Prefixes) -> Self {
         match address.to_canonical() {
             IpAddr::V4(v4) => {
                 Self::V4(v4.to_bits() & u32::MAX.unbounded_shl(32_u32.saturating_sub(prefixes.v4.into())))
@@ -67,7 +67,7 @@ mod tests {
             }
             ClientKey::of(&headers, Prefixes { v4: 32, v6: 64 })
         };
-        let client = ClientKey::at([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
+        let client = ClientKey::from_address([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
         for values in
             [&["192.0.2.1"][..], &["10.0.0.1, 192.0.2.1"], &["10.0.0.1", "x,192.0.2.1 "], &["192.0.2.1:80"]]
         {
@@ -81,13 +81,14 @@ mod tests {
 
     #[test]
     fn a_network_is_one_client() {
-        let at = |text: &str| ClientKey::at(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
-        assert_eq!(at("192.0.2.1"), at("192.0.2.200"));
-        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
-        assert_ne!(at("192.0.2.1"), at("192.0.3.1"));
-        assert_eq!(at("2001:db8:0:1::1"), at("2001:db8:0:1:ffff::2"));
-        assert_ne!(at("2001:db8:0:1::1"), at("2001:db8:0:2::1"));
-        let whole = |text: &str| ClientKey::at(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
+        let network =
+            |text: &str| ClientKey::from_address(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
+        assert_eq!(network("192.0.2.1"), network("192.0.2.200"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.3.1"));
+        assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:1:ffff::2"));
+        assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:2::1"));
+        let whole = |text: &str| ClientKey::from_address(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
         assert_ne!(whole("192.0.2.1"), whole("192.0.2.2"));
         assert_ne!(whole("2001:db8::1"), whole("2001:db8::2"));
     }

@@ -207,7 +207,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn three() -> OriginPool {
+    fn three_origins() -> OriginPool {
         let urls = ["http://b", "http://c"].map(Uri::from_static).to_vec();
         let failover = Failover { pause: S, pause_max: 4 * S, ..Failover::new(urls) };
         OriginPool::new(&Uri::from_static("http://a"), Some(&failover))
@@ -219,16 +219,16 @@ mod tests {
 
     #[test]
     fn a_failed_origin_is_retried_by_one_request_after_doubling_pauses() {
-        let (origins, mut now) = (three(), Instant::now());
+        let (origins, mut now) = (three_origins(), Instant::now());
         assert_eq!(names(&origins.plan(now)), "abc");
         let pauses = [(); 4].map(|()| {
             let plan = origins.plan(now);
             assert_eq!(names(&plan), "abc");
             origins.record_failure(&plan[0], true, now);
             // Another request that was in progress neither extends the pause nor ends it.
-            let under_way = Candidate { origin: Arc::clone(&plan[0].origin), trial: None };
-            origins.record_failure(&under_way, true, now);
-            origins.record_success(&under_way);
+            let in_progress = Candidate { origin: Arc::clone(&plan[0].origin), trial: None };
+            origins.record_failure(&in_progress, true, now);
+            origins.record_success(&in_progress);
             assert_eq!(names(&origins.plan(now)), "bca");
             let until = (0..).find(|s| names(&origins.plan(now + *s * S)) == "abc").unwrap();
             now += until * S;
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn with_all_origins_failed_all_are_tried_and_a_backup_only_in_its_turn() {
-        let (origins, now) = (three(), Instant::now());
+        let (origins, now) = (three_origins(), Instant::now());
         let plan = origins.plan(now);
         for (nth, candidate) in plan.iter().enumerate() {
             origins.record_failure(candidate, true, now + u32::try_from(2 - nth).unwrap() * S);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_origin_that_replies_is_not_marked_failed_by_a_few_failures() {
-        let (origins, now) = (three(), Instant::now());
+        let (origins, now) = (three_origins(), Instant::now());
         for _ in 0..10 {
             let plan = origins.plan(now);
             assert_eq!(names(&plan), "abc");

@@ -125,9 +125,9 @@ impl Fetcher {
             (Ok(fetched), Some(stale))
                 if validating && fetched.reply.status() == StatusCode::NOT_MODIFIED =>
             {
-                let OriginReply { reply, origin: asked, .. } = fetched;
+                let OriginReply { reply, origin: authority, .. } = fetched;
                 let new = reply.into_parts().0.headers;
-                self.handle_not_modified(asked, &request, stale, (new, received), (&lead, leader));
+                self.handle_not_modified(authority, &request, stale, (new, received), (&lead, leader));
             }
             (Ok(fetched), _) => self.handle_reply(&request, (fetched, received), lead, leader).await,
         }
@@ -178,7 +178,7 @@ impl Fetcher {
         }
         let received = ReceiptTime { wall: SystemTime::now(), now_ms: self.uptime.now_ms(), delay: 0 };
         let headers = fields::merge_not_modified(&stale.headers, reply.headers().clone(), received.wall);
-        let reason = self.judge(request, (stale.status, &headers), received).err();
+        let reason = self.assess(request, (stale.status, &headers), received).err();
         names_other_reply(reply.headers(), stale)
             // A cookie in a 304 belongs to this client, as does the 304.
             || reason.is_some_and(|reason| reason.is_from_reply() && reason != UncacheableReason::SetCookie)
@@ -188,7 +188,7 @@ impl Fetcher {
     /// Handles the validation of the stored reply by the origin.
     fn handle_not_modified(
         &self,
-        asked: Authority,
+        authority: Authority,
         request: &FetchRequest,
         stale: &Variant,
         (new, received): (HeaderMap, ReceiptTime),
@@ -196,13 +196,13 @@ impl Fetcher {
     ) {
         let origin = &self.origin;
         let headers = fields::merge_not_modified(&stale.headers, new, received.wall);
-        let judged = self.judge(request, (stale.status, &headers), received);
-        let judged = judged.and_then(|freshness| {
+        let freshness = self.assess(request, (stale.status, &headers), received);
+        let freshness = freshness.and_then(|freshness| {
             stale
                 .with_validation(headers.clone(), &request.headers, freshness)
                 .ok_or(UncacheableReason::VaryMany)
         });
-        let (variant, detail) = match judged {
+        let (variant, detail) = match freshness {
             Ok(variant) if is_private_validation(request, stale, &variant) => (variant, Some("credentials")),
             Ok(variant) => (variant, None),
             Err(reason) => {
@@ -228,7 +228,7 @@ impl Fetcher {
                     )
                 },
             );
-        let summary = FetchSummary { status: Some(304), stored, detail, origin: Some(asked) };
+        let summary = FetchSummary { status: Some(304), stored, detail, origin: Some(authority) };
         if detail.is_none() && variant.freshness.is_fresh(received.now_ms) {
             origin.private_replies.remove(request.private_hash);
             lead.announce(FlightOutcome::Shared { variant: Arc::clone(&variant), summary: summary.clone() });
@@ -239,7 +239,7 @@ impl Fetcher {
         let _ = leader.send(LeadOutcome::Shared { variant, summary, reader: None });
     }
 
-    fn judge(
+    fn assess(
         &self,
         request: &FetchRequest,
         reply: (StatusCode, &HeaderMap),
@@ -262,8 +262,8 @@ impl Fetcher {
         leader: oneshot::Sender<LeadOutcome>,
     ) {
         let origin = &self.origin;
-        let kept = match self.prepare_storage(request, &fetched, received) {
-            Ok(kept) => kept,
+        let storable = match self.prepare_storage(request, &fetched, received) {
+            Ok(storable) => storable,
             Err(reason) => {
                 if invalidates_stored(fetched.reply.status()) {
                     self.record_private(request, reason);
@@ -277,7 +277,7 @@ impl Fetcher {
         let status = Some(fetched.reply.status().as_u16());
         let summary =
             FetchSummary { status, stored: true, detail: None, origin: Some(fetched.origin.clone()) };
-        let (incoming, variant) = (Arc::clone(&kept.incoming), Arc::clone(&kept.variant));
+        let (incoming, variant) = (Arc::clone(&storable.incoming), Arc::clone(&storable.variant));
         if variant.freshness.is_fresh(received.now_ms) {
             origin.private_replies.remove(request.private_hash);
             lead.announce(FlightOutcome::Shared { variant: Arc::clone(&variant), summary: summary.clone() });
@@ -290,7 +290,7 @@ impl Fetcher {
         // The client that led may have left. The rest continues without it.
         let reader = incoming.open_reader();
         let _ = leader.send(LeadOutcome::Shared { variant: Arc::clone(&variant), summary, reader });
-        if let Some((pieces, room)) = self.receive(fetched, kept, &mut lead).await {
+        if let Some((pieces, room)) = self.receive(fetched, storable, &mut lead).await {
             let body = PageBody::whole(pieces);
             let whole = Arc::new(variant.with_body(body));
             self.memory.put_page((request.hash, &request.name), room, request.since, |earlier| {
@@ -328,7 +328,7 @@ impl Fetcher {
         received: ReceiptTime,
     ) -> Result<StorableReply, UncacheableReason> {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
-        let freshness = self.judge(request, (status, headers), received)?;
+        let freshness = self.assess(request, (status, headers), received)?;
         let len = fetched.reply.body().size_hint().exact();
         if len.is_some_and(|len| !self.memory.may_store(len)) {
             return Err(UncacheableReason::TooLong);
@@ -351,21 +351,21 @@ impl Fetcher {
     async fn receive(
         &self,
         fetched: OriginReply,
-        kept: StorableReply,
+        storable: StorableReply,
         lead: &mut FetchLead,
     ) -> Option<(Vec<Bytes>, Reservation)> {
         /// Bytes that a piece and the page are charged besides their contents, at least.
         const EACH: u64 = 64;
-        let StorableReply { incoming, variant, room } = kept;
+        let StorableReply { incoming, variant, room } = storable;
         let OriginReply { reply, slot, .. } = fetched;
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());
         let mut limits = fill_limits(&self.origin.settings().config);
         loop {
-            let begun = Instant::now();
+            let start = Instant::now();
             let received = timeout(limits.next_timeout(), body.frame()).await;
-            limits.record_wait(begun.elapsed());
+            limits.record_wait(start.elapsed());
             let frame = match received {
                 Ok(None) => break,
                 Ok(Some(Ok(frame))) => frame,
@@ -426,8 +426,10 @@ fn add_precondition(headers: &mut HeaderMap, stale: &Variant) -> bool {
 /// Returns whether the tag of a 304 names another reply than the one to validate.
 fn names_other_reply(new: &HeaderMap, stale: &Variant) -> bool {
     let opaque = |tag: &HeaderValue| tag.as_bytes().strip_prefix(b"W/").unwrap_or(tag.as_bytes()).to_vec();
-    let (said, stored) = (new.get(header::ETAG), stale.headers.get(header::ETAG));
-    said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
+    let (received_tag, stored_tag) = (new.get(header::ETAG), stale.headers.get(header::ETAG));
+    received_tag
+        .zip(stored_tag)
+        .is_some_and(|(received_tag, stored_tag)| opaque(received_tag) != opaque(stored_tag))
 }
 
 /// Returns whether a validated reply may be used only for the client that sent the request. Three conditions

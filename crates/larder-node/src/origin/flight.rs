@@ -100,7 +100,7 @@ impl FetchFlights {
     }
 
     /// Returns the fetch for `key` that is in flight, if there is one.
-    pub(crate) fn under_way(&self, key: &[u8]) -> Option<Arc<FetchFlight>> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Arc<FetchFlight>> {
         self.lock().get(key).map(Arc::clone)
     }
 
@@ -110,7 +110,7 @@ impl FetchFlights {
     }
 
     /// Leads a fetch that no request can join.
-    pub(crate) fn alone(self: &Arc<Self>) -> FetchLead {
+    pub(crate) fn lead_unshared(self: &Arc<Self>) -> FetchLead {
         FetchLead { flights: Arc::clone(self), key: None, flight: Arc::default() }
     }
 

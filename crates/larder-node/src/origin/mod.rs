@@ -45,5 +45,5 @@ pub use stats::OriginStats;
 
 pub(crate) use client::{Origin, OriginReply};
 pub(crate) use client_key::ClientKey;
-pub(crate) use serve::pass;
+pub(crate) use serve::forward_reply;
 pub(crate) use service::OriginService;

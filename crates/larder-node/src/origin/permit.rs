@@ -10,8 +10,8 @@
 //! | TRACE | the origin would show the client the node's fields | 405 |
 //! | `response-*` in the query (S3) | it could turn signed replies into HTML, or extend their storage | 403 |
 //!
-//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, except those in [`KEPT`]. They could
-//! make the node's owner pay (`x-amz-request-payer`), or make the reply specific to this client
+//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, except those in [`ALLOWED_FIELDS`].
+//! They could make the node's owner pay (`x-amz-request-payer`), or make the reply specific to this client
 //! (`x-amz-server-side-encryption-customer-key`). No stored reply depends on them.
 
 use crate::body::Body;
@@ -25,12 +25,13 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
 /// Amazon fields that a client may set on any request. They ask for digests, or state the body's digest.
-const KEPT: [&str; 2] = ["x-amz-checksum-mode", "x-amz-content-sha256"];
+const ALLOWED_FIELDS: [&str; 2] = ["x-amz-checksum-mode", "x-amz-content-sha256"];
 
 /// Removes the fields that the signature replaces, and the fields that must not be signed, from an admitted
 /// request.
 pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
-    let foreign = |name: &str| method.is_safe() && name.starts_with("x-amz-") && !KEPT.contains(&name);
+    let foreign =
+        |name: &str| method.is_safe() && name.starts_with("x-amz-") && !ALLOWED_FIELDS.contains(&name);
     let names: Vec<_> =
         client.keys().filter(|name| SIGNATURE.contains(name) || foreign(name.as_str())).cloned().collect();
     for name in names {

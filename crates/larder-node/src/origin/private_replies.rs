@@ -24,7 +24,7 @@ impl PrivateReplies {
 
     /// Records that the target's reply was for one client only.
     pub(crate) fn record(&self, hash: u64, now_ms: u64) {
-        self.slot(hash).store(mark(hash) | until(now_ms + RETENTION_MS), Relaxed);
+        self.slot(hash).store(mark(hash) | expiry(now_ms + RETENTION_MS), Relaxed);
     }
 
     /// Records that the target's reply was for all clients.
@@ -41,7 +41,7 @@ impl PrivateReplies {
     pub(crate) fn contains(&self, hash: u64, now_ms: u64) -> bool {
         let found = self.slot(hash).load(Relaxed);
         let until_s = found & ((1 << TIME_BITS) - 1);
-        mark(found) == mark(hash) && until_s > until(now_ms)
+        mark(found) == mark(hash) && until_s > expiry(now_ms)
     }
 
     fn slot(&self, hash: u64) -> &AtomicU64 {
@@ -54,7 +54,7 @@ fn mark(hash: u64) -> u64 {
 }
 
 /// Returns seconds since the start, modulo 194 days.
-fn until(ms: u64) -> u64 {
+fn expiry(ms: u64) -> u64 {
     (ms / 1_000) & ((1 << TIME_BITS) - 1)
 }
 

@@ -9,7 +9,7 @@ use http::header::{self, HeaderMap};
 use http::{Response, StatusCode};
 
 /// Returns the length of the whole target, if the origin has sent a range of it.
-pub(super) fn whole_after<B>(part: &Response<B>) -> Option<u64> {
+pub(super) fn full_length<B>(part: &Response<B>) -> Option<u64> {
     if part.status() != StatusCode::PARTIAL_CONTENT {
         return None;
     }

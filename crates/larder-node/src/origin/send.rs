@@ -54,13 +54,13 @@ impl Origin {
         let unsent_body = unsent_body.map(UnsentBody::new);
         let deadline = Instant::now() + 2 * time;
         let plan = origins.plan(Instant::now());
-        let (mut sent, mut asked) = (Err(OriginError::Abandoned), &self.authority);
+        let (mut sent, mut authority) = (Err(OriginError::Abandoned), &self.authority);
         for (nth, candidate) in plan.iter().enumerate() {
             let time = time.min(deadline.saturating_duration_since(Instant::now()));
             let body = || (unsent_body.as_ref().map(UnsentBody::for_attempt), progress.clone());
             let ask = (method, target);
             let origin = &candidate.origin;
-            asked = &origin.authority;
+            authority = &origin.authority;
             sent = self
                 .try_send((origin, repeatable, time), ask, headers.clone(), body(), interim.clone())
                 .await;
@@ -101,7 +101,7 @@ impl Origin {
             }
             tracing::debug!(origin = %self.authority, %error, "origin: no reply");
         }
-        sent.map(|reply| OriginReply { reply, slot, origin: asked.clone() })
+        sent.map(|reply| OriginReply { reply, slot, origin: authority.clone() })
     }
 
     async fn try_send(
@@ -146,14 +146,14 @@ impl Origin {
         if let Some(interim) = interim {
             interim.attach(&mut request);
         }
-        let (asked, headers_max) = {
+        let (sending, headers_max) = {
             let settings = self.settings();
             let client = if pooled { &settings.client } else { &settings.unpooled };
             (client.request(request), settings.config.headers_max)
         };
         let sent = match &progress {
-            Some(progress) => progress.reply_within(time, asked).await?,
-            None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
+            Some(progress) => progress.reply_within(time, sending).await?,
+            None => timeout(time, sending).await.map_err(|_| OriginError::HeadTimeout)?,
         };
         match sent {
             // The node did not ask for another protocol (RFC 9110 section 15.2.2).
@@ -199,7 +199,7 @@ fn log_no_connection(origin: &OriginServer, kind: OriginError, error: &LegacyErr
         tracing::warn!(%origin, reason, error = %fault, times, "origin: TLS failed");
     } else {
         let reason = if is_late(error) { "timeout" } else { "connect" };
-        let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
+        let cause = error_chain(error).last().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(%origin, reason, error = cause, times, "origin: connection failed");
     }
 }
@@ -229,19 +229,19 @@ fn body_limits(config: &OriginConfig) -> TransferLimits {
 }
 
 /// Returns the causes of an error, the deepest last.
-fn sources(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
+fn error_chain(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
 
 fn is_late(error: &LegacyError) -> bool {
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    sources(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
+    error_chain(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
 }
 
 /// Returns the reason why TLS failed, if it did. With TLS 1.3, an origin can refuse the node's certificate
 /// after the handshake.
 fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
-    sources(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
+    error_chain(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
         Some(fault) => Some(fault.clone()),
         None => {
             let error = error.downcast_ref::<io::Error>()?.get_ref()?;
@@ -259,7 +259,7 @@ fn fault(error: &LegacyError) -> OriginError {
         Some(_) => return OriginError::TlsBroken,
         None => {}
     }
-    let of_hyper = sources(error).find_map(|error| error.downcast_ref::<hyper::Error>());
+    let of_hyper = error_chain(error).find_map(|error| error.downcast_ref::<hyper::Error>());
     let is_parse = of_hyper.is_some_and(hyper::Error::is_parse);
     match (error.is_connect(), is_late(error)) {
         (true, true) => OriginError::ConnectTimeout,

@@ -118,7 +118,8 @@ impl StoredReplies<'_> {
         outcome: Outcome,
         body: Body,
     ) -> Response<Body> {
-        let mut reply = merged(self.replies, self.origin, status, variant.headers.clone(), outcome, body);
+        let mut reply =
+            merge_reply(self.replies, self.origin, status, variant.headers.clone(), outcome, body);
         let age = variant.freshness.age(self.uptime.now_ms());
         reply.headers_mut().insert(header::AGE, HeaderValue::from(age));
         reply
@@ -126,7 +127,7 @@ impl StoredReplies<'_> {
 }
 
 /// Passes a reply of the origin, or of another node, on to one client.
-pub(crate) fn pass(
+pub(crate) fn forward_reply(
     replies: &Replies,
     origin: &Origin,
     parts: &Parts,
@@ -137,7 +138,7 @@ pub(crate) fn pass(
         let config = &origin.settings().config;
         TransferLimits::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
     };
-    let asked = fetched.origin.clone();
+    let authority = fetched.origin.clone();
     let (head, body, len) = OriginBody::from_fetch(fetched, limits);
     let mut headers = head.headers;
     fields::remove_hop_by_hop(&mut headers);
@@ -145,11 +146,11 @@ pub(crate) fn pass(
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || len == Some(0);
     let body = if empty { Body::empty() } else { Body::stream(body, len) };
-    Responder::mark(merged(replies, origin, head.status, headers, outcome, body), Some(asked))
+    Responder::mark(merge_reply(replies, origin, head.status, headers, outcome, body), Some(authority))
 }
 
 /// Returns a reply with the origin's header and this node's fields.
-pub(super) fn merged(
+pub(super) fn merge_reply(
     replies: &Replies,
     origin: &Origin,
     status: StatusCode,
@@ -162,9 +163,9 @@ pub(super) fn merged(
 }
 
 /// Returns the error reply for an origin that sent none.
-pub(super) fn failed(replies: &Replies, error: OriginError, why: ForwardReason) -> Response<Body> {
+pub(super) fn failed(replies: &Replies, error: OriginError, reason: ForwardReason) -> Response<Body> {
     let (status, detail) = error.reply();
-    let outcome = Outcome::Failed { why, status, detail };
+    let outcome = Outcome::Failed { reason, status, detail };
     let mut reply =
         replies.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
     if matches!(status, 429 | 503) {

@@ -8,7 +8,7 @@ use super::flight::{FetchFlight, FetchLead, FetchRole, FetchSummary, FlightOutco
 use super::interim::InterimRelay;
 use super::origin_slot::OriginSlot;
 use super::permit;
-use super::range_fill::whole_after;
+use super::range_fill::full_length;
 use super::serve::{self, StoredReplies};
 use super::site::Site;
 use super::tunnel::{self, TunnelConnection, TunnelRequest};
@@ -102,17 +102,18 @@ impl OriginService {
         let bodied = !body.is_end_stream();
         let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
         if !matches!(parts.method, Method::GET | Method::HEAD) {
-            return self.pass_on(&request, None, (ForwardReason::Method, "method"), body).await;
+            return self.forward(&request, None, (ForwardReason::Method, "method"), body).await;
         }
         if bodied {
-            return self.pass_on(&request, None, (ForwardReason::Bypass, "body"), body).await;
+            return self.forward(&request, None, (ForwardReason::Bypass, "body"), body).await;
         }
         let page = self.memory().page(request.hash, &request.name);
-        let kept = page.as_ref().and_then(|page| page.select(&parts.headers));
-        let why = match (&page, kept) {
+        let stored = page.as_ref().and_then(|page| page.select(&parts.headers));
+        let reason = match (&page, stored) {
             (None, _) => ForwardReason::Miss,
             (Some(_), None) => ForwardReason::Vary,
-            (Some(_), Some(variant)) => match variant.freshness.judge(self.now_ms(), &request.directives) {
+            (Some(_), Some(variant)) => match variant.freshness.usability(self.now_ms(), &request.directives)
+            {
                 Usability::Fresh => return self.reply_from_memory(&request, variant, None),
                 Usability::WhileRevalidating => {
                     self.refresh(&request, page.as_deref(), Some(variant));
@@ -131,17 +132,17 @@ impl OriginService {
         }
         // The last reply was for one client only, so no request waits for the next one.
         let was_private = self.origin().private_replies.contains(request.private_hash(), self.now_ms());
-        match request.bypass_reason(kept, was_private) {
-            Some(detail) => self.pass_on(&request, kept, (why, detail), None).await,
+        match request.bypass_reason(stored, was_private) {
+            Some(detail) => self.forward(&request, stored, (reason, detail), None).await,
             None => {
                 // A client that wants the origin to be asked gets the reply to its own request. So does each
                 // client if the reply must be validated for each of them.
                 let own = request.directives.no_cache
-                    || why == ForwardReason::Request
+                    || reason == ForwardReason::Request
                     || was_private
-                    || kept.is_some_and(|kept| kept.freshness.is_always_validated());
-                let lead = own.then(|| self.origin().flights.alone());
-                self.fetch_or_join(&request, (page.as_deref(), kept), why, lead).await
+                    || stored.is_some_and(|stored| stored.freshness.is_always_validated());
+                let lead = own.then(|| self.origin().flights.lead_unshared());
+                self.fetch_or_join(&request, (page.as_deref(), stored), reason, lead).await
             }
         }
     }
@@ -192,7 +193,7 @@ impl OriginService {
             return;
         }
         let fits = |len| self.memory().may_store(len) && self.memory().reservation().grow_to(len);
-        if !whole_after(part).is_some_and(fits)
+        if !full_length(part).is_some_and(fits)
             || self.origin().private_replies.contains(request.private_hash(), self.now_ms())
         {
             return;
@@ -251,18 +252,18 @@ impl OriginService {
     async fn fetch_or_join(
         &self,
         request: &OriginRequest<'_>,
-        (page, kept): (Option<&Page>, Option<&Arc<Variant>>),
-        why: ForwardReason,
+        (page, stored): (Option<&Page>, Option<&Arc<Variant>>),
+        reason: ForwardReason,
         alone: Option<FetchLead>,
     ) -> Response<Body> {
         let key = request.key(page);
         if alone.is_none()
-            && let Some(flight) = self.origin().flights.under_way(&key)
+            && let Some(flight) = self.origin().flights.find(&key)
         {
-            return self.join(request, kept, &flight, why).await;
+            return self.join(request, stored, &flight, reason).await;
         }
         // A request leads only once it has a slot. Requests that join it must not wait for its client's share.
-        let slot = match self.acquire_slot(request, kept, why).await {
+        let slot = match self.acquire_slot(request, stored, reason).await {
             ControlFlow::Continue(slot) => slot,
             ControlFlow::Break(reply) => return reply,
         };
@@ -272,15 +273,15 @@ impl OriginService {
                 FetchRole::Lead(lead) => lead,
                 FetchRole::Join(flight) => {
                     drop(slot);
-                    return self.join(request, kept, &flight, why).await;
+                    return self.join(request, stored, &flight, reason).await;
                 }
             },
         };
         let (leader, leader_outcome) = oneshot::channel();
-        self.spawn_fetch(request, kept, (lead, slot, leader), InterimRelay::of_request(request.parts));
+        self.spawn_fetch(request, stored, (lead, slot, leader), InterimRelay::of_request(request.parts));
         match leader_outcome.await {
             Ok(LeadOutcome::Shared { variant, summary, reader }) => {
-                let outcome = forward_outcome(why, &summary, false);
+                let outcome = forward_outcome(reason, &summary, false);
                 Responder::mark(
                     self.stored_replies().reply(request.parts, &variant, outcome, reader),
                     summary.origin,
@@ -289,16 +290,16 @@ impl OriginService {
             Ok(LeadOutcome::Own { fetched, detail }) => {
                 let status = Some(fetched.reply.status().as_u16());
                 let summary = FetchSummary { status, stored: false, detail: Some(detail), origin: None };
-                serve::pass(
+                serve::forward_reply(
                     &self.replies,
                     self.origin(),
                     request.parts,
                     fetched,
-                    forward_outcome(why, &summary, false),
+                    forward_outcome(reason, &summary, false),
                 )
             }
-            Ok(LeadOutcome::Failed(error)) => serve::failed(&self.replies, error, why),
-            Err(_) => serve::failed(&self.replies, OriginError::Abandoned, why),
+            Ok(LeadOutcome::Failed(error)) => serve::failed(&self.replies, error, reason),
+            Err(_) => serve::failed(&self.replies, OriginError::Abandoned, reason),
         }
     }
 
@@ -307,8 +308,8 @@ impl OriginService {
     async fn acquire_slot(
         &self,
         request: &OriginRequest<'_>,
-        kept: Option<&Arc<Variant>>,
-        why: ForwardReason,
+        stored: Option<&Arc<Variant>>,
+        reason: ForwardReason,
     ) -> ControlFlow<Response<Body>, OriginSlot> {
         if let Some(slot) = self.origin().try_acquire_slot(request.client) {
             return ControlFlow::Continue(slot);
@@ -316,20 +317,19 @@ impl OriginService {
         let slot = match self.origin().acquire_slot(request.client).await {
             Ok(slot) => slot,
             Err(error) => {
-                let stored =
-                    kept.filter(|kept| kept.freshness.may_serve_on_error(self.now_ms(), &request.directives));
-                let outcome = forward_outcome(why, &FetchSummary::stale_if_error(None), false);
+                let stored = stored
+                    .filter(|stored| stored.freshness.may_serve_on_error(self.now_ms(), &request.directives));
+                let outcome = forward_outcome(reason, &FetchSummary::stale_if_error(None), false);
                 return ControlFlow::Break(match stored {
                     Some(stored) => self.stored_replies().reply(request.parts, stored, outcome, None),
-                    None => serve::failed(&self.replies, error, why),
+                    None => serve::failed(&self.replies, error, reason),
                 });
             }
         };
         let page = self.memory().page(request.hash, &request.name);
-        let fresh = page
-            .as_ref()
-            .and_then(|page| page.select(&request.parts.headers))
-            .filter(|kept| kept.freshness.judge(self.now_ms(), &request.directives) == Usability::Fresh);
+        let fresh = page.as_ref().and_then(|page| page.select(&request.parts.headers)).filter(|stored| {
+            stored.freshness.usability(self.now_ms(), &request.directives) == Usability::Fresh
+        });
         match fresh {
             Some(fresh) => ControlFlow::Break(self.reply_from_memory(request, fresh, None)),
             None => ControlFlow::Continue(slot),
@@ -339,9 +339,9 @@ impl OriginService {
     async fn join(
         &self,
         request: &OriginRequest<'_>,
-        kept: Option<&Arc<Variant>>,
+        stored: Option<&Arc<Variant>>,
         flight: &FetchFlight,
-        why: ForwardReason,
+        reason: ForwardReason,
     ) -> Response<Body> {
         match flight.wait().await {
             FlightOutcome::Shared { variant, summary } => {
@@ -349,38 +349,39 @@ impl OriginService {
                 if variant.is_shareable_with(&request.parts.headers, &request.directives, self.now_ms())
                     && let Ok(reader) = reader
                 {
-                    let outcome = forward_outcome(why, &summary, true);
+                    let outcome = forward_outcome(reason, &summary, true);
                     let reply = self.stored_replies().reply(request.parts, &variant, outcome, reader);
                     return Responder::mark(reply, summary.origin);
                 }
-                let why = if variant.matches(&request.parts.headers) { why } else { ForwardReason::Vary };
-                self.pass_on(request, kept, (why, "not-joined"), None).await
+                let reason =
+                    if variant.matches(&request.parts.headers) { reason } else { ForwardReason::Vary };
+                self.forward(request, stored, (reason, "not-joined"), None).await
             }
-            FlightOutcome::Alone => self.pass_on(request, kept, (why, "not-shared"), None).await,
+            FlightOutcome::Alone => self.forward(request, stored, (reason, "not-shared"), None).await,
             FlightOutcome::Unreachable(error) => {
-                match kept.filter(|kept| self.may_serve_stale(kept, request)) {
-                    Some(kept) => {
-                        let outcome = forward_outcome(why, &FetchSummary::stale_if_error(None), true);
-                        self.stored_replies().reply(request.parts, kept, outcome, None)
+                match stored.filter(|stored| self.may_serve_stale(stored, request)) {
+                    Some(stored) => {
+                        let outcome = forward_outcome(reason, &FetchSummary::stale_if_error(None), true);
+                        self.stored_replies().reply(request.parts, stored, outcome, None)
                     }
-                    None => serve::failed(&self.replies, error, why),
+                    None => serve::failed(&self.replies, error, reason),
                 }
             }
         }
     }
 
     /// Returns whether a stored reply may be used for a request if the origin fails.
-    fn may_serve_stale(&self, kept: &Variant, request: &OriginRequest<'_>) -> bool {
-        kept.freshness.may_serve_on_error(self.now_ms(), &request.directives)
+    fn may_serve_stale(&self, stored: &Variant, request: &OriginRequest<'_>) -> bool {
+        stored.freshness.may_serve_on_error(self.now_ms(), &request.directives)
     }
 
     /// Sends the request unchanged to the origin, and its reply unchanged to the client. If the origin fails, a
     /// stored reply is sent if it may be used stale.
-    async fn pass_on(
+    async fn forward(
         &self,
         request: &OriginRequest<'_>,
-        kept: Option<&Arc<Variant>>,
-        (why, detail): (ForwardReason, &'static str),
+        stored: Option<&Arc<Variant>>,
+        (reason, detail): (ForwardReason, &'static str),
         body: Option<OriginRequestBody>,
     ) -> Response<Body> {
         let (OriginRequest { parts, site, target, .. }, origin) = (request, self.origin());
@@ -397,16 +398,18 @@ impl OriginService {
             Err(error) => Err(error),
         };
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
-        if let Some(kept) = kept.filter(|kept| has_failed(status) && self.may_serve_stale(kept, request)) {
+        if let Some(stored) =
+            stored.filter(|stored| has_failed(status) && self.may_serve_stale(stored, request))
+        {
             return self.stored_replies().reply(
                 parts,
-                kept,
-                forward_outcome(why, &FetchSummary::stale_if_error(status), false),
+                stored,
+                forward_outcome(reason, &FetchSummary::stale_if_error(status), false),
                 None,
             );
         }
         match sent {
-            Err(error) => serve::failed(&self.replies, error, why),
+            Err(error) => serve::failed(&self.replies, error, reason),
             Ok(fetched) => {
                 let status = fetched.reply.status();
                 if !is_safe(&parts.method) && (status.is_success() || status.is_redirection()) {
@@ -417,7 +420,13 @@ impl OriginService {
                 }
                 let status = Some(status.as_u16());
                 let summary = FetchSummary { status, stored: false, detail: Some(detail), origin: None };
-                serve::pass(&self.replies, origin, parts, fetched, forward_outcome(why, &summary, false))
+                serve::forward_reply(
+                    &self.replies,
+                    origin,
+                    parts,
+                    fetched,
+                    forward_outcome(reason, &summary, false),
+                )
             }
         }
     }
@@ -448,15 +457,16 @@ impl OriginRequest<'_> {
 
     /// Returns why the request asks the origin alone, without the cache; `None` if it does not.
     /// `was_private`: the last reply was for one client only.
-    fn bypass_reason(&self, kept: Option<&Arc<Variant>>, was_private: bool) -> Option<&'static str> {
+    fn bypass_reason(&self, stored: Option<&Arc<Variant>>, was_private: bool) -> Option<&'static str> {
         let Parts { method, headers, .. } = self.parts;
         if *method == Method::HEAD {
             Some("head")
-        } else if headers.contains_key(header::RANGE) && !kept.is_some_and(|kept| kept.has_validator()) {
+        } else if headers.contains_key(header::RANGE) && !stored.is_some_and(|stored| stored.has_validator())
+        {
             Some("range")
         } else if self.directives.no_store {
             Some("no-store")
-        } else if was_private && kept.is_none() && condition::is_conditional(headers) {
+        } else if was_private && stored.is_none() && condition::is_conditional(headers) {
             // The reply will probably not be stored, so the origin evaluates the client's precondition.
             Some("conditional")
         } else {
@@ -508,7 +518,7 @@ fn same_host(reply: &http::HeaderMap, name: &HeaderName, host: &str) -> Option<S
     (same && target.starts_with('/')).then(|| target.to_owned())
 }
 
-const fn forward_outcome(why: ForwardReason, summary: &FetchSummary, collapsed: bool) -> Outcome {
+const fn forward_outcome(reason: ForwardReason, summary: &FetchSummary, collapsed: bool) -> Outcome {
     let FetchSummary { status, stored, detail, .. } = *summary;
-    Outcome::OriginForward { why, status, stored, collapsed, detail }
+    Outcome::OriginForward { reason, status, stored, collapsed, detail }
 }

@@ -22,10 +22,10 @@ pub(super) struct Site {
 impl Site {
     /// Creates the site of an admitted request. `host` is the host that the origin is sent, in lower case.
     pub(super) fn new(headers: &HeaderMap, host: String) -> Self {
-        let told = headers.get(&SCHEME).map_or(SCHEMES[0], |value| value.as_bytes());
-        let usual = SCHEMES.into_iter().find(|scheme| scheme.eq_ignore_ascii_case(told));
-        let scheme = usual.map_or_else(|| told.to_ascii_lowercase().into(), Cow::Borrowed);
-        let others = others(headers, (&scheme, &host), None);
+        let stated = headers.get(&SCHEME).map_or(SCHEMES[0], |value| value.as_bytes());
+        let usual = SCHEMES.into_iter().find(|scheme| scheme.eq_ignore_ascii_case(stated));
+        let scheme = usual.map_or_else(|| stated.to_ascii_lowercase().into(), Cow::Borrowed);
+        let others = other_fields(headers, (&scheme, &host), None);
         Self { scheme, host, others }
     }
 
@@ -46,7 +46,7 @@ impl Site {
         let mut names = vec![self.page(target)];
         for scheme in SCHEMES {
             for forwarded in SCHEMES {
-                let others = others(headers, (scheme, &self.host), Some(forwarded));
+                let others = other_fields(headers, (scheme, &self.host), Some(forwarded));
                 let name = Self { scheme: scheme.into(), host: self.host.clone(), others }.page(target);
                 if !names.contains(&name) {
                     names.push(name);
@@ -60,26 +60,26 @@ impl Site {
 /// Returns every scheme and host in the fields of a request, with field, line and element, because applications
 /// use different ones. Returns none of them if all equal `scheme` and `host`. Other fields that describe the
 /// URL follow. Only a trusted relay can state other values. `swapped` replaces each scheme in `Forwarded`.
-fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
-    let (mut told, mut differs) = (Vec::new(), false);
-    let mut tell = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
+fn other_fields(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
+    let (mut values, mut differs) = (Vec::new(), false);
+    let mut add = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
         differs |= !known.eq_ignore_ascii_case(value);
-        told.extend(format!("{field} {line} {element} ").bytes());
-        told.extend(value.iter().map(u8::to_ascii_lowercase));
-        told.push(b'\n');
+        values.extend(format!("{field} {line} {element} ").bytes());
+        values.extend(value.iter().map(u8::to_ascii_lowercase));
+        values.push(b'\n');
     };
     for (line, value) in headers.get_all(&SCHEME).iter().enumerate().skip(1) {
-        tell("scheme", (line, 0), value.as_bytes(), scheme);
+        add("scheme", (line, 0), value.as_bytes(), scheme);
     }
     for (line, value) in headers.get_all(&HOST).iter().enumerate() {
-        tell("host", (line, 0), value.as_bytes(), host.as_bytes());
+        add("host", (line, 0), value.as_bytes(), host.as_bytes());
     }
     for (line, value) in headers.get_all(header::FORWARDED).iter().enumerate() {
         let field = value.as_bytes();
         let is_open = |piece: &[u8]| piece.iter().filter(|byte| **byte == b'"').count() % 2 != 0;
         if field.contains(&b'\\') || field.split(|byte| matches!(byte, b';' | b',')).any(is_open) {
             // A separator may be part of a quoted string.
-            tell("forwarded", (line, 0), field, b"");
+            add("forwarded", (line, 0), field, b"");
             continue;
         }
         for (element, pairs) in field.split(|byte| *byte == b',').enumerate() {
@@ -89,14 +89,14 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
                 let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
                 let value = quoted.unwrap_or(value);
                 if name.eq_ignore_ascii_case(b"proto") {
-                    tell("forwarded proto", (line, element), swapped.unwrap_or(value), scheme);
+                    add("forwarded proto", (line, element), swapped.unwrap_or(value), scheme);
                 } else if name.eq_ignore_ascii_case(b"host") {
-                    tell("forwarded host", (line, element), value, host.as_bytes());
+                    add("forwarded host", (line, element), value, host.as_bytes());
                 }
             }
         }
     }
-    let mut others = if differs { told } else { Vec::new() };
+    let mut others = if differs { values } else { Vec::new() };
     for name in URL_FIELDS {
         for value in headers.get_all(name) {
             let value = value.as_bytes();

@@ -166,7 +166,7 @@ impl Slots {
     }
 
     /// Returns the number of taken slots, and the number of waiting requests.
-    pub(crate) fn levels(&self) -> (usize, usize) {
+    pub(crate) fn occupancy(&self) -> (usize, usize) {
         let state = self.lock();
         (state.taken, state.waiting)
     }
@@ -294,15 +294,15 @@ mod tests {
         queue_timeout: Duration::from_secs(1),
     };
 
-    fn many(slots: &Arc<Slots>, client: ClientKey) -> Vec<Slot> {
+    fn acquire_many(slots: &Arc<Slots>, client: ClientKey) -> Vec<Slot> {
         std::iter::from_fn(|| slots.try_take(client)).collect()
     }
 
     /// Starts a request that waits; returns once it is in the queue.
-    async fn waits(slots: &Arc<Slots>, client: ClientKey) -> JoinHandle<Result<Slot, SlotRefusal>> {
-        let (before, waiting) = (slots.levels().1, Arc::clone(slots));
+    async fn spawn_waiter(slots: &Arc<Slots>, client: ClientKey) -> JoinHandle<Result<Slot, SlotRefusal>> {
+        let (before, waiting) = (slots.occupancy().1, Arc::clone(slots));
         let task = tokio::spawn(async move { waiting.take(client).await });
-        while slots.levels().1 == before {
+        while slots.occupancy().1 == before {
             yield_now().await;
         }
         task
@@ -311,30 +311,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_never_holds_more_than_its_share() {
         let slots = Slots::new(SETTINGS);
-        let (a, b) = (many(&slots, A), many(&slots, B));
+        let (a, b) = (acquire_many(&slots, A), acquire_many(&slots, B));
         assert_eq!((a.len(), b.len()), (2, 2), "a tenth of 20 each");
         assert_eq!(slots.take(A).await.unwrap_err(), SlotRefusal::Share);
-        let unknown = many(&slots, ClientKey::Unknown);
+        let unknown = acquire_many(&slots, ClientKey::Unknown);
         assert_eq!(unknown.len(), 16, "many clients have no share");
         assert_eq!(slots.take(ClientKey::V4(3)).await.unwrap_err(), SlotRefusal::Full);
         drop((a, b, unknown));
-        assert_eq!(slots.levels(), (0, 0));
+        assert_eq!(slots.occupancy(), (0, 0));
         assert!(slots.lock().clients.is_empty());
         let few = Slots::new(SlotSettings { slots_max: 3, ..SETTINGS });
-        assert_eq!(many(&few, A).len(), 1, "at least one");
+        assert_eq!(acquire_many(&few, A).len(), 1, "at least one");
     }
 
     #[tokio::test(start_paused = true)]
     async fn clients_that_wait_get_slots_in_turn() {
         let slots = Slots::new(SlotSettings { slots_max: 2, client_share: 50, ..SETTINGS });
-        let (held, others) = (many(&slots, A), many(&slots, ClientKey::V4(9)));
-        assert_eq!((held.len(), others.len()), (1, 1));
-        let (first, second) = (waits(&slots, A).await, waits(&slots, A).await);
-        let other = waits(&slots, B).await;
+        let (slots_held, others) = (acquire_many(&slots, A), acquire_many(&slots, ClientKey::V4(9)));
+        assert_eq!((slots_held.len(), others.len()), (1, 1));
+        let (first, second) = (spawn_waiter(&slots, A).await, spawn_waiter(&slots, A).await);
+        let other = spawn_waiter(&slots, B).await;
         drop(others);
         let other = other.await.unwrap().unwrap();
         assert!(!first.is_finished(), "A holds its share");
-        drop(held);
+        drop(slots_held);
         let first = first.await.unwrap().unwrap();
         assert!(!second.is_finished());
         drop((first, other));
@@ -345,11 +345,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_queue_is_bounded_in_all_and_for_each_client() {
         let slots = Slots::new(SlotSettings { slots_max: 1, queue_max: 20, ..SETTINGS });
-        let held = many(&slots, ClientKey::Unknown);
-        let mut waiting = vec![waits(&slots, A).await, waits(&slots, A).await];
+        let slots_held = acquire_many(&slots, ClientKey::Unknown);
+        let mut waiting = vec![spawn_waiter(&slots, A).await, spawn_waiter(&slots, A).await];
         assert_eq!(slots.lock().enqueue(A).unwrap_err(), SlotRefusal::Full, "a tenth of 20");
         for client in 10..28 {
-            waiting.push(waits(&slots, ClientKey::V4(client)).await);
+            waiting.push(spawn_waiter(&slots, ClientKey::V4(client)).await);
         }
         assert_eq!(slots.lock().enqueue(B).unwrap_err(), SlotRefusal::Full, "20 wait");
         for task in &waiting {
@@ -358,21 +358,21 @@ mod tests {
         for task in waiting {
             assert!(task.await.is_err());
         }
-        assert_eq!(slots.levels(), (1, 0), "requests that went away have left the queue");
+        assert_eq!(slots.occupancy(), (1, 0), "requests that went away have left the queue");
         assert!(slots.lock().turns.is_empty() && slots.lock().clients.len() == 1);
-        drop(held);
-        assert_eq!(slots.levels(), (0, 0));
+        drop(slots_held);
+        assert_eq!(slots.occupancy(), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn added_slots_go_to_waiters_and_removed_ones_are_taken_as_they_come_free() {
         let slots = Slots::new(SlotSettings { slots_max: 1, ..SETTINGS });
-        let held = many(&slots, ClientKey::Unknown);
-        let waiting = waits(&slots, A).await;
+        let slots_held = acquire_many(&slots, ClientKey::Unknown);
+        let waiting = spawn_waiter(&slots, A).await;
         slots.set(SlotSettings { slots_max: 2, ..SETTINGS });
         let more = waiting.await.unwrap().unwrap();
         slots.set(SlotSettings { slots_max: 1, ..SETTINGS });
-        drop(held);
+        drop(slots_held);
         assert!(slots.try_take(B).is_none(), "one is held, and there is one");
         drop(more);
         assert!(slots.try_take(B).is_some());

@@ -128,13 +128,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_clock_runs_only_while_waiting_for_the_peer() {
         let mut timer = TransferTimer::new(TransferLimits::new(10 * S, 12 * S, 1));
-        let begun = Instant::now();
+        let start = Instant::now();
         assert!(poll_fn(|cx| Poll::Ready(timer.poll_late(cx))).await.is_pending());
         tokio::time::sleep(5 * S).await;
         timer.record_bytes(1);
         // Nobody waits for the other side now.
         tokio::time::sleep(100 * S).await;
         poll_fn(|cx| timer.poll_late(cx)).await;
-        assert_eq!(begun.elapsed().as_secs(), 5 + 100 + 8, "12 s, less 5, and 1 for the byte");
+        assert_eq!(start.elapsed().as_secs(), 5 + 100 + 8, "12 s, less 5, and 1 for the byte");
     }
 }

@@ -14,7 +14,7 @@
 //! | `tunnels_max` tunnels | 503 (`tunnels-full`) |
 //! | `client_share` percent of them for one client | 429 (`client-share`) |
 //! | `tunnel_idle_timeout` without a byte | both connections are closed |
-//! | [`CLOSING`] without a byte after one side has ended | both connections are closed |
+//! | [`HALF_CLOSED_TIMEOUT`] without a byte after one side has ended | both connections are closed |
 //! | the origin does not accept a piece within `body_timeout` | both connections are closed |
 //! | the client does not accept a piece within `limits.write_timeout` | both connections are closed |
 //! | `drain_timeout` after the node was told to shut down | both connections are closed |
@@ -54,7 +54,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 /// Time that the second side of a tunnel may be silent after the first side has ended.
-const CLOSING: Duration = Duration::from_secs(10);
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes per read. A tunnel holds two such pieces.
 const PIECE: usize = 8 << 10;
 
@@ -95,7 +95,7 @@ pub(crate) struct TunnelConnection(pub(crate) Arc<dyn UpgradeTarget>);
 pub(crate) struct TunnelSlot(Mutex<Option<Tunnel>>);
 
 impl TunnelSlot {
-    fn put(&self, tunnel: Tunnel) {
+    fn set(&self, tunnel: Tunnel) {
         *lock(&self.0) = Some(tunnel);
     }
 
@@ -192,9 +192,9 @@ pub(super) async fn open(
         Err(error) => serve::failed(replies, error, ForwardReason::Bypass),
         Ok((fetched, _)) if fetched.reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
             let outcome = outcome(fetched.reply.status());
-            serve::pass(replies, origin, request.parts, fetched, outcome)
+            serve::forward_reply(replies, origin, request.parts, fetched, outcome)
         }
-        Ok((OriginReply { mut reply, origin: asked, .. }, permit)) => {
+        Ok((OriginReply { mut reply, origin: authority, .. }, permit)) => {
             let upgraded =
                 hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
             let Some(upgraded) = upgraded else {
@@ -205,7 +205,7 @@ pub(super) async fn open(
                 (config.tunnel_idle_timeout, config.body_timeout)
             };
             origin.counts.tunnels_opened.add(1);
-            line.0.tunnel_slot().put(Tunnel {
+            line.0.tunnel_slot().set(Tunnel {
                 origin: TokioIo::new(upgraded),
                 permit,
                 idle_timeout,
@@ -216,10 +216,10 @@ pub(super) async fn open(
             let mut headers = head.headers;
             fields::remove_hop_by_hop(&mut headers);
             let outcome = outcome(head.status);
-            let mut reply = serve::merged(replies, origin, head.status, headers, outcome, Body::empty());
+            let mut reply = serve::merge_reply(replies, origin, head.status, headers, outcome, Body::empty());
             reply.headers_mut().insert(header::CONNECTION, UPGRADE);
             reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
-            Responder::mark(reply, Some(asked))
+            Responder::mark(reply, Some(authority))
         }
     }
 }
@@ -239,7 +239,7 @@ async fn request_tunnel(
 
 fn outcome(status: StatusCode) -> Outcome {
     let (status, detail) = (Some(status.as_u16()), Some("upgrade"));
-    Outcome::OriginForward { why: ForwardReason::Bypass, status, stored: false, collapsed: false, detail }
+    Outcome::OriginForward { reason: ForwardReason::Bypass, status, stored: false, collapsed: false, detail }
 }
 
 impl Tunnel {
@@ -254,18 +254,18 @@ impl Tunnel {
     ) {
         let _load = TunnelLoad::new(counters);
         let Self { origin, permit, idle_timeout, body_timeout, line } = self;
-        let logged = line.as_ref().map(|line| line.sent());
+        let logged = line.as_ref().map(|line| line.bytes_sent());
         let counts = &permit.counts;
         let idle_timer = IdleTimer::new(idle_timeout);
         let ((from_client, to_client), (from_origin, mut to_origin)) = (split(client), split(origin));
         let up = async {
             counts.tunnel_received.add(first.len() as u64);
             write_with_timeout(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
-            let patience = (body_timeout, &counts.write_timeouts);
-            relay(from_client, to_origin, &idle_timer, (&counts.tunnel_received, None), patience).await
+            let write_limit = (body_timeout, &counts.write_timeouts);
+            relay(from_client, to_origin, &idle_timer, (&counts.tunnel_received, None), write_limit).await
         };
-        let patience = (write_timeout, &counters.write_timeouts);
-        let down = relay(from_origin, to_client, &idle_timer, (&counts.tunnel_sent, logged), patience);
+        let write_limit = (write_timeout, &counters.write_timeouts);
+        let down = relay(from_origin, to_client, &idle_timer, (&counts.tunnel_sent, logged), write_limit);
         tokio::select! {
             _ = async { tokio::try_join!(up, down) } => {}
             () = idle_timer.wait() => counts.tunnels_idle.add(1),
@@ -279,7 +279,7 @@ async fn relay(
     mut to: impl AsyncWrite + Unpin,
     idle_timer: &IdleTimer,
     (count, logged): (&Counter, Option<&Counter>),
-    patience: (Duration, &Counter),
+    write_limit: (Duration, &Counter),
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
@@ -291,7 +291,7 @@ async fn relay(
         for count in std::iter::once(count).chain(logged) {
             count.add(len as u64);
         }
-        write_with_timeout(&mut to, &piece[..len], patience).await?;
+        write_with_timeout(&mut to, &piece[..len], write_limit).await?;
     }
 }
 
@@ -318,21 +318,21 @@ async fn write_with_timeout(
 struct IdleTimer(Mutex<(Instant, Duration)>);
 
 impl IdleTimer {
-    fn new(patience: Duration) -> Self {
-        Self(Mutex::new((Instant::now(), patience)))
+    fn new(idle_time: Duration) -> Self {
+        Self(Mutex::new((Instant::now(), idle_time)))
     }
 
     fn record_bytes(&self, ends: bool) {
-        let (moved, patience) = &mut *lock(&self.0);
-        *moved = Instant::now();
+        let (last_byte, idle_time) = &mut *lock(&self.0);
+        *last_byte = Instant::now();
         if ends {
-            *patience = CLOSING.min(*patience);
+            *idle_time = HALF_CLOSED_TIMEOUT.min(*idle_time);
         }
     }
 
     fn deadline(&self) -> Instant {
-        let (moved, patience) = *lock(&self.0);
-        moved + patience
+        let (last_byte, idle_time) = *lock(&self.0);
+        last_byte + idle_time
     }
 
     /// Waits until no bytes have moved for too long. A shortened limit takes effect within a second.
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn only_a_websocket_request_opens_a_tunnel() {
-        let asks = |method: &str, version, fields: &[(&str, &str)]| {
+        let is_request = |method: &str, version, fields: &[(&str, &str)]| {
             let mut request = Request::builder().method(method).version(version).uri("/");
             for (name, value) in fields {
                 request = request.header(*name, *value);
@@ -366,7 +366,7 @@ mod tests {
             is_tunnel_request(&request.body(()).unwrap().into_parts().0)
         };
         let (upgrade, websocket) = (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"));
-        assert!(asks("GET", Version::HTTP_11, &[upgrade, websocket]));
+        assert!(is_request("GET", Version::HTTP_11, &[upgrade, websocket]));
         for (method, version, fields) in [
             ("POST", Version::HTTP_11, &[upgrade, websocket][..]),
             ("GET", Version::HTTP_10, &[upgrade, websocket]),
@@ -378,20 +378,20 @@ mod tests {
             ("GET", Version::HTTP_11, &[upgrade, websocket, ("content-length", "1")]),
             ("GET", Version::HTTP_11, &[upgrade, websocket, ("transfer-encoding", "chunked")]),
         ] {
-            assert!(!asks(method, version, fields), "{method} {version:?} {fields:?}");
+            assert!(!is_request(method, version, fields), "{method} {version:?} {fields:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_half_closed_tunnel_has_a_shorter_idle_time() {
         let idle_timer = IdleTimer::new(Duration::from_secs(60));
-        let begun = Instant::now();
+        let start = Instant::now();
         idle_timer.wait().await;
-        assert_eq!(begun.elapsed().as_secs(), 60);
+        assert_eq!(start.elapsed().as_secs(), 60);
         let idle_timer = IdleTimer::new(Duration::from_secs(60));
-        let begun = Instant::now();
+        let start = Instant::now();
         idle_timer.record_bytes(true);
         idle_timer.wait().await;
-        assert_eq!(begun.elapsed().as_secs(), CLOSING.as_secs());
+        assert_eq!(start.elapsed().as_secs(), HALF_CLOSED_TIMEOUT.as_secs());
     }
 }

@@ -96,7 +96,7 @@ pub(super) struct Progress(Mutex<UploadState>);
 #[derive(Debug)]
 struct UploadState {
     /// The last time at which the body advanced.
-    moved: Instant,
+    last_progress: Instant,
     /// Whether the node waits for the client.
     awaits_client: bool,
     /// Whether the client was late.
@@ -109,7 +109,7 @@ pub(super) fn with_time_limits(
     limits: TransferLimits,
     slot: &OriginSlot,
 ) -> (OriginRequestBody, Arc<Progress>) {
-    let state = UploadState { moved: Instant::now(), awaits_client: false, late: false };
+    let state = UploadState { last_progress: Instant::now(), awaits_client: false, late: false };
     let progress = Arc::new(Progress(Mutex::new(state)));
     let timer = TransferTimer::new(limits);
     let upload = Upload { body, timer, progress: Arc::clone(&progress), slot: slot.clone() };
@@ -181,7 +181,7 @@ impl Progress {
 
     /// Restarts the time for a new attempt.
     pub(super) fn restart(&self) {
-        self.lock().moved = Instant::now();
+        self.lock().last_progress = Instant::now();
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -190,12 +190,12 @@ impl Progress {
 
     fn deadline(&self, time: Duration) -> Instant {
         let state = self.lock();
-        if state.awaits_client { Instant::now() + time } else { state.moved + time }
+        if state.awaits_client { Instant::now() + time } else { state.last_progress + time }
     }
 
     fn set_awaits_client(&self, awaits_client: bool) {
         let mut state = self.lock();
-        state.moved = Instant::now();
+        state.last_progress = Instant::now();
         state.awaits_client = awaits_client;
     }
 

@@ -38,7 +38,7 @@ struct BodyState {
     /// Number of the first piece that is still in memory.
     first: u64,
     /// Bytes that are still in memory.
-    held: u64,
+    bytes: u64,
     /// Whether pieces are dropped when all readers have read them.
     windowed: bool,
     end: Option<Result<(), BodyAbort>>,
@@ -53,7 +53,7 @@ impl BodyState {
         self.first + self.pieces.len() as u64
     }
 
-    fn wake(&mut self) {
+    fn wake_readers(&mut self) {
         for (_, waker) in self.readers.values_mut() {
             if let Some(waker) = waker.take() {
                 waker.wake();
@@ -66,15 +66,15 @@ impl BodyState {
         let least = self.readers.values().map(|(at, _)| *at).min().unwrap_or_else(|| self.end());
         while self.windowed && self.first < least {
             let Some(piece) = self.pieces.pop_front() else { break };
-            self.held -= piece.len() as u64;
+            self.bytes -= piece.len() as u64;
             self.first += 1;
         }
     }
 
     /// Drops the first piece, and removes the readers that have not read it.
-    fn cut(&mut self) {
+    fn drop_first_piece(&mut self) {
         if let Some(piece) = self.pieces.pop_front() {
-            self.held -= piece.len() as u64;
+            self.bytes -= piece.len() as u64;
             self.first += 1;
         }
         let first = self.first;
@@ -101,9 +101,9 @@ impl IncomingBody {
     /// Adds a piece, which is not empty.
     pub(crate) fn push(&self, piece: Bytes) {
         let mut state = self.lock();
-        state.held += piece.len() as u64;
+        state.bytes += piece.len() as u64;
         state.pieces.push_back(piece);
-        state.wake();
+        state.wake_readers();
     }
 
     /// Stops storing the body. From now on, only a window of it stays in memory.
@@ -116,26 +116,26 @@ impl IncomingBody {
     /// Waits until the window has room. Returns false if there are no readers left.
     pub(crate) async fn wait_for_room(&self) -> bool {
         loop {
-            let moved = self.progress.notified();
-            tokio::pin!(moved);
-            moved.as_mut().enable();
+            let progress = self.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
             {
                 let mut state = self.lock();
                 state.trim();
                 if state.readers.is_empty() {
                     return false;
                 }
-                if state.held <= WINDOW {
+                if state.bytes <= WINDOW {
                     return true;
                 }
                 // Readers at the end of the window block the others, so they are removed. The writer waits for
                 // the reader that is furthest ahead.
                 if state.readers.values().any(|(at, _)| *at > state.first) {
-                    state.cut();
+                    state.drop_first_piece();
                     continue;
                 }
             }
-            moved.await;
+            progress.await;
         }
     }
 
@@ -143,7 +143,7 @@ impl IncomingBody {
     pub(crate) fn finish(&self, end: Result<(), BodyAbort>) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
-        state.wake();
+        state.wake_readers();
     }
 
     /// Returns the whole body if it was stored from its first byte on. Short bodies in many pieces are joined.
@@ -154,7 +154,7 @@ impl IncomingBody {
             return None;
         }
         let pieces: Vec<Bytes> = state.pieces.iter().cloned().collect();
-        if pieces.len() < 2 || state.held > JOINED_MAX {
+        if pieces.len() < 2 || state.bytes > JOINED_MAX {
             return Some(pieces);
         }
         Some(vec![pieces.concat().into()])

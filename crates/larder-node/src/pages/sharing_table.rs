@@ -44,21 +44,21 @@ const VARY: [(&str, bool); 5] =
     [("", false), ("accept", false), ("cookie", true), ("Cookie, accept", true), ("accept, *", true)];
 
 /// `Authorization` and `Cookie` of a request.
-const WHO: [(bool, Option<&str>); 5] =
+const CLIENTS: [(bool, Option<&str>); 5] =
     [(false, None), (false, Some("")), (false, Some("a")), (false, Some("b")), (true, None)];
 
 /// Returns whether a directive accepts a reply of this age that stays fresh for this many more seconds.
-type Takes = fn(i64, i64) -> bool;
+type AcceptsAge = fn(i64, i64) -> bool;
 
 /// Directives of the request that joins.
-const ASKED: [(&str, Takes); 9] = [
+const REQUEST_DIRECTIVES: [(&str, AcceptsAge); 9] = [
     ("", |_, _| true),
     ("max-stale", |_, _| true),
     ("stale-if-error=99", |_, _| true),
     ("only-if-cached", |_, _| true),
     ("max-age=30", |age, _| age <= 30),
     ("max-age=0", |age, _| age <= 0),
-    ("min-fresh=30", |_, left| left >= 30),
+    ("min-fresh=30", |_, remaining| remaining >= 30),
     ("no-cache", |_, _| false),
     ("no-store", |_, _| false),
 ];
@@ -71,14 +71,14 @@ struct Case {
     sets_cookie: bool,
     lead: (bool, Option<&'static str>),
     join: (bool, Option<&'static str>),
-    asked: &'static str,
+    directives: &'static str,
     /// Seconds between the reply and its use.
     later: i64,
 }
 
 impl Case {
     /// Returns whether the node shares the reply.
-    fn shares(&self) -> bool {
+    fn is_shared(&self) -> bool {
         let request = |(by_authorization, cookie): (bool, Option<&str>), cache_control: &str| {
             let by_authorization = signed.then_some("x");
             headers(&[
@@ -87,7 +87,7 @@ impl Case {
                 ("cache-control", Some(cache_control)),
             ])
         };
-        let (lead, join) = (request(self.lead, ""), request(self.join, self.asked));
+        let (lead, join) = (request(self.lead, ""), request(self.join, self.directives));
         let reply = headers(&[
             ("cache-control", Some(self.reply.cache_control)),
             ("age", Some(&self.reply.age.to_string())),
@@ -115,19 +115,19 @@ fn headers(fields: &[(&'static str, Option<&str>)]) -> HeaderMap {
 }
 
 /// Calls `check` with each combination and with the result that RFC 9111 section 4 demands.
-fn each(reply: &'static Reply, mut check: impl FnMut(&Case, bool)) {
+fn for_each_case(reply: &'static Reply, mut check: impl FnMut(&Case, bool)) {
     for (vary, by_cookie) in VARY {
         for (tag, sets_cookie) in [(false, false), (true, false), (true, true)] {
-            for lead in WHO {
+            for lead in CLIENTS {
                 // Requests with and without `Authorization` have separate flights.
-                for join in WHO.into_iter().filter(|join| join.0 == lead.0) {
-                    for (asked, takes) in ASKED {
+                for join in CLIENTS.into_iter().filter(|join| join.0 == lead.0) {
+                    for (directives, accepts) in REQUEST_DIRECTIVES {
                         for later in [0, 31, 59, 60] {
-                            let (age, left) = (reply.age + later, reply.lifetime - reply.age - later);
+                            let (age, remaining) = (reply.age + later, reply.lifetime - reply.age - later);
                             let stored = !reply.forbids && !sets_cookie && (!lead.0 || reply.for_signed);
                             let selected = !vary.contains('*') && (!by_cookie || lead.1 == join.1);
-                            let fresh = left > 0 && takes(age, left);
-                            let case = Case { reply, vary, tag, sets_cookie, lead, join, asked, later };
+                            let fresh = remaining > 0 && accepts(age, remaining);
+                            let case = Case { reply, vary, tag, sets_cookie, lead, join, directives, later };
                             check(&case, stored && selected && fresh);
                         }
                     }
@@ -141,10 +141,11 @@ fn each(reply: &'static Reply, mut check: impl FnMut(&Case, bool)) {
 fn a_reply_is_shared_only_where_it_may_be_reused_without_validation() {
     let (mut shared, mut refused) = (0, 0);
     for reply in &REPLIES {
-        each(reply, |case, expected| {
-            let Case { vary, tag, sets_cookie, lead, join, asked, later, .. } = *case;
-            let named = (reply.cache_control, reply.age, vary, tag, sets_cookie, lead, join, asked, later);
-            assert_eq!(case.shares(), expected, "{named:?}");
+        for_each_case(reply, |case, expected| {
+            let Case { vary, tag, sets_cookie, lead, join, directives, later, .. } = *case;
+            let named =
+                (reply.cache_control, reply.age, vary, tag, sets_cookie, lead, join, directives, later);
+            assert_eq!(case.is_shared(), expected, "{named:?}");
             *(if expected { &mut shared } else { &mut refused }) += 1;
         });
     }

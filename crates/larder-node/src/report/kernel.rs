@@ -29,12 +29,12 @@ pub(super) struct DiskTime {
     /// Bytes read and written.
     pub(super) bytes: u64,
     /// Requests in progress.
-    pub(super) under_way: u64,
+    pub(super) in_flight: u64,
 }
 
 /// Memory of a machine, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ram {
+pub(super) struct MemoryInfo {
     /// Memory that is not available without paging.
     pub(super) used: u64,
     /// All memory.
@@ -58,11 +58,11 @@ pub(super) fn major_faults() -> Option<u64> {
 }
 
 /// Returns the machine's memory.
-pub(super) fn ram() -> Option<Ram> {
+pub(super) fn memory_info() -> Option<MemoryInfo> {
     let text = read("/proc/meminfo")?;
     let total = field(&text, "MemTotal:")?.checked_mul(1_024)?;
     let available = field(&text, "MemAvailable:")?.checked_mul(1_024)?;
-    Some(Ram { used: total.saturating_sub(available), total })
+    Some(MemoryInfo { used: total.saturating_sub(available), total })
 }
 
 /// Returns the file with the counters of the device that has `stat`'s file. `None` if there is no such device
@@ -112,9 +112,9 @@ fn parse_cpu(text: &str, ticks_per_s: u64) -> Option<CpuTime> {
 fn parse_disk(text: &str) -> Option<DiskTime> {
     let numbers: Vec<u64> =
         text.split_ascii_whitespace().take(10).map_while(|number| number.parse().ok()).collect();
-    let [_, _, read, _, _, _, written, _, under_way, busy_ms] = numbers[..] else { return None };
+    let [_, _, read, _, _, _, written, _, in_flight, busy_ms] = numbers[..] else { return None };
     let bytes = read.saturating_add(written).saturating_mul(SECTOR);
-    Some(DiskTime { busy: Duration::from_millis(busy_ms), bytes, under_way })
+    Some(DiskTime { busy: Duration::from_millis(busy_ms), bytes, in_flight })
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
     fn the_counters_of_a_device_are_parsed() {
         let text = "    4031      891   312904     1205     9911    12000   806408    30211        3    11012    31416 0 0 0 0\n";
         let bytes = (312_904 + 806_408) * 512;
-        let expected = DiskTime { busy: Duration::from_millis(11_012), bytes, under_way: 3 };
+        let expected = DiskTime { busy: Duration::from_millis(11_012), bytes, in_flight: 3 };
         assert_eq!(parse_disk(text), Some(expected));
         for text in ["", "1 2 3", "1 2 3 4 5 6 7 8 9 x", "-1 2 3 4 5 6 7 8 9 10"] {
             assert_eq!(parse_disk(text), None, "{text}");
@@ -156,7 +156,7 @@ mod tests {
         let before = process_cpu().expect("every process has a clock");
         let cpu = cpu().expect("Linux has /proc/stat");
         assert!(cpu.cpus >= 1 && cpu.busy > Duration::ZERO);
-        let ram = ram().expect("Linux has /proc/meminfo");
+        let ram = memory_info().expect("Linux has /proc/meminfo");
         assert!(ram.used > 0 && ram.used < ram.total);
         assert!(major_faults().is_some());
         assert!(process_cpu().expect("it still has one") >= before);

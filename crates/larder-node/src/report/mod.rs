@@ -107,7 +107,7 @@ impl Reports {
                 store: self.contents.stats(),
                 origin: self.contents.origin_stats(),
                 usage: self.usage(),
-                access_log_dropped: self.access.dropped(),
+                access_log_dropped: self.access.dropped_lines(),
             },
         )
     }
@@ -171,7 +171,7 @@ impl Reports {
         };
         let events = stream::EventStream::new(source, subscription, &settings.report);
         let outcome = Outcome::Local("events");
-        let mut reply = self.replies.start(StatusCode::OK, outcome, Body::endless(events));
+        let mut reply = self.replies.start(StatusCode::OK, outcome, Body::unbounded(events));
         let kind = HeaderValue::from_static("application/x-ndjson");
         reply.headers_mut().insert(header::CONTENT_TYPE, kind);
         reply

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time for which a page is reused, so that many pollers cost no more than a few.
-const FRESH: Duration = Duration::from_millis(10);
+const PAGE_AGE_MAX: Duration = Duration::from_millis(10);
 
 /// The source of a device's busy time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -122,10 +122,10 @@ impl LoadPage {
             (Disk::Real { .. }, Some(disk)) => (DeviceSource::Machine, (us(disk.busy), 1, disk.bytes)),
             (Disk::Real { .. }, None) => (DeviceSource::Process, own),
         };
-        let ram = kernel::ram();
+        let ram = kernel::memory_info();
         LoadCounters {
             run: format!("{:016x}", self.run),
-            uptime_us: us(uptime.at(Instant::now())),
+            uptime_us: us(uptime.elapsed_at(Instant::now())),
             cpu_from,
             cpu_busy_us,
             cpus,
@@ -162,7 +162,7 @@ impl LoadPage {
     /// Returns the page; creates it again if the last one is too old.
     pub(super) fn load_page(&self, make: impl FnOnce() -> LoadCounters) -> Bytes {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, page)) = last.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+        if let Some((_, page)) = last.as_ref().filter(|(made, _)| made.elapsed() < PAGE_AGE_MAX) {
             return page.clone();
         }
         // The page is created under the lock, so that concurrent pollers get the same one.

@@ -80,7 +80,7 @@ impl EventStream {
             Stage::Opening => {
                 let EventInputs { name, run, memory, .. } = &self.inputs;
                 let (node, targets) = (serde_json::Value::from(&**name), memory.residents());
-                let at = self.at(Instant::now());
+                let at = self.micros_at(Instant::now());
                 let _ = writeln!(
                     lines,
                     r#"{{"snapshot":{{"node":{node},"run":"{run:016x}","targets":{targets}}},"at_us":{at}}}"#
@@ -95,7 +95,8 @@ impl EventStream {
                 self.stage = match page.last() {
                     Some(last) => Stage::Snapshot(last.sequence + 1),
                     None => {
-                        let _ = writeln!(lines, r#"{{"live":true,"at_us":{}}}"#, self.at(Instant::now()));
+                        let _ =
+                            writeln!(lines, r#"{{"live":true,"at_us":{}}}"#, self.micros_at(Instant::now()));
                         Stage::Live
                     }
                 };
@@ -111,7 +112,7 @@ impl EventStream {
             match self.subscription.changes.poll_recv(cx) {
                 Poll::Ready(Some(event)) => self.write(&mut lines, event),
                 Poll::Ready(None) => {
-                    let why = if self.subscription.lagged() { "lagging" } else { "shutdown" };
+                    let why = if self.subscription.has_lagged() { "lagging" } else { "shutdown" };
                     let _ = writeln!(lines, r#"{{"cut":"{why}"}}"#);
                     self.stage = Stage::Cut;
                     break;
@@ -124,7 +125,8 @@ impl EventStream {
                 return Poll::Pending;
             }
             self.beats += 1;
-            let _ = writeln!(lines, r#"{{"beat":{},"at_us":{}}}"#, self.beats, self.at(Instant::now()));
+            let _ =
+                writeln!(lines, r#"{{"beat":{},"at_us":{}}}"#, self.beats, self.micros_at(Instant::now()));
         } else {
             self.beat.reset();
         }
@@ -136,7 +138,7 @@ impl EventStream {
     }
 
     fn write(&self, lines: &mut String, ResidencyEvent { change, at }: ResidencyEvent) {
-        let at = self.at(at);
+        let at = self.micros_at(at);
         let _ = match change {
             ResidencyChange::Stored(target, bytes) => {
                 writeln!(lines, r#"{{"stored":"{target}","bytes":{bytes},"at_us":{at}}}"#)
@@ -145,8 +147,8 @@ impl EventStream {
         };
     }
 
-    fn at(&self, at: Instant) -> u128 {
-        self.inputs.uptime.at(at).as_micros()
+    fn micros_at(&self, at: Instant) -> u128 {
+        self.inputs.uptime.elapsed_at(at).as_micros()
     }
 }
 
@@ -155,7 +157,7 @@ impl Stream for EventStream {
         self.poll_lines(cx).map(|lines| lines.map(Ok))
     }
 
-    fn cut_short(&self) -> StoreError {
+    fn truncation_error(&self) -> StoreError {
         StoreError::Abandoned
     }
 }

@@ -17,7 +17,7 @@ use crate::common_parts::CommonParts;
 use crate::connection::ConnectionRecord;
 use crate::counters::Counters;
 use crate::edge::ConnectionInfo;
-use crate::http::hop::{HOP_BY_HOP, TARGET, is_relayed};
+use crate::http::hop::{HOP_BY_HOP, LARDER_TARGET, is_relayed};
 use crate::origin::Origin;
 use crate::purge::{authorization, permit_purge};
 use crate::settings::{CurrentSettings, NodeSettings, OwnPath};
@@ -86,7 +86,7 @@ impl Admission {
         };
         if is_client_connection(connection) {
             // No switch has relayed the request, so the target id was set by the client.
-            parts.headers.remove(TARGET);
+            parts.headers.remove(LARDER_TARGET);
         }
         let mut dropped = apply_entry_rules(&settings.entry, &mut parts.headers);
         // Only an origin reads these fields, or a peer that may ask an origin.

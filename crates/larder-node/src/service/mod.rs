@@ -16,7 +16,7 @@ use crate::connection::{ConnectionRecord, InFlightRequest};
 use crate::contents::Contents;
 use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
-use crate::http::hop::REQUESTS;
+use crate::http::hop::LARDER_REQUESTS;
 use crate::origin::tunnel;
 use crate::reply::Replies;
 use crate::settings::CurrentSettings;
@@ -106,7 +106,7 @@ impl Service {
         let websocket = tunnel::is_tunnel_request(&parts);
         let admitted = self.admission.admit(&connection, &mut parts);
         if !connection.is_taken() {
-            parts.headers.remove(REQUESTS);
+            parts.headers.remove(LARDER_REQUESTS);
         }
         let own = !admitted.is_contents();
         if matches!(admitted, AdmissionOutcome::Own(_)) {

@@ -11,13 +11,13 @@ use crate::common_parts::CommonParts;
 use crate::connection::ConnectionRecord;
 use crate::contents::Contents;
 use crate::cooperate::{
-    CooperateConfig, CooperateError, Cooperation, ForwardFailure, HandoffRequest, LoadGuard, PeerBody,
-    Placement, REFUSED, ServedReply,
+    CooperateConfig, CooperateError, Cooperation, ForwardFailure, HandoffRequest, LARDER_REFUSED, LoadGuard,
+    PeerBody, Placement, ServedReply,
 };
 use crate::handoff::{HandoffDecision, PeerHandoff};
 use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::http::fields;
-use crate::http::hop::{REQUESTS, TARGET};
+use crate::http::hop::{LARDER_REQUESTS, LARDER_TARGET};
 use crate::memory::Memory;
 use crate::reply::{NodeFault, Replies};
 use crate::responder::Responder;
@@ -100,7 +100,7 @@ impl PeerService {
         let mut load = cooperation.begin_request();
         let decision = connection.take_decision(parts);
         // A client may not set the id of the target.
-        parts.headers.remove(TARGET);
+        parts.headers.remove(LARDER_TARGET);
         let target = if self.is_shareable(parts) && body.is_end_stream() {
             self.contents.target_of(parts)
         } else {
@@ -178,15 +178,15 @@ impl PeerService {
             return mark_refused(reply.map(TrackedBody::new));
         }
         let load = cooperation.begin_request();
-        parts.headers.remove(TARGET);
-        parts.headers.remove(REQUESTS);
+        parts.headers.remove(LARDER_TARGET);
+        parts.headers.remove(LARDER_REQUESTS);
         if let Some(target) = self.contents.target_of(&parts) {
             cooperation.record_forwarded(target);
             set_target_id(&mut parts.headers, target);
         }
         let mut reply = self.reply(&parts, body).await.map(|body| body.with_load(load));
         // A field of this name from an origin says nothing about this node.
-        reply.headers_mut().remove(REFUSED);
+        reply.headers_mut().remove(LARDER_REFUSED);
         let of_origin = self.contents.origin().is_some();
         let own = reply.extensions().get::<NodeFault>().is_some()
             || (reply.status().is_server_error() && !of_origin);
@@ -216,7 +216,7 @@ impl PeerService {
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || len == Some(0);
         let body = if empty { Body::empty() } else { Body::stream(PeerBody { body }, len) };
-        let outcome = Outcome::Lateral { why: ForwardReason::Miss, status: head.status.as_u16() };
+        let outcome = Outcome::Lateral { reason: ForwardReason::Miss, status: head.status.as_u16() };
         self.replies.merge(head.status, headers, outcome, body)
     }
 
@@ -257,12 +257,12 @@ fn is_missing_target(status: StatusCode) -> bool {
 
 fn set_target_id(headers: &mut HeaderMap, target: TargetId) {
     if let Ok(value) = HeaderValue::try_from(target.to_string()) {
-        headers.insert(TARGET, value);
+        headers.insert(LARDER_TARGET, value);
     }
 }
 
 fn mark_refused(mut reply: Response<TrackedBody>) -> Response<TrackedBody> {
-    reply.headers_mut().insert(REFUSED, HeaderValue::from_static("1"));
+    reply.headers_mut().insert(LARDER_REFUSED, HeaderValue::from_static("1"));
     reply
 }
 

@@ -54,7 +54,7 @@ impl http_body::Body for TrackedBody {
         let this = &mut *self;
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         match &frame {
-            Some(Ok(frame)) if !this.body.is_endless() => {
+            Some(Ok(frame)) if !this.body.is_unbounded() => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 if let Some(load) = &mut this.load {
                     load.add_sent(bytes);
@@ -90,7 +90,7 @@ impl http_body::Body for TrackedBody {
 impl Drop for TrackedBody {
     fn drop(&mut self) {
         // A stream of events ends when its client leaves, so that is no abort.
-        let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_endless();
+        let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_unbounded();
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
             in_flight.record_abort(None);

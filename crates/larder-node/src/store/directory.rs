@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Age below which a file may change again without a change of its modification time. File systems store times
 /// as coarsely as a scheduler tick, some as coarsely as 2 s.
-const FRESH: Duration = Duration::from_secs(2);
+const RECENT_CHANGE_AGE: Duration = Duration::from_secs(2);
 
 /// Directory entries that are searched for a file on which `O_DIRECT` is tried.
 const PROBED_MAX: usize = 1_000;
@@ -190,7 +190,7 @@ fn meta(file: &OwnedFd) -> Result<Meta, StoreError> {
     let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.max(0) as u64, nanos));
     // A change in the future, or a change that the clock cannot express, counts as a change just now.
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
-    let fresh = age.is_none_or(|age| age < FRESH);
+    let fresh = age.is_none_or(|age| age < RECENT_CHANGE_AGE);
     Ok(Meta { size: u64::try_from(stat.st_size).unwrap_or(0), modified: (seconds, nanos), fresh, tag: 0 })
 }
 

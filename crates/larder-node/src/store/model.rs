@@ -16,13 +16,13 @@ use std::sync::{Arc, LazyLock};
 const PATTERN_LEN: usize = 65_521;
 
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     let mut state = 1_u64;
     (0..PATTERN_LEN)
         .map(|place| {
             // Knuth's MMIX generator. Its upper bits are the good ones.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            if place % 64 == 63 { b'\n' } else { LETTERS[(state >> 58) as usize] }
+            if place % 64 == 63 { b'\n' } else { ALPHABET[(state >> 58) as usize] }
         })
         .collect()
 });
@@ -56,10 +56,10 @@ impl Model {
     }
 
     /// Returns all targets with their metadata, in the manifest's order.
-    pub(crate) fn listed(&self) -> Vec<(&[u8], Meta)> {
-        let mut listed: Vec<_> = self.targets.iter().collect();
-        listed.sort_unstable_by_key(|(_, entry)| entry.index);
-        listed.into_iter().map(|(name, entry)| (&**name, Self::meta(name, *entry))).collect()
+    pub(crate) fn targets(&self) -> Vec<(&[u8], Meta)> {
+        let mut targets: Vec<_> = self.targets.iter().collect();
+        targets.sort_unstable_by_key(|(_, entry)| entry.index);
+        targets.into_iter().map(|(name, entry)| (&**name, Self::meta(name, *entry))).collect()
     }
 
     pub(super) fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
@@ -108,12 +108,12 @@ impl Model {
 pub(crate) fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
     let modulus = PATTERN_LEN as u64;
     let mut start = ((TargetId::of(name).0 % modulus + offset % modulus) % modulus) as usize;
-    let mut left = len as usize;
-    let mut out = Vec::with_capacity(left);
-    while left > 0 {
-        let take = left.min(PATTERN_LEN - start);
+    let mut remaining = len as usize;
+    let mut out = Vec::with_capacity(remaining);
+    while remaining > 0 {
+        let take = remaining.min(PATTERN_LEN - start);
         out.extend_from_slice(&PATTERN[start..start + take]);
-        left -= take;
+        remaining -= take;
         start = 0;
     }
     out.into()

@@ -91,7 +91,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn tree() -> (tempfile::TempDir, Root) {
+    fn test_root() -> (tempfile::TempDir, Root) {
         let outer = tempfile::tempdir().unwrap();
         let inside = outer.path().join("root");
         fs::create_dir_all(inside.join("sub")).unwrap();
@@ -105,13 +105,13 @@ mod tests {
         (outer, root)
     }
 
-    const OUTSIDE: [&[u8]; 6] =
+    const OUTSIDE_NAMES: [&[u8]; 6] =
         [b"outer", b"absolute", b"up/secret", b"../secret", b"sub/../../secret", b"/etc/passwd"];
 
     #[test]
     fn nothing_outside_the_root_opens() {
-        let (_outer, root) = tree();
-        for name in OUTSIDE {
+        let (_outer, root) = test_root();
+        for name in OUTSIDE_NAMES {
             assert!(root.open_file(name, OFlags::empty()).is_err(), "{}", name.escape_ascii());
         }
         assert!(root.open_file(b"sub/file", OFlags::empty()).is_ok());
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn the_walk_follows_no_link() {
-        let (_outer, root) = tree();
+        let (_outer, root) = test_root();
         root.walk.store(true, Relaxed);
-        for name in OUTSIDE {
+        for name in OUTSIDE_NAMES {
             assert!(root.open_file(name, OFlags::empty()).is_err(), "{}", name.escape_ascii());
         }
         assert!(root.open_file(b"inner", OFlags::empty()).is_err());
