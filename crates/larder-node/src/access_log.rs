@@ -117,7 +117,7 @@ impl AccessLogger {
             reply: None,
             sent: Counter::default(),
             error: None,
-            void: false,
+            is_suppressed: false,
         }))
     }
 }
@@ -158,7 +158,7 @@ pub(crate) struct AccessLine {
     sent: Counter,
     error: Option<&'static str>,
     /// Whether no line is written: another node writes it, or no node does.
-    void: bool,
+    is_suppressed: bool,
 }
 
 /// The facts about a reply that the line shows.
@@ -176,7 +176,7 @@ struct ReplyFacts {
 impl AccessLine {
     /// Suppresses the line.
     pub(crate) fn suppress(&mut self) {
-        self.void = true;
+        self.is_suppressed = true;
     }
 
     /// Records the reply.
@@ -251,7 +251,7 @@ fn text(value: Option<&HeaderValue>) -> Option<&[u8]> {
 
 impl Drop for AccessLine {
     fn drop(&mut self) {
-        if self.void {
+        if self.is_suppressed {
             return;
         }
         if let Some(log) = &*self.access.log.load() {

@@ -23,7 +23,7 @@ pub(crate) struct StoragePolicy {
     /// The id by which the switch knows the target.
     pub(crate) target_id: Option<TargetId>,
     /// Whether the contents go into the cache.
-    pub(crate) keep: bool,
+    pub(crate) may_store: bool,
 }
 
 /// The contents of one name.
@@ -39,7 +39,7 @@ pub(crate) struct Object {
     /// The id of the target that the object belongs to, if a switch named one.
     pub(crate) target_id: Option<TargetId>,
     /// Whether the object's chunks go into the cache.
-    pub(crate) keep: bool,
+    pub(crate) may_store: bool,
     /// Time of the last validity check, in milliseconds since the node's start.
     checked_ms: AtomicU64,
 }
@@ -61,15 +61,15 @@ impl Object {
             content_type: HeaderValue::from_static(content_type::from_name(name)),
             body,
             target_id: None,
-            keep: true,
+            may_store: true,
             checked_ms: AtomicU64::new(now_ms),
         }
     }
 
     /// Sets the target id, and whether the object is stored.
     pub(crate) fn with_storage(self, storage: StoragePolicy) -> Self {
-        let StoragePolicy { target_id, keep } = storage;
-        Self { target_id, keep, ..self }
+        let StoragePolicy { target_id, may_store } = storage;
+        Self { target_id, may_store, ..self }
     }
 
     /// Returns the validators for preconditions.
@@ -110,16 +110,16 @@ mod tests {
 
     #[test]
     fn an_old_file_has_a_strong_tag_and_a_recent_one_a_weak_tag() {
-        let settled = object(false, (1_000_000_000, 10));
-        assert_eq!(settled.etag, "\"3b9aca00-a-ff\"");
-        assert_eq!(settled.last_modified, "Sun, 09 Sep 2001 01:46:40 GMT");
-        assert_eq!(settled.validators().opaque, b"3b9aca00-a-ff");
+        let old = object(false, (1_000_000_000, 10));
+        assert_eq!(old.etag, "\"3b9aca00-a-ff\"");
+        assert_eq!(old.last_modified, "Sun, 09 Sep 2001 01:46:40 GMT");
+        assert_eq!(old.validators().opaque, b"3b9aca00-a-ff");
         let fresh = object(true, (1_000_000_000, 10));
         assert_eq!(fresh.etag, "W/\"3b9aca00-a-ff\"");
         assert_eq!(fresh.validators().opaque, b"3b9aca00-a-ff");
         assert!(!fresh.validators().strong);
-        assert!(!fresh.is_valid_for(&settled), "it may have been read before the last change");
-        assert!(settled.is_valid_for(&fresh));
+        assert!(!fresh.is_valid_for(&old), "it may have been read before the last change");
+        assert!(old.is_valid_for(&fresh));
     }
 
     #[test]

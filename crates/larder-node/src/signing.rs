@@ -303,8 +303,8 @@ mod tests {
         signing.sign((&Method::GET, &PathAndQuery::from_static("/x")), &mut headers, false, now).unwrap();
         assert_eq!(headers["x-amz-security-token"], "session");
         assert!(authorization(&headers).contains("x-amz-security-token"));
-        let shown = format!("{signing:?} {headers:?}");
-        assert!(!shown.contains("wJalr") && !shown.contains("session"), "{shown}");
+        let text = format!("{signing:?} {headers:?}");
+        assert!(!text.contains("wJalr") && !text.contains("session"), "{text}");
     }
 
     #[test]

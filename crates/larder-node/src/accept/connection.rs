@@ -81,8 +81,8 @@ impl Connections {
         let half_close = incoming.handoff.is_some() || direct;
         incoming.request_counter = self.peers.peer_handoff().filter(|_| direct).map(RequestCounter::new);
         loop {
-            let served = self.serve_connection((&settings, half_close), incoming, &worker, offers.as_ref());
-            let back = match served.await {
+            let serving = self.serve_connection((&settings, half_close), incoming, &worker, offers.as_ref());
+            let back = match serving.await {
                 ConnectionOutcome::Ended => break,
                 ConnectionOutcome::Handoff(leaving, handoff_request) => {
                     Box::pin(self.hand_off(leaving, *handoff_request)).await
@@ -237,7 +237,7 @@ impl Connections {
         let socket = stream.into_std().ok()?.into();
         // Once the state is sent, the peer counts the connection, and the dispatcher's count continues.
         let sent = || load.into_handoff_guard();
-        let stays = match peer_handoff.hand_off(&to, flow, socket, unread.clone(), sent).await {
+        let socket_back = match peer_handoff.hand_off(&to, flow, socket, unread.clone(), sent).await {
             TransferOutcome::Delivered => {
                 cooperation.record_answer(node);
                 cooperation.report_handoff(target);
@@ -250,7 +250,7 @@ impl Connections {
             }
             TransferOutcome::Returned(socket) => std::net::TcpStream::from(socket),
         };
-        let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
+        let stream = ClientIo::Clear(TcpStream::from_std(socket_back).ok()?);
         let decision = HandoffDecision::Declined;
         Some(IncomingConnection {
             stream,

@@ -149,7 +149,7 @@ impl Server {
                 accepting: accepting.clone(),
             };
             queues.push(sender);
-            tasks.push(move |begun| thread.run(begun));
+            tasks.push(move |startup| thread.run(startup));
         }
         drop((accepting, listeners));
         let mut threads = Threads::start("requests", tasks).map_err(ServeError::Threads)?;

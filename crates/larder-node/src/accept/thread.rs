@@ -44,14 +44,14 @@ pub(crate) struct WorkerThread {
 
 impl WorkerThread {
     /// Accepts and serves connections until the node has shut down.
-    pub(crate) async fn run(self, begun: Begun) {
+    pub(crate) async fn run(self, startup: Begun) {
         let Self { service, listeners, handoff, offers, incoming, mut phase, refusals, accepting, .. } = self;
         let (serving, permits) = (self.connections, self.permits);
         let listeners = match listeners.register() {
             Ok(listeners) => listeners,
-            Err(error) => return begun.tell(Err(error)),
+            Err(error) => return startup.tell(Err(error)),
         };
-        begun.tell(Ok(()));
+        startup.tell(Ok(()));
         let worker = Worker::new(Requests::new(Arc::clone(&service)), PoolLimits::default());
         let worker = Rc::new(worker.with_stream_memory(self.http2_memory));
         let mut connections = JoinSet::new();

@@ -127,24 +127,24 @@ impl HandlerConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         let named = self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
         let begins = self.name.starts_with(|c: char| c.is_ascii_alphabetic());
-        let what = "1 to 64 letters, digits, '-' and '_', beginning with a letter";
-        ensure(named && begins && self.name.len() <= 64, "dynamic.handlers.name", what)?;
+        let expected = "1 to 64 letters, digits, '-' and '_', beginning with a letter";
+        ensure(named && begins && self.name.len() <= 64, "dynamic.handlers.name", expected)?;
         let fit = |path: &String| path.starts_with(['/', '*']) && path.len() <= 1_024;
-        let what = "1 to 64 patterns of up to 1,024 bytes that begin with '/' or '*'";
+        let expected = "1 to 64 patterns of up to 1,024 bytes that begin with '/' or '*'";
         ensure(
             (1..=64).contains(&self.paths.len()) && self.paths.iter().all(fit),
             "dynamic.handlers.paths",
-            what,
+            expected,
         )?;
         let Amount { least, most } = self.cpu;
-        let what = "at most 60 s, and the least not above the most";
-        ensure(least <= most && most <= Duration::from_secs(60), "dynamic.handlers.cpu", what)?;
+        let expected = "at most 60 s, and the least not above the most";
+        ensure(least <= most && most <= Duration::from_secs(60), "dynamic.handlers.cpu", expected)?;
         ensure(self.reads <= 10_000, "dynamic.handlers.reads", "at most 10,000")?;
-        let what = "1 byte to 64 MiB";
-        ensure((1..=64 << 20).contains(&self.read_bytes.0), "dynamic.handlers.read_bytes", what)?;
+        let expected = "1 byte to 64 MiB";
+        ensure((1..=64 << 20).contains(&self.read_bytes.0), "dynamic.handlers.read_bytes", expected)?;
         let Amount { least, most } = self.reply;
-        let what = "at most 16 MiB, and the least not above the most";
-        ensure(least <= most && most.0 <= 16 << 20, "dynamic.handlers.reply", what)?;
+        let expected = "at most 16 MiB, and the least not above the most";
+        ensure(least <= most && most.0 <= 16 << 20, "dynamic.handlers.reply", expected)?;
         let is_in_range = self.cacheable.is_none_or(|age| (1..=31_536_000).contains(&age.as_secs()));
         ensure(is_in_range, "dynamic.handlers.cacheable", "1 s to 365 days")
     }
@@ -175,8 +175,8 @@ impl DynamicConfig {
         };
         ensure((1..=256).contains(&self.handlers.len()), "dynamic.handlers", "1 to 256 of them")?;
         self.handlers.iter().try_for_each(HandlerConfig::check)?;
-        let what = "absent, since the modelled store has a processor, which is the node's";
-        ensure(self.cpu.is_none() || !store_cpu, "dynamic.cpu", what)?;
+        let expected = "absent, since the modelled store has a processor, which is the node's";
+        ensure(self.cpu.is_none() || !store_cpu, "dynamic.cpu", expected)?;
         match self.cpu {
             Some(CpuConfig::Real { processors, speed }) => {
                 ensure(processors <= 400, "dynamic.processors", "0 (all cores) to 400")?;
@@ -186,9 +186,9 @@ impl DynamicConfig {
             None => {}
         }
         let turn = Duration::from_micros(100)..=Duration::from_secs(3_600);
-        ensure(self.turn.is_none_or(|it| turn.contains(&it)), "dynamic.turn", "100 us to 1 h")?;
-        let what = "absent, since the modelled store has disks, which are the node's";
-        ensure(self.disk.is_none() || !store_disk, "dynamic.disk", what)?;
+        ensure(self.turn.is_none_or(|time| turn.contains(&time)), "dynamic.turn", "100 us to 1 h")?;
+        let expected = "absent, since the modelled store has disks, which are the node's";
+        ensure(self.disk.is_none() || !store_disk, "dynamic.disk", expected)?;
         match &self.disk {
             Some(DynamicDisk::Scratch { size, .. }) => {
                 ensure((4_096..=1 << 40).contains(&size.0), "dynamic.scratch_size", "4 KiB to 1 TiB")?;
@@ -196,8 +196,8 @@ impl DynamicConfig {
             Some(DynamicDisk::Modelled(model)) => model.check()?,
             None => {
                 let reads = self.handlers.iter().any(|handler| handler.reads > 0);
-                let what = "given, since a handler reads: a scratch file, or modelled disks";
-                ensure(store_disk || !reads, "dynamic.disk", what)?;
+                let expected = "given, since a handler reads: a scratch file, or modelled disks";
+                ensure(store_disk || !reads, "dynamic.disk", expected)?;
             }
         }
         ensure((1..=1_000_000).contains(&self.requests_max), "dynamic.requests_max", "1 to 1,000,000")?;

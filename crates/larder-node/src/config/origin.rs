@@ -233,10 +233,10 @@ impl OriginConfig {
 
     fn check_failover(&self) -> Result<(), ConfigError> {
         let Some(failover) = &self.failover else { return Ok(()) };
-        let alike = |url: &Uri| is_plain(url) && url.scheme() == self.url.scheme();
+        let is_compatible = |url: &Uri| is_plain(url) && url.scheme() == self.url.scheme();
         let urls = &failover.urls;
         ensure(
-            (1..=BACKUPS_MAX).contains(&urls.len()) && urls.iter().all(alike),
+            (1..=BACKUPS_MAX).contains(&urls.len()) && urls.iter().all(is_compatible),
             "origin.failover.urls",
             "1 to 16 URLs with the scheme of the origin's, without a path",
         )?;

@@ -83,8 +83,8 @@ impl ReportConfig {
             let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
             ensure(absolute, field, "a path that starts with '/'")?;
         }
-        let apart = self.load_path.is_none() || self.load_path != self.events_path;
-        ensure(apart, "report.events_path", "another path than report.load_path")?;
+        let differ = self.load_path.is_none() || self.load_path != self.events_path;
+        ensure(differ, "report.events_path", "another path than report.load_path")?;
         ensure(self.from.0.len() <= RANGES_MAX, "report.from", "at most 1,024")?;
         ensure(self.subscribers_max <= 64, "report.subscribers_max", "0 to 64")?;
         ensure((16..=1 << 20).contains(&self.backlog_max), "report.backlog_max", "16 to 1,048,576")?;

@@ -197,18 +197,18 @@ impl HandoffContext {
         counters: &Counters,
         request: &Parts,
     ) -> LateralDecision {
-        let keep = |keep| LateralDecision::Local(StoragePolicy { target_id: None, keep });
+        let local = |may_store| LateralDecision::Local(StoragePolicy { target_id: None, may_store });
         let Some(lateral) = self.lateral.as_ref().filter(|_| is_fetchable(request)) else {
-            return keep(true);
+            return local(true);
         };
         let here = Here { disk_queue: memory.reads_in_flight(), ..Here::default() };
         let costs = &lateral.config.costs;
         if !lateral::asks(costs, &here) {
-            return keep(true);
+            return local(true);
         }
         let Some(has) = lateral.find_holders(self.service, request).await else {
             counters.later_unknown.add(1);
-            return keep(false);
+            return local(false);
         };
         let here = Here { mapped: has.is_holder, load: has.load, ..here };
         let candidates: Vec<Candidate> = has
@@ -220,7 +220,7 @@ impl HandoffContext {
             counters.later_unknown.add(1);
         }
         let verdict = lateral::decide(costs, &here, &candidates);
-        let storage = StoragePolicy { target_id: has.target.map(TargetId), keep: verdict.keep };
+        let storage = StoragePolicy { target_id: has.target.map(TargetId), may_store: verdict.keep };
         let Choice::Fetch(node) = verdict.choice else { return LateralDecision::Local(storage) };
         let address = has.holders.iter().find(|holder| holder.node == node.0).map(|holder| holder.address);
         let fetched = match address {
@@ -254,9 +254,9 @@ fn request_summary(request: &Parts) -> Option<RequestSummary> {
 /// Returns whether another node may be asked: for a GET without a body that no node has fetched yet.
 fn is_fetchable(request: &Parts) -> bool {
     let headers: &HeaderMap = &request.headers;
-    let bodiless = !headers.contains_key(header::TRANSFER_ENCODING)
+    let has_no_body = !headers.contains_key(header::TRANSFER_ENCODING)
         && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length.as_bytes() == b"0");
-    request.method == Method::GET && bodiless && !headers.contains_key(LARDER_LATERAL)
+    request.method == Method::GET && has_no_body && !headers.contains_key(LARDER_LATERAL)
 }
 
 /// Returns whether a status is final for the client. An error may be specific to the other node.

@@ -123,14 +123,14 @@ impl Handler {
 }
 
 impl Programs {
-    /// Returns the reply of a program. The request's URI has a path. `patience` bounds each pause of the client
+    /// Returns the reply of a program. The request's URI has a path. `time_limit` bounds each pause of the client
     /// while it sends its body.
     pub(super) async fn run<B>(
         &self,
         handler: &Handler,
         parts: &Parts,
         body: B,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Response<Body>
     where
         B: http_body::Body + Unpin,
@@ -156,7 +156,7 @@ impl Programs {
             return failed(StatusCode::SERVICE_UNAVAILABLE, "dynamic-full");
         };
         if !body.is_end_stream()
-            && let Err((status, detail)) = self.discard_body(body, patience).await
+            && let Err((status, detail)) = self.discard_body(body, time_limit).await
         {
             return failed(status, detail);
         }
@@ -205,14 +205,14 @@ impl Programs {
 
     /// Reads a request's body to its end and discards it. Returns the status and detail of an error reply if
     /// the body is late, too long or broken.
-    async fn discard_body<B>(&self, body: B, patience: Duration) -> Result<(), (StatusCode, &'static str)>
+    async fn discard_body<B>(&self, body: B, time_limit: Duration) -> Result<(), (StatusCode, &'static str)>
     where
         B: http_body::Body + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let mut body = Limited::new(body, self.body_max);
         loop {
-            match timeout(patience, body.frame()).await {
+            match timeout(time_limit, body.frame()).await {
                 Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "body-timeout")),
                 Ok(None) => return Ok(()),
                 Ok(Some(Ok(_))) => {}

@@ -100,7 +100,7 @@ impl StoreService {
             }
         }
         let storage = match handoff {
-            None => StoragePolicy { target_id: target_id(view.headers), keep: true },
+            None => StoragePolicy { target_id: target_id(view.headers), may_store: true },
             Some(handoff) => match handoff.decide(&self.objects.memory, &self.counters, request).await {
                 LateralDecision::Fetched(peer, fetched) => {
                     let outcome = Outcome::Lateral { reason, status: fetched.reply.status().as_u16() };

@@ -84,7 +84,7 @@ pub(crate) struct Cooperation {
     network: Network,
     state: Mutex<CooperationState>,
     /// Notified when the next deadline is earlier than before, or a job is queued.
-    sooner: Notify,
+    deadline_changed: Notify,
     began: Instant,
     head_timeout: Duration,
     pub(crate) peer_handoff: Option<Arc<PeerHandoff>>,
@@ -137,8 +137,8 @@ impl Cooperation {
         let CooperationState { policy, names, out, jobs, .. } = &mut *state;
         let deadline = policy.next_deadline();
         let result = act(policy, now, out);
-        for say in out.drain(..) {
-            match say {
+        for output in out.drain(..) {
+            match output {
                 PolicyOutput::Send(node, bytes) => self.send(names.get(&node), bytes),
                 PolicyOutput::Broadcast(bytes, kind) => self.broadcast(bytes, kind),
                 PolicyOutput::TakeCensus { whole } => jobs.push(Job::TakeCensus { whole }),
@@ -146,7 +146,7 @@ impl Cooperation {
             }
         }
         if policy.next_deadline() < deadline || !jobs.is_empty() {
-            self.sooner.notify_one();
+            self.deadline_changed.notify_one();
         }
         result
     }

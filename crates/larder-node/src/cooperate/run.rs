@@ -42,7 +42,7 @@ impl Cooperation {
                 out: Vec::new(),
                 jobs: Vec::new(),
             }),
-            sooner: Notify::new(),
+            deadline_changed: Notify::new(),
             began: Instant::now(),
             head_timeout,
             peer_handoff,
@@ -90,16 +90,16 @@ impl Cooperation {
             }
             Job::MakeTable(analyse) => {
                 let round = analyse.round;
-                let made = spawn_blocking(move || analyst.table(&analyse)).await;
-                let made = made.unwrap_or_else(|error| Err(error.to_string()));
-                self.handle_table(round, made);
+                let table = spawn_blocking(move || analyst.table(&analyse)).await;
+                let table = table.unwrap_or_else(|error| Err(error.to_string()));
+                self.handle_table(round, table);
             }
         }
     }
 
-    fn handle_table(&self, round: u64, made: Result<RouteTable, String>) {
-        let made = made.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
-        self.with_ward(|ward, now, out| match made {
+    fn handle_table(&self, round: u64, table: Result<RouteTable, String>) {
+        let table = table.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
+        self.with_ward(|ward, now, out| match table {
             Ok(table) => {
                 let (core, targets) = (table.core_len(), table.len());
                 tracing::info!(core, targets, "routing table: made");
@@ -131,7 +131,7 @@ impl Cooperation {
                 () = tokio::time::sleep_until(deadline.into()) => {
                     self.with(|policy, now, out| policy.adapter().tick(now, out));
                 }
-                () = self.sooner.notified() => {}
+                () = self.deadline_changed.notified() => {}
             }
         }
     }
@@ -199,9 +199,9 @@ impl Cooperation {
             Event::LinkUp(_, LinkDirection::Inbound) | Event::LinkDown(..) => {}
             Event::Message(peer, bytes) => {
                 let Some(node) = self.number_of(&peer.name) else { return };
-                let heard =
+                let result =
                     self.with(|policy, now, out| policy.adapter().handle_message(now, node, &bytes, out));
-                if let Err(error) = heard {
+                if let Err(error) = result {
                     tracing::warn!(peer = %peer.name, %error, "peer: invalid message ignored");
                 }
             }

@@ -128,8 +128,8 @@ impl Edge {
             }
         }
         let stream = if source == ConnectionSource::Secure {
-            let patience = head_by.saturating_duration_since(Instant::now());
-            let secured = self.tls.as_ref()?.accept(tcp, patience).await?;
+            let time_limit = head_by.saturating_duration_since(Instant::now());
+            let secured = self.tls.as_ref()?.accept(tcp, time_limit).await?;
             info.http2 = secured.http2;
             info.client_cert = secured.client.as_deref().and_then(client_cert);
             ClientIo::Secure(secured.stream)

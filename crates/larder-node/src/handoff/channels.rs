@@ -109,7 +109,8 @@ impl PeerHandoff {
         let address = SocketAddr::new(member.address.ip(), self.port);
         let to = Address { node: number, address, key };
         let timing = Timing::default();
-        let channel = NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.sink.clone());
+        let channel =
+            NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.event_sender.clone());
         members.by_number.insert(number, member.name.clone());
         members.peers.insert(member.name.clone(), PeerChannel { slot, keys, address, channel, number });
         self.admitted.set_allowed(state.keys());

@@ -56,8 +56,8 @@ impl PeerHandoff {
             return Err(RelayReason::Small);
         }
         let flow = status.flow.ok_or(RelayReason::Elsewhere)?;
-        let asked = requested_bytes(parts, whole).ok_or(RelayReason::Request)?;
-        if asked < self.min {
+        let requested_len = requested_bytes(parts, whole).ok_or(RelayReason::Request)?;
+        if requested_len < self.min {
             return Err(RelayReason::Small);
         }
         let state = self.state();
@@ -68,7 +68,7 @@ impl PeerHandoff {
             return Err(RelayReason::Full);
         }
         drop(state);
-        if !kept::pays(asked, self.min, self.expected_requests(parts, status.requests)) {
+        if !kept::pays(requested_len, self.min, self.expected_requests(parts, status.requests)) {
             return Err(RelayReason::Kept);
         }
         Ok(flow)

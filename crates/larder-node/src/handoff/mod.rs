@@ -154,7 +154,7 @@ pub struct PeerHandoff {
     secrets: Mutex<Secrets>,
     hello: Hello,
     admitted: AccessControl,
-    sink: mpsc::Sender<ChannelEvent>,
+    event_sender: mpsc::Sender<ChannelEvent>,
     settings: HandingSettings,
     state: Mutex<HandoffState>,
     sizes: Mutex<SizeTable>,

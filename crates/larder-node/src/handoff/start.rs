@@ -102,7 +102,7 @@ impl PeerHandoff {
         };
         let agent = Agent::start(agent, Some(Arc::new(host)), Some(sockets)).await?;
         agent.access_control().set_identities(secrets.identities.clone());
-        let (sink, events) = mpsc::channel(EVENTS_MAX);
+        let (event_sender, events) = mpsc::channel(EVENTS_MAX);
         let settings = HandingSettings::default();
         let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
         let handing = Handing::new(Time::ZERO, settings, (0..settings.peers_max).map(owner));
@@ -116,7 +116,7 @@ impl PeerHandoff {
             own,
             port,
             min,
-            sink,
+            event_sender,
             settings,
             state: Mutex::new(state),
             sizes: Mutex::default(),

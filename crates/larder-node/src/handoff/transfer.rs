@@ -110,10 +110,10 @@ impl PeerHandoff {
     ) -> Option<Heard> {
         let until = Instant::now() + self.settings.doubt;
         loop {
-            let look = Instant::now() + CHECK_INTERVAL;
-            match tokio::time::timeout_at(look.min(until), &mut *outcome).await {
+            let next_check = Instant::now() + CHECK_INTERVAL;
+            match tokio::time::timeout_at(next_check.min(until), &mut *outcome).await {
                 Ok(answer) => return answer.ok(),
-                Err(_) if look < until && !self.is_denied_by_client(key) => {}
+                Err(_) if next_check < until && !self.is_denied_by_client(key) => {}
                 Err(_) => return self.take_outcome(id, outcome),
             }
         }

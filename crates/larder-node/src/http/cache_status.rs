@@ -171,10 +171,10 @@ mod tests {
 
     #[test]
     fn names_are_tokens_or_strings() {
-        for (name, spelled) in
+        for (name, expected) in
             [("node-1", "node-1"), ("10.0.0.1:80", "\"10.0.0.1:80\""), ("a b\"c\\", "\"a b\\\"c\\\\\"")]
         {
-            assert_eq!(CacheStatusWriter::new(name).format(Outcome::Hit), format!("{spelled}; hit"));
+            assert_eq!(CacheStatusWriter::new(name).format(Outcome::Hit), format!("{expected}; hit"));
         }
     }
 

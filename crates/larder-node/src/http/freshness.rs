@@ -77,7 +77,7 @@ impl UncacheableReason {
 /// The time at which a reply was received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiptTime {
-    pub(crate) wall: SystemTime,
+    pub(crate) time: SystemTime,
     /// Milliseconds on the node's clock.
     pub(crate) now_ms: u64,
     /// Seconds between the request and the head of the reply.
@@ -153,7 +153,7 @@ impl Freshness {
         if let Some(reason) = reason {
             return Err(reason);
         }
-        let date = date(reply, &header::DATE).unwrap_or(unix(received.wall));
+        let date = date(reply, &header::DATE).unwrap_or(unix(received.time));
         let lifetime = lifetime(status, reply, &stated, date, defaults)?;
         let age = initial_age(reply, received);
         let strict =
@@ -294,7 +294,7 @@ pub(crate) fn is_safe(method: &Method) -> bool {
 
 /// Returns the age of a reply when it was received, in seconds (RFC 9111 section 4.2.3).
 fn initial_age(reply: &HeaderMap, received: ReceiptTime) -> u64 {
-    let now = unix(received.wall);
+    let now = unix(received.time);
     let date = date(reply, &header::DATE).unwrap_or(now);
     (stated_age(reply) + received.delay).max(now.saturating_sub(date))
 }

@@ -43,8 +43,8 @@ pub(crate) fn read(file: &OwnedFd, offset: u64, len: usize, mode: ReadMode) -> R
 
 fn read_plain(file: &OwnedFd, offset: u64, len: usize) -> Result<Bytes, Errno> {
     let mut buffer = vec![0; len];
-    let got = fill(file, offset, &mut buffer)?;
-    buffer.truncate(got);
+    let filled = fill(file, offset, &mut buffer)?;
+    buffer.truncate(filled);
     Ok(buffer.into())
 }
 
@@ -52,28 +52,28 @@ fn read_direct(file: &OwnedFd, offset: u64, len: usize) -> Result<Bytes, Errno> 
     let whole = len.next_multiple_of(ALIGN);
     let mut buffer = vec![0; whole + ALIGN];
     let start = buffer.as_ptr().align_offset(ALIGN);
-    let got = fill(file, offset, &mut buffer[start..start + whole])?.min(len);
+    let filled = fill(file, offset, &mut buffer[start..start + whole])?.min(len);
     // A short object would keep up to two blocks alive that the cache does not count.
-    if (buffer.len() - got) > got / 8 {
-        return Ok(Bytes::copy_from_slice(&buffer[start..start + got]));
+    if (buffer.len() - filled) > filled / 8 {
+        return Ok(Bytes::copy_from_slice(&buffer[start..start + filled]));
     }
-    Ok(Bytes::from(buffer).slice(start..start + got))
+    Ok(Bytes::from(buffer).slice(start..start + filled))
 }
 
 /// Reads until the buffer is full or the file ends. Under `O_DIRECT`, a read that ends off a block boundary has
 /// reached the end of the file. The next read would be unaligned and fail with EINVAL, or find nothing.
 fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let mut got = 0;
-    while got < buffer.len() {
-        match pread(file, &mut buffer[got..], offset + got as u64) {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match pread(file, &mut buffer[filled..], offset + filled as u64) {
             Ok(0) => break,
-            Ok(n) => got += n,
+            Ok(n) => filled += n,
             Err(Errno::INTR) => {}
-            Err(Errno::INVAL) if !got.is_multiple_of(ALIGN) => break,
+            Err(Errno::INVAL) if !filled.is_multiple_of(ALIGN) => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(got)
+    Ok(filled)
 }
 
 #[cfg(test)]
@@ -89,10 +89,10 @@ mod tests {
         std::fs::write(&path, &contents).expect("the file is written");
         let open = |extra| openat(CWD, &path, OFlags::RDONLY | extra, Mode::empty());
         let plain = open(OFlags::empty()).expect("the file opens");
-        let mut ways = vec![(&plain, ReadMode::Cached), (&plain, ReadMode::DropAfter)];
+        let mut modes = vec![(&plain, ReadMode::Cached), (&plain, ReadMode::DropAfter)];
         let direct = open(OFlags::DIRECT);
-        ways.extend(direct.as_ref().ok().map(|file| (file, ReadMode::Direct)));
-        for (file, mode) in ways {
+        modes.extend(direct.as_ref().ok().map(|file| (file, ReadMode::Direct)));
+        for (file, mode) in modes {
             for (offset, len) in
                 [(0, 1), (0, 4_096), (0, 100_001), (4_096, 95_905), (98_304, 1_697), (98_304, 9_000)]
             {

@@ -34,7 +34,7 @@ impl Memory {
     pub(crate) fn purge(&self, selection: Selection) -> PurgeReport {
         let _alone = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.lock().purges.begin(selection);
-        let (mut purged, mut at, mut keys) =
+        let (mut report, mut at, mut keys) =
             (PurgeReport::default(), Some(0), Vec::with_capacity(ENTRIES_PER_STEP));
         while let Some(from) = at {
             keys.clear();
@@ -48,11 +48,11 @@ impl Memory {
                 }
                 let bytes = inner.order.remove(key).map_or(0, |bytes| bytes.0);
                 released.extend(inner.take(key));
-                purged.removed += 1;
-                purged.removed_bytes += bytes;
+                report.removed += 1;
+                report.removed_bytes += bytes;
             }
             drop(inner);
-            purged.looked_at += keys.len() as u64;
+            report.looked_at += keys.len() as u64;
             // Contents are released after the lock, because returning a large block to the system is slow.
             drop(released);
             if at.is_some() {
@@ -64,7 +64,7 @@ impl Memory {
         inner.flights.clear();
         self.purges_done.store(number, Release);
         drop(inner);
-        purged
+        report
     }
 }
 
@@ -135,11 +135,11 @@ mod tests {
         };
         memory.purge(objects("a/", true));
         // This is a new read, whose result is stored.
-        let anew = begin(&memory, "a/1");
+        let later = begin(&memory, "a/1");
         named.complete(Ok(entry("a/1")), true);
         assert!(!holds(&memory, "a/1"));
         assert!(Arc::strong_count(&waiting) == 1, "who waited has got it");
-        anew.complete(Ok(entry("a/1")), true);
+        later.complete(Ok(entry("a/1")), true);
         assert!(holds(&memory, "a/1"));
         other.complete(Ok(entry("b/1")), true);
         assert!(holds(&memory, "b/1"), "another purge's business");

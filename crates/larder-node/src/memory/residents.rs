@@ -235,17 +235,17 @@ mod tests {
                     residents.remove_entry(TargetId(id));
                 }
             }
-            let mut followed = BTreeSet::new();
+            let mut replayed = BTreeSet::new();
             for change in drain_changes(&mut subscription) {
                 match change {
-                    ResidencyChange::Stored(target, _) => prop_assert!(followed.insert(target.0), "stored twice"),
-                    ResidencyChange::Evicted(target) => prop_assert!(followed.remove(&target.0), "evicted twice"),
+                    ResidencyChange::Stored(target, _) => prop_assert!(replayed.insert(target.0), "stored twice"),
+                    ResidencyChange::Evicted(target) => prop_assert!(replayed.remove(&target.0), "evicted twice"),
                 }
             }
             let held: BTreeSet<u64> = residents.page(0).iter().map(|resident| resident.target.0).collect();
-            prop_assert_eq!(&followed, &held);
+            prop_assert_eq!(&replayed, &held);
             prop_assert_eq!(held, (0..6).filter(|id| entries[*id as usize] > 0).collect());
-            prop_assert_eq!(residents.len(), followed.len());
+            prop_assert_eq!(residents.len(), replayed.len());
         }
     }
 }

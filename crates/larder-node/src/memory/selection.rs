@@ -62,9 +62,9 @@ impl Purges {
         if self.started == since {
             return false;
         }
-        let forgotten = self.recent.front().is_none_or(|(first, _)| *first > since + 1);
+        let is_too_old = self.recent.front().is_none_or(|(first, _)| *first > since + 1);
         let mut later = self.recent.iter().rev().take_while(|(number, _)| *number > since);
-        forgotten || later.any(|(_, selection)| selection.matches(entry))
+        is_too_old || later.any(|(_, selection)| selection.matches(entry))
     }
 
     pub(super) fn begin(&mut self, selection: Selection) -> u64 {

@@ -128,17 +128,17 @@ impl Chunks {
     fn request_next(&mut self) -> Result<(), StoreError> {
         let chunk = self.objects.chunk_bounds(&self.object, self.from);
         let (skip, take) = (self.from - chunk.start, chunk.end.min(self.to) - self.from);
-        let cut = move |bytes: &Bytes| bytes.slice(skip as usize..(skip + take) as usize);
+        let slice_part = move |bytes: &Bytes| bytes.slice(skip as usize..(skip + take) as usize);
         let state = self.objects.request_part(&self.object, self.hash, &chunk, self.run)?;
         self.requested.push_back(match state {
             PartState::Ready(bytes) => {
                 self.run = 0;
-                ChunkRequest::Ready(cut(&bytes))
+                ChunkRequest::Ready(slice_part(&bytes))
             }
             PartState::Pending(flight) => {
                 self.run += chunk.end - chunk.start;
                 ChunkRequest::Pending(Box::pin(async move {
-                    Objects::part_bytes(flight.wait().await).map(|bytes| cut(&bytes))
+                    Objects::part_bytes(flight.wait().await).map(|bytes| slice_part(&bytes))
                 }))
             }
         });

@@ -196,22 +196,23 @@ impl Objects {
 
     async fn read_object(self: Arc<Self>, lead: ReadLead, name: Box<[u8]>, storage: StoragePolicy) {
         let opened = self.store.open_short(&name, self.chunk).await;
-        let keep = storage.keep && opened.as_ref().is_ok_and(|(meta, _)| self.memory.may_store(meta.size));
+        let may_store =
+            storage.may_store && opened.as_ref().is_ok_and(|(meta, _)| self.memory.may_store(meta.size));
         let now_ms = self.uptime.now_ms();
         let object = opened.map(|(meta, body)| {
             CacheEntry::Head(Arc::new(Object::new(&name, meta, body, now_ms).with_storage(storage)))
         });
-        lead.complete(object, keep);
+        lead.complete(object, may_store);
     }
 
     async fn read_part(self: Arc<Self>, lead: ReadLead, object: Arc<Object>, piece: Piece) {
         let bytes = self.store.read(&object.name, object.meta, piece).await;
-        let keep = object.keep && self.memory.may_store(object.meta.size);
+        let may_store = object.may_store && self.memory.may_store(object.meta.size);
         if matches!(bytes, Err(StoreError::Changed | StoreError::NotFound)) {
             // The known object is no longer valid. The next request looks it up again.
             self.memory.remove((lead.hash(), 0));
         }
-        lead.complete(bytes.map(|bytes| CacheEntry::Part { of: object, bytes }), keep);
+        lead.complete(bytes.map(|bytes| CacheEntry::Part { of: object, bytes }), may_store);
     }
 
     /// Returns the cache's number of the chunk that holds byte `at`; number 0 is the object itself.

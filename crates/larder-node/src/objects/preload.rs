@@ -31,7 +31,7 @@ impl Objects {
         let short = meta.size <= self.chunk;
         let body = short.then(|| contents(name, 0, meta.size));
         let object = Object::new(name, meta, body, self.uptime.now_ms())
-            .with_storage(StoragePolicy { target_id, keep: true });
+            .with_storage(StoragePolicy { target_id, may_store: true });
         let object = Arc::new(object);
         if let CacheLookup::Lead(lead) = self.memory.begin((hash, 0), EntryQuery::Head(name)) {
             lead.complete(Ok(CacheEntry::Head(Arc::clone(&object))), true);

@@ -37,7 +37,7 @@ impl Stream for OriginBody {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
         match self {
             Self::Shared(reader) => Poll::Ready(ready!(reader.poll_next(cx)).map(|read| {
-                read.map_err(|torn| match torn {
+                read.map_err(|abort| match abort {
                     BodyAbort::Origin => StoreError::OriginBroke,
                     BodyAbort::Slow => StoreError::Slow,
                 })

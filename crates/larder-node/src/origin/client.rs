@@ -200,9 +200,9 @@ impl Origin {
 
     /// Returns how often each limit was reached, and the current use of the slots.
     pub(crate) fn stats(&self) -> OriginStats {
-        let (taken, waiting) = self.slots.occupancy();
+        let (in_use, waiting) = self.slots.occupancy();
         let occupancy = OriginStats {
-            origin_requests: taken as u64,
+            origin_requests: in_use as u64,
             origin_waiting: waiting as u64,
             origin_tunnels: self.tunnels.occupancy().0 as u64,
             origins: self.settings().origins.status(Instant::now()),

@@ -73,10 +73,10 @@ impl Service<Uri> for Connector {
 impl Tls {
     async fn handshake(self, host: &str, tcp: TcpStream) -> Result<ServerIo, TlsFault> {
         let name = self.settings.files.server_name(host).map_err(|_| TlsFault::Name)?;
-        let shaking = ServerIo::secure(tcp, name, self.client);
-        let shaken =
-            timeout(self.settings.handshake_timeout, shaking).await.map_err(|_| TlsFault::Timeout)?;
-        shaken.map_err(|error| TlsFault::of(&error))
+        let handshake = ServerIo::secure(tcp, name, self.client);
+        let secured =
+            timeout(self.settings.handshake_timeout, handshake).await.map_err(|_| TlsFault::Timeout)?;
+        secured.map_err(|error| TlsFault::of(&error))
     }
 }
 

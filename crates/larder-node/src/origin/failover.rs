@@ -39,18 +39,18 @@ pub(super) struct OriginServer {
     pub(super) scheme: Scheme,
     pub(super) authority: Authority,
     state: Mutex<ServerState>,
-    left_log: LogLimiter,
-    used_log: LogLimiter,
+    failure_log: LogLimiter,
+    recovery_log: LogLimiter,
     error_logs: [LogLimiter; OriginError::COUNT],
     /// Limits log lines about signed requests that the origin refuses.
-    pub(super) refused_log: LogLimiter,
+    pub(super) refusal_log: LogLimiter,
 }
 
 #[derive(Debug, Default)]
 struct ServerState {
     failures: u64,
     /// Failures since the last success.
-    in_a_row: u32,
+    consecutive_failures: u32,
     left: Option<FailurePause>,
     trials: u64,
 }
@@ -103,10 +103,10 @@ impl OriginPool {
                 scheme,
                 authority,
                 state: Mutex::default(),
-                left_log: LogLimiter::default(),
-                used_log: LogLimiter::default(),
+                failure_log: LogLimiter::default(),
+                recovery_log: LogLimiter::default(),
                 error_logs: Default::default(),
-                refused_log: LogLimiter::default(),
+                refusal_log: LogLimiter::default(),
             })
         };
         let backups = failover.iter().flat_map(|failover| &failover.urls);
@@ -148,8 +148,8 @@ impl OriginPool {
     pub(super) fn record_success(&self, candidate: &Candidate) {
         let origin = &candidate.origin;
         let mut state = origin.lock();
-        state.in_a_row = 0;
-        if candidate.trial.is_some() && state.left.take().is_some() && origin.used_log.due().is_some() {
+        state.consecutive_failures = 0;
+        if candidate.trial.is_some() && state.left.take().is_some() && origin.recovery_log.due().is_some() {
             tracing::info!(origin = %origin.authority, "origin: used again");
         }
     }
@@ -160,10 +160,10 @@ impl OriginPool {
         let origin = &candidate.origin;
         let mut state = origin.lock();
         state.failures += 1;
-        state.in_a_row = state.in_a_row.saturating_add(1);
+        state.consecutive_failures = state.consecutive_failures.saturating_add(1);
         let Some(failover) = self.failover.as_ref().filter(|_| self.all.len() > 1) else { return };
         let pause = match state.left {
-            None if unreachable || state.in_a_row >= FAILURES_IN_A_ROW => failover.pause,
+            None if unreachable || state.consecutive_failures >= FAILURES_IN_A_ROW => failover.pause,
             Some(FailurePause { pause, .. }) if candidate.trial.is_some() => {
                 (pause * 2).min(failover.pause_max)
             }
@@ -171,7 +171,7 @@ impl OriginPool {
             None | Some(_) => return,
         };
         state.left = Some(FailurePause { until: now + pause, pause, trial: None });
-        if let Some(times) = origin.left_log.due() {
+        if let Some(times) = origin.failure_log.due() {
             let pause_s = pause.as_secs_f64();
             tracing::warn!(origin = %origin.authority, pause_s, times, "origin: failed, others are asked");
         }
@@ -185,8 +185,8 @@ impl OriginPool {
             let url = format!("{}://{}", origin.scheme, origin.authority);
             OriginStatus { url, left, failures: state.failures }
         };
-        let several = self.all.iter().filter(|_| self.all.len() > 1);
-        several.map(status).collect()
+        let origins = self.all.iter().filter(|_| self.all.len() > 1);
+        origins.map(status).collect()
     }
 }
 

@@ -105,11 +105,11 @@ impl Fetcher {
         let (sent, validating, received) = self.send_request(&request, slot).await;
         let now_ms = received.now_ms;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
-        let stands_in = |stale: &&Arc<Variant>| {
+        let is_usable_on_error = |stale: &&Arc<Variant>| {
             has_failed(status)
                 && stale.freshness.may_serve_on_error(now_ms, &Directives::of_request(&request.headers))
         };
-        if let Some(stale) = request.stale.as_ref().filter(stands_in) {
+        if let Some(stale) = request.stale.as_ref().filter(is_usable_on_error) {
             // The stale reply is for this client. The other clients find out themselves whether the origin
             // fails and which reply they may use.
             lead.announce(sent.err().map_or(FlightOutcome::Alone, FlightOutcome::of_error));
@@ -141,7 +141,7 @@ impl Fetcher {
         slot: OriginSlot,
     ) -> (Result<OriginReply, OriginError>, bool, ReceiptTime) {
         let received = |sent_at: Instant| ReceiptTime {
-            wall: SystemTime::now(),
+            time: SystemTime::now(),
             now_ms: self.uptime.now_ms(),
             delay: sent_at.elapsed().as_secs(),
         };
@@ -176,8 +176,8 @@ impl Fetcher {
         if reply.status() != StatusCode::NOT_MODIFIED {
             return false;
         }
-        let received = ReceiptTime { wall: SystemTime::now(), now_ms: self.uptime.now_ms(), delay: 0 };
-        let headers = fields::merge_not_modified(&stale.headers, reply.headers().clone(), received.wall);
+        let received = ReceiptTime { time: SystemTime::now(), now_ms: self.uptime.now_ms(), delay: 0 };
+        let headers = fields::merge_not_modified(&stale.headers, reply.headers().clone(), received.time);
         let reason = self.assess(request, (stale.status, &headers), received).err();
         names_other_reply(reply.headers(), stale)
             // A cookie in a 304 belongs to this client, as does the 304.
@@ -195,7 +195,7 @@ impl Fetcher {
         (lead, leader): (&FetchLead, oneshot::Sender<LeadOutcome>),
     ) {
         let origin = &self.origin;
-        let headers = fields::merge_not_modified(&stale.headers, new, received.wall);
+        let headers = fields::merge_not_modified(&stale.headers, new, received.time);
         let freshness = self.assess(request, (stale.status, &headers), received);
         let freshness = freshness.and_then(|freshness| {
             stale

@@ -148,7 +148,7 @@ impl Origin {
         }
         let (sending, headers_max) = {
             let settings = self.settings();
-            let client = if pooled { &settings.client } else { &settings.unpooled };
+            let client = if pooled { &settings.client } else { &settings.fresh_client };
             (client.request(request), settings.config.headers_max)
         };
         let sent = match &progress {
@@ -177,7 +177,7 @@ impl Origin {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if refused
             && self.settings().config.sign.is_some()
-            && let Some(times) = origin.refused_log.due()
+            && let Some(times) = origin.refusal_log.due()
         {
             let hint = "if it refuses all: check the keys of node.origin.sign, their rights and this machine's clock";
             let (origin, status) = (&origin.authority, status.as_u16());

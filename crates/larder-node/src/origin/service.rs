@@ -99,12 +99,12 @@ impl OriginService {
             };
             return Box::pin(tunnel::open(self.origin(), &self.replies, request, line)).await;
         }
-        let bodied = !body.is_end_stream();
-        let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
+        let has_body = !body.is_end_stream();
+        let body = has_body.then(|| body.map_err(Into::into).boxed_unsync());
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return self.forward(&request, None, (ForwardReason::Method, "method"), body).await;
         }
-        if bodied {
+        if has_body {
             return self.forward(&request, None, (ForwardReason::Bypass, "body"), body).await;
         }
         let page = self.memory().page(request.hash, &request.name);
@@ -173,8 +173,8 @@ impl OriginService {
         let origin = self.origin();
         let target = parts.uri.path_and_query()?.clone();
         let site = Site::new(&parts.headers, origin.host(parts)?);
-        let starred = target.as_str() == "*" && parts.method == Method::OPTIONS;
-        if !target.as_str().starts_with('/') && !starred {
+        let is_server_options = target.as_str() == "*" && parts.method == Method::OPTIONS;
+        if !target.as_str().starts_with('/') && !is_server_options {
             return None;
         }
         let name = site.page(target.as_str());

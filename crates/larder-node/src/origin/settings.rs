@@ -22,14 +22,14 @@ pub(crate) struct OriginSettings {
     /// be repeatable.
     pub(super) client: Client<Connector, OriginRequestBody>,
     /// Opens a connection for each request. The request has to ask the origin to close it.
-    pub(super) unpooled: Client<Connector, OriginRequestBody>,
+    pub(super) fresh_client: Client<Connector, OriginRequestBody>,
 }
 
 impl OriginSettings {
     /// Creates the settings from a validated configuration.
     pub(super) fn new(config: OriginConfig) -> Self {
         let origins = Arc::new(OriginPool::new(&config.url, config.failover.as_ref()));
-        Self { origins, client: client(&config, config.idle_max), unpooled: client(&config, 0), config }
+        Self { origins, client: client(&config, config.idle_max), fresh_client: client(&config, 0), config }
     }
 
     /// Returns the settings after a reload. Pooled connections are reused if no setting of connections has
@@ -55,7 +55,7 @@ impl OriginSettings {
             next.origins = Arc::clone(&self.origins);
         }
         if of_connections(&self.config) == of_connections(&next.config) {
-            (next.client, next.unpooled) = (self.client.clone(), self.unpooled.clone());
+            (next.client, next.fresh_client) = (self.client.clone(), self.fresh_client.clone());
         }
         next
     }

@@ -59,7 +59,7 @@ pub(crate) struct Slots(Mutex<SlotState>);
 #[derive(Debug)]
 struct SlotState {
     settings: SlotSettings,
-    taken: usize,
+    in_use: usize,
     waiting: usize,
     clients: HashMap<ClientKey, ClientUsage>,
     /// The waiting clients below their shares, each once, in the order of their turns.
@@ -70,7 +70,7 @@ struct SlotState {
 /// The slots and waiting requests of one client.
 #[derive(Debug, Default)]
 struct ClientUsage {
-    taken: usize,
+    in_use: usize,
     queue: VecDeque<(u64, oneshot::Sender<()>)>,
     has_turn: bool,
 }
@@ -115,7 +115,7 @@ impl Slots {
     pub(crate) fn new(settings: SlotSettings) -> Arc<Self> {
         Arc::new(Self(Mutex::new(SlotState {
             settings,
-            taken: 0,
+            in_use: 0,
             waiting: 0,
             clients: HashMap::new(),
             turns: VecDeque::new(),
@@ -148,18 +148,18 @@ impl Slots {
     /// # Errors
     /// Fails if the queue is full, or if no slot comes free within `queue_timeout`.
     pub(crate) async fn take(self: &Arc<Self>, client: ClientKey) -> Result<Slot, SlotRefusal> {
-        let (granted, id, patience) = {
+        let (granted, id, time_limit) = {
             let mut state = self.lock();
             if state.is_free_for(client) {
                 state.take(client);
                 return Ok(Slot { slots: Arc::clone(self), client });
             }
-            let patience = state.settings.queue_timeout;
+            let time_limit = state.settings.queue_timeout;
             let (granted, id) = state.enqueue(client)?;
-            (granted, id, patience)
+            (granted, id, time_limit)
         };
         let waiting = QueuedRequest { slots: Arc::clone(self), client, id, has_slot: false };
-        match timeout(patience, granted).await {
+        match timeout(time_limit, granted).await {
             Ok(Ok(())) => Ok(waiting.into_slot()),
             _ => Err(self.lock().refusal()),
         }
@@ -168,7 +168,7 @@ impl Slots {
     /// Returns the number of taken slots, and the number of waiting requests.
     pub(crate) fn occupancy(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.taken, state.waiting)
+        (state.in_use, state.waiting)
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
@@ -182,22 +182,22 @@ impl SlotState {
     }
 
     fn is_below_share(&self, client: ClientKey) -> bool {
-        self.clients.get(&client).map_or(0, |usage| usage.taken) < self.share_of(client)
+        self.clients.get(&client).map_or(0, |usage| usage.in_use) < self.share_of(client)
     }
 
     /// Returns whether a request of this client gets a slot at once. If slots are free, no waiting client is
     /// below its share.
     fn is_free_for(&self, client: ClientKey) -> bool {
-        self.taken < self.settings.slots_max && self.is_below_share(client)
+        self.in_use < self.settings.slots_max && self.is_below_share(client)
     }
 
     fn refusal(&self) -> SlotRefusal {
-        if self.taken < self.settings.slots_max { SlotRefusal::Share } else { SlotRefusal::Full }
+        if self.in_use < self.settings.slots_max { SlotRefusal::Share } else { SlotRefusal::Full }
     }
 
     fn take(&mut self, client: ClientKey) {
-        self.taken += 1;
-        self.clients.entry(client).or_default().taken += 1;
+        self.in_use += 1;
+        self.clients.entry(client).or_default().in_use += 1;
     }
 
     /// Appends a request to its client's queue.
@@ -233,9 +233,9 @@ impl SlotState {
     }
 
     fn release(&mut self, client: ClientKey) {
-        self.taken -= 1;
+        self.in_use -= 1;
         if let Some(usage) = self.clients.get_mut(&client) {
-            usage.taken -= 1;
+            usage.in_use -= 1;
         }
         self.schedule(client);
         self.remove_if_idle(client);
@@ -244,7 +244,7 @@ impl SlotState {
 
     /// Grants the free slots to the clients whose turns come first.
     fn grant(&mut self) {
-        while self.taken < self.settings.slots_max
+        while self.in_use < self.settings.slots_max
             && let Some(client) = self.turns.pop_front()
         {
             let below_share = self.is_below_share(client);
@@ -274,7 +274,7 @@ impl SlotState {
     }
 
     fn remove_if_idle(&mut self, client: ClientKey) {
-        if self.clients.get(&client).is_some_and(|usage| usage.taken == 0 && usage.queue.is_empty()) {
+        if self.clients.get(&client).is_some_and(|usage| usage.in_use == 0 && usage.queue.is_empty()) {
             self.clients.remove(&client);
         }
     }

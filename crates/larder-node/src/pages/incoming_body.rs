@@ -79,11 +79,11 @@ impl BodyState {
         }
         let first = self.first;
         self.readers.retain(|_, (at, waker)| {
-            let stays = *at >= first;
-            if let Some(waker) = waker.take_if(|_| !stays) {
+            let keeps = *at >= first;
+            if let Some(waker) = waker.take_if(|_| !keeps) {
                 waker.wake();
             }
-            stays
+            keeps
         });
     }
 }

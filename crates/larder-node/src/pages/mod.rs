@@ -263,7 +263,7 @@ mod tests {
     fn variant(vary: &'static str, request: &HeaderMap, body: &'static [u8]) -> Arc<Variant> {
         let headers = map(&[("vary", vary), ("cache-control", "max-age=60"), ("etag", "\"a\"")]);
         let reply = (StatusCode::OK, &headers);
-        let received = ReceiptTime { wall: SystemTime::now(), now_ms: 0, delay: 0 };
+        let received = ReceiptTime { time: SystemTime::now(), now_ms: 0, delay: 0 };
         let freshness = Freshness::of_reply(request, reply, received, FreshnessDefaults::default()).unwrap();
         let body = PageBody::whole(vec![Bytes::from_static(body)]);
         Arc::new(Variant::new(StatusCode::OK, headers, request, freshness, body).unwrap())

@@ -57,7 +57,7 @@ pub(crate) struct Admission {
     settings: Arc<CurrentSettings>,
     counters: Arc<Counters>,
     /// Whether the log has mentioned a relay that is not trusted. The line is written once.
-    relay_doubted: AtomicBool,
+    relay_warned: AtomicBool,
 }
 
 impl Admission {
@@ -66,7 +66,7 @@ impl Admission {
             origin: origin.cloned(),
             settings: Arc::clone(&common.settings),
             counters: Arc::clone(&common.counters),
-            relay_doubted: AtomicBool::new(false),
+            relay_warned: AtomicBool::new(false),
         }
     }
 
@@ -132,7 +132,7 @@ impl Admission {
         if !trusted
             && !is_client_connection(connection)
             && headers.contains_key(header::VIA)
-            && !self.relay_doubted.swap(true, Relaxed)
+            && !self.relay_warned.swap(true, Relaxed)
         {
             // Any client can send `Via`. The line must not advise the operator to trust the address.
             tracing::info!(

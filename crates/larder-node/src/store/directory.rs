@@ -209,17 +209,17 @@ fn probe(root: &Root, path: &Path) -> ReadMode {
 /// Returns the path, relative to `root`, of a regular file with contents.
 fn first_file(root: &Path) -> Option<Vec<u8>> {
     let mut directories = vec![root.to_owned()];
-    let mut looked_at = 0;
+    let mut checked = 0;
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(directory).ok()?.flatten() {
-            looked_at += 1;
+            checked += 1;
             let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() && looked_at < PROBED_MAX {
+            if kind.is_dir() && checked < PROBED_MAX {
                 directories.push(entry.path());
             } else if kind.is_file() && entry.metadata().is_ok_and(|meta| meta.len() > 0) {
                 let path = entry.path();
                 return Some(path.strip_prefix(root).ok()?.as_os_str().as_bytes().to_vec());
-            } else if looked_at >= PROBED_MAX {
+            } else if checked >= PROBED_MAX {
                 return None;
             }
         }

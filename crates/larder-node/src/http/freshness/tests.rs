@@ -17,7 +17,7 @@ fn http_date(seconds: u64) -> String {
 }
 
 fn receipt_time(delay: u64) -> ReceiptTime {
-    ReceiptTime { wall: UNIX_EPOCH + Duration::from_secs(NOW), now_ms: 0, delay }
+    ReceiptTime { time: UNIX_EPOCH + Duration::from_secs(NOW), now_ms: 0, delay }
 }
 
 fn lifetime_of(
