@@ -12,7 +12,7 @@ use super::thread::WorkerThread;
 use crate::common_parts::CommonParts;
 use crate::concurrency::ConcurrencyLimit;
 use crate::config::NodeConfig;
-use crate::contents::Lateral;
+use crate::contents::LateralFetcher;
 use crate::counters::Counters;
 use crate::edge::Listeners;
 use crate::lifecycle::Lifecycle;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Contents -> Programs
-//!          -> StoreService (a store's objects; for later requests Lateral) or OriginService (an origin)
+//!          -> StoreService (a store's objects; for later requests LateralFetcher) or OriginService (an origin)
 //! ```
 
 mod lateral;

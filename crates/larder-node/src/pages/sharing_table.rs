@@ -95,7 +95,7 @@ impl Case {
             ("etag", self.tag.then_some("\"t\"")),
             ("set-cookie", self.sets_cookie.then_some("s=1")),
         ]);
-        let received = ReceiptTime { wall: SystemTime::now(), now_ms: 0, delay: 0 };
+        let received = ReceiptTime { time: SystemTime::now(), now_ms: 0, delay: 0 };
         let (status, defaults) = (StatusCode::OK, FreshnessDefaults { negative: 9, if_error: 600 });
         let Ok(freshness) = Freshness::of_reply(&lead, (status, &reply), received, defaults) else {
             return false;

@@ -225,6 +225,6 @@ async fn a_peers_copy_does_not_undo_a_purge() {
     assert_eq!(a.node.stats().cache_objects, 0, "it has passed by");
     assert_eq!(purge(&b, "url", "http://n/x").await, 1);
     for node in [&a, &b] {
-        assert_eq!(body(node, "/x", "").await, "2", "nobody has the first one");
+        assert_eq!(get_body(node, "/x", "").await, "2", "nobody has the first one");
     }
 }
