@@ -127,7 +127,7 @@ impl Proxy for Requests {
                 self.add_date(&mut answer.head);
                 (Some(ImmediateExchange { in_flight, report: Report::default() }), Next::Answer(answer))
             }
-            None => (None, Next::HandoffContext),
+            None => (None, Next::Later),
         }
     }
 

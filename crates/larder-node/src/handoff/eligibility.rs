@@ -132,7 +132,7 @@ fn serialize_head(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u
         head.extend_from_slice(b"\r\n");
     }
     let end = b"\r\n";
-    let number = format!("{REQUESTS}: {requests}\r\n");
+    let number = format!("{LARDER_REQUESTS}: {requests}\r\n");
     if requests > 0
         && fields < limits.headers_max
         && head.len() + number.len() + end.len() <= limits.head_bytes_max

@@ -256,7 +256,7 @@ fn lifetime(
         return Err(UncacheableReason::Status);
     }
     if let Some(max_age) = stated.s_maxage.or(stated.max_age) {
-        return Ok(stated);
+        return Ok(max_age);
     }
     if let Some(expires) = reply.get(header::EXPIRES).filter(|_| !stated.targeted) {
         // An invalid date counts as a date in the past.

@@ -123,7 +123,7 @@ async fn bytes_pass_both_ways_until_the_client_ends() {
             .await;
         let mut client = node.client().await;
         // The client need not wait for the reply.
-        let early = format!("GET /chat?a=b HTTP/1.1\r\nHost: n\r\nX-Token: own\r\n{ASKS}\r\nearly");
+        let early = format!("GET /chat?a=b HTTP/1.1\r\nHost: n\r\nX-Token: own\r\n{UPGRADE_FIELDS}\r\nearly");
         client.send(early.as_bytes()).await;
         let reply = client.read_reply(true).await;
         assert_eq!(reply.status, 101);
@@ -246,7 +246,7 @@ async fn a_side_that_reads_nothing_ends_a_tunnel() {
         config.limits.write_timeout = if client_stalls { short } else { long };
         let node = TestNode::start(config, tempfile::tempdir().unwrap()).await;
         let mut client = node.client().await;
-        client.send(format!("GET / HTTP/1.1\r\nHost: n\r\n{ASKS}\r\n").as_bytes()).await;
+        client.send(format!("GET / HTTP/1.1\r\nHost: n\r\n{UPGRADE_FIELDS}\r\n").as_bytes()).await;
         let (mut origin, _) = listener.accept().await.unwrap();
         read_head(&mut origin).await;
         origin.write_all(ACCEPT_REPLY.as_bytes()).await.unwrap();
