@@ -112,7 +112,7 @@ async fn handed_off_connections_are_logged_as_others() {
     let log = LogDirectory::new("{client} {target} {status}");
     let fill = |root: &Path| write_file(&root.join("file"), pattern(3_000), HOUR);
     let node = TestNode::with_directory(fill, |config| config.access_log = log.config("log")).await;
-    let (mut client, restored) = handoffs(b"GET /file HTTP/1.1\r\nHost: n\r\n\r\n", b"").await;
+    let (mut client, restored) = restored_connection(b"GET /file HTTP/1.1\r\nHost: n\r\n\r\n", b"").await;
     node.handoffs.send(restored).await.unwrap();
     assert_eq!(client.read_reply(false).await.body, pattern(3_000));
     assert_eq!(client.get("/none").await.status, 404);
