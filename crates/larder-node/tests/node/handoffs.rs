@@ -94,9 +94,8 @@ async fn start_with_all_handed_off() -> TestNode {
     write_file(&root.join("long"), pattern(500_000), HOUR);
     let mut config = NodeConfig::new("n", StoreConfig::Directory { root, bypass_page_cache: false });
     super::set_small_chunks(&mut config);
-    let restored_connection =
-        |address| IncomingHandoffs { services: vec![address], ..IncomingHandoffs::none() };
-    TestNode::start_with_handoffs(config, files, restored_connection).await
+    let handoffs = |address| IncomingHandoffs { services: vec![address], ..IncomingHandoffs::none() };
+    TestNode::start_with_handoffs(config, files, handoffs).await
 }
 
 /// A client may close its sending side and still read (RFC 9112 section 9.6).
