@@ -9,31 +9,35 @@
 //! network    100 Mb/s, segments of 1,460 bytes in frames of 1,538 (headers, preamble and gap included)
 //! SSL        RSA 38.5 Kb/s, Triple DES 46,886 Kb/s, MD5 331,034 Kb/s; 2,048 + 73 bytes for each key exchange,
 //!            29 bytes for each record
-//! back-end   each place of the database costs its disk an access and 8 KiB
+//! back-end   each database access costs its disk an access and 8 KiB
 //! ```
 //! MB and Kb are 10^6 bytes and 10^3 bits.
 //!
 //! # TCP
-//! A connection begins with a round trip (0.2 ms). Replies leave in windows: 2 segments first, then half as many more
-//! after each, because the client acknowledges every second segment; at most 44 segments (64 KB). Between two windows
-//! the server waits for the acknowledgement of the window's first two segments as far as sending the others has not
-//! covered it; on this network that is so up to windows of 3. Acknowledgements travel on the other half of a full-duplex
-//! line. Not modelled: loss, the last delayed acknowledgement, closing; every reply begins with the first window. The
-//! clients' side of the network and the internet cost nothing, as in the paper.
+//! A connection begins with a round trip (0.2 ms). Replies are sent in windows. The first window has 2
+//! segments. Each further window has half as many more, because the client acknowledges every second segment.
+//! A window has at most 44 segments (64 KB). Between two windows the server waits for the acknowledgement of
+//! the window's first two segments, unless sending the other segments takes as long. On this network it waits
+//! after windows of up to 3 segments. Acknowledgements travel on the other half of a full-duplex line. Not
+//! modelled: loss, the last delayed acknowledgement, and closing. Every reply begins with the first window.
+//! The clients' side of the network and the internet cost nothing, as in the paper.
 //!
 //! # Where the paper is silent
-//! * The switch: it takes the values "given in" Aron et al., USENIX 1999, which are not printed in what could be read of
-//!   that paper. Layer 7: 5,000 handoffs a second and 9 us a packet, from the LARD paper's prototype, which is the same
-//!   mechanism on the same machine. Layer 4: 20,000 connections a second for a software switch (Aron et al., USENIX 2000).
-//! * The server's processor: connection and request are Apache's on a 300 MHz Pentium II (Aron et al., USENIX 1999).
-//! * The key exchange: RSA over the 48 bytes (384 bits) of SSL's pre-master secret, 10 ms, and two more round trips. The
-//!   paper's table 2 says "RSA (256 bit) 38.5 Kbps": the rate is its own, and 256 bits can be a key or what is
-//!   encrypted. In the latter case `rsa_bits` = 256 makes a key exchange 6.6 ms.
-//! * A query's demand is the workload's, in places of the database; see `larder_trace::synth::sessions`. Each node has a
-//!   back-end server of its own, with the same disk, which serves place by place.
-//! * Processor demands above 10 ms are served in slices of that (time sharing on Linux and FreeBSD of the time is of this
-//!   order); a read and a window of segments are served as a whole.
-//! * Requests of one node that want the same document share its read, as in `lard98`.
+//! * The switch: it takes the values "given in" Aron et al., USENIX 1999, which are not printed in the
+//!   available text of that paper. Layer 7: 5,000 handoffs per second and 9 us per packet, from the LARD
+//!   paper's prototype, which is the same mechanism on the same machine. Layer 4: 20,000 connections per
+//!   second for a software switch (Aron et al., USENIX 2000).
+//! * The server's processor: the times of connection and request are Apache's on a 300 MHz Pentium II (Aron
+//!   et al., USENIX 1999).
+//! * The key exchange: RSA over the 48 bytes (384 bits) of SSL's pre-master secret, 10 ms, and two more round
+//!   trips. The paper's table 2 says "RSA (256 bit) 38.5 Kbps". The rate is the paper's; 256 bits can be the
+//!   key or the encrypted data. In the latter case, `rsa_bits` = 256 makes a key exchange 6.6 ms.
+//! * A query's demand comes from the workload, as a number of database accesses; see
+//!   `larder_trace::synth::sessions`. Each node has a back-end server of its own with the same disk, which
+//!   serves one access at a time.
+//! * Processor demands above 10 ms are served in slices of 10 ms (time sharing on Linux and FreeBSD of the
+//!   time is of this order). A read and a window of segments are served as a whole.
+//! * Requests of one node for the same document share its read, as in `lard98`.
 
 use larder_core::class::ServiceClass;
 use serde::{Deserialize, Serialize};
@@ -45,51 +49,51 @@ use crate::workload::Item;
 
 /// Bytes of a frame beside its segment: TCP/IP headers, Ethernet header and check, preamble and gap.
 const FRAME_BYTES: f64 = 78.0;
-/// A frame with an acknowledgement, preamble and gap included.
+/// Bytes of a frame with an acknowledgement, preamble and gap included.
 const ACK_BYTES: f64 = 84.0;
-/// Payload of an SSL record.
+/// Payload of an SSL record, in bytes.
 const RECORD_BYTES: u64 = 16 << 10;
-/// Bytes of one place of a database.
+/// Bytes of one database access.
 const PLACE_BYTES: f64 = 8_192.0;
 
-/// At which layer the switch works.
+/// The protocol layer at which the switch works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
-    /// TCP: one decision for each connection.
+    /// TCP: the switch decides once per connection.
     Layer4,
-    /// HTTP: one decision for each request, with multiple handoff.
+    /// HTTP: the switch decides for each request, with multiple handoff.
     #[default]
     Layer7,
 }
 
-/// The parameters. Ranges: times 0 to 10 s, rates above 0.
+/// The parameters of the model. Ranges: times 0 to 10 s, rates above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cap01 {
-    /// At which layer the switch works. Default layer 7.
+    /// The layer at which the switch works. Default layer 7.
     pub switch: Layer,
-    /// Switch: a connection at layer 4, in us. Default 50.
+    /// Switch: time per connection at layer 4, in us. Default 50.
     pub layer4_us: f64,
-    /// Switch: a request at layer 7, in us. Default 200.
+    /// Switch: time per request at layer 7, in us. Default 200.
     pub layer7_us: f64,
-    /// Switch: a packet of the client, in us. Default 9.
+    /// Switch: time per packet of the client, in us. Default 9.
     pub packet_us: f64,
-    /// Server: setting a connection up and taking it down, in us. Default 556.
+    /// Server: time to set a connection up and take it down, in us. Default 556.
     pub connection_us: f64,
-    /// Server: a request, in us. Default 527.
+    /// Server: time per request, in us. Default 527.
     pub request_us: f64,
-    /// Server: memory transfer in MB/s. Default 100.
+    /// Server: memory transfer rate in MB/s. Default 100.
     pub memory_mb_s: f64,
-    /// Server: longest slice of the processor, in us; above 0. Default 10,000.
+    /// Server: longest time slice of the processor, in us; above 0. Default 10,000.
     pub slice_us: f64,
-    /// Disk: controller, in us. Default 50.
+    /// Disk: controller time, in us. Default 50.
     pub controller_us: f64,
-    /// Disk: seek, in us. Default 9,000.
+    /// Disk: seek time, in us. Default 9,000.
     pub seek_us: f64,
-    /// Disk: half a rotation, in us. Default 4,167 (7,200 rpm).
+    /// Disk: time of half a rotation, in us. Default 4,167 (7,200 rpm).
     pub rotation_us: f64,
-    /// Disk: transfer in MB/s. Default 20.
+    /// Disk: transfer rate in MB/s. Default 20.
     pub disk_mb_s: f64,
     /// Network: rate in Mb/s. Default 100.
     pub network_mbit_s: f64,
@@ -99,17 +103,17 @@ pub struct Cap01 {
     pub segment_bytes: u64,
     /// Network: segments of the first window, at least 1. Default 2.
     pub first_window: u64,
-    /// Network: segments of the largest window, at least those of the first. Default 44.
+    /// Network: segments of the largest window, at least `first_window`. Default 44.
     pub largest_window: u64,
-    /// SSL: RSA in Kb/s. Default 38.5.
+    /// SSL: RSA rate in Kb/s. Default 38.5.
     pub rsa_kbit_s: f64,
-    /// SSL: bits that RSA is applied to for a key exchange. Default 384.
+    /// SSL: bits that RSA processes for a key exchange. Default 384.
     pub rsa_bits: f64,
-    /// SSL: Triple DES in Kb/s. Default 46,886.
+    /// SSL: Triple DES rate in Kb/s. Default 46,886.
     pub cipher_kbit_s: f64,
-    /// SSL: MD5 in Kb/s. Default 331,034.
+    /// SSL: MD5 rate in Kb/s. Default 331,034.
     pub digest_kbit_s: f64,
-    /// SSL: bytes sent for a key exchange. Default 2,121: certificate, hello, close.
+    /// SSL: bytes sent for a key exchange. Default 2,121: certificate, hello and close.
     pub hello_bytes: u64,
     /// SSL: bytes of a record's header. Default 29.
     pub record_bytes: u64,
@@ -146,29 +150,29 @@ impl Default for Cap01 {
 }
 
 impl Cap01 {
-    /// Disk time of reading so many bytes that lie together, in ns.
+    /// Returns the disk time of a sequential read of `bytes`, in ns.
     pub fn read_ns(&self, bytes: u64) -> u64 {
         us(self.controller_us + self.seek_us + self.rotation_us + bytes as f64 / self.disk_mb_s)
     }
 
-    /// Disk time of one place of a database, in ns.
+    /// Returns the disk time of one database access, in ns.
     pub fn place_ns(&self) -> u64 {
         us(self.controller_us + self.seek_us + self.rotation_us + PLACE_BYTES / self.disk_mb_s)
     }
 
-    /// Processor time of a key exchange, in ns.
+    /// Returns the processor time of a key exchange, in ns.
     pub fn keys_ns(&self) -> u64 {
         us(self.rsa_bits / self.rsa_kbit_s * 1_000.0)
     }
 
-    /// Processor time from memory to network, in ns.
+    /// Returns the processor time to copy a reply from memory to the network, in ns.
     pub fn copy_ns(&self, bytes: u64, encrypted: bool) -> u64 {
         let bits = bytes as f64 * 8.0;
         let cipher = if encrypted { bits / self.cipher_kbit_s + bits / self.digest_kbit_s } else { 0.0 };
         us(bytes as f64 / self.memory_mb_s + cipher * 1_000.0)
     }
 
-    /// Time of the line for a frame with so many bytes beside FRAME_BYTES, in us.
+    /// Returns the time on the line for `bytes`, in us.
     fn line_us(&self, bytes: f64) -> f64 {
         bytes * 8.0 / self.network_mbit_s
     }
@@ -178,20 +182,20 @@ impl Cap01 {
         (item.bytes + records).max(1)
     }
 
-    /// Line time of so many bytes in segments, in ns.
+    /// Returns the time on the line for `bytes` in segments, in ns.
     fn send_ns(&self, bytes: u64) -> u64 {
         let frames = bytes.div_ceil(self.segment_bytes);
         us(self.line_us(bytes as f64 + frames as f64 * FRAME_BYTES))
     }
 
-    /// How long the server waits after a window before it may send the next, in ns.
+    /// Returns the time that the server waits after a window before it may send the next, in ns.
     fn stall_ns(&self, window: u64) -> u64 {
         let segment_us = self.line_us(self.segment_bytes as f64 + FRAME_BYTES);
         let acknowledged_us = self.round_trip_us + self.line_us(ACK_BYTES);
         us((acknowledged_us - window.saturating_sub(2) as f64 * segment_us).max(0.0))
     }
 
-    /// The next slice of a demand, in ns; `None` if it is done.
+    /// Returns the next time slice of a demand, in ns; `None` if the demand is done.
     fn slice(&self, progress: &mut Progress, demand_ns: u64, longest_ns: u64) -> Option<u64> {
         let left = demand_ns.saturating_sub(progress.done);
         let slice = left.min(longest_ns.max(1));
@@ -199,7 +203,7 @@ impl Cap01 {
         (slice > 0).then_some(slice)
     }
 
-    /// Server time before the document is looked for, in ns.
+    /// Returns the server time before the lookup, in ns.
     fn begin_ns(&self, about: &About<'_>) -> u64 {
         let connection = if about.link.opens { us(self.connection_us) } else { 0 };
         let keys = if about.link.keys { self.keys_ns() } else { 0 };
@@ -255,7 +259,7 @@ impl Cap01 {
     }
 }
 
-/// Whether it comes over an encrypted channel.
+/// Returns whether the item is sent over an encrypted channel.
 fn encrypted(item: &Item) -> bool {
     matches!(item.class, ServiceClass::Cb | ServiceClass::Dcb)
 }
@@ -271,7 +275,7 @@ const COPY: u8 = 7;
 const SEND: u8 = 8;
 const STALL: u8 = 9;
 
-/// Bits of [`Progress::done`] for bytes sent; the window stands above them.
+/// The number of bits of [`RequestProgress::done`] for bytes sent. The bits above them hold the window.
 const SENT_BITS: u32 = 40;
 
 impl Cap01 {
@@ -364,7 +368,8 @@ impl CostModel for Cap01 {
     }
 
     fn front(&self, item: &Item, link: &Link) -> FrontCost {
-        // The request and an acknowledgement for every second segment; the handshake's two packets.
+        // The client sends the request, an acknowledgement for every second segment, and two packets of the
+        // handshake.
         let segments = self.on_line(item).div_ceil(self.segment_bytes);
         let packets = 1 + segments.div_ceil(2) + if link.opens { 2 } else { 0 };
         let decision_us = match self.switch {
@@ -381,7 +386,7 @@ mod tests {
     use super::*;
     use larder_core::TargetId;
 
-    /// What a request takes of each station: processor, disk, network, back-end, waiting; and its steps.
+    /// The demand of a request at each station in ns, its longest processor slice, and its windows.
     #[derive(Debug, Default, PartialEq)]
     struct Taken {
         cpu: u64,
@@ -429,7 +434,8 @@ mod tests {
         let hit = walk(&item, Found::Memory, later());
         // 527 us and 146 us of memory; ten frames of 1,538 bytes at 12.5 bytes/us.
         assert_eq!((hit.cpu, hit.disk, hit.nic), (673_000, 0, 1_230_400));
-        // Windows of 2, 3, 4 and the last one; a stall of 206.72 us after two, of 83.68 us after three, none after four.
+        // The windows have 2, 3, 4 and the remaining segments. The stall is 206.72 us after two, 83.68 us
+        // after three, and none after four.
         assert_eq!(hit.windows, [246_080, 369_120, 492_160, 123_040]);
         assert_eq!(hit.pause, 206_720 + 83_680);
         // 50 + 9,000 + 4,167 us and 14,600 bytes at 20 bytes/us.

@@ -1,5 +1,5 @@
-//! `lard98`: the node of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1 and figure 4), a 300 MHz Pentium II
-//! with one disk.
+//! `lard98`: the node of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1 and figure 4), a 300 MHz
+//! Pentium II with one disk.
 //!
 //! ```text
 //! processor: 145 us to set a connection up, 40 us for each 512 bytes sent, 145 us to take it down
@@ -7,15 +7,15 @@
 //!            14 ms (a seek and a rotation) for each 44 KB beyond the first 44 KB
 //! ```
 //!
-//! Units round up. A large file is read in blocks of 44 KB, each sent as soon as it is read; between two blocks the
-//! disk serves others, which is what the further seek pays for. Requests that wait for the same file share its read.
-//! Networks and the front-end cost nothing.
+//! Units round up. A large file is read in blocks of 44 KB, and each block is sent as soon as it is read.
+//! Between two blocks the disk serves other requests; the further seek pays for this. Requests that wait for
+//! the same file share its read. Networks and the front-end cost nothing.
 //!
-//! Where the paper is silent: stations serve first come, first served; a request keeps the processor from one wait
-//! for the disk to the next, so a request found in memory takes it once; whoever shares a read sends the whole file
-//! when the read has ended; memory is looked into when the request reaches the node. A page found in another node's
-//! memory (WRR/GMS) takes the sending node's processor the time of sending it, and the receiving node nothing beyond
-//! its own reply: directory, replacement and the receiving side are free, as the comparison is meant to be ideal.
+//! The paper leaves some points open. In this model, stations serve first come, first served. A request keeps
+//! the processor from one wait for the disk to the next, so a request found in memory takes it once. A
+//! request that shares a read sends the whole file when the read has ended. The lookup happens when the
+//! request reaches the node. If an item is in another node's memory (WRR/GMS), sending it takes the sending
+//! node's processor. Directory, replacement and the receiving side are free, because the comparison is ideal.
 
 use larder_core::cost::{DiskTimes, ProcessorTimes};
 use serde::{Deserialize, Serialize};
@@ -23,18 +23,18 @@ use serde::{Deserialize, Serialize};
 use super::model::{About, CostModel, Found, Progress, Stations, Step, us, within};
 use crate::SimError;
 
-/// The least block.
+/// The smallest valid block size, in bytes.
 const BLOCK_MIN: u64 = 4 << 10;
 
-/// The parameters. Range of every time: 0 to 10 s.
+/// The parameters of the model. Range of every time: 0 to 10 s.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lard98 {
-    /// Setting a connection up, in us. Default 145.
+    /// Processor time to set a connection up, in us. Default 145.
     pub establish_us: f64,
-    /// Taking it down, in us. Default 145.
+    /// Processor time to take a connection down, in us. Default 145.
     pub teardown_us: f64,
-    /// Sending 512 bytes, in us. Default 40.
+    /// Processor time to send 512 bytes, in us. Default 40.
     pub send_512_us: f64,
     /// Disk time to the first block, in us. Default 28,000.
     pub first_access_us: f64,
@@ -42,7 +42,7 @@ pub struct Lard98 {
     pub block_4k_us: f64,
     /// Disk time before each further block, in us. Default 14,000.
     pub seek_us: f64,
-    /// Bytes read between two seeks: a block. Default 44 KiB, at least 4 KiB.
+    /// Bytes of a block, read between two seeks. Default 44 KiB, at least 4 KiB.
     pub block_bytes: u64,
 }
 
@@ -61,17 +61,17 @@ impl Default for Lard98 {
 }
 
 impl Lard98 {
-    /// Processor time of a request found in memory, in ns.
+    /// Returns the processor time of a request found in memory, in ns.
     pub fn hit_ns(&self, bytes: u64) -> u64 {
         self.times().processor.whole_ns(bytes)
     }
 
-    /// Disk time of a whole read, in ns.
+    /// Returns the disk time of a whole read, in ns.
     pub fn read_ns(&self, bytes: u64) -> u64 {
         self.times().disk.piece_ns(0, bytes)
     }
 
-    /// The parameters in ns.
+    /// Converts the parameters to ns.
     pub(crate) fn times(&self) -> Lard98Times {
         let (establish_ns, teardown_ns) = (us(self.establish_us), us(self.teardown_us));
         Lard98Times {
@@ -105,7 +105,7 @@ impl Lard98 {
     }
 }
 
-/// The parameters in ns, converted once for a run.
+/// The parameters in ns, converted once per run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lard98Times {
     establish_ns: u64,
@@ -124,7 +124,7 @@ impl Lard98Times {
         self.disk.piece_ns(0, bytes)
     }
 
-    /// Disk time of the block that begins at `from`.
+    /// Returns the disk time in ns of the block that begins at `from`.
     fn block_ns(&self, from: u64, bytes: u64) -> u64 {
         self.disk.piece_ns(from, self.block_bytes.min(bytes - from))
     }
@@ -167,7 +167,8 @@ impl CostModel for Lard98Times {
                 progress.stage = SENDING;
                 Step::Disk(self.block_ns(from, bytes))
             }
-            // Whole in memory now: sent at once by whoever shared the read, block by block by its reader.
+            // The whole item is in memory now. A request that shared the read sends it at once; the reader
+            // sends it block by block.
             (SENDING, Found::Shared | Found::Peer) => {
                 progress.stage = LAST;
                 Step::Cpu(self.processor.send_ns(bytes) + self.teardown_ns)
@@ -197,7 +198,7 @@ mod tests {
     use crate::workload::Item;
     use larder_core::TargetId;
 
-    /// Sums of (processor, disk) time over the steps of one request.
+    /// Sums the processor and disk time of one request's steps, in ns, and counts the stores.
     fn walk(found: Found, bytes: u64) -> (u64, u64, u32) {
         let (model, item) = (Lard98::default().times(), Item::file(TargetId(1), bytes));
         let about = |found| About { item: &item, found, forwarded: false, link: Link::default() };
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn times_are_the_papers() {
-        // KB, processor us of a hit, disk us of a miss, derived from the formulas.
+        // Each case has KB, processor us of a hit, and disk us of a miss, derived from the formulas.
         let cases = [
             (1, 370, 28_410),
             (8, 930, 28_820),
@@ -234,7 +235,7 @@ mod tests {
             assert_eq!(walk(Found::Shared, bytes), (cpu * 1_000, 0, 0), "{kib} KB shared");
             assert_eq!(Lard98::default().read_ns(bytes), disk * 1_000);
         }
-        // The paper's check: 1,075 documents of 8 KB a second.
+        // The paper's check: 1,075 documents of 8 KB per second.
         assert_eq!(1_000_000_000 / Lard98::default().hit_ns(8 << 10), 1_075);
     }
 }

@@ -1,9 +1,9 @@
-//! Cost models: what a request takes of a node, as named data.
+//! Cost models: named models of the time that a request takes at a node.
 //!
-//! A model is asked for a request's next [`Step`] when the request reaches its node and whenever the step before has
-//! ended, and answers from how far the request is ([`Progress`]) and what is known of it ([`About`]). Every station
-//! serves in order of arrival, so a step ends at `max(now, station free) + time`. Times are for a node of speed 1;
-//! the cluster divides them by the speed of the node.
+//! The engine asks a model for a request's next [`ServiceStep`] when the request reaches its node, and again
+//! after each step. The model answers from the [`RequestProgress`] and the [`RequestFacts`]. Every station
+//! serves in order of arrival, so a step ends at `max(now, station free) + time`. Times are for a node of
+//! speed 1; the engine divides them by the node's speed.
 
 mod cap01;
 mod file;
@@ -27,17 +27,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
-/// The cost models by name.
+/// A cost model by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "kebab-case")]
 pub enum Costs {
-    /// The LARD paper's node.
+    /// The node of the LARD paper.
     Lard98(Lard98),
-    /// The WARD paper's server.
+    /// The server of the WARD paper.
     Ward01(Ward01),
-    /// The CAP paper's cluster.
+    /// The cluster of the CAP paper.
     Cap01(Cap01),
-    /// The HACC paper's cluster.
+    /// The cluster of the HACC paper.
     Hacc99(Hacc99),
     /// The live node over a modelled store.
     Modelled(Modelled),
@@ -50,7 +50,8 @@ impl Costs {
     pub const NAMES: [&'static str; 7] =
         ["lard98", "ward01", "cap01", "hacc99", "modelled", "modern", "modern-object-store"];
 
-    /// The model of that name with its published values. `modern-object-store` is `modern` with another store.
+    /// Returns the model of that name with its published values. `modern-object-store` is `modern` with
+    /// another store.
     pub fn by_name(name: &str) -> Option<Self> {
         Some(match name {
             "lard98" => Self::Lard98(Lard98::default()),
@@ -64,7 +65,7 @@ impl Costs {
         })
     }
 
-    /// The model's name, as written in a file.
+    /// Returns the model's name, as written in a file.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Lard98(_) => "lard98",

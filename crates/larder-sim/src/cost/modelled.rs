@@ -1,23 +1,25 @@
-//! `modelled`: the live node over a modelled store, as `larder demo` runs it, with the machine that all of them share.
+//! `modelled`: the live node over a modelled store, as `larder demo` runs it, with the machine that all
+//! processes share.
 //!
-//! What is simulated here exists: `larder node --manifest` waits for a modelled disk and a modelled processor (the LARD
-//! paper's, [`larder_core::cost`]) as long as they would take, and does everything else for real. So this model has
-//! three parts:
+//! The live node exists: `larder node --manifest` waits for a modelled disk and a modelled processor (the
+//! LARD paper's, [`larder_core::cost`]) for the modelled time, and does everything else for real. This model
+//! therefore has four parts:
 //!
 //! ```text
-//! store:     a read is a task of its own, shared by all who want the same; objects above `chunk_bytes` are read and
-//!            kept in chunks, one read ahead; first_access + blocks + seeks as in larder_core::cost, one at a time
+//! store:     a read is a task of its own, shared by all requests for the same object; objects above `chunk_bytes`
+//!            are read and kept in chunks, one read ahead; first_access + blocks + seeks as in larder_core::cost,
+//!            one read at a time
 //! processor: reply + 40 us for each 512 bytes, one reply at a time, after the read (after the first chunk of many)
 //! machine:   `cores` cores, each request takes switch + node + client: request_us + kib_us * KiB of processor time
-//! timer:     whoever waits for disk or processor notices at the next whole `timer_us`, and `late_us` later
+//! timer:     a job notices the end of disk or processor time at the next whole `timer_us`, and `late_us` later
 //! ```
 //!
-//! Disk and processor are divided by the node's speeds, machine and timer are not: they are real. What a late timer
-//! costs is made up for as the live node does it (a job that comes to an idle disk because of a late wake-up is dated
-//! back).
+//! Times of disk and processor are divided by the node's speeds. Times of machine and timer are not, because
+//! these are real. The delay of a late timer is compensated as in the live node: a job that reaches an idle
+//! disk because of a late wake-up is dated back.
 //!
-//! Deviations: the machine's time is spent before the request reaches its node, in one piece; a client is as fast as
-//! its cores; the network costs nothing beyond them.
+//! Deviations: the machine's time is spent before the request reaches its node, in one piece; a client is as
+//! fast as its cores; the network costs nothing beyond them.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +30,7 @@ use crate::SimError;
 use crate::source::Link;
 use crate::workload::Item;
 
-/// The parameters. Range of times, unless said otherwise: 0 to 10 s.
+/// The parameters of the model. Range of times, unless stated otherwise: 0 to 10 s.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Modelled {
@@ -38,20 +40,21 @@ pub struct Modelled {
     pub block_4k_us: f64,
     /// Disk time for each 44 KiB beyond the first, in us. Default 14,000.
     pub seek_us: f64,
-    /// Processor time of a reply, in us; 0 with `send_512_us` = 0 for a node without a modelled processor. Default 290.
+    /// Processor time of a reply, in us. Default 290. For a node without a modelled processor, set this and
+    /// `send_512_us` to 0.
     pub reply_us: f64,
     /// Processor time for each 512 bytes, in us. Default 40.
     pub send_512_us: f64,
-    /// Larger objects are read and kept in chunks of this many bytes, at least 4,096. Default 1 MiB.
+    /// Chunk size in bytes, at least 4,096. Larger objects are read and kept in chunks. Default 1 MiB.
     pub chunk_bytes: u64,
-    /// Resolution of the live node's timers, in us; 0 for exact ones. Default 1,000.
+    /// Resolution of the live node's timers, in us; 0 for exact timers. Default 1,000.
     pub timer_us: f64,
-    /// How late they strike beyond it, in us. Default 500.
+    /// Further delay of the timers, in us. Default 500.
     pub late_us: f64,
     /// Cores of the machine that runs switch, nodes and clients, 1 to 1,024. Default 2.
     pub cores: u32,
-    /// Processor time of that machine: all of switch, node and client. Default 100 us and 0.45 us per KiB, measured as
-    /// those of [`Modern`](super::Modern) were.
+    /// Processor time of that machine for switch, node and client together. Default 100 us and 0.45 us per
+    /// KiB, measured as the values of [`Modern`](super::Modern) were.
     pub machine: PerRequest,
 }
 

@@ -1,22 +1,23 @@
-//! `modern`: larder's own switch and nodes on today's hardware, with processor costs measured by `larder-lab calibrate`.
+//! `modern`: larder's own switch and nodes on today's hardware. `larder-lab calibrate` measures the processor
+//! costs.
 //!
 //! ```text
 //! switch:  request_us + kib_us * KiB on one of its cores
 //! node:    request_us + kib_us * KiB on one of its cores; a miss takes miss_us more, before the read
-//! storage: a read takes one of `reads_at_once` places for first_byte_us + bytes / stream_mb_s,
+//! storage: a read takes one of `reads_at_once` slots for first_byte_us + bytes / stream_mb_s,
 //!          then the whole store for bytes / total_mb_s
-//! network: the node's interface for bytes * 8 / gbit_s; rtt_us pass besides
+//! network: the node's interface for bytes * 8 / gbit_s; then a delay of rtt_us
 //! ```
 //!
-//! The default processor times are what `larder-lab calibrate` measured on a virtual machine with two cores of an AMD
-//! EPYC that had other work as well; measure your own.
+//! The default processor times were measured by `larder-lab calibrate` on a virtual machine with two cores of
+//! an AMD EPYC that also did other work. Measure your own hardware.
 //!
-//! Two ready-made stores: [`Storage::NVME`], one local drive, and [`Storage::OBJECT_STORE`], an origin over HTTP. Where
-//! their numbers come from stands with them. `total_mb_s` and `reads_at_once` are of the node as a whole where it has
-//! one disk; a node of several has each of them that often, and items are spread over them.
+//! There are two predefined stores: [`Storage::NVME`], a local drive, and [`Storage::OBJECT_STORE`], an
+//! origin over HTTP. Their documentation names the sources of the numbers. `total_mb_s` and `reads_at_once`
+//! apply to each disk. Items are spread over the disks of a node.
 //!
-//! What is left out: items are read and kept as a whole (the live node keeps those above 1 MiB in chunks); contention
-//! for memory bandwidth; packet loss and slow clients; demands on a back-end server.
+//! Not modelled: chunks (the live node reads and keeps items above 1 MiB in chunks), contention for memory
+//! bandwidth, packet loss, slow clients, and demands on a back-end server.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,7 @@ use crate::SimError;
 use crate::source::Link;
 use crate::workload::Item;
 
-/// Processor costs of the live node, measured; the cores are those of the node that is to be.
+/// Measured processor costs of the live node, and the cores of the simulated node.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeCosts {
@@ -33,13 +34,14 @@ pub struct NodeCosts {
     pub cores: u32,
     /// Processor time of a request answered from memory, in us, 0 to 1,000,000. Default 23.
     pub request_us: f64,
-    /// And for each KiB of the reply, in us, 0 to 1,000,000. Default 0.1.
+    /// Processor time per KiB of the reply, in us, 0 to 1,000,000. Default 0.1.
     pub kib_us: f64,
-    /// And of a miss besides, in us, 0 to 1,000,000. Default 20: a task, a read and a place in memory.
+    /// Further processor time of a miss, in us, 0 to 1,000,000. Default 20: a task, a read and an allocation
+    /// in memory.
     pub miss_us: f64,
 }
 
-/// Processor costs of the live switch, measured; the cores are those of the switch that is to be.
+/// Measured processor costs of the live switch, and the cores of the simulated switch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchCosts {
@@ -47,35 +49,35 @@ pub struct SwitchCosts {
     pub cores: u32,
     /// Processor time of a request, in us, 0 to 1,000,000. Default 57.
     pub request_us: f64,
-    /// And for each KiB of the reply, in us, 0 to 1,000,000. Default 0.25.
+    /// Processor time per KiB of the reply, in us, 0 to 1,000,000. Default 0.25.
     pub kib_us: f64,
 }
 
-/// Where a node reads what it has not in memory.
+/// The store that a node reads missing items from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Storage {
     /// Time to the first byte of a read, in us, 0 to 60 s.
     pub first_byte_us: f64,
-    /// Bytes of one read, in MB (10^6) per second, 0.001 to 1,000,000.
+    /// Rate of a single read, in MB (10^6) per second, 0.001 to 1,000,000.
     pub stream_mb_s: f64,
-    /// Bytes of all reads together, likewise.
+    /// Rate of all reads together, in MB per second, 0.001 to 1,000,000.
     pub total_mb_s: f64,
-    /// Reads under way at a time, 1 to 65,536; the rest wait.
+    /// The number of parallel reads, 1 to 65,536. Further reads wait.
     pub reads_at_once: u32,
 }
 
-/// What lies between node and client.
+/// The network between node and client.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// The node's interface, in Gb/s, 0.001 to 10,000. Default 25.
+    /// Rate of the node's interface, in Gb/s, 0.001 to 10,000. Default 25.
     pub gbit_s: f64,
-    /// Time that passes between client, switch and node besides, in us, 0 to 10 s. Default 100.
+    /// Delay between client, switch and node, in us, 0 to 10 s. Default 100.
     pub rtt_us: f64,
 }
 
-/// The parameters.
+/// The parameters of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Modern {
@@ -85,19 +87,20 @@ pub struct Modern {
     pub switch: SwitchCosts,
     /// The node's store.
     pub storage: Storage,
-    /// Its network.
+    /// The node's network.
     pub network: Network,
 }
 
 impl Storage {
-    /// A local NVMe drive: 90 us for a random read of 4 KiB and 3.5 GB/s, what data-centre drives of PCIe 3.0 x4 are
-    /// specified with; 64 reads at a time, which is what a node has of threads for them.
+    /// A local NVMe drive: 90 us for a random read of 4 KiB, and 3.5 GB/s, as data-centre drives of PCIe 3.0
+    /// x4 are specified. 64 parallel reads are the number of a node's read threads.
     pub const NVME: Self =
         Self { first_byte_us: 90.0, stream_mb_s: 2_000.0, total_mb_s: 3_500.0, reads_at_once: 64 };
 
-    /// An object store over HTTP in the same region: 100 ms to the first byte, the lower end of what Amazon names for
-    /// small objects of S3 ("roughly 100-200 milliseconds", Performance design patterns for Amazon S3), 85 MB/s for one
-    /// request (its guideline for byte-range fetches, "85-90 MB/s"), 1.25 GB/s (10 Gb/s) for all, 256 at a time.
+    /// An object store over HTTP in the same region. 100 ms to the first byte is the lower end of Amazon's
+    /// range for small objects of S3 ("roughly 100-200 milliseconds", Performance design patterns for Amazon
+    /// S3). 85 MB/s per request is its guideline for byte-range fetches ("85-90 MB/s"). All requests together
+    /// have 1.25 GB/s (10 Gb/s), with 256 at a time.
     pub const OBJECT_STORE: Self =
         Self { first_byte_us: 100_000.0, stream_mb_s: 85.0, total_mb_s: 1_250.0, reads_at_once: 256 };
 }
@@ -127,12 +130,12 @@ impl Default for Network {
 }
 
 impl Modern {
-    /// The default with an object store instead of a drive.
+    /// Returns the default model with an object store instead of a drive.
     pub fn over_object_store() -> Self {
         Self { storage: Storage::OBJECT_STORE, ..Self::default() }
     }
 
-    /// Processor time of a node for a reply from memory, in ns.
+    /// Returns the processor time of a node for a reply from memory, in ns.
     pub fn hit_ns(&self, bytes: u64) -> u64 {
         self.node_costs().ns(bytes)
     }
@@ -168,7 +171,7 @@ impl Modern {
     }
 }
 
-/// ns for so many bytes at so many MB/s.
+/// Returns the time in ns to transfer `bytes` at `mb_s` MB/s.
 fn transfer_ns(bytes: u64, mb_s: f64) -> u64 {
     (bytes as f64 * 1e3 / mb_s) as u64
 }
