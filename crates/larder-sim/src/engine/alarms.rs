@@ -1,5 +1,5 @@
-//! What strikes beside the stations: the end of a pause, the nodes' load reports, the deadline of the front-end's
-//! queue.
+//! Timed events beside the ends of station jobs: ends of pauses, load reports, refreshes, the deadline of the
+//! front-end's queue, and the messages between switches.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,33 +13,35 @@ use crate::calendar::Key;
 use crate::cost::CostModel;
 use crate::tally::Busy;
 
+/// A timed event of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Alarm {
-    /// A pause ends.
+    /// The end of a job's pause.
     Resume(u32),
-    /// Somebody notices that his job at a station has ended.
+    /// The late wake-up of a job that has ended at a station.
     Wake { station: u32, number: u32 },
-    /// The nodes report.
+    /// The load reports of all nodes.
     Report,
-    /// A routing table is made anew.
+    /// The refresh of the routing tables.
     Refresh,
-    /// Somebody has waited long enough at the front-end.
+    /// The deadline of the front-end's queue.
     Expire,
-    /// A switch says what it has to say.
+    /// The periodic update of a switch for its peers.
     Tick(u16),
-    /// A message between switches arrives.
+    /// The arrival of a message between switches.
     Hear,
 }
 
-/// Everything that will strike.
+/// The pending timed events.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
     heap: BinaryHeap<Reverse<(Key, Alarm)>>,
     deadline: Option<Time>,
-    /// What the stations had done, and the requests served with their time, at the last report.
+    /// The state of each node at its last report.
     reported: Vec<Reported>,
 }
 
+/// The busy times and counts of a node at a load report.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
     at: Time,
@@ -50,6 +52,7 @@ struct Reported {
 }
 
 impl<M: CostModel> Engine<'_, M> {
+    /// Advances a job after a pause of `ns` nanoseconds.
     pub(super) fn pause(&mut self, ns: u64, number: u32) {
         let at = Time::from_nanos(self.now.as_nanos().saturating_add(ns));
         self.set_alarm(at, Alarm::Resume(number));
@@ -61,7 +64,8 @@ impl<M: CostModel> Engine<'_, M> {
         self.set_alarm_clock();
     }
 
-    /// The job at a station has ended; whoever waits notices when a timer strikes.
+    /// Schedules the wake-up of a job that has ended at a station. The job notices the end when a timer
+    /// expires.
     pub(super) fn wake_later(&mut self, station: usize, number: u32) {
         let end_ns = self.tasks.end_ns(number);
         let at = Time::from_nanos(self.model.wake_ns(end_ns)).max(self.now);
@@ -98,14 +102,14 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// The next report, as long as something goes on.
+    /// Schedules the next load report, if the run has not ended.
     pub(super) fn plan_report(&mut self) {
         if let Some(every) = self.scenario.report_every.filter(|_| self.goes_on()) {
             self.set_alarm(self.now + every, Alarm::Report);
         }
     }
 
-    /// The next routing table, likewise.
+    /// Schedules the next refresh of the routing tables, if the run has not ended and a table is refreshed.
     pub(super) fn plan_refresh(&mut self) {
         let every = self.scenario.refresh.as_ref().map(|refresh| refresh.every);
         if let Some(every) = every.filter(|_| self.censuses.iter().any(Option::is_some) && self.goes_on()) {
@@ -139,11 +143,13 @@ impl<M: CostModel> Engine<'_, M> {
                 |busy_ns: u64| (u128::from(busy_ns) * 1_000 / u128::from(span_ns)).min(1_000) as u16;
             let served = new.served - old.served;
             let report = LoadReport {
-                // Sending occupies a server as computing does, where the model tells the two apart.
+                // If the model distinguishes sending from computing, sending occupies a server as computing
+                // does.
                 cpu_permille: Some(permille(
                     (new.busy.cpu_ns - old.busy.cpu_ns).max(new.busy.nic_ns - old.busy.nic_ns),
                 )),
-                // A back-end server is its node's disk behind the disk: the busier of the two is what holds it up.
+                // A back-end server is a second disk of its node. The busier of the two is the node's
+                // bottleneck.
                 disk_permille: Some(permille(
                     ((new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64)
                         .max(new.busy.back_ns - old.busy.back_ns),
@@ -157,7 +163,7 @@ impl<M: CostModel> Engine<'_, M> {
                         as u64,
                 ),
                 queue: Some(u32::try_from(self.waiting_at(index)).unwrap_or(u32::MAX)),
-                // What no station knows: memory pressure, paging, the application's counters.
+                // Stations do not model memory pressure, paging and the application's counters.
                 ..LoadReport::default()
             };
             for dispatcher in &self.front.dispatchers {
@@ -166,7 +172,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Jobs that wait for a device of the node.
+    /// Returns the number of jobs that wait for a device of the node.
     fn waiting_at(&self, node: usize) -> usize {
         let places = &self.places[node];
         let disks = places.disks..places.disks + places.disk_count;
@@ -180,7 +186,7 @@ impl<M: CostModel> Engine<'_, M> {
         at_disks + back + self.stations[places.cpu].waiting()
     }
 
-    /// Sees to it that the front-end's queue is looked after when its first deadline comes.
+    /// Schedules the expiry of the front-end's queue at its next deadline.
     pub(super) fn plan_deadline(&mut self) {
         let next = self.front.dispatchers.iter().filter_map(Dispatcher::next_deadline).min();
         if let Some(at) = next.filter(|at| self.alarms.deadline.is_none_or(|planned| *at < planned)) {
@@ -203,7 +209,7 @@ impl<M: CostModel> Engine<'_, M> {
         self.plan_deadline();
     }
 
-    /// What each node's stations have done until now.
+    /// Returns the busy times of each node's stations until now.
     pub(super) fn busy(&self) -> Vec<Busy> {
         let of = |station: usize| self.stations[station].busy_ns(self.now);
         let busy = |places: &super::Places| Busy {

@@ -1,4 +1,4 @@
-//! Nodes that come and go, routes, tables and feedback, each seen in where requests go.
+//! Tests of node changes, routes, tables and feedback, by the nodes that serve the requests.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::scenario::{Happening, Planned, SimNode};
 use crate::source::Arrivals;
 use crate::workload::Item;
 
-/// `count` requests for 50 items of 4 KiB in turn.
+/// A workload of `count` requests for 50 items of 4 KiB in turn.
 fn workload(count: u32) -> Workload {
     let items = (0..50).map(|id| Item::file(TargetId(id), 4 << 10)).collect();
     Workload { items, requests: (0..count).map(|n| n % 50).collect(), times: Vec::new() }
@@ -112,7 +112,7 @@ fn a_table_is_made_while_the_run_goes_on() {
 
 #[test]
 fn what_was_served_is_told() {
-    // The first node is ten times slower; only the time that requests took says so.
+    // The first node is ten times slower. Only the service times of requests show this.
     let mut scenario = scenario(PolicyKind::PeakEwma, 2, &[]);
     scenario.nodes[0].cpu_speed = 0.1;
     scenario.nodes.iter_mut().for_each(|node: &mut SimNode| node.cache = Bytes::mib(1));
@@ -121,7 +121,7 @@ fn what_was_served_is_told() {
     assert!(slow < 200, "{slow} of 800 went to the slow node");
 }
 
-/// Sixty clients who ask for 400 items in no order, and four nodes whose memories hold 40 each.
+/// Sixty clients that request 400 items in random order, and four nodes with memory for 40 items each.
 fn busy(policy: PolicyKind) -> (Workload, Scenario) {
     let mut workload = workload(0);
     let named = |n: u64| TargetId::of(&n.to_le_bytes());
@@ -151,7 +151,8 @@ fn a_node_that_is_up_and_comes_up_changes_nothing() {
 fn a_routes_policy_hears_of_caches_as_the_default_routes_does() {
     let (mut workload, mut scenario) = busy(PolicyKind::LbGc);
     let (_, default) = simulate_watched(&workload, &scenario).expect("valid");
-    // The same policy and nodes, as a route beside one that needs no events and has no requests.
+    // The policy and nodes are the same, as a route beside one that needs no cache events and has no
+    // requests.
     workload.items.iter_mut().for_each(|item| item.route = RouteId(1));
     scenario.routes = vec![RouteSpec { group: GroupId::ALL, settings: scenario.settings.clone() }];
     scenario.settings.policy = PolicyKind::Rr;
@@ -161,7 +162,7 @@ fn a_routes_policy_hears_of_caches_as_the_default_routes_does() {
 
 #[test]
 fn a_routes_table_is_of_its_requests_and_its_nodes() {
-    // Two routes with two nodes each; every table is to name owners inside the group.
+    // Two routes have two nodes each. Every table must name owners inside the route's group.
     let mut workload = workload(4_000);
     let groups = [1, 2].map(|number| GroupId::new(number).expect("in range"));
     for (item, number) in workload.items.iter_mut().zip(0..) {

@@ -1,4 +1,5 @@
-//! What happens to the cluster while it runs: nodes that join, leave, fail and come back, and WARD's table made anew.
+//! Changes of the cluster during a run: nodes that join, leave, fail and return, and refreshes of WARD's
+//! table.
 
 use std::sync::Arc;
 
@@ -15,28 +16,28 @@ use crate::scenario::{Happening, Scenario};
 use crate::source::Ask;
 use crate::tables::{needs_table, note, routing_table};
 
-/// A request, for whoever watches.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What was asked for: an index into [`Workload::items`](crate::Workload::items).
+    /// The requested item: an index into [`Workload::items`](crate::Workload::items).
     pub item: u32,
-    /// Where it was served.
+    /// The node that served the request.
     pub node: u16,
-    /// Whether it was in a memory.
+    /// Whether the item was found in a memory.
     pub hit: bool,
 }
 
-/// What a watched run shows beside its outcome.
+/// The requests of a run, one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
-    /// The requests served, in the order in which they went to their nodes; at most 2^32.
+    /// The served requests, in the order in which they were sent to their nodes; at most 2^32.
     pub seen: Vec<Seen>,
-    /// How many had gone to their nodes at each of [`Scenario::changes`](crate::Scenario::changes).
+    /// The number of requests sent to nodes before each of [`Scenario::changes`](crate::Scenario::changes).
     pub changed_at: Vec<usize>,
 }
 
 impl<M: CostModel> Engine<'_, M> {
-    /// The request as the dispatcher sees it.
+    /// Returns the dispatcher's view of a request.
     pub(super) fn request(&self, ask: &Ask) -> Request {
         let item = &self.workload.items[ask.item as usize];
         let request = Request::new(item.id).with_class(item.class).with_route(item.route);
@@ -46,7 +47,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Tells the dispatcher how the request went, before its end.
+    /// Reports the delay and the lookup result of a request to the dispatcher, before the request ends.
     pub(super) fn tell_served(&self, job: &Job) {
         let found = match job.found {
             Found::Memory | Found::Peer => Some(Had::Hit),
@@ -62,21 +63,21 @@ impl<M: CostModel> Engine<'_, M> {
         dispatcher.served(self.now, &self.request(&job.ask), NodeId(job.node), &feedback);
     }
 
-    /// Notes where a request goes; gives the note's number.
+    /// Records the node of a request, and returns the record's number.
     pub(super) fn watch_start(&mut self, item: u32, node: u16) -> u32 {
         let Some(watched) = &mut self.watched else { return 0 };
         watched.seen.push(Seen { item, node, hit: false });
         (watched.seen.len() - 1) as u32
     }
 
-    /// Notes whether it was in memory.
+    /// Records whether the item of a request was found in a memory.
     pub(super) fn watch_end(&mut self, job: &Job) {
         if let Some(watched) = &mut self.watched {
             watched.seen[job.seen as usize].hit = matches!(job.found, Found::Memory | Found::Peer);
         }
     }
 
-    /// Makes the changes that are due after so many requests.
+    /// Applies the changes that are due after the requests arrived so far.
     #[cold]
     pub(super) fn change(&mut self) {
         while let Some(planned) = self.scenario.changes.get(self.changed).copied() {
@@ -111,7 +112,7 @@ impl<M: CostModel> Engine<'_, M> {
             Happening::Drain => _ = dispatcher.drain(self.now, node, started),
             Happening::Down => _ = dispatcher.fail(self.now, node, started),
             Happening::Up => {
-                // One that was up all along has nothing to say that is not known.
+                // If the node was up all along, the dispatcher knows its cache.
                 if dispatcher.recover(self.now, node, started) {
                     self.tell_all_kept(dispatcher, node);
                 }
@@ -125,7 +126,8 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// A node that is back says what its memory holds, as a live node does to whoever subscribes to its events.
+    /// Reports the contents of a node's memory to a dispatcher, as a live node does to each subscriber of its
+    /// events.
     fn tell_all_kept(&self, dispatcher: &Dispatcher, node: NodeId) {
         if !self.cache_events {
             return;
@@ -137,7 +139,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Counts a request for the table that its route gets next.
+    /// Counts a request for the next table of its route.
     pub(super) fn count(&self, item: u32) {
         let item = &self.workload.items[item as usize];
         if let Some(census) = &self.censuses[usize::from(item.route.0)] {
@@ -145,7 +147,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// What counts the requests of each route, as in the live switch: of those that go by a table, if any is made anew.
+    /// Creates a census for each route that uses a table, if tables are refreshed, as in the live switch.
     pub(super) fn censuses(scenario: &Scenario) -> Vec<Option<Census>> {
         let routes = scenario.routes.iter().map(|route| &route.settings);
         let policies = core::iter::once(&scenario.settings).chain(routes).map(|settings| settings.policy);
@@ -155,14 +157,15 @@ impl<M: CostModel> Engine<'_, M> {
         policies.map(census).collect()
     }
 
-    /// The table that each route begins with; the default route first.
+    /// Returns the initial table of each route; the default route is first.
     pub(super) fn tables(scenario: &Scenario) -> Vec<Option<Arc<RouteTable>>> {
         let routes = scenario.routes.iter().map(|route| &route.settings);
         core::iter::once(&scenario.settings).chain(routes).map(|settings| settings.table.clone()).collect()
     }
 
-    /// Gives each route that goes by a table a new one, made from what was asked of it since the last time for the open
-    /// nodes of its group. One that cannot be made changes nothing, as in the live switch.
+    /// Gives each route with a table a new one. The table is computed from the requests of the route since
+    /// the last refresh, for the open nodes of its group. If a table cannot be computed, the route keeps its
+    /// table, as in the live switch.
     pub(super) fn refresh(&mut self) {
         let Some(refresh) = &self.scenario.refresh else { return };
         let rows = self.front.first().nodes().rows();

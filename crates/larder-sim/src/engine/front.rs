@@ -1,7 +1,8 @@
-//! What stands in front of the cluster: one dispatcher, or several switches side by side with a balancer before them.
+//! The front-end of the cluster: one dispatcher, or a group of switches behind a balancer.
 //!
-//! Switches run the live protocol ([`larder_core::switches`]). The balancer deals requests out by lot, as one that hashes
-//! connections does. A message between two switches takes [`SideBySide::delay`] and is never lost: links are TCP.
+//! Switches run the live protocol ([`larder_core::switches`]). The balancer distributes requests by hash, as
+//! a balancer that hashes connections does. A message between two switches takes [`SwitchGroup::delay`] and
+//! is never lost, because the links are TCP.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,17 +18,18 @@ use crate::SimError;
 use crate::cost::CostModel;
 use crate::scenario::{Scenario, SideBySide};
 
-/// The dispatchers, and what they say to each other.
+/// The dispatchers, and the network between them if there are several.
 pub(super) struct Front {
     pub(super) dispatchers: Vec<Dispatcher>,
     several: Option<Several>,
 }
 
+/// A group of switches with the messages between them.
 struct Several {
     side: SideBySide,
     machines: Vec<Switches>,
     names: Vec<Arc<str>>,
-    /// Messages under way, in the order in which they arrive: from, to, what.
+    /// Messages in flight, in the order of their arrival: sender, receiver and content.
     under_way: VecDeque<(u16, u16, Arc<[u8]>)>,
 }
 
@@ -35,7 +37,7 @@ impl Front {
     pub(super) fn new(scenario: &Scenario, specs: &[NodeSpec]) -> Result<Self, SimError> {
         let count = scenario.switches.map_or(1, |side| side.count);
         let build = |at: u16| -> Result<Dispatcher, SimError> {
-            // One thread: one shard is enough, and keeps the whole map in order of use.
+            // The simulation is single-threaded: one shard suffices, and keeps the whole map in order of use.
             let nodes_max = scenario.nodes.len() as u16;
             let seed = scenario.settings.seed.wrapping_add(u64::from(at) << 32);
             let settings = Settings { nodes_max, shards: 1, seed, ..scenario.settings.clone() };
@@ -46,24 +48,24 @@ impl Front {
         Ok(Self { dispatchers, several })
     }
 
-    /// The first one, for what all know alike.
+    /// Returns the first dispatcher, for state that all dispatchers share.
     pub(super) fn first(&self) -> &Dispatcher {
         &self.dispatchers[0]
     }
 
-    /// A node's memory has changed: every switch that follows the caches hears it.
+    /// Reports a change of a node's memory to every dispatcher.
     pub(super) fn tell_kept(&self, now: Time, node: NodeId, target: TargetId, event: CacheEvent) {
         for dispatcher in &self.dispatchers {
             dispatcher.cache_event(now, node, target, event);
         }
     }
 
-    /// S for all of them.
+    /// Returns the admission limit S of the whole front-end.
     pub(super) fn limit(&self) -> u32 {
         self.first().admission_limit()
     }
 
-    /// Which of them gets the request of this number.
+    /// Returns the switch that receives the request with this number.
     pub(super) fn deal(&self, number: u64) -> u16 {
         let lot = TargetId::of(&number.to_le_bytes()).0;
         (lot % self.dispatchers.len() as u64) as u16
@@ -84,7 +86,7 @@ impl Several {
 }
 
 impl<M: CostModel> Engine<'_, M> {
-    /// The switches meet.
+    /// Connects every switch with its peers and schedules its periodic updates.
     pub(super) fn meet(&mut self) {
         let Some(several) = &self.front.several else { return };
         let (count, period) = (several.side.count, several.side.settings.period);
@@ -104,7 +106,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// A switch says what it has to say.
+    /// Sends the periodic update of a switch to its peers.
     pub(super) fn tick(&mut self, at: u16) {
         let Some(several) = &mut self.front.several else { return };
         let (period, mut out) = (several.side.settings.period, Out::default());
@@ -116,7 +118,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// A message arrives.
+    /// Delivers the next message between switches.
     pub(super) fn hear(&mut self) {
         let Some(several) = &mut self.front.several else { return };
         let Some((from, to, message)) = several.under_way.pop_front() else { return };
@@ -147,7 +149,7 @@ impl<M: CostModel> Engine<'_, M> {
         self.started_at(from, &mut started);
     }
 
-    /// Requests that waited at a switch have room.
+    /// Collects the requests that left the queue of a switch.
     pub(super) fn started_at(&mut self, switch: u16, started: &mut Vec<Started>) {
         for started in started.drain(..) {
             let Some(arrived) = self.waiting.remove(&(switch, started.ticket)) else { continue };

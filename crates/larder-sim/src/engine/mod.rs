@@ -1,7 +1,8 @@
-//! The run itself: requests go from the clients through the dispatcher to the nodes, step by step.
+//! The engine of a run: requests pass from the clients through the dispatcher to the nodes, step by step.
 //!
-//! One event is the end of one step at one station, a pause's end, an arrival or a load report. The dispatcher is
-//! called exactly as the live switch calls it: `arrive` when a request comes, `finish` when its last byte is sent.
+//! An event is the end of a step at a station, the end of a pause, an arrival or a load report. The engine
+//! calls the dispatcher exactly as the live switch does: `arrive` when a request arrives, `finish` when its
+//! last byte is sent.
 
 mod alarms;
 mod changes;
@@ -36,11 +37,10 @@ use crate::workload::Workload;
 
 /// Runs a workload through a cluster.
 ///
-/// Time: linear in the requests, logarithmic in the nodes. Memory: the dispatcher's target map, one entry per object
-/// in a cache, and about 100 bytes per request in flight.
+/// Time: linear in the requests, logarithmic in the nodes. Memory: the dispatcher's target map, one entry per
+/// object in a cache, and about 100 bytes per request in flight.
 ///
-/// # Errors
-/// A parameter out of range, or a workload that contradicts itself.
+/// # Errors Returns an error for a parameter out of range, or for an inconsistent workload.
 pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, SimError> {
     scenario.check()?;
     let limit = front(scenario)?.limit();
@@ -48,10 +48,9 @@ pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, Sim
     simulate_with(workload, scenario, source)
 }
 
-/// [`simulate`] with clients of one's own instead of [`Scenario::arrivals`].
+/// Runs [`simulate`] with the caller's own clients instead of [`Scenario::arrivals`].
 ///
-/// # Errors
-/// As [`simulate`].
+/// # Errors Fails as [`simulate`] does.
 pub fn simulate_with(
     workload: &Workload,
     scenario: &Scenario,
@@ -60,10 +59,9 @@ pub fn simulate_with(
     run(workload, scenario, source, None).map(|(outcome, _)| outcome)
 }
 
-/// [`simulate`], and what became of each request: 8 bytes a request more.
+/// Runs [`simulate`] and also returns the outcome of each request. This takes 8 bytes per request more.
 ///
-/// # Errors
-/// As [`simulate`].
+/// # Errors Fails as [`simulate`] does.
 pub fn simulate_watched(workload: &Workload, scenario: &Scenario) -> Result<(Outcome, Watched), SimError> {
     scenario.check()?;
     let limit = front(scenario)?.limit();
@@ -94,7 +92,7 @@ fn run(
     })
 }
 
-/// What a run is made of.
+/// The inputs of an engine.
 type Parts<'r> = (&'r Workload, &'r Scenario, Front, Box<dyn Source + 'r>);
 
 fn front(scenario: &Scenario) -> Result<Front, SimError> {
@@ -112,48 +110,48 @@ fn spec(index: usize, node: &crate::SimNode) -> NodeSpec {
     }
 }
 
-/// A request that has come.
+/// A request that has arrived and has no node yet.
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
     ask: Ask,
-    /// The switch that it came to.
+    /// The switch that received the request.
     switch: u16,
     at: Time,
-    /// Whether it counts, or only warms the caches.
+    /// Whether the request is measured; otherwise it only warms the caches.
     measured: bool,
 }
 
-/// A request at its node, or a read that a request has begun.
+/// A request at its node, or a read that runs as a task of its own.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     ask: Ask,
     switch: u16,
     asked: Time,
-    /// When it was sent to its node.
+    /// The time at which the request was sent to its node.
     sent: Time,
-    /// When what it asks for was in the node's memory, which is when its reply began; zero until then.
+    /// The time at which the item was in the node's memory, when the reply began; zero until then.
     ready: Time,
     measured: bool,
-    /// Not a request, but a read that goes on by itself ([`Stations::tasks`](crate::cost::Stations)).
+    /// Whether the job is a read that runs as a task of its own ([`Stations::tasks`](crate::cost::Stations)).
     read: bool,
     node: u16,
     peer: u16,
     found: Found,
-    /// Its note, where the run is watched.
+    /// The number of the request's record, if the run keeps a history.
     seen: u32,
     progress: Progress,
-    /// The next of those who share a read.
+    /// The next job that shares the same read.
     next_sharer: u32,
 }
 
 const NOBODY: u32 = u32::MAX;
 
-/// A node's stations: indexes into [`Engine::stations`].
+/// The stations of a node, as indexes into [`Engine::stations`].
 #[derive(Clone, Copy, Debug)]
 struct Places {
-    /// Where the model has pools, that of the cores; [`Engine::pools`].
+    /// The processor. If the model has pools, an index into [`Engine::pools`].
     cpu: usize,
-    /// The pool of the first disk's reads, likewise.
+    /// The pool of the first disk's reads, if the model has pools: an index into [`Engine::pools`].
     slots: usize,
     nic: usize,
     back: usize,
@@ -173,34 +171,36 @@ struct Engine<'r, M> {
     seq: u64,
     calendar: Calendar,
     stations: Vec<Station>,
-    /// The front-end's cores, then each node's cores and reads; empty where the model has none.
+    /// The front-end's cores, then the cores and reads of each node; empty if the model has none.
     pools: Vec<Pool>,
     places: Vec<Places>,
     ranks: Vec<u32>,
     memories: Memories,
     jobs: Vec<Job>,
     free: Vec<u32>,
-    /// Reads under way: (node, item) to the reader, whose sharers hang on it.
+    /// The reads in progress by (node, item): the job that reads. The jobs that share a read form a list that
+    /// starts at this job.
     reads: BTreeMap<(u16, u32), u32>,
     alarms: Alarms,
     tasks: Tasks,
-    /// How many requests have come.
+    /// The number of requests that have arrived.
     arrived: u64,
-    /// Changes to the cluster that have been made, and after how many requests the next one is due.
+    /// The number of changes made so far, and the number of arrivals before the next change.
     changed: usize,
     next_change: u64,
-    /// What was asked for since the last routing table, for each route that gets one; the default route first.
+    /// The requests since the last refresh, for each route whose table is refreshed; the default route is
+    /// first.
     censuses: Vec<Option<Census>>,
-    /// The table that each of them goes by.
+    /// The current table of each route.
     tables: Vec<Option<Arc<RouteTable>>>,
     watched: Option<Watched>,
-    /// By switch and ticket.
+    /// The requests that wait at the front-end, by switch and ticket.
     waiting: BTreeMap<(u16, Ticket), Arrived>,
-    /// Empty; kept for its room.
+    /// An empty buffer, kept for its capacity.
     started: Vec<Started>,
-    /// Requests that waited and have a node now.
+    /// The requests that waited and now have a node.
     ready: VecDeque<(Arrived, NodeId)>,
-    /// What clients ask next, and how many of these have been asked.
+    /// The next requests of the clients, and the number of them that have been sent.
     asks: Vec<Ask>,
     asked: usize,
     tally: Tally,
@@ -315,8 +315,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
         (outcome, self.watched.unwrap_or_default())
     }
 
-    /// What an end brings about comes after it, in order: first those who waited at the front-end, then what clients
-    /// ask next. So no end is nested in another, however many there are at one moment.
+    /// Handles the consequences of an event in order: first requests that waited at the front-end, then the
+    /// clients' next requests. Ends are therefore never nested, however many there are at one time.
     fn follow_up(&mut self) {
         loop {
             if let Some((arrived, node)) = self.ready.pop_front() {
@@ -333,7 +333,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
     }
 
     fn set_source_clock(&mut self) {
-        // Arrivals come before anything else that happens at the same time.
+        // Arrivals precede every other event at the same time.
         let key = self.source.next_at().map_or(Key::NEVER, |time| Key::new(time.max(self.now), 0));
         self.calendar.set(SOURCE, key);
     }
@@ -425,7 +425,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
         }
     }
 
-    /// Takes a request to its next step that takes time.
+    /// Advances a job to its next step that takes time.
     fn advance(&mut self, number: u32) {
         loop {
             let job = &mut self.jobs[number as usize];
@@ -527,7 +527,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
         self.places[node].slots + self.disk_number(node, number)
     }
 
-    /// Which of the node's disks holds the item.
+    /// Returns the number of the node's disk that holds the item.
     fn disk_number(&self, node: usize, number: u32) -> usize {
         let places = &self.places[node];
         if places.disk_count == 1 {
@@ -559,7 +559,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
     }
 }
 
-/// Adds `count` pools of so many servers each; gives the first one's place.
+/// Adds `count` pools of `servers` servers each, and returns the index of the first.
 fn add_pools(pools: &mut Vec<Pool>, count: u16, servers: u32) -> usize {
     let first = pools.len();
     pools.extend((0..count).map(|_| Pool::new(servers)));

@@ -1,6 +1,6 @@
-//! A node looks into its memory, reads what is not there, and keeps it.
+//! Lookups in a node's memory, reads of missing items, and storing of what was read.
 //!
-//! The first request that misses reads; those that come while the read goes on share it.
+//! The first request that misses starts the read. Requests that arrive during the read share it.
 
 use std::collections::btree_map::Entry;
 
@@ -12,7 +12,7 @@ use crate::cost::{CostModel, Found};
 use crate::gms::Looked;
 
 impl<M: CostModel> Engine<'_, M> {
-    /// Looks for a request's item in its node's memory.
+    /// Looks up a request's item in its node's memory.
     pub(super) fn look(&mut self, number: u32) {
         if M::STATIONS.tasks {
             return self.look_and_read(number);
@@ -44,7 +44,7 @@ impl<M: CostModel> Engine<'_, M> {
         self.tally.note_found(found, node, self.workload.items[item as usize].bytes, measured);
     }
 
-    /// Hangs a request on the read that it shares. False if that has ended.
+    /// Adds a job to the read that it shares. Returns false if the read has ended.
     pub(super) fn share(&mut self, number: u32) -> bool {
         let job = self.jobs[number as usize];
         let Some(reader) = self.reads.get(&(job.node, job.ask.item)).copied() else { return false };
@@ -63,8 +63,8 @@ impl<M: CostModel> Engine<'_, M> {
         self.wake_sharers(number);
     }
 
-    /// Puts what has been read into the node's memory, and tells a dispatcher that follows the caches what changed.
-    /// Chunks of long items are no targets, so of these it hears of the head only.
+    /// Stores a read item or chunk in the node's memory, and reports the changes to dispatchers that follow
+    /// the caches. Chunks of long items are no targets, so only the head is reported.
     pub(super) fn keep(&mut self, node: u16, key: u32, memory: u64) {
         let (evicted, kept) = self.memories.store(node as usize, key, memory);
         if !self.cache_events {
@@ -80,10 +80,10 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Those who share a read go on.
+    /// Advances the jobs that share a read.
     pub(super) fn wake_sharers(&mut self, reader: u32) {
         let mut sharer = core::mem::replace(&mut self.jobs[reader as usize].next_sharer, NOBODY);
-        // The list hangs the latest in front; those who came first go on first.
+        // The list has the latest job in front. The jobs go on in the order of their arrival.
         let mut sharers = Vec::new();
         while sharer != NOBODY {
             sharers.push(sharer);

@@ -1,11 +1,12 @@
-//! Reads that go on by themselves, and long items in chunks: the live node's way of filling its memory.
+//! Reads as tasks of their own, and long items in chunks, as in the live node.
 //!
-//! A read is begun by the first request that misses and is a task of its own; the request waits for it like those
-//! that come after. Items above the chunk size are read, kept and evicted in chunks, each its own key of the memory
-//! and its own read. A reply asks for its chunks in order, one ahead of the one it waits for, but ahead of need only
-//! for what must be read. What a reply has had read without a gap is one run of the disk.
+//! The first request that misses starts a read, which is a job of its own. The request waits for it like the
+//! requests that come later. Items above the chunk size are read, kept and evicted in chunks. Each chunk is a
+//! key of the memory with a read of its own. A reply requests its chunks in order, one ahead of the chunk
+//! that it waits for. It requests a chunk ahead of need only if the chunk must be read. Chunks that a reply
+//! has had read without a gap are one sequential run of the disk.
 //!
-//! The head of a long item, its length and nothing else, is known without a read; it takes the least charge.
+//! The head of a long item, which is its length only, is known without a read and takes the least charge.
 
 use std::collections::BTreeMap;
 
@@ -16,38 +17,39 @@ use crate::cost::{CostModel, Found, Progress};
 use crate::gms::Looked;
 use crate::workload::Workload;
 
-/// Chunks asked for ahead of the one to be sent next.
+/// The number of chunks requested ahead of the next chunk to be sent.
 const AHEAD: usize = 1;
 
-/// What is known of reads beyond the jobs themselves.
+/// The state of reads and chunked replies.
 #[derive(Debug)]
 pub(super) struct Tasks {
     chunk: u64,
-    /// The memory's key of an item's first chunk; the item's own key is its index. Empty without chunks.
+    /// The memory key of the first chunk, by item. The key of an item is its index. Empty if no item has
+    /// chunks.
     first_keys: BTreeMap<u32, u32>,
     keys: usize,
-    /// When each job's step at its station ends; kept where the model has a timer.
+    /// The end of each job's current step at its station, in ns; used if the model has a timer.
     ends_ns: Vec<u64>,
     replies: BTreeMap<u32, Reply>,
     reads: BTreeMap<u32, Piece>,
 }
 
-/// A reply in chunks under way.
+/// A chunked reply in progress.
 #[derive(Debug, Default)]
 struct Reply {
-    /// The next chunk to ask for.
+    /// The next chunk to request.
     next: u32,
-    /// Bytes in front of it that were read without a gap.
+    /// Bytes before that chunk that were read without a gap.
     run: u64,
-    /// Chunks asked for: their key, and the read that brings it unless it was there.
+    /// The requested chunks: the key, and the read in progress if the chunk was not in memory.
     asked: Vec<(u32, Option<u32>)>,
 }
 
-/// What a task reads.
+/// An item or chunk that a task reads.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     key: u32,
-    /// Memory it takes.
+    /// Memory that it takes, in bytes.
     memory: u64,
     keep: bool,
 }
@@ -73,7 +75,7 @@ impl Tasks {
         }
     }
 
-    /// Keys of the memories: items and chunks.
+    /// Returns the number of keys of the memories: items and chunks.
     pub(super) fn keys(&self) -> usize {
         self.keys
     }
@@ -92,7 +94,7 @@ impl Tasks {
 }
 
 impl<M: CostModel> Engine<'_, M> {
-    /// Looks for a request's item and has it read if need be.
+    /// Looks up a request's item, and starts a read if it is missing.
     pub(super) fn look_and_read(&mut self, number: u32) {
         let Job { node, ask, measured, .. } = self.jobs[number as usize];
         let item = self.workload.items[ask.item as usize];
@@ -109,7 +111,7 @@ impl<M: CostModel> Engine<'_, M> {
         if found == Found::Memory {
             job.ready = self.now;
         }
-        // Bytes read are counted where reads begin.
+        // Bytes read are counted when a read begins.
         self.tally.note_found(found, node as usize, 0, measured);
     }
 
@@ -124,7 +126,7 @@ impl<M: CostModel> Engine<'_, M> {
         if all { Found::Memory } else { Found::Read }
     }
 
-    /// Asks for what belongs to a key: it is there, it is being read, or its read begins now.
+    /// Requests a key: it is in memory, its read is in progress, or its read begins now.
     fn begin(&mut self, number: u32, key: u32, before: u64, bytes: u64) -> Begun {
         let Job { node, ask, asked, measured, .. } = self.jobs[number as usize];
         let item = &self.workload.items[ask.item as usize];
@@ -160,7 +162,7 @@ impl<M: CostModel> Engine<'_, M> {
         Begun::Reads(read)
     }
 
-    /// A read has ended: what it brought is kept, and all who wait for it go on.
+    /// Ends a read: stores the result and advances all jobs that wait for it.
     pub(super) fn land(&mut self, number: u32) {
         let node = self.jobs[number as usize].node;
         let Some(piece) = self.tasks.reads.remove(&number) else { return };
@@ -172,7 +174,7 @@ impl<M: CostModel> Engine<'_, M> {
         self.free.push(number);
     }
 
-    /// Takes a reply to its next chunk. True if that must be waited for.
+    /// Advances a reply to its next chunk. Returns true if the reply must wait for the chunk.
     pub(super) fn next_part(&mut self, number: u32) -> bool {
         let Some(mut reply) = self.tasks.replies.remove(&number) else { return false };
         self.ask_for_parts(number, &mut reply);
@@ -211,7 +213,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Hangs a request on a read. False if that has ended.
+    /// Adds a job to a read. Returns false if the read has ended.
     fn wait_for(&mut self, number: u32, key: u32, read: u32) -> bool {
         let node = self.jobs[number as usize].node;
         if self.reads.get(&(node, key)) != Some(&read) {
@@ -223,7 +225,7 @@ impl<M: CostModel> Engine<'_, M> {
     }
 }
 
-/// What became of asking for a key.
+/// The result of requesting a key.
 #[derive(Clone, Copy, Debug)]
 enum Begun {
     Here,

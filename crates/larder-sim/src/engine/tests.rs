@@ -25,7 +25,8 @@ fn one_node_and_one_client_take_the_sum_of_the_models_times() {
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 1 };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
-    // Three times 8 KB, twice 100 KB from memory; each read once: 3 * 930 + 2 * 8,290 + 28,820 + 66,250 us.
+    // Three requests of 8 KB and two of 100 KB from memory, and one read of each: 3 * 930 + 2 * 8,290 +
+    // 28,820 + 66,250 us.
     assert_eq!(outcome.seconds, 0.114_440);
     assert_eq!((outcome.requests, outcome.hits, outcome.shared), (5, 3, 0));
     assert_eq!((outcome.bytes_sent, outcome.bytes_read), (224 * KIB, 108 * KIB));
@@ -42,8 +43,8 @@ fn requests_for_one_file_share_its_read() {
     scenario.arrivals = Arrivals::Closed { clients: 3 };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
     assert_eq!((outcome.hits, outcome.shared, outcome.bytes_read), (0, 2, 8 * KIB));
-    // Three are set up at 145, 290 and 435 us; the read begins at 145 us and takes 28,820; then each is sent in
-    // 640 and taken down in 145 us.
+    // The three are set up at 145, 290 and 435 us. The read begins at 145 us and takes 28,820 us. Then each
+    // reply is sent in 640 us and taken down in 145 us.
     assert_eq!(outcome.seconds, (145.0 + 28_820.0 + 3.0 * 785.0) / 1e6);
 }
 
@@ -54,7 +55,8 @@ fn disks_work_side_by_side_and_share_items_by_rank() {
     scenario.arrivals = Arrivals::Closed { clients: 4 };
     scenario.nodes[0].disks = 4;
     let outcome = simulate(&workload(&sizes, &[0, 1, 2, 3]), &scenario).expect("the scenario is valid");
-    // The first is read by 145 + 28,820 us, the others 145 us apart; each is sent and taken down in 785 us.
+    // The first is read after 145 + 28,820 us, the others 145 us apart. Each is sent and taken down in 785
+    // us.
     assert_eq!(outcome.seconds, (28_965.0 + 4.0 * 785.0) / 1e6);
     assert!((outcome.nodes[0].disk_busy - 28_820.0 / 32_105.0).abs() < 1e-9, "each disk reads once");
 }
@@ -66,7 +68,7 @@ fn faster_nodes_take_less_time() {
     scenario.arrivals = Arrivals::Closed { clients: 1 };
     scenario.nodes[0] = SimNode { cpu_speed: 2.0, disk_speed: 4.0, ..scenario.nodes[0] };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
-    // The first request's processor time comes in two parts, 145 + 785 us.
+    // The first request's processor time has two parts, 145 + 785 us.
     assert_eq!(outcome.seconds, (2.0 * 465.0 + 7_205.0) / 1e6);
 }
 
@@ -79,7 +81,7 @@ fn open_arrivals_come_at_their_times_and_wait_at_the_front_end_beyond_s() {
     scenario.settings.queue_max = 1;
     scenario.arrivals = Arrivals::Open { speed: 2.0 };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
-    // At 50 ms one starts, one waits, one is refused.
+    // At 50 ms one request starts, one waits, and one is refused.
     assert_eq!((outcome.requests, outcome.refused), (3, 1));
     assert_eq!(outcome.seconds, (50_000.0 + 2.0 * 930.0) / 1e6);
     assert_eq!(outcome.delay.max_s, 0.029_750, "the first, which missed");
@@ -120,7 +122,7 @@ fn idle_time_is_time_with_few_requests() {
     scenario.idle_below = 1;
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
     let idle: Vec<f64> = outcome.nodes.iter().map(|node| node.idle * outcome.seconds).collect();
-    // Each is busy for one miss: 29,750 us of 1,029,750.
+    // Each node is busy for one miss: 29,750 us of 1,029,750.
     assert!(idle.iter().all(|idle| (idle - 1.0).abs() < 1e-9), "{idle:?}");
 }
 
@@ -200,7 +202,8 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn the_steady_throughput_leaves_the_drain_out() {
-    // Two clients on one node: after the first reads, 930 us each; the last request arrives when two are left.
+    // Two clients use one node. After the first reads, a request takes 930 us. The last request arrives when
+    // two are left.
     let workload = workload(&[8 * KIB], &[0; 12]);
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 2 };
