@@ -1,9 +1,9 @@
-//! Chance from a seed.
+//! Random numbers from a seed.
 
 use core::time::Duration;
 use larder_trace::synth::Stream;
 
-/// A stream of draws.
+/// The random number generator of a world.
 #[derive(Debug)]
 pub(super) struct Chance(Stream);
 
@@ -12,17 +12,17 @@ impl Chance {
         Self(Stream::new(seed, "faults"))
     }
 
-    /// One of 0 to `count` - 1.
+    /// Returns a number from 0 to `count` - 1.
     pub(super) fn below(&mut self, count: u64) -> u64 {
         self.0.below(count.max(1))
     }
 
-    /// True in so many of 1,000 cases.
+    /// Returns true with a probability of `of` in 1,000.
     pub(super) fn permille(&mut self, of: u64) -> bool {
         self.below(1_000) < of
     }
 
-    /// A time from `least` to `most` microseconds.
+    /// Returns a duration from `least` to `most` microseconds.
     pub(super) fn micros(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_micros(least + self.below(most - least + 1))
     }

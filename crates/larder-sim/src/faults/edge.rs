@@ -1,19 +1,22 @@
-//! The world of a switch that hands connections off to nodes: [`larder_core::handoff::EdgeMachine`], driven as the live switch
-//! drives it.
+//! The world of a switch that hands connections off to nodes: [`larder_core::handoff::EdgeMachine`], driven
+//! as the live switch drives it.
 //!
-//! Node 0 is the switch, all others are content nodes. The machine is the live one; what it stands on is a model, which does
-//! what the live parts do in their order:
+//! Node 0 is the switch; all other nodes are content nodes. The state machine is the live one. Its
+//! environment is a model that acts in the same order as the live parts:
 //!
-//! - `plane`: the forwarding plane in the switch's kernel. It outlives the switch's process: a process that starts finds the
-//!   connections of the one before it, and the packets that nobody has read.
-//! - `switch`, `outputs`: the driver: it reads the plane a little late, decides, freezes accepted sockets, and carries out what the
-//!   machine answers. Its process dies and starts again, or another process takes over in good order (a reload).
-//! - `channel`: the control channels. What is sent on one comes in order; it breaks at any moment, each side notices when it does,
-//!   and what is under way by then is lost or is still read.
-//! - `nodes`: sockets and agents of nodes, which refuse, drain, and die with or without their hosts.
-//! - `clients`: they send their requests in one packet or several, again if packets are lost, and once more on the same connection;
-//!   they end, reset, or leave without a word, and come again with the same addresses at once.
-//! - `holds`: what must hold.
+//! - `plane`: the forwarding plane in the switch's kernel. It outlives the switch's process. A new process
+//!   finds the connections of its predecessor, and the packets that no process has read.
+//! - `switch`, `outputs`: the driver. It reads the plane with a delay, decides, freezes accepted sockets and
+//!   executes the machine's outputs. Its process crashes and restarts, or is replaced by another process (a
+//!   reload).
+//! - `channel`: the control channels. Messages on a session arrive in order. A session breaks at any time,
+//!   and each side notices this at its own time. Messages in flight are then lost or still read.
+//! - `nodes`: the sockets and agents of nodes. Nodes refuse connections, drain, and crash with or without
+//!   their hosts.
+//! - `clients`: clients send their requests in one or several packets, retransmit lost packets, and send
+//!   further requests on the same connection. They end with FIN or reset, or leave silently, and reuse the
+//!   same addresses at once.
+//! - `holds`: the invariants.
 
 mod channel;
 mod clients;
@@ -38,13 +41,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use switch::Switch;
 
-/// The switch, by its place in the list of all.
+/// The switch's index in the list of nodes.
 pub(super) const SWITCH: Id = 0;
 
-/// A client's port.
+/// The port of a client, which identifies its connection.
 pub(super) type Key = u64;
 
-/// Doubt lasts shorter than live, where nothing else happens meanwhile.
+/// Timeouts are shorter than live, because nothing else happens in the meantime.
 pub(super) const SETTINGS: EdgeSettings = EdgeSettings {
     header_wait: Duration::from_millis(2),
     held_max: 200,
@@ -66,15 +69,15 @@ pub(super) const SETTINGS: EdgeSettings = EdgeSettings {
     forward_first: true,
 };
 
-/// An event of this world. `epoch` is the life of the process that it happens to.
+/// An event of this world. `epoch` is the life of the process that handles the event.
 #[derive(Debug)]
 pub(super) enum Event {
     // -- the switch
-    /// It reads what the plane has told.
+    /// The switch reads the events of the plane.
     Read {
         epoch: u64,
     },
-    /// Its regular work.
+    /// The switch's periodic work.
     Tick {
         epoch: u64,
     },
@@ -87,7 +90,7 @@ pub(super) enum Event {
     Judge {
         epoch: u64,
     },
-    /// It hears the first of what channels have told.
+    /// The switch handles the next event of its channels.
     Hear {
         epoch: u64,
     },
@@ -97,17 +100,17 @@ pub(super) enum Event {
         key: Key,
         generation: u64,
     },
-    /// The accept loop has got a connection.
+    /// The accept loop has accepted a connection.
     Accepted {
         conn: Id,
     },
-    /// A socket that is to move is frozen.
+    /// The switch freezes a socket that is to move.
     Freeze {
         epoch: u64,
         conn: Id,
         id: u64,
     },
-    /// A connection has been served here.
+    /// The switch has served a connection itself.
     ServedHere {
         conn: Id,
     },
@@ -123,12 +126,12 @@ pub(super) enum Event {
         epoch: u64,
         node: Id,
     },
-    /// The first of what is on its way to a side of a channel arrives.
+    /// The next message in flight to a side of a session arrives.
     Arrive {
         session: Id,
         at_switch: bool,
     },
-    /// A side notices that its channel has broken.
+    /// A side notices that its session has broken.
     Close {
         session: Id,
         at_switch: bool,
@@ -140,12 +143,12 @@ pub(super) enum Event {
     Snap,
 
     // -- nodes
-    /// A node tells what it has restored, and what has ended.
+    /// A node reports ended connections.
     Flush {
         node: Id,
         epoch: u64,
     },
-    /// A list of all that a node has is made.
+    /// A node lists its connections.
     List {
         node: Id,
         epoch: u64,
@@ -159,7 +162,7 @@ pub(super) enum Event {
     },
     /// A node drains.
     Drain,
-    /// It gives its connections up, one after the other.
+    /// A node gives up its next connections.
     GiveUp {
         node: Id,
         epoch: u64,
@@ -172,7 +175,7 @@ pub(super) enum Event {
         tries: u32,
     },
 
-    /// A node looks whether the client of a socket is still there.
+    /// A node checks whether the client of a socket is still there.
     TimesOut {
         node: Id,
         key: Key,
@@ -180,7 +183,7 @@ pub(super) enum Event {
     },
 
     // -- clients
-    /// A client sends what has not been answered, or asks again.
+    /// A client retransmits, or sends another request.
     Asks {
         conn: Id,
     },
@@ -189,53 +192,53 @@ pub(super) enum Event {
     },
 }
 
-/// The state that ends with a process.
+/// The state that is lost when a process ends.
 pub(super) enum Machine {
     Switch(Box<Switch>),
     Node(Agent),
 }
 
-/// Connections that the dispatcher counts, by node.
+/// The dispatcher's count of connections, by node.
 pub(super) type Loads = Rc<RefCell<BTreeMap<NodeId, i64>>>;
 
-/// The way of connections to the switch and to nodes.
+/// The mechanism by which connections reach the switch and nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The plane completes handshakes, and nodes accept by cookie.
     Cookie,
-    /// The plane completes handshakes, and nodes get states.
+    /// The plane completes handshakes, and nodes restore transferred states.
     Repair,
-    /// The switch's own TCP accepts, and its sockets move.
+    /// The switch's own TCP accepts connections, and its sockets move.
     Stack,
 }
 
-/// The world.
+/// The world of a switch.
 pub(super) struct Edge {
     mode: Mode,
     plane: Plane,
-    /// By node; that of the switch is not used.
+    /// The hosts by node; the switch's entry is not used.
     hosts: Vec<Host>,
     conns: Vec<Conn>,
-    /// The last connection of a port.
+    /// The latest connection of each port.
     latest: BTreeMap<Key, Id>,
     sessions: Vec<channel::Session>,
     ports: u64,
-    /// Connections that a node has at most.
+    /// The largest number of connections of a node.
     places: usize,
-    /// Permille of the connections that this host serves itself.
+    /// Permille of the connections that the switch serves itself.
     here_permille: u64,
-    /// Permille of the decisions that must wait.
+    /// Permille of the decisions that must wait for admission.
     wait_permille: u64,
-    /// The plane is read so late at most. Microseconds.
+    /// The longest delay until the plane is read, in microseconds.
     lag_us: u64,
-    /// The longest delay until a message of a channel is handled. Microseconds.
+    /// The longest delay until a channel event is handled, in microseconds.
     hears_us: u64,
     host_dies: bool,
-    /// The decision that the plane may use again, and until when.
+    /// The decision that the plane may reuse, and its expiry.
     reusable: Option<(NodeId, Time)>,
-    /// Channels break.
+    /// Whether channels break.
     breaks: bool,
-    /// Something has happened for which clients may be reset.
+    /// Whether a fault has occurred that allows resets of clients.
     excused: bool,
 }
 
@@ -372,7 +375,7 @@ impl World for Edge {
         Ok(())
     }
 
-    // What the switch takes a node for is read when it is needed.
+    // The switch reads its view of a node when it needs it.
     fn takes(_: &mut Ground<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
         Ok(())
     }
@@ -381,7 +384,7 @@ impl World for Edge {
         ground.own.host_dies = node != SWITCH && ground.chance.permille(300);
         if ground.own.host_dies {
             ground.say(|| format!("the host of {node} is gone"));
-            // Longer than the switch needs to notice, however it stands.
+            // The absence is longer than the switch needs to notice it in any state.
             ground.chance.micros(10_000_000, 13_000_000)
         } else {
             ground.chance.micros(10_000, 8_000_000)
@@ -413,7 +416,7 @@ impl World for Edge {
     }
 }
 
-/// The process that an event happens to, and the life of it in which it does.
+/// Returns the process that an event belongs to, with its epoch.
 fn process_of(event: &Event) -> Option<(Id, u64)> {
     match event {
         Event::Read { epoch }
@@ -439,13 +442,13 @@ impl Ground<'_, Edge> {
         self.broken == Some(rule)
     }
 
-    /// Something of this world happens after a while.
+    /// Schedules an event after a random delay.
     fn later(&mut self, least_us: u64, most_us: u64, event: Event) {
         let wait = self.chance.micros(least_us, most_us);
         self.after(wait, Happening::Own(event));
     }
 
-    /// Whether a packet is lost.
+    /// Returns whether a packet is lost.
     fn loses(&mut self) -> bool {
         self.trouble && self.chance.permille(30)
     }
@@ -465,7 +468,7 @@ impl Ground<'_, Edge> {
     }
 }
 
-/// A node as the machine knows it.
+/// Returns the id of a node in the state machine.
 pub(super) const fn id_of(node: Id) -> NodeId {
     NodeId(node as u16)
 }

@@ -1,8 +1,9 @@
-//! What every world stands on: a clock, a queue of what will happen, nodes that come and go, a bad network, and clients.
+//! The simulation of a world: a clock, an event queue, nodes that crash and restart, an unreliable network,
+//! and clients.
 //!
-//! A [`World`] says what its nodes are, and what they do about a request or a message; all else that happens is written
-//! here once. Draws are made in a fixed order, and of two things at one time the one planned first happens first: a seed
-//! makes one world.
+//! A [`World`] defines its nodes and their handling of requests and messages. This module handles all other
+//! events. Random numbers are drawn in a fixed order. Events at equal times run in the order in which they
+//! were scheduled. A seed therefore determines the run.
 
 mod troubles;
 
@@ -14,78 +15,80 @@ use core::time::Duration;
 use larder_core::{NodeId, Time};
 use std::collections::BTreeMap;
 
-/// Time in which things go wrong.
+/// The duration of the phase with faults.
 const TROUBLE: Duration = Duration::from_secs(20);
-/// How long an initial node waits for the head of a forwarded reply, and for the rest of one.
+/// The time that an initial node waits for the head of a forwarded reply, and for its rest.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at whether all is as it must be.
+/// The period of the checks for convergence.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The nodes of a world: 2 to 6, and 7 to 15 of one seed in ten.
+/// Returns the number of nodes: 2 to 6, or 7 to 15 for one seed in ten.
 fn size(seed: u64, chance: &mut Chance) -> usize {
     let few = 2 + chance.below(5) as usize;
     if seed % 10 == 9 { 7 + chance.below(9) as usize } else { few }
 }
 
-/// A node, or a request, by its place in the list of all.
+/// A node or a request, by its index in its list.
 pub(super) type Id = usize;
 
-/// A node as the protocols name it.
+/// Returns the node's id in the protocols.
 pub(super) const fn peer(node: Id) -> NodeId {
     NodeId(node as u16)
 }
 
-/// What a world adds to its ground.
+/// The part of a simulation that is specific to a protocol.
 pub(super) trait World: Sized {
-    /// A node's state machine, and whatever else it loses in a crash.
+    /// The state machine of a node, and all other state that it loses in a crash.
     type Machine;
-    /// What travels between nodes.
+    /// A message between nodes.
     type Message: Clone + Debug;
-    /// What happens in this world only.
+    /// An event that only this world has.
     type Event;
 
-    /// So long after the last fault there is no doubt left.
+    /// Returns the time after the last fault within which all views must be exact.
     fn converges_within(&self) -> Duration;
-    /// A node that begins.
+    /// Creates the process of a node.
     fn machine(&self, me: Id, epoch: u64) -> Self::Machine;
-    /// What a client asks for.
+    /// Returns the target of a client's request.
     fn target(&self, chance: &mut Chance) -> u64;
-    /// All begins.
+    /// Schedules the world's first events.
     fn begin(_: &mut Ground<'_, Self>) {}
-    /// The node that an event waits for while that stands still.
+    /// Returns the node that handles an event; the event waits while that node is paused.
     fn place(ground: &Ground<'_, Self>, event: &Self::Event) -> Option<Id>;
-    /// An event happens.
+    /// Handles an event of this world.
     fn happen(ground: &mut Ground<'_, Self>, event: Self::Event) -> Result<(), Violation>;
-    /// A client's request, at [`Stage::Waits`], comes to its initial node.
+    /// Handles a client's request at its initial node; the request is at [`RequestStage::Waits`].
     fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation>;
-    /// A forwarded request comes to its service node, which may be `there` no more in the life in which it was meant.
+    /// Handles a forwarded request at its service node. `there` is false if the node's process at the time of
+    /// forwarding is gone.
     fn forwarded(ground: &mut Ground<'_, Self>, request: Id, to: Id, there: bool) -> Result<(), Violation>;
-    /// The connection to a service node has broken, or it takes too long.
+    /// Handles a broken connection to a service node, or the timeout of a reply.
     fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation>;
-    /// A node takes another for present, or for gone.
+    /// Handles a change of a node's view of another node: present or gone.
     fn takes(ground: &mut Ground<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation>;
-    /// How long a node that dies now is away.
+    /// Returns the downtime of a node that crashes now.
     fn away(ground: &mut Ground<'_, Self>, _: Id) -> Duration {
         ground.chance.micros(10_000, 5_000_000)
     }
-    /// A node has died: what becomes of requests.
+    /// Handles the effects of a node's crash.
     fn dies(ground: &mut Ground<'_, Self>, node: Id) {
         ground.cut(node);
     }
-    /// A node begins again.
+    /// Handles the restart of a node.
     fn starts(_: &mut Ground<'_, Self>, _: Id) {}
-    /// A node hears a message.
+    /// Handles a message that a node receives.
     fn hear(ground: &mut Ground<'_, Self>, to: Id, from: Id, message: Self::Message)
     -> Result<(), Violation>;
-    /// When a node's clock must strike, at the latest.
+    /// Returns the latest time of the node's next tick.
     fn due(ground: &Ground<'_, Self>, node: Id) -> Time;
-    /// A node's clock strikes.
+    /// Handles a tick of a node.
     fn tick(ground: &mut Ground<'_, Self>, node: Id) -> Result<(), Violation>;
-    /// What is not as it must be, when every request has ended and every node sees every other; None if nothing.
+    /// Returns the first condition that does not hold, after every request has ended and every node sees
+    /// every other; `None` if all hold.
     fn doubt(ground: &mut Ground<'_, Self>) -> Option<String>;
 }
 
-/// What happens in every world, and what in this one only.
+/// An event of the simulation.
 pub(super) enum Happening<W: World> {
     Own(W::Event),
     Client,
@@ -98,7 +101,7 @@ pub(super) enum Happening<W: World> {
     Forwarded {
         request: Id,
     },
-    /// The connection to a service node has broken, or it takes too long.
+    /// The connection to a service node has broken, or its reply has timed out.
     Broken {
         request: Id,
     },
@@ -106,7 +109,7 @@ pub(super) enum Happening<W: World> {
         node: Id,
         epoch: u64,
     },
-    /// A node looks whether another is there.
+    /// A node checks whether another node is present.
     Sight {
         of: Id,
         by: Id,
@@ -124,18 +127,19 @@ pub(super) enum Happening<W: World> {
     Heal,
 }
 
+/// The stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It is not known yet where it is served.
+    /// The request waits for its placement.
     Waits,
-    /// At its initial node.
+    /// The initial node serves the request.
     Here,
-    /// Forwarded to a node, in this life of it; no byte of the reply has come.
+    /// The request was forwarded to this process of a node, and no byte of the reply has arrived.
     Sent {
         to: Id,
         epoch: u64,
     },
-    /// A part of the reply was sent to the client.
+    /// A part of the reply has been sent to the client.
     Begun {
         to: Id,
         epoch: u64,
@@ -151,21 +155,21 @@ pub(super) struct Request {
     forwards: u32,
 }
 
-/// A node, and how it stands.
+/// A node of a world.
 pub(super) struct Standing<W: World> {
     pub(super) machine: W::Machine,
-    /// Its life.
+    /// The number of the node's current life.
     pub(super) epoch: u64,
     pub(super) up: bool,
     paused: bool,
-    /// What happened to it while it stood still.
+    /// Events for the node that occurred while it was paused.
     backlog: Vec<Happening<W>>,
-    /// Whom it takes for present.
+    /// The nodes that this node takes for present.
     pub(super) sees: Vec<bool>,
     tick_at: Time,
 }
 
-/// A world and its ground.
+/// The simulation of a world.
 pub(super) struct Ground<'t, W: World> {
     pub(super) own: W,
     pub(super) chance: Chance,
@@ -179,14 +183,14 @@ pub(super) struct Ground<'t, W: World> {
     seq: u64,
     queue: BTreeMap<(Time, u64), Happening<W>>,
     loss_permille: u64,
-    /// The nodes of one part, while the network has two.
+    /// The side of each node, while the network is partitioned.
     part: Option<Vec<bool>>,
     pub(super) trouble: bool,
     tell: Option<&'t mut dyn FnMut(String)>,
 }
 
 impl<'t, W: World> Ground<'t, W> {
-    /// A ground of 2 to 15 nodes; `draw` is told how many.
+    /// Creates a simulation of 2 to 15 nodes. `draw` creates the world for this number of nodes.
     pub(super) fn new(
         seed: u64,
         broken: Option<Broken>,
@@ -231,7 +235,7 @@ impl<'t, W: World> Ground<'t, W> {
         W::begin(self);
     }
 
-    /// Runs until nothing is in doubt after the last fault.
+    /// Runs until all conditions hold after the last fault.
     pub(super) fn run(mut self) -> Result<Survived, Violation> {
         let (mut quiet_since, mut look_at) = (Time::ZERO, Time::MAX);
         loop {
@@ -262,7 +266,7 @@ impl<'t, W: World> Ground<'t, W> {
         }
     }
 
-    /// What is not as it must be once all has settled; None if nothing.
+    /// Returns the first condition that does not hold; `None` if all hold.
     fn doubt(&mut self) -> Option<String> {
         if let Some(request) = self.requests.iter().position(|request| request.stage != Stage::Ended) {
             return Some(format!("request {request} has not ended: {:?}", self.requests[request]));
@@ -290,7 +294,7 @@ impl<'t, W: World> Ground<'t, W> {
         self.queue.insert((self.now + wait, self.seq), happening);
     }
 
-    /// Who is concerned, if only one node is.
+    /// Returns the node that handles an event, if it is a single node.
     fn place(&self, happening: &Happening<W>) -> Option<Id> {
         match happening {
             Happening::Own(event) => W::place(self, event),
@@ -347,7 +351,7 @@ impl<'t, W: World> Ground<'t, W> {
         W::asked(self, self.requests.len() - 1)
     }
 
-    /// A request leaves its initial node, once at most.
+    /// Marks a request as forwarded. A request is forwarded at most once.
     pub(super) fn sent(&mut self, request: Id, to: Id) -> Result<(), Violation> {
         self.requests[request].forwards += 1;
         self.survived.forwarded += 1;
@@ -363,7 +367,7 @@ impl<'t, W: World> Ground<'t, W> {
         W::forwarded(self, request, to, self.lives(to, epoch))
     }
 
-    /// A request ends at its initial node, once.
+    /// Ends a request at its initial node. A request ends only once.
     pub(super) fn ended(&mut self, request: Id) -> Result<(), Violation> {
         if self.requests[request].stage == Stage::Ended {
             return Err(self.violation(format!("request {request} ends twice")));
@@ -374,27 +378,27 @@ impl<'t, W: World> Ground<'t, W> {
 
     // -- the network
 
-    /// Whether a node is up in this life of it.
+    /// Returns whether a node is up and in this life.
     pub(super) fn lives(&self, node: Id, epoch: u64) -> bool {
         self.nodes[node].up && self.nodes[node].epoch == epoch
     }
 
-    /// Whether packets pass between two nodes.
+    /// Returns whether packets pass between two nodes.
     fn connected(&self, a: Id, b: Id) -> bool {
         self.nodes[a].up && self.nodes[b].up && self.way(a, b)
     }
 
-    /// Whether there is a way between their hosts.
+    /// Returns whether there is a path between the hosts of two nodes.
     pub(super) fn way(&self, a: Id, b: Id) -> bool {
         self.part.as_ref().is_none_or(|part| part[a] == part[b])
     }
 
-    /// Whether one answers the other.
+    /// Returns whether one node answers the other.
     pub(super) fn reach(&self, a: Id, b: Id) -> bool {
         self.connected(a, b) && !self.nodes[a].paused && !self.nodes[b].paused
     }
 
-    /// A message to one node, as lossy as the network is.
+    /// Sends a message to a node over the unreliable network.
     pub(super) fn post(&mut self, from: Id, to: Id, message: &W::Message) {
         let copies = if self.trouble && self.chance.permille(self.loss_permille / 4) { 2 } else { 1 };
         for _ in 0..copies {
@@ -407,7 +411,7 @@ impl<'t, W: World> Ground<'t, W> {
         }
     }
 
-    /// A message to all whom a node sees.
+    /// Sends a message to all nodes that a node sees.
     pub(super) fn post_all(&mut self, from: Id, message: &W::Message) {
         for to in 0..self.nodes.len() {
             if self.nodes[from].sees[to] {
@@ -426,9 +430,9 @@ impl<'t, W: World> Ground<'t, W> {
         W::hear(self, to, from, message)
     }
 
-    // -- a node's clock
+    // -- ticks
 
-    /// A node's clock strikes when its machine next has something to do: to be called after each input to the machine.
+    /// Schedules the node's next tick. Called after each input to the node's state machine.
     pub(super) fn plan_tick(&mut self, node: Id) {
         let due = W::due(self, node).max(self.now);
         if due < self.nodes[node].tick_at {

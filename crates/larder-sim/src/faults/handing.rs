@@ -1,23 +1,27 @@
-//! The world of nodes that hand clients' connections over to each other: [`larder_core::peers::handing`], driven as the live
-//! node drives it.
+//! The world of nodes that hand clients' connections off to each other: [`larder_core::peers::handing`],
+//! driven as the live node drives it.
 //!
-//! Each node is an initial node for its own clients, and a service node for those of others. The rules of the initial node are the
-//! live ones; what they stand on is a model, which does what the live parts do in their order:
+//! Each node is the initial node of its own clients, and a service node for the clients of other nodes. The
+//! rules of the initial node are the live ones. Their environment is a model that acts in the same order as
+//! the live parts:
 //!
-//! - `hosts`: what outlives a process. The forwarding plane of an initial node, and the sockets that a service node's kernel
-//!   has. A process that dies takes its frozen sockets along without a word, and its kernel ends all others; a host that dies takes
-//!   all along. It is away for longer than its peers need to notice, however they stand.
-//! - `initial`: the driver: it freezes, sends, thaws and resets, with others in between, as in `larder_node::handover`.
-//! - `channel`: connections of control channels. What is sent by one of them comes in order; it breaks at any moment, each
-//!   side notices when it does, and what is under way by then may be lost or still be read.
-//! - `agent`: the service node, as `larder_handoff::agent`: a connection that comes anew is welcomed, and told all that there is
-//!   before anything of it is answered; what is restored is told before what has ended, and both a little late; a full node
-//!   refuses; one that ends says so until it is noted, and its kernel goes on with what it has.
-//! - `clients`: they ask, wait, end, and come again with the same addresses. What comes on a connection that is none is
-//!   answered by a reset, whoever sends it.
-//! - `holds`: what must hold.
+//! - `hosts`: the state that outlives a process: the forwarding plane of an initial node, and the kernel
+//!   sockets of a service node. If a process crashes, its frozen sockets vanish silently and its kernel ends
+//!   all other sockets. If a host crashes, all of them vanish. A host is down for longer than its peers need
+//!   to notice this in any state.
+//! - `initial`: the driver. It freezes, sends, thaws and resets, with other events in between, as
+//!   `larder_node::handover` does.
+//! - `channel`: the sessions of control channels. Messages on a session arrive in order. A session breaks at
+//!   any time, and each side notices this at its own time. Messages in flight are then lost or still read.
+//! - `agent`: the service node, as `larder_handoff::agent`. A new session is welcomed and gets a full list
+//!   before any of its messages is answered. Restored connections are reported before ended ones, both with a
+//!   delay. A full node refuses connections. A node that ends says so until this is acknowledged, and its
+//!   kernel keeps its sockets.
+//! - `clients`: clients send requests, wait, end, and reuse the same addresses. A packet on an unknown
+//!   connection is answered with a reset.
+//! - `holds`: the invariants.
 //!
-//! Times are shorter than live where nothing else happens meanwhile (`SETTINGS`).
+//! Timeouts are shorter than live if nothing else happens in the meantime (`SETTINGS`).
 
 mod agent;
 mod channel;
@@ -39,7 +43,7 @@ use larder_core::Time;
 use larder_core::peers::handing::{self as rules, HandingSettings, Heard, Place, Slot};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Doubt and loneliness last shorter than live.
+/// Timeouts for unknown states and lonely nodes are shorter than live.
 const SETTINGS: HandingSettings = HandingSettings {
     unheard_for: Duration::from_secs(2),
     doubt: Duration::from_secs(6),
@@ -49,10 +53,11 @@ const SETTINGS: HandingSettings = HandingSettings {
     connections_max: 200,
     lost_max: 1_024,
 };
-/// A host that dies is away for so long, in microseconds: longer than a node stands still and its peers need to notice.
+/// The downtime of a crashed host, in microseconds: longer than a pause plus the time in which its peers
+/// notice.
 const HOST_AWAY_US: (u64, u64) = (10_000_000, 13_000_000);
 
-/// What happens in this world only. `epoch` is the life of the process that it happens to.
+/// An event of this world. `epoch` is the life of the process that handles the event.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The steps of a move.
@@ -83,17 +88,17 @@ pub(super) enum Event {
         epoch: u64,
         conn: Id,
     },
-    /// What is to be done for one of many connections.
+    /// A node handles pending work for some of many connections.
     Soon {
         node: Id,
         epoch: u64,
     },
-    /// A node looks at all that it has handed over.
+    /// A node checks all connections that it has handed off.
     Sweep {
         node: Id,
         epoch: u64,
     },
-    /// There is a way for packets to a peer.
+    /// The path for packets to a peer is ready.
     Linked {
         node: Id,
         epoch: u64,
@@ -101,7 +106,7 @@ pub(super) enum Event {
         slot: Slot,
         up: u64,
     },
-    /// The first thing that a channel has told, and that has not been heard.
+    /// A node handles the next event of its channels.
     Inbox {
         node: Id,
         epoch: u64,
@@ -113,24 +118,24 @@ pub(super) enum Event {
         peer: Id,
         generation: u64,
     },
-    /// Something arrives at this side of a connection.
+    /// A message arrives at this side of a session.
     Arrive {
         session: Id,
         at: Side,
     },
-    /// One side looks whether it still hears the other.
+    /// A side checks whether it still hears the other side.
     Watch {
         session: Id,
         side: Side,
     },
-    /// One side notices that a connection has broken.
+    /// A side notices that its session has broken.
     Close {
         session: Id,
         side: Side,
     },
-    /// A connection of a channel breaks.
+    /// A session breaks.
     Snap,
-    /// A service node tells what it has restored, and what has ended.
+    /// A service node reports restored connections, and ended ones.
     Restored {
         node: Id,
         epoch: u64,
@@ -139,7 +144,7 @@ pub(super) enum Event {
         node: Id,
         epoch: u64,
     },
-    /// The list of all that there is for a connection of a channel is made, and is there.
+    /// The full list for a new session is started, and is complete.
     List {
         node: Id,
         epoch: u64,
@@ -151,7 +156,7 @@ pub(super) enum Event {
         session: Id,
         connections: Vec<(Key, u32)>,
     },
-    /// A node is to end in good order; its process does; another hears of it.
+    /// A node is asked to end in good order; its process ends; another node learns of the end.
     Leave,
     Stop {
         node: Id,
@@ -162,18 +167,18 @@ pub(super) enum Event {
         of: Id,
         by: Id,
     },
-    /// A socket that was handed over sends something.
+    /// A socket that was handed off sends data.
     Sends {
         at: Id,
         key: Key,
         conn: Id,
         tries: u32,
     },
-    /// A client does.
+    /// A client sends data.
     Asks {
         conn: Id,
     },
-    /// A connection has been served where it came.
+    /// A connection has been served at its initial node.
     Served {
         node: Id,
         epoch: u64,
@@ -181,20 +186,20 @@ pub(super) enum Event {
     },
 }
 
-/// What a process loses when it ends.
+/// The state that is lost when a process ends.
 pub(super) struct Machine {
     handing: rules::Handing<Key, Id, ()>,
     channels: BTreeMap<Id, Channel>,
-    /// What channels have told and nobody has heard.
+    /// Channel events that have not been handled.
     inbox: VecDeque<Inbox>,
-    /// Numbers of the moves under way; whether each has been sent.
+    /// The moves in progress: their numbers, and whether each has been sent.
     moves: BTreeMap<Id, (u64, bool)>,
-    /// What became of them, for who waits.
+    /// The results of moves, for the waiting connections.
     answers: BTreeMap<Id, Heard>,
     agent: Agent,
 }
 
-/// How a node ends.
+/// The manner in which a node ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Death {
     Process,
@@ -202,21 +207,21 @@ enum Death {
     GoodOrder,
 }
 
-/// The world.
+/// The world of nodes that hand connections off to each other.
 #[derive(Debug)]
 pub(super) struct Handing {
     hosts: Vec<Host>,
     conns: Vec<Conn>,
-    /// The last connection of these addresses.
+    /// The latest connection of each key.
     latest: BTreeMap<Key, Id>,
     sessions: Vec<Session>,
-    /// Of each node.
+    /// The number of client ports of each node.
     ports: u64,
-    /// Connections that a service node has at most.
+    /// The largest number of connections of a service node.
     places: u64,
-    /// Permille of the requests that are handed over.
+    /// Permille of the requests that are handed off.
     moved_permille: u64,
-    /// What channels tell is heard so long after at most.
+    /// The longest delay until a channel event is handled, in microseconds.
     lag_us: u64,
     death: Death,
     generations: u64,
@@ -261,7 +266,7 @@ impl World for Handing {
     }
 
     fn machine(&self, me: Id, _: u64) -> Machine {
-        // It begins anew when it starts.
+        // The process is initialised when it starts.
         self.process(me, Time::ZERO)
     }
 
@@ -395,7 +400,7 @@ impl World for Handing {
     }
 }
 
-/// The process that an event happens to, and the life of it in which it does.
+/// Returns the process that an event belongs to, with its epoch.
 fn process_of(event: &Event) -> Option<(Id, u64)> {
     match event {
         Event::Freeze { node, epoch, .. }
@@ -423,13 +428,13 @@ impl Ground<'_, Handing> {
         self.broken == Some(rule)
     }
 
-    /// Something of this world happens to a node after a while.
+    /// Schedules an event after a random delay.
     fn later(&mut self, least_us: u64, most_us: u64, event: Event) {
         let wait = self.chance.micros(least_us, most_us);
         self.after(wait, Happening::Own(event));
     }
 
-    /// A node's process begins.
+    /// Starts a node's process.
     fn started(&mut self, node: Id) {
         let epoch = self.nodes[node].epoch;
         let host = &mut self.own.hosts[node];
@@ -455,7 +460,8 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// It waits for those that have not noted its end, and for what is on its way, but not for ever.
+    /// Ends a node's process in good order. It waits for peers that have not acknowledged its end and for
+    /// moves in progress, but not for ever.
     fn stop(&mut self, node: Id, tries: u32) -> Result<(), Violation> {
         let machine = &self.nodes[node].machine;
         let waits = !machine.agent.unanswered.is_empty() || !machine.moves.is_empty();

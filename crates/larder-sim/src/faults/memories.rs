@@ -1,4 +1,4 @@
-//! The world of PRESS: nodes that know of each other's loads and memories.
+//! The world of PRESS: nodes that know each other's loads and memories.
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, PATIENCE, Stage, World, peer};
@@ -11,9 +11,10 @@ use larder_core::{Bytes, NodeId, TargetId, Time};
 
 const OBJECT_MAX: u64 = 100;
 
+/// An event of this world.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A node has what a request asks for: in memory, or read.
+    /// A node has the requested item, from memory or from disk.
     Ready {
         request: Id,
         node: Id,
@@ -27,22 +28,23 @@ pub(super) enum Event {
     End {
         request: Id,
     },
-    /// A node has sent the last byte, or has nobody to send it to.
+    /// A node has sent the last byte, or has no node to send it to.
     Released {
         node: Id,
         epoch: u64,
     },
 }
 
+/// A node of PRESS with its memory.
 #[derive(Debug)]
 pub(super) struct Node {
     press: Press,
     memory: ByteCache<u64>,
-    /// What it should count as its load.
+    /// The node's actual load, for comparison with its count.
     under_way: u32,
 }
 
-/// The world.
+/// The world of PRESS.
 #[derive(Debug)]
 pub(super) struct Memories {
     sizes: Vec<u64>,
@@ -80,7 +82,7 @@ impl Memories {
         Bytes(self.sizes[target.0 as usize])
     }
 
-    /// A size, where nodes know it beforehand.
+    /// Returns the size of a target, if nodes know sizes beforehand.
     fn said_size(&self, target: TargetId) -> Option<Bytes> {
         self.says_sizes.then(|| self.size(target))
     }
@@ -103,7 +105,7 @@ impl World for Memories {
         }
     }
 
-    /// Some are asked for far more often than others.
+    /// Returns a target; some targets are requested far more often than others.
     fn target(&self, chance: &mut Chance) -> u64 {
         let most = self.sizes.len() as u64;
         chance.below(most).min(chance.below(most)).min(chance.below(most))
@@ -159,7 +161,7 @@ impl World for Memories {
         ground.go(request, to, verdict)
     }
 
-    /// What was not begun the initial node serves itself.
+    /// Serves a request at its initial node if no byte of its reply has arrived.
     fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
         let (initial, target) = (ground.requests[request].initial, ground.target(request));
         match ground.requests[request].stage {
@@ -217,14 +219,14 @@ impl Ground<'_, Memories> {
         TargetId(self.requests[request].target)
     }
 
-    /// How long a packet travels.
+    /// Returns a random travel time of a packet.
     fn travel(&mut self) -> Duration {
         self.chance.micros(10, self.delay_us + 10)
     }
 
     // -- requests
 
-    /// A request goes where the node that has it decides, at every node anew.
+    /// Sends a request to the node of a verdict, or serves it at this node.
     fn go(&mut self, request: Id, at: Id, verdict: Verdict) -> Result<(), Violation> {
         self.say(|| format!("request {request} at {at}: {verdict:?}"));
         if verdict.node.index() == at {
@@ -241,14 +243,14 @@ impl Ground<'_, Memories> {
             self.after(wait, Happening::Forwarded { request });
             self.after(PATIENCE, Happening::Broken { request });
         } else {
-            // Refused at once where the host is there, after a while where it is not.
+            // If the host is there, it refuses at once; otherwise the connection times out.
             let wait = if self.chance.permille(500) { wait } else { PATIENCE };
             self.after(wait, Happening::Broken { request });
         }
         Ok(())
     }
 
-    /// A node looks for what is asked for, and reads it if it is not in memory.
+    /// Looks a target up at a node, and reads it if it is not in memory.
     fn serve(&mut self, request: Id, node: Id) {
         let missed = !self.nodes[node].machine.memory.touch(&self.requests[request].target);
         let epoch = self.nodes[node].epoch;
@@ -262,7 +264,7 @@ impl Ground<'_, Memories> {
             self.keep(node, target);
         }
         if node == initial {
-            // The client's connection takes the rest.
+            // The client's connection takes the rest of the reply.
             let twice = self.broken == Some(Broken::EndsTwice);
             if self.requests[request].stage == Stage::Here || twice {
                 self.served(request, missed)?;
@@ -311,7 +313,7 @@ impl Ground<'_, Memories> {
         self.served(request, false)
     }
 
-    /// The client has the whole reply.
+    /// Ends a request whose client has the whole reply.
     fn served(&mut self, request: Id, missed: bool) -> Result<(), Violation> {
         let (initial, target) = (self.requests[request].initial, self.target(request));
         let size = self.own.size(target);
@@ -335,7 +337,7 @@ impl Ground<'_, Memories> {
         self.count(node, false)
     }
 
-    /// A node has one connection more or less under way, and counts as many.
+    /// Counts one connection more or less at a node, and checks the node's own count.
     fn count(&mut self, node: Id, begins: bool) -> Result<(), Violation> {
         let under_way = &mut self.nodes[node].machine.under_way;
         *under_way = if begins { *under_way + 1 } else { *under_way - 1 };
@@ -350,14 +352,14 @@ impl Ground<'_, Memories> {
         Err(self.violation(format!("node {node} counts {}, and {under_way} are under way", press.load())))
     }
 
-    /// Something happens to a node, and it sends what it has to say.
+    /// Applies an input to a node's state machine and sends the resulting messages.
     fn act(&mut self, node: Id, act: impl FnOnce(&mut Press, Time, &mut Vec<Outgoing>)) {
         let mut out = Vec::new();
         act(&mut self.nodes[node].machine.press, self.now, &mut out);
         let asks = |message: &Message| matches!(message, Message::Ask { .. } | Message::AskList { .. });
         let mute = self.broken == Some(Broken::NeverAsks);
         for Outgoing { to, message } in out.into_iter().filter(|out| !(mute && asks(&out.message))) {
-            // As it travels.
+            // The message is encoded and decoded, as on the network.
             let message = Message::decode(&message.encode()).expect("what is sent can be read");
             match to {
                 To::All => self.post_all(node, &message),
@@ -367,9 +369,9 @@ impl Ground<'_, Memories> {
         self.plan_tick(node);
     }
 
-    // -- what must hold
+    // -- the conditions
 
-    /// Whether a node counts what nothing accounts for, or does not know another.
+    /// Returns a node that counts load without a cause, or that does not know another node.
     fn loads(&self) -> Option<String> {
         let nodes = || self.nodes.iter().enumerate().map(|(at, node)| (at, &node.machine));
         for (a, Node { press, under_way, .. }) in nodes() {
@@ -384,7 +386,8 @@ impl Ground<'_, Memories> {
         None
     }
 
-    /// Whether a node is wrong about what is in memory somewhere. One that forgets targets may know too little.
+    /// Returns a node with a wrong view of the targets in memory somewhere. A node that forgets targets may
+    /// know too little.
     fn views(&mut self) -> Option<String> {
         let forgets = self.own.settings.targets_max < self.own.sizes.len();
         for target in 0..self.own.sizes.len() as u64 {

@@ -1,37 +1,49 @@
-//! Nodes that cooperate, with everything that can go wrong between them: a test of the protocols, not of their speed.
+//! Fault worlds: tests of the protocols between nodes under every kind of fault. They do not test speed.
 //!
-//! A *world* has a few nodes, each with the state machine of the live node: [`larder_core::peers::Press`] with small memories,
-//! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]; or it has switches side by side, [`larder_core::switches`]; or
-//! nodes that hand connections over to each other, [`larder_core::peers::handing`]; or a switch that hands connections off to nodes,
-//! [`larder_core::handoff`]. Clients ask them for targets. Between the
-//! nodes messages are lost, delayed, repeated and overtake each other; nodes crash, start again, stand still; the network falls
-//! into parts. Whoever is out of sight is taken for gone after a while, wrongly or not. All of it is drawn from a seed, so a
-//! world that shows a fault shows it again.
+//! A *world* has a few nodes, each with a state machine of the live node: [`larder_core::peers::Press`] with
+//! small memories, [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]. Other worlds have several
+//! switches ([`larder_core::switches`]), nodes that hand connections off to each other
+//! ([`larder_core::peers::handing`]), or a switch that hands connections off to nodes
+//! ([`larder_core::handoff`]). Clients send requests. Messages between nodes are lost, delayed, duplicated
+//! and reordered. Nodes crash, restart and pause; the network is partitioned. A node that cannot be reached
+//! is taken for gone after a while, rightly or not. All faults are drawn from a seed, so a world that shows
+//! an error shows it again.
 //!
-//! What must hold, whatever happens:
+//! These invariants must hold:
 //!
-//! 1. Every request that a node has accepted ends once: answered, aborted after a part of its reply was sent (its service
-//!    node died then), or cut off with the node that had accepted it.
-//! 2. A request is forwarded once at most.
-//! 3. Loads are what is under way: at each node after every change (PRESS), at each desk whenever it and a node that asks it
-//!    have nothing to tell each other (CARD), and nowhere is a load left that nothing accounts for (CARD, switches).
-//! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly (PRESS); all take one node for
-//!    the dispatcher, and no dispatcher counts anything (CARD); all go by one table (WARD); all have the same server sets (switches). [`Protocol::converges_within`].
+//! 1. Every request that a node has accepted ends once. It is answered, aborted after a part of its reply was
+//!    sent (its service node crashed then), or cut off with the node that had accepted it.
 //!
-//! Where connections are handed over, requests are connections, and instead of 1 to 4 there holds:
+//! 2. A request is forwarded at most once.
 //!
-//! 1. Never do two hosts serve one connection.
-//! 2. Some time after the last fault each has ended, or is served at one place, or its client was told by a reset, by its initial
-//!    node once at most. Nothing stays frozen, and what was given up is nowhere any more.
-//! 3. By then the table of each node is what its peers have, and what its plane forwards.
-//! 4. By then no dispatcher counts what has ended or rests.
+//! 3. Loads equal the requests in progress. This holds at each node after every change (PRESS), and at each
+//!    desk whenever it and an asking node have no messages for each other (CARD). No load without a cause
+//!    remains (CARD, switches).
 //!
-//! Where a switch hands connections off (`edge`), the rules are these four too; the table is the switch's, and its dispatcher
-//! counts what is under way at nodes. Nodes also give connections up to each other, and the switch's process is replaced.
+//! 4. Some time after the last fault ([`Protocol::convergence_time`]), all nodes know each other's memories
+//!    exactly (PRESS). All take one node for the dispatcher, and no dispatcher counts anything (CARD); all
+//!    use one table (WARD); all have the same server sets (switches).
 //!
-//! The order of calls is the live node's: begin, decide, forward or serve, note what memory keeps and evicts, end. A request
-//! goes where the verdict of the node that has it says, the service node's too. That each of these rules is really looked
-//! after is shown by worlds whose nodes break one: [`Broken`].
+//! If connections are handed off between nodes, requests are connections, and these invariants replace 1 to
+//! 4:
+//!
+//! 1. Two hosts never serve one connection.
+//!
+//! 2. Some time after the last fault, each connection has ended, is served at one node, or its client was
+//!    reset, at most once by its initial node. No socket stays frozen, and no trace of a connection that was
+//!    given up remains.
+//!
+//! 3. By then the table of each node equals the connections of its peers, and the flows of its plane.
+//!
+//! 4. By then no dispatcher counts a connection that has ended or is idle.
+//!
+//! If a switch hands connections off (`edge`), the same four invariants hold. The table is the switch's, and
+//! its dispatcher counts the connections in progress at nodes. Nodes also give connections up to each other,
+//! and the switch's process is replaced.
+//!
+//! The order of calls is the live node's: begin, decide, forward or serve, report cached and evicted targets,
+//! end. A request follows the verdict of the node that has it, including the service node's. Worlds whose
+//! nodes break a rule show that each invariant is really checked: [`BrokenRule`].
 
 mod chance;
 mod edge;
@@ -55,18 +67,16 @@ use memories::Memories;
 use placing::Placing;
 use switching::Switching;
 
-/// Runs one world to its end, in which a rule is broken if one is named.
+/// Runs one world to its end. Its nodes break the rule `broken`, if one is given.
 ///
-/// # Errors
-/// What did not hold first.
+/// # Errors Returns the first violation of an invariant.
 pub fn world(protocol: Protocol, seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
     run(protocol, seed, broken, None)
 }
 
-/// [`world()`], with a line for each thing that happens.
+/// Runs [`world()`] and passes a line for each event to `tell`.
 ///
-/// # Errors
-/// As [`world()`].
+/// # Errors Fails as [`world()`] does.
 pub fn world_told(
     protocol: Protocol,
     seed: u64,
@@ -93,10 +103,10 @@ fn run(
     }
 }
 
-/// Runs the worlds of these seeds on all cores; `done` is called after each. Returns the sum of what they went through.
+/// Runs the worlds of these seeds on all cores, and calls `done` after each. Returns the sum of their
+/// statistics.
 ///
-/// # Errors
-/// The violation of the lowest seed that has one.
+/// # Errors Returns the violation of the lowest seed that has one.
 pub fn worlds(
     protocol: Protocol,
     seeds: core::ops::Range<u64>,
@@ -116,16 +126,16 @@ pub fn worlds(
 mod tests {
     use super::*;
 
-    /// The subset of seeds that every run of the tests goes through; `larder sim faults` goes through more.
+    /// The seeds of every test run. `larder sim faults` runs more seeds.
     #[test]
     fn what_must_hold_holds_in_many_worlds() {
         for protocol in Protocol::ALL {
             let survived = worlds(protocol, 0..400, None, &|| {})
                 .unwrap_or_else(|violation| panic!("{protocol:?} {violation}"));
-            // The worlds are as bad as they are meant to be.
+            // The worlds have as many faults as intended.
             let Survived { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
                 survived;
-            // Switches forward nothing to each other.
+            // Switches do not forward requests to each other.
             let between = [forwarded, taken_back, aborted].map(|seen| (seen, protocol != Protocol::Switches));
             let all = [cut, lost, crashes, pauses, partitions].map(|seen| (seen, true));
             for (seen, _) in between.into_iter().chain(all).filter(|(_, expected)| *expected) {

@@ -1,6 +1,6 @@
-//! The world of nodes that are told where requests are served: by a dispatcher, CARD, or by a routing table, WARD.
+//! The world of nodes whose requests are placed by a dispatcher (CARD) or by a routing table (WARD).
 //!
-//! Memories and their contents play no part.
+//! Memories and their contents are not modelled.
 
 mod machine;
 
@@ -14,12 +14,14 @@ use larder_core::peers::{Miscount, WardStatus};
 use machine::{Done, Machine, Said, Token};
 use std::collections::BTreeMap;
 
-/// Marks the number of a request that its service node has asked about, where [`Broken::ForwardsAgain`].
+/// The flag of a request's number if its service node has asked for its placement
+/// ([`BrokenRule::ForwardsAgain`]).
 const AGAIN: u64 = 1 << 63;
 
+/// An event of this world.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A node has served a request that it got itself.
+    /// A node has served a request of its own client.
     Served {
         request: Id,
         epoch: u64,
@@ -33,13 +35,13 @@ pub(super) enum Event {
     },
 }
 
-/// The world.
+/// The world of CARD or WARD.
 #[derive(Debug)]
 pub(super) struct Placing {
     protocol: Protocol,
     names: Vec<String>,
     targets: u64,
-    /// What is given back at a request's end, by the initial node and the request.
+    /// The tokens that end the load of requests, by initial node and request.
     tokens: BTreeMap<(Id, Id), Token>,
 }
 
@@ -65,7 +67,7 @@ impl World for Placing {
         Machine::new(self.protocol, me, &self.names[me], epoch)
     }
 
-    /// Some are asked for far more often.
+    /// Returns a target; some targets are requested far more often than others.
     fn target(&self, chance: &mut Chance) -> u64 {
         chance.below(self.targets).min(chance.below(self.targets))
     }
@@ -92,7 +94,7 @@ impl World for Placing {
 
     fn forwarded(ground: &mut Ground<'_, Self>, request: Id, to: Id, there: bool) -> Result<(), Violation> {
         if there && ground.broken == Some(Broken::ForwardsAgain) {
-            // As if a client had asked; the answer may come later.
+            // The node asks as for a client's request; the answer may come later.
             return ground.ask(to, request as u64 | AGAIN, ground.requests[request].target);
         }
         if there {
@@ -101,7 +103,8 @@ impl World for Placing {
         Ok(())
     }
 
-    /// The request is served here, and what a dispatcher counts for it ends; in the middle of a reply it is aborted.
+    /// Serves a request at its initial node and ends its load at the dispatcher. In the middle of a reply,
+    /// the request is aborted.
     fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
         let to = match ground.requests[request].stage {
             Stage::Sent { to, .. } => to,
@@ -160,7 +163,7 @@ impl Ground<'_, Placing> {
         self.act(node, |machine, now, done| machine.ask(now, request, target, done))
     }
 
-    /// It is known where a request is served.
+    /// Serves or forwards a request whose placement is known.
     fn placed(&mut self, request: Id, node: Id, token: Option<Token>) -> Result<(), Violation> {
         let (initial, stage) = (self.requests[request].initial, self.requests[request].stage);
         if stage != Stage::Waits {
@@ -199,7 +202,7 @@ impl Ground<'_, Placing> {
         Ok(())
     }
 
-    /// A service node serves, and replies.
+    /// Serves a request at its service node, and replies.
     fn answer(&mut self, request: Id, to: Id) {
         let wait = self.chance.micros(10, 60_000);
         let rest = self.chance.micros(10, 30_000);
@@ -247,7 +250,7 @@ impl Ground<'_, Placing> {
         self.counts(initial, initial)
     }
 
-    /// Something happens to a node, and what comes of it is done.
+    /// Applies an input to a node's state machine and executes the resulting actions.
     fn act(
         &mut self,
         node: Id,
@@ -275,9 +278,9 @@ impl Ground<'_, Placing> {
         Ok(())
     }
 
-    // -- what must hold
+    // -- the conditions
 
-    /// Whether a node takes another than the first by name for the one that decides, or makes tables.
+    /// Returns a node that takes another node than the first by name for the dispatcher or table maker.
     fn leaders(&self) -> Option<String> {
         let first = (0..self.nodes.len()).min_by_key(|node| &self.own.names[*node])?;
         let mut leaders = self.nodes.iter().map(|node| node.machine.leader()).enumerate();
@@ -286,14 +289,15 @@ impl Ground<'_, Placing> {
             .map(|(at, leader)| format!("node {at} takes {leader:?} for the first, not {first}"))
     }
 
-    /// Whether a node's desk counts what another has under way, as far as they have nothing to tell each other.
+    /// Returns an error if a node's desk counts a wrong load for another node, as far as the two have no
+    /// messages for each other.
     fn counts(&self, desk: Id, asker: Id) -> Result<(), Violation> {
         let (Machine::Card(at), Machine::Card(of)) = (&self.nodes[desk].machine, &self.nodes[asker].machine)
         else {
             return Ok(());
         };
         let tokens = self.own.tokens.range((asker, 0)..=(asker, Id::MAX));
-        // Those that were cut off with their node count no more.
+        // Requests that were cut off with their node do not count.
         let out = tokens.filter(|((_, request), _)| self.requests[*request].stage != Stage::Ended);
         match at.miscount(of, out.map(|(_, token)| *token)) {
             None => Ok(()),
@@ -303,7 +307,7 @@ impl Ground<'_, Placing> {
         }
     }
 
-    /// Whether a dispatcher counts what nothing accounts for.
+    /// Returns a dispatcher that counts load without a cause.
     fn loads(&self) -> Option<String> {
         for (at, node) in self.nodes.iter().enumerate() {
             let Machine::Card(card) = &node.machine else { continue };
@@ -322,8 +326,8 @@ impl Ground<'_, Placing> {
         None
     }
 
-    /// Whether nodes go by no table, or by different ones. There is none where nodes that had one crashed, and too little was asked
-    /// for since: its maker has tried.
+    /// Returns a node without a table, or with a different table. There is no table if the nodes that had one
+    /// crashed and too few requests have arrived since; the maker has then tried to make one.
     fn tables(&self) -> Option<String> {
         let mut tables = self.nodes.iter().enumerate().filter_map(|(at, node)| match &node.machine {
             Machine::Ward(ward, _) => Some((at, ward.status())),

@@ -1,8 +1,8 @@
-//! The world of switches side by side: each has a dispatcher over the same nodes, and tells the others of loads and server
-//! sets ([`larder_core::switches`]).
+//! The world of several switches: each has a dispatcher over the same nodes, and tells the others its loads
+//! and server sets ([`larder_core::switches`]).
 //!
-//! The machines stand where switches stand; the nodes that serve are numbers in their dispatchers, and never fail. Thresholds
-//! are so low that targets move all the time. A request ends where it was accepted.
+//! Only the switches are simulated. The serving nodes are numbers in their dispatchers and never fail.
+//! Thresholds are so low that targets move all the time. A request ends at the switch that accepted it.
 
 use super::chance::Chance;
 use super::ground::{Ground, Happening, Id, Stage, World};
@@ -15,27 +15,28 @@ use larder_core::{NodeId, NodeSpec, PolicyKind, RouteId, TargetId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Between two words of a switch: longer than live, so that more happens between them.
+/// The period of a switch's updates: longer than live, so that more happens between them.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Nodes that serve.
+/// The number of serving nodes.
 const SERVERS: u64 = 5;
 
+/// An event of this world.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A node has served a request.
     Served { request: Id, epoch: u64, at: NodeId },
 }
 
-/// A switch.
+/// The process of a switch.
 pub(super) struct Machine {
     dispatcher: Dispatcher,
     switches: Switches,
-    /// When it began: its own clock begins there.
+    /// The start time of the process, where its own clock begins.
     begun: Option<Time>,
     due: Time,
 }
 
-/// The world.
+/// The world of several switches.
 #[derive(Debug)]
 pub(super) struct Switching {
     policy: PolicyKind,
@@ -55,12 +56,12 @@ impl Switching {
 }
 
 impl Machine {
-    /// Its own time.
+    /// Returns the time on the switch's own clock.
     fn own(&self, now: Time) -> Time {
         Time::from_nanos(now.since(self.begun.unwrap_or(now)).as_nanos() as u64)
     }
 
-    /// Its sets, by the names of nodes.
+    /// Returns the switch's server sets, by the names of nodes.
     fn sets(&self) -> BTreeMap<TargetId, Vec<String>> {
         let name = |node: &NodeId| self.dispatcher.nodes().name(*node).to_string();
         let memory = self.dispatcher.memory(RouteId::DEFAULT);
@@ -78,7 +79,7 @@ impl World for Switching {
     }
 
     fn machine(&self, me: Id, epoch: u64) -> Machine {
-        // Low thresholds, so that targets move; nodes in another order at each.
+        // Thresholds are low, so that targets move. Each switch has the nodes in another order.
         let settings = Settings {
             policy: self.policy,
             admission: Admission::Unlimited,
@@ -99,7 +100,7 @@ impl World for Switching {
         Machine { dispatcher, switches, begun: None, due: Time::ZERO }
     }
 
-    /// Some are asked for far more often.
+    /// Returns a target; some targets are requested far more often than others.
     fn target(&self, chance: &mut Chance) -> u64 {
         chance.below(self.targets).min(chance.below(self.targets))
     }
@@ -189,7 +190,7 @@ impl Ground<'_, Switching> {
         let own = machine.own(now);
         act(machine, own, &mut out);
         for Outgoing { to, message } in out.messages {
-            // A switch that never asks: its questions are lost.
+            // If a switch never asks, its questions are lost.
             if self.broken == Some(Broken::NeverAsks) && Switches::is_question(&message) {
                 continue;
             }
@@ -218,9 +219,9 @@ impl Ground<'_, Switching> {
         Ok(())
     }
 
-    // -- what must hold
+    // -- the conditions
 
-    /// Whether a switch counts what nothing accounts for, of its own or of others.
+    /// Returns a switch that counts load without a cause, its own or that of other switches.
     fn loads(&self) -> Option<String> {
         for (at, switch) in self.nodes.iter().enumerate() {
             let nodes = switch.machine.dispatcher.nodes();
@@ -238,7 +239,7 @@ impl Ground<'_, Switching> {
         None
     }
 
-    /// Whether two switches have different sets of a target.
+    /// Returns two switches with different server sets for a target.
     fn sets(&self) -> Option<String> {
         let all: Vec<_> = self.nodes.iter().map(|switch| switch.machine.sets()).collect();
         let first = all.first()?;

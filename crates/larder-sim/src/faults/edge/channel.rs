@@ -1,7 +1,7 @@
 //! The control channels between the switch and its nodes.
 //!
-//! On one session all comes in order, or not at all from some point on. The two sides notice its end each for itself: what was
-//! sent before may still be read by the one while the other has a new session already.
+//! Messages on a session arrive in order up to some point, and then not at all. The two sides notice its end
+//! independently. One side may still read earlier messages while the other side already has a new session.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -13,7 +13,7 @@ use larder_core::Time;
 use larder_core::handoff::Say;
 use std::collections::VecDeque;
 
-/// A side that has heard nothing for so long gives the session up.
+/// The time without a message after which a side gives the session up.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A message between switch and node.
@@ -29,25 +29,26 @@ pub(super) enum Message {
     List,
     Say(Key, Say),
     Said(Said),
-    /// The other side has closed.
+    /// The other side has closed the session.
     End,
 }
 
+/// The state of one side of a session.
 #[derive(Debug)]
 struct Side {
-    /// The life of the process that has it.
+    /// The epoch of the side's process.
     epoch: u64,
     open: bool,
     heard: Time,
-    /// On its way to this side.
+    /// Messages in flight to this side.
     queue: VecDeque<Message>,
-    /// When the last of them arrives.
+    /// The arrival time of the last message in flight.
     last: Time,
-    /// From here on nothing arrives.
+    /// Whether no further messages arrive.
     cut: bool,
 }
 
-/// A connection of a node's channel.
+/// A session of a node's channel: one TCP connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) node: Id,
@@ -92,7 +93,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// Something goes to a side of a session.
+    /// Sends a message to a side of a session.
     pub(super) fn push(&mut self, session: Id, to_switch: bool, message: Message) {
         let (now, delay) = (self.now, self.chance.micros(10, self.delay_us + 10));
         let side = self.own.sessions[session].side(to_switch);
@@ -106,7 +107,7 @@ impl Ground<'_, Edge> {
         self.after(wait, super::Happening::Own(Event::Arrive { session, at_switch: to_switch }));
     }
 
-    /// The first of what is on its way arrives, if there is a way.
+    /// Delivers the next message in flight, if there is a path.
     pub(super) fn arrive(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
         let (now, node) = (self.now, self.own.sessions[session].node);
         let place = if at_switch { SWITCH } else { node };
@@ -116,7 +117,7 @@ impl Ground<'_, Edge> {
             return Ok(());
         }
         if !self.way(SWITCH, node) || !self.own.hosts[node].up {
-            // The kernel tries again.
+            // The sender's kernel retransmits.
             self.later(20_000, 300_000, Event::Arrive { session, at_switch });
             return Ok(());
         }
@@ -145,7 +146,7 @@ impl Ground<'_, Edge> {
                 Ok(())
             }
             Message::Hello => self.welcome(node, session),
-            // An older session is not listened to any more.
+            // An older session is no longer read.
             _ if !self.listens(node, session) => Ok(()),
             Message::Handoff { id, key, conn } => self.handed(node, id, key, conn),
             Message::List => {
@@ -157,7 +158,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A side ends, for itself.
+    /// Closes a side of a session.
     pub(super) fn shut(&mut self, session: Id, at_switch: bool) -> bool {
         let side = self.own.sessions[session].side(at_switch);
         let was = core::mem::replace(&mut side.open, false);
@@ -168,7 +169,7 @@ impl Ground<'_, Edge> {
         was
     }
 
-    /// A side notices that the session is over.
+    /// Handles a side's discovery that the session is over.
     pub(super) fn close(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
         let (node, epoch) =
             (self.own.sessions[session].node, self.own.sessions[session].side(at_switch).epoch);
@@ -218,7 +219,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// A session breaks: what was under way either way is lost from some point on.
+    /// Breaks a session: messages in flight are lost from some point on, in either direction.
     pub(super) fn snap(&mut self) -> Result<(), Violation> {
         if self.trouble {
             self.later(50_000, 2_000_000, Event::Snap);
@@ -241,14 +242,15 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// The switch's sides are closed with its process.
+    /// Closes the switch's sides with its process.
     pub(super) fn cut_sessions_of_switch(&mut self) {
         for session in 0..self.own.sessions.len() {
             self.shut(session, true);
         }
     }
 
-    /// A node's sides are closed with its process; or with its host, `silently`: nobody tells the switch, and nothing more comes.
+    /// Closes a node's sides with its process. If its host crashes (`silently`), the switch is not notified,
+    /// and no further messages arrive.
     pub(super) fn cut_sessions_of(&mut self, node: Id, silently: bool) {
         for session in 0..self.own.sessions.len() {
             let one = &mut self.own.sessions[session];

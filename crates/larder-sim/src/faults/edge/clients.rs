@@ -1,4 +1,4 @@
-//! Clients, and what serves them at the switch.
+//! Clients, and the sockets that serve them at the switch.
 
 use super::super::ground::{Ground, Id, Stage};
 use super::super::outcome::Violation;
@@ -6,24 +6,24 @@ use super::plane::Sent;
 use super::{Edge, Event, Key, Mode, SWITCH};
 use larder_core::Time;
 
-/// A client's end.
+/// The state of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
     Open,
-    /// It has got all, or has left.
+    /// The client has the whole reply, or has left.
     Done,
-    /// A reset has come.
+    /// The client has received a reset.
     Told,
 }
 
-/// The socket at the switch.
+/// The state of the socket at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Here {
-    /// Parts of the request have come, and the accept loop has not got it.
+    /// Parts of the request have arrived, and the accept loop does not have the socket yet.
     Coming,
-    /// The accept loop decides about it.
+    /// The accept loop decides about the socket.
     Entered,
-    /// It is served.
+    /// The switch serves the connection.
     Live,
     Frozen,
 }
@@ -34,35 +34,35 @@ pub(super) struct Conn {
     pub(super) key: Key,
     pub(super) client: Client,
     pub(super) here: Option<Here>,
-    /// The process that has the socket at the switch.
+    /// The epoch of the process that owns the socket at the switch.
     pub(super) process: u64,
-    /// Packets of its request.
+    /// The number of packets of its request.
     pub(super) parts: u32,
-    /// Parts that have come to a server, wherever.
+    /// The parts that have arrived at any server, as a bit set.
     pub(super) arrived: u32,
-    /// Parts that its TCP need not send again.
+    /// The parts that its TCP need not retransmit, as a bit set.
     pub(super) acked: u32,
-    /// A reply has come.
+    /// Whether a reply has arrived.
     pub(super) answered: bool,
-    /// Its request is under way since then.
+    /// The start time of its current request; `None` between two requests.
     pub(super) asked: Option<Time>,
-    /// Its socket has died without a word to the client.
+    /// Whether its socket has vanished without a reset to the client.
     pub(super) cut: bool,
-    /// It does not end by itself.
+    /// Whether the connection does not end by itself.
     pub(super) stays: bool,
 }
 
 impl Conn {
-    /// Whether it is between two requests.
+    /// Returns whether the connection is between two requests.
     pub(super) fn is_idle(&self) -> bool {
         self.answered && self.asked.is_none()
     }
 }
 
 impl Ground<'_, Edge> {
-    /// A client connects.
+    /// Opens a client's connection.
     pub(super) fn comes(&mut self, request: Id) -> Result<(), Violation> {
-        // Connections end by what is known of them, not as requests.
+        // Connections end by their own state, not as requests.
         self.requests[request].stage = Stage::Ended;
         if !self.nodes[SWITCH].up && self.own.mode == Mode::Stack {
             return Ok(());
@@ -99,13 +99,13 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// A port that no client uses now.
+    /// Returns a port that no client uses now.
     fn free_key(&mut self) -> Option<Key> {
         for _ in 0..5 {
             let key = self.chance.below(self.own.ports);
             match self.own.latest.get(&key).map(|conn| &self.own.conns[*conn]) {
                 Some(one) if one.client == Client::Open => {}
-                // Its host's TCP asks first whether the connection that it has is still the client's (RFC 5961).
+                // The host's TCP first asks whether the client still has the existing connection (RFC 5961).
                 Some(one) if one.here.is_some() => self.denies(key),
                 _ => return Some(key),
             }
@@ -113,7 +113,7 @@ impl Ground<'_, Edge> {
         None
     }
 
-    /// The client's host answers that it has no such connection.
+    /// Handles the answer of a client's host that it has no such connection.
     fn denies(&mut self, key: Key) {
         let Some(conn) = self.own.latest.get(&key).copied() else { return };
         if let Some(entry) = self.own.plane.entries.get_mut(&key).filter(|entry| entry.conn == conn) {
@@ -125,7 +125,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A client sends what has not been answered once more, or asks for something else.
+    /// Retransmits unanswered data of a client, or sends another request.
     pub(super) fn asks(&mut self, conn: Id) -> Result<(), Violation> {
         let one = &self.own.conns[conn];
         if one.client != Client::Open {
@@ -147,7 +147,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// A client leaves: with a reset, or without a word.
+    /// Ends a client, with a reset or silently.
     pub(super) fn leaves(&mut self, conn: Id) -> Result<(), Violation> {
         if self.own.conns[conn].client != Client::Open {
             return Ok(());
@@ -161,7 +161,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// A reply comes to a client, which may end with it.
+    /// Delivers a reply to a client, which may end with it.
     pub(super) fn replied(&mut self, conn: Id) -> Result<(), Violation> {
         let one = &mut self.own.conns[conn];
         (one.answered, one.asked) = (true, None);
@@ -174,11 +174,11 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// A packet comes to the switch's own TCP.
+    /// Delivers a packet to the switch's own TCP.
     pub(super) fn local(&mut self, conn: Id, sent: Sent) -> Result<(), Violation> {
         let one = &mut self.own.conns[conn];
         match (one.here, sent) {
-            // The process that has it may have frozen it: it hears by the plane, or later.
+            // If the process has frozen the socket, it learns of the reset from the plane, or later.
             (Some(here), Sent::Reset) if here != Here::Frozen => one.here = None,
             (Some(Here::Coming), Sent::Head(part)) => {
                 one.arrived |= 1 << part;
@@ -188,14 +188,14 @@ impl Ground<'_, Edge> {
                     self.later(0, 500, Event::Accepted { conn });
                 }
             }
-            // No such connection.
+            // There is no such connection.
             (None, Sent::Head(_) | Sent::Request | Sent::Probe) => self.hears_reset(conn),
             _ => {}
         }
         Ok(())
     }
 
-    /// The switch serves a connection.
+    /// Serves a connection at the switch.
     pub(super) fn serve_here(&mut self, conn: Id) -> Result<(), Violation> {
         self.own.conns[conn].here = Some(Here::Live);
         self.one_host(conn)?;

@@ -1,4 +1,5 @@
-//! The invariants. No two hosts ever serve one connection; the others hold some time after the last fault.
+//! The invariants. Two hosts never serve one connection; the other invariants hold some time after the last
+//! fault.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -9,7 +10,7 @@ use larder_core::handoff::To;
 use std::collections::BTreeMap;
 
 impl Ground<'_, Edge> {
-    /// No two hosts serve one connection. Called when a host begins to.
+    /// Returns an error if two hosts serve a connection. Called when a host begins to serve it.
     pub(super) fn one_host(&mut self, conn: Id) -> Result<(), Violation> {
         let key = self.own.conns[conn].key;
         let at = |host: &&super::nodes::Host| {
@@ -23,7 +24,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// The first invariant that does not hold yet; `None` if all hold.
+    /// Returns the first invariant that does not hold yet; `None` if all hold.
     pub(super) fn unsettled(&self) -> Option<String> {
         let Machine::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
         let machine = &switch.machine;
@@ -34,7 +35,8 @@ impl Ground<'_, Edge> {
         conns.into_iter().find_map(|conn| self.unserved(conn)).or_else(|| self.miscounted())
     }
 
-    /// A connection that is not served at exactly one place, nor ended, nor was its client told.
+    /// Returns a connection that is not served at exactly one node, has not ended, and whose client was not
+    /// reset.
     fn unserved(&self, conn: Id) -> Option<String> {
         let one = &self.own.conns[conn];
         if one.here == Some(Here::Frozen) {
@@ -66,7 +68,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A connection that counts and should not, or the other way round.
+    /// Returns a connection that counts as load and should not, or the reverse.
     fn miscounted(&self) -> Option<String> {
         let Machine::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
         let machine = &switch.machine;
@@ -98,11 +100,11 @@ impl Ground<'_, Edge> {
                 ));
             }
         }
-        // What is under way at a node counts.
+        // Requests in progress at a node count.
         self.uncounted()
     }
 
-    /// A connection whose request is under way at a node, and that does not count there.
+    /// Returns a connection whose request is in progress at a node and that does not count there.
     fn uncounted(&self) -> Option<String> {
         let Machine::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
         let lag = core::time::Duration::from_secs(5);

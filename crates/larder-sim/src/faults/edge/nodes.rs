@@ -1,4 +1,4 @@
-//! Nodes: their sockets, and their agents.
+//! Nodes: their sockets and their agents.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -10,19 +10,19 @@ use super::{Edge, Event, Key, Machine, Mode, SWITCH, id_of};
 use larder_core::handoff::{Say, To};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tries of a socket whose other end is gone and cannot be asked, before TCP gives it up.
+/// The retransmissions of a socket whose peer is gone, before TCP gives it up.
 const TRIES_MAX: u32 = 8;
 
 /// A socket of a node's kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) conn: Id,
-    /// Its state has been given up, or is about to be.
+    /// Whether the socket's state has been given up, or is about to be.
     pub(super) frozen: bool,
     arrived: u32,
 }
 
-/// A node's kernel.
+/// The kernel of a node.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) up: bool,
@@ -35,18 +35,18 @@ impl Default for Host {
     }
 }
 
-/// A node's process.
+/// The process of a node.
 #[derive(Debug, Default)]
 pub(in crate::faults) struct Agent {
     pub(super) session: Option<Id>,
     pub(super) closed: Vec<(Key, u32)>,
-    /// It drains.
+    /// Whether the node drains.
     ending: bool,
-    /// Connections that it has asked to give up.
+    /// The connections that the node has asked to give up.
     leaving: BTreeSet<Key>,
 }
 
-/// A word of a node.
+/// A report of a node to the switch.
 #[derive(Clone, Debug)]
 pub(super) enum Said {
     Named(Vec<(Key, u32)>),
@@ -74,7 +74,7 @@ impl Ground<'_, Edge> {
         let sockets = core::mem::take(&mut self.own.hosts[node].sockets);
         self.own.hosts[node].up = !silently;
         for (key, socket) in sockets {
-            // A frozen socket goes without a word, and so does everything with its host.
+            // A frozen socket vanishes silently, and so do all sockets of a crashed host.
             if silently || socket.frozen || !self.passes(node, key, socket.conn) {
                 self.own.conns[socket.conn].cut = true;
                 self.survived.cut += 1;
@@ -84,7 +84,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// Whether an agent listens to a session.
+    /// Returns whether an agent reads a session.
     pub(super) fn listens(&self, node: Id, session: Id) -> bool {
         let Machine::Node(agent) = &self.nodes[node].machine else { return false };
         agent.session == Some(session)
@@ -96,7 +96,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A switch has connected.
+    /// Accepts a session of the switch.
     pub(super) fn welcome(&mut self, node: Id, session: Id) -> Result<(), Violation> {
         let epoch = self.nodes[node].epoch;
         let Some(agent) = self.agent(node) else { return Ok(()) };
@@ -128,7 +128,7 @@ impl Ground<'_, Edge> {
     }
 
     pub(super) fn listed(&mut self, node: Id, session: Id, mut keys: Vec<Key>) -> Result<(), Violation> {
-        // Those that have ended since the kernel was asked are left out; those that came since are not in it.
+        // Sockets that have ended since the kernel was read are left out. Later sockets are not in the list.
         keys.retain(|key| self.own.hosts[node].sockets.contains_key(key));
         if self.agent(node).is_some_and(|agent| agent.session == Some(session)) {
             let number =
@@ -148,7 +148,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// The state of a connection comes.
+    /// Restores a connection from its transferred state.
     pub(super) fn handed(&mut self, node: Id, id: u64, key: Key, conn: Id) -> Result<(), Violation> {
         let full = self.own.hosts[node].sockets.len() >= self.own.places;
         if full || self.chance.permille(30) {
@@ -163,10 +163,10 @@ impl Ground<'_, Edge> {
 
     // -- sockets
 
-    /// A socket begins. An older one with the same addresses ends.
+    /// Begins a socket. An older socket with the same addresses ends.
     fn begins(&mut self, node: Id, key: Key, conn: Id, arrived: u32) -> Result<(), Violation> {
         if let Some(old) = self.own.hosts[node].sockets.remove(&key) {
-            // The kernel resets its client, if that is still there.
+            // The kernel resets the older connection's client, if it is still there.
             self.hears_reset(old.conn);
             self.socket_ended(node, key, old.conn);
         }
@@ -185,14 +185,14 @@ impl Ground<'_, Edge> {
         self.say(|| format!("connection {conn} ends at {node}"));
         if let Some(agent) = self.agent(node) {
             agent.closed.push((key, conn as u32 + 1));
-            // A connection that has ended is given up no more.
+            // A connection that has ended is no longer given up.
             if agent.leaving.remove(&key) {
                 self.say_to_switch(node, Said::Stay(key));
             }
         }
     }
 
-    /// A client's packet comes to a node.
+    /// Delivers a client's packet to a node.
     pub(super) fn comes_to_node(&mut self, node: Id, conn: Id, sent: Sent) -> Result<(), Violation> {
         let (key, parts) = (self.own.conns[conn].key, self.own.conns[conn].parts);
         if !self.own.hosts[node].up || !self.way(SWITCH, node) {
@@ -217,7 +217,7 @@ impl Ground<'_, Edge> {
             (Some(socket), Sent::Request) if socket.conn == conn => {
                 self.later(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
             }
-            // By its cookie.
+            // The node accepts by cookie.
             (_, Sent::Head(0))
                 if self.own.mode == Mode::Cookie
                     && self.nodes[node].up
@@ -226,20 +226,20 @@ impl Ground<'_, Edge> {
             {
                 self.begins(node, key, conn, 1)?;
             }
-            // What has no socket is kept for one that is to come, for a while.
+            // A packet without a socket is kept for a while for a socket that is to come.
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether what a client sends, or its host answers, comes to a socket of a node.
+    /// Returns whether a client's packets, or its host's answers, reach a socket of a node.
     pub(super) fn passes(&self, node: Id, key: Key, conn: Id) -> bool {
         let to =
             self.own.plane.entries.get(&key).filter(|entry| entry.conn == conn).map(|entry| entry.flow.to);
         self.own.hosts[node].up && self.way(SWITCH, node) && to == Some(To::Node(id_of(node)))
     }
 
-    /// A socket sends its reply.
+    /// Sends the reply of a socket.
     pub(super) fn sends(&mut self, node: Id, key: Key, conn: Id, tries: u32) -> Result<(), Violation> {
         let Some(socket) = self.own.hosts[node].sockets.get(&key).copied().filter(|one| one.conn == conn)
         else {
@@ -261,7 +261,7 @@ impl Ground<'_, Edge> {
                 return Ok(());
             }
         }
-        // All is sent; or the client's host answers with a reset; or TCP has given up.
+        // Everything is sent; or the client's host answers with a reset; or TCP has given up.
         if self.own.hosts[node].sockets.get(&key).is_some_and(|one| one.conn == conn) {
             self.own.hosts[node].sockets.remove(&key);
             self.socket_ended(node, key, conn);
@@ -269,7 +269,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// A server closes a connection whose client has left without a word.
+    /// Closes a connection whose client has left silently.
     pub(super) fn times_out(&mut self, node: Id, key: Key, conn: Id) -> Result<(), Violation> {
         let socket = self.own.hosts[node].sockets.get(&key).copied().filter(|one| one.conn == conn);
         let Some(socket) = socket else { return Ok(()) };
@@ -282,7 +282,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    // -- nodes that drain
+    // -- draining nodes
 
     pub(super) fn drain_some(&mut self) -> Result<(), Violation> {
         let node = 1 + self.chance.below(self.nodes.len() as u64 - 1) as Id;
@@ -299,7 +299,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// It asks to give up its connections: those between two requests, all of whose bytes have been acknowledged.
+    /// Asks to give up a node's idle connections: those between two requests, with all bytes acknowledged.
     pub(super) fn give_up_next(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
         let sockets = self.own.hosts[node].sockets.iter();
         let keys = sockets.filter(|(_, one)| self.own.conns[one.conn].is_idle()).map(|(key, _)| *key);
@@ -318,7 +318,7 @@ impl Ground<'_, Edge> {
         let idle = |socket: &Socket| socket.frozen || self.own.conns[socket.conn].is_idle();
         let busy = self.own.hosts[node].sockets.get(&key).is_some_and(|socket| !idle(socket));
         if say == Say::Give && busy {
-            // A request has come meanwhile.
+            // A request has arrived in the meantime.
             if let Some(agent) = self.agent(node) {
                 agent.leaving.remove(&key);
             }
@@ -344,7 +344,7 @@ impl Ground<'_, Edge> {
                 }
             }
             (Say::Taken, socket) => {
-                // Without a word, to the client and to the switch.
+                // The socket vanishes without notice to the client and the switch.
                 if socket.is_some_and(|socket| socket.frozen) {
                     self.own.hosts[node].sockets.remove(&key);
                 }

@@ -1,4 +1,4 @@
-//! Carries out the machine's outputs in the model.
+//! Execution of the state machine's outputs in the model.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -11,7 +11,7 @@ use super::{Edge, Key, Machine, SWITCH, place_of};
 use larder_core::handoff::{EndedConnection, Input, Output, Pointing, To};
 use std::collections::VecDeque;
 
-/// Inputs that follow from what was carried out.
+/// Inputs that follow from executed outputs.
 type Inputs = VecDeque<Input<Model>>;
 
 impl Ground<'_, Edge> {
@@ -41,7 +41,7 @@ impl Ground<'_, Edge> {
         let now = self.now;
         match output {
             Output::Point { key, to, by } => {
-                // A connection that the plane knows needs no room.
+                // A connection that the plane knows needs no new entry.
                 let knows = self.own.plane.entries.contains_key(&key);
                 let done = knows || by == Pointing::Back || !(self.trouble && self.chance.permille(20));
                 if done {
@@ -110,7 +110,7 @@ impl Ground<'_, Edge> {
         Ok(())
     }
 
-    /// The client of a connection is told by the plane, with the numbers that it has seen.
+    /// Resets the client of a connection through the plane, with the numbers that the plane has seen.
     fn reset(&mut self, key: Key, ack: Option<u32>) -> Result<(), Violation> {
         if self.forgets_to_tell(key) {
             return Ok(());
@@ -125,7 +125,7 @@ impl Ground<'_, Edge> {
         numbers.map_or(Ok(()), |conn| self.is_reset(conn))
     }
 
-    /// The switch resets the connection of a client. There must have been a fault.
+    /// Resets the connection of a client by the switch. It is a violation if there was no fault.
     pub(super) fn is_reset(&mut self, conn: Id) -> Result<(), Violation> {
         let faults = self.survived.crashes + self.survived.pauses + self.survived.partitions;
         if self.own.conns[conn].client == Client::Open && faults == 0 && !self.own.excused {
@@ -143,21 +143,21 @@ impl Ground<'_, Edge> {
         self.say(|| format!("the switch takes the connection from port {key} for {}", end.name()));
     }
 
-    /// Whether the client of a connection is not told, because a rule is broken.
+    /// Returns whether the client of a connection is not reset, because a rule is broken.
     fn forgets_to_tell(&self, key: Key) -> bool {
         let frozen = |conn: &Id| self.own.conns[*conn].here == Some(Here::Frozen);
         self.is_broken(Broken::ForgetsToTell)
             || self.is_broken(Broken::ThawsInDoubt) && self.own.latest.get(&key).is_some_and(frozen)
     }
 
-    /// A word to a node, if its channel is up.
+    /// Sends a message to a node, if its channel is up.
     fn send(&mut self, node: Id, message: Message) {
         if let Some(session) = self.session(node) {
             self.push(session, false, message);
         }
     }
 
-    /// The session by which a node gets a message: that which was heard to come up last, if it is up still.
+    /// Returns the session for messages to a node: the last session that was reported up, if it is still up.
     fn session(&mut self, node: Id) -> Option<Id> {
         let switch = self.switch()?;
         let queue = switch.queues.get(&node).copied();

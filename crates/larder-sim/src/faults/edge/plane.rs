@@ -14,30 +14,31 @@ const REPLY_BYTES: u32 = 1_000;
 /// A packet of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The `n`th part of its first request.
+    /// Part `n` of the first request.
     Head(u32),
     /// A further request.
     Request,
-    /// Nothing new: its TCP asks whether the connection is still there.
+    /// A probe without new data: the client's TCP asks whether the connection still exists.
     Probe,
-    /// It acknowledges a reply.
+    /// The acknowledgement of a reply.
     Ack,
     Fin,
     Reset,
 }
 
-/// An entry.
+/// A flow entry of the plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) flow: Flow,
-    /// The connection whose packets were seen: whose numbers a reset takes.
+    /// The connection whose packets were seen last. A reset takes its numbers.
     pub(super) conn: Id,
     idle: bool,
-    /// Its end has been told.
+    /// Whether the connection's end has been reported.
     told: bool,
-    /// A SYN has come of this connection, which begins once its first packet proves it.
+    /// The connection whose SYN has arrived. It begins once its first packet proves it.
     syn_of: Option<Id>,
-    /// It was learned from a node's list, which may be older than a connection that this host's TCP has.
+    /// Whether the entry was learned from a node's list, which may be older than a connection of this host's
+    /// TCP.
     listed: bool,
 }
 
@@ -50,7 +51,7 @@ pub(super) enum Told {
         conn: Id,
         part: u32,
     },
-    /// It has opened a connection by itself.
+    /// The plane has opened a connection by itself.
     Opened {
         key: Key,
         node: NodeId,
@@ -67,15 +68,15 @@ pub(super) enum Told {
     },
 }
 
-/// The plane.
+/// The forwarding plane.
 #[derive(Debug, Default)]
 pub(super) struct Plane {
     pub(super) entries: BTreeMap<Key, Entry>,
-    /// Events that nobody has read.
+    /// Events that no process has read.
     pub(super) ring: VecDeque<Told>,
 }
 
-/// The plane at a moment.
+/// A view of the plane at a given time.
 pub(super) struct Sight<'p>(pub(super) &'p Plane, pub(super) Time);
 
 impl View<Key> for Sight<'_> {
@@ -114,7 +115,7 @@ impl Plane {
         })
     }
 
-    /// Packets go there from now on.
+    /// Directs the packets of a connection to `to` from now on.
     pub(super) fn point(&mut self, key: Key, conn: Id, to: To, now: Time) {
         self.entry(key, conn, to, now).flow.to = to;
     }
@@ -137,14 +138,14 @@ impl Plane {
         }
     }
 
-    /// A node has named a connection that the plane does not know.
+    /// Adds a connection that a node has listed and the plane does not know.
     pub(super) fn learn(&mut self, key: Key, conn: Id, node: NodeId, now: Time) {
         if !self.entries.contains_key(&key) {
             self.entry(key, conn, To::Node(node), now).listed = true;
         }
     }
 
-    /// Another connection begins with these addresses.
+    /// Ends the entry of a connection whose addresses a new connection uses.
     fn replace(&mut self, key: Key, now: Time) {
         if let Some(Entry { flow, told: false, .. }) = self.entries.remove(&key)
             && let To::Node(_) = flow.to
@@ -156,26 +157,27 @@ impl Plane {
 }
 
 impl Ground<'_, Edge> {
-    /// The plane has told something: it is read a little later.
+    /// Schedules the reading of the plane's events.
     pub(super) fn told(&mut self) {
         let epoch = self.nodes[SWITCH].epoch;
         self.later(0, self.own.lag_us, Event::Read { epoch });
     }
 
-    /// A client's SYN comes. The old connection is not given up for it: it may be forged, or late.
+    /// Handles a client's SYN. The old connection is not given up for it, because the SYN may be forged or
+    /// late.
     pub(super) fn syn(&mut self, key: Key, conn: Id) {
         if let Some(entry) = self.own.plane.entries.get_mut(&key) {
             entry.syn_of = Some(conn);
         }
     }
 
-    /// Whether a packet belongs to a new connection on the addresses of a known one, or the entry is older than a connection that
-    /// this host's TCP has.
+    /// Returns whether a packet belongs to a new connection on the addresses of a known one, or the entry is
+    /// older than a connection of this host's TCP.
     fn is_replaced(&self, entry: &Entry, conn: Id, sent: Sent) -> bool {
         let proves = match self.own.mode {
-            // It acknowledges the answer of this host's TCP.
+            // The packet acknowledges the answer of this host's TCP.
             Mode::Stack => matches!(sent, Sent::Head(_)),
-            // It proves a cookie.
+            // The packet proves a cookie.
             Mode::Cookie | Mode::Repair => sent == Sent::Head(0),
         };
         let begins = entry.syn_of == Some(conn) || entry.flow.has_ended();
@@ -183,7 +185,7 @@ impl Ground<'_, Edge> {
         entry.flow.first_seq != conn as u32 + 1 && proves && begins || outdated
     }
 
-    /// A client's packet comes to the switch's host.
+    /// Handles a client's packet at the switch's host.
     pub(super) fn packet(&mut self, conn: Id, sent: Sent) -> Result<(), Violation> {
         let (key, now, mode) = (self.own.conns[conn].key, self.now, self.own.mode);
         if self.loses() || self.own.latest.get(&key) != Some(&conn) {
@@ -196,7 +198,7 @@ impl Ground<'_, Edge> {
         }
         let Some(entry) = self.own.plane.entries.get_mut(&key) else {
             match sent {
-                // The host's own TCP has the connection, or knows of none.
+                // The host's own TCP has the connection, or knows none.
                 _ if mode == Mode::Stack => return self.local(conn, sent),
                 Sent::Head(0) if self.opens_by_itself(conn) => {
                     let Some((node, _)) = self.own.reusable else { return Ok(()) };
@@ -210,7 +212,7 @@ impl Ground<'_, Edge> {
                     self.own.plane.ring.push_back(Told::Packet { key, first: true, conn, part: 0 });
                     self.told();
                 }
-                // Of a connection that nobody knows: its client sends the first packet again.
+                // The connection is unknown: its client retransmits the first packet.
                 _ => {}
             }
             return Ok(());
@@ -258,13 +260,14 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// Whether the plane opens a connection to the node of the latest decision: its request is in one packet.
+    /// Returns whether the plane opens a connection to the node of the latest decision. Its request must be
+    /// in one packet.
     fn opens_by_itself(&mut self, conn: Id) -> bool {
         let lasts = self.own.reusable.is_some_and(|(_, until)| self.now < until);
         lasts && self.own.conns[conn].parts == 1 && self.chance.permille(300)
     }
 
-    /// The plane tells of a packet that it forwards to a node, if there is something to tell.
+    /// Reports a forwarded packet, if it changes the connection's state.
     fn tells(&mut self, key: Key, node: NodeId, sent: Sent) {
         let Some(entry) = self.own.plane.entries.get_mut(&key) else { return };
         let answered = entry.flow.answered;
@@ -279,7 +282,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// The plane sees the client's end, and tells of it once.
+    /// Records the client's end, and reports it once.
     fn end_flow(&mut self, key: Key, end: ClientEnd) {
         let now = self.now;
         let Some(entry) = self.own.plane.entries.get_mut(&key) else { return };
@@ -294,7 +297,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A reset comes to a client.
+    /// Delivers a reset to a client.
     pub(super) fn hears_reset(&mut self, conn: Id) {
         if self.own.conns[conn].client == Client::Open {
             self.say(|| format!("the client of {conn} is told"));

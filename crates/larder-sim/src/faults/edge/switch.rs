@@ -1,4 +1,4 @@
-//! The switch's process: it drives the machine as `larder_switch::handoff` does.
+//! The switch's process, which drives the state machine as `larder_switch::handoff` does.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -12,9 +12,9 @@ use larder_core::handoff::{AcceptReason, Answer, EdgeMachine, Input, Packet, Par
 use larder_core::{Decision, NodeId, Reason, Time, handoff};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Time in which the plane may use a decision again.
+/// The time for which the plane may reuse a decision.
 const REUSED_FOR: Duration = Duration::from_millis(200);
-/// Time that what is on its way has to arrive before another process takes over.
+/// The time that messages in flight have to arrive before another process takes over.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
 
 /// The types of this driver.
@@ -45,7 +45,7 @@ impl Packet for Part {
     }
 
     fn first_seq(&self) -> Option<u32> {
-        // Of the first packet; those of the others are of no matter here.
+        // Only the first packet's number matters here.
         (self.part == 0).then_some(self.conn as u32 + 1)
     }
 
@@ -97,25 +97,25 @@ impl Drop for Load {
     }
 }
 
-/// The process.
+/// The process of the switch.
 pub(in crate::faults) struct Switch {
     pub(super) machine: EdgeMachine<Model>,
     /// The loads that its dispatcher counts.
     pub(super) loads: Loads,
-    /// Connections that the accept loop is to serve.
+    /// The connections that the accept loop must serve.
     pub(super) placed: BTreeSet<Key>,
-    /// The channels that were heard to be up.
+    /// The sessions of the channels that were reported up, by node.
     pub(super) up: BTreeMap<Id, Id>,
-    /// Messages of channels that are not handled yet.
+    /// The channel events that have not been handled.
     pub(super) inbox: VecDeque<(Id, Id, Word)>,
-    /// Sessions that are up; this may not have been handled yet.
+    /// The sessions that are up, by node. The switch may not have handled this yet.
     pub(super) queues: BTreeMap<Id, Id>,
-    /// The connections of channels that are up, or are tried.
+    /// The sessions that are up or being established, by node.
     pub(super) trying: BTreeMap<Id, Id>,
-    /// Nodes that have said that they end.
+    /// The nodes that have announced their end.
     pub(super) ending: BTreeSet<Id>,
     dead: BTreeSet<Id>,
-    /// Another process is about to take over: nothing new goes to any node.
+    /// Whether another process is about to take over. No node then gets new connections.
     leaves: bool,
     judging: bool,
 }
@@ -138,7 +138,7 @@ impl Switch {
     }
 }
 
-/// A message of a channel.
+/// An event of a channel.
 pub(super) enum Word {
     Up,
     Down,
@@ -161,7 +161,7 @@ impl Ground<'_, Edge> {
         self.later(500_000, 500_000, Event::Review { epoch });
         self.later(500_000, 500_000, Event::Sweep { epoch });
         self.later(0, 100_000, Event::Read { epoch });
-        // What nobody has read is gone on with as with packets of what somebody holds.
+        // Packets that no process has read are handled as packets of held connections.
         for told in &mut self.own.plane.ring {
             if let Told::Packet { first, .. } = told {
                 *first = false;
@@ -173,7 +173,8 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// The process is gone: its frozen sockets without a word, all others with a reset by the kernel.
+    /// Handles the end of the switch's process: frozen sockets vanish silently, and the kernel resets all
+    /// other sockets.
     pub(super) fn switch_dies(&mut self) {
         let dead = self.nodes[SWITCH].epoch - 1;
         for conn in 0..self.own.conns.len() {
@@ -192,7 +193,7 @@ impl Ground<'_, Edge> {
         self.cut_sessions_of_switch();
     }
 
-    /// Another process takes over in good order.
+    /// Begins a reload: another process takes over in good order.
     pub(super) fn reload(&mut self) -> Result<(), Violation> {
         let (now, epoch) = (self.now, self.nodes[SWITCH].epoch);
         if self.nodes[SWITCH].runs()
@@ -291,7 +292,7 @@ impl Ground<'_, Edge> {
 
     // -- the plane
 
-    /// Handles what the plane has told, and decides what is due.
+    /// Handles the events of the plane, and decides about held connections.
     pub(super) fn read(&mut self) -> Result<(), Violation> {
         while let Some(told) = self.own.plane.ring.pop_front() {
             let input = match told {
@@ -315,7 +316,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// The dispatcher decides about a held connection; `first`: it was not asked before.
+    /// Decides about a held connection. `first` if the dispatcher was not asked before.
     pub(super) fn decide(&mut self, (key, generation): (Key, u64), first: bool) -> Result<(), Violation> {
         let epoch = self.nodes[SWITCH].epoch;
         let packets = self.switch().and_then(|switch| switch.machine.packets(key, generation));
@@ -340,14 +341,14 @@ impl Ground<'_, Edge> {
                 self.act(Input::State { key, generation, decision, load, state: conn, first_seq, complete })
             }
             Mode::Cookie | Mode::Stack => {
-                // The plane may use the decision again, for a while.
+                // The plane may reuse the decision for a while.
                 self.own.reusable = Some((decision.node, self.now + REUSED_FOR));
                 self.act(Input::At { key, generation, decision, load })
             }
         }
     }
 
-    /// The dispatcher chooses a node for a connection; `None` if the switch serves it itself.
+    /// Chooses a node for a connection; `None` if the switch serves it itself.
     fn choose(&mut self, conn: Id) -> Option<(Decision, Load)> {
         if self.chance.permille(self.own.here_permille) {
             return None;
@@ -358,7 +359,7 @@ impl Ground<'_, Edge> {
         self.load_at(node)
     }
 
-    /// Nodes that connections can be handed to.
+    /// Returns the nodes that connections can be handed off to.
     pub(super) fn usable(&mut self, but: Option<Id>) -> Vec<Id> {
         let sees = self.nodes[SWITCH].sees.clone();
         let Some(switch) = self.switch() else { return Vec::new() };
@@ -376,7 +377,7 @@ impl Ground<'_, Edge> {
 
     // -- accepted sockets
 
-    /// The accept loop has got a connection.
+    /// Handles a connection that the accept loop has accepted.
     pub(super) fn accepted(&mut self, conn: Id) -> Result<(), Violation> {
         let (key, epoch) = (self.own.conns[conn].key, self.nodes[SWITCH].epoch);
         if self.own.conns[conn].here != Some(Here::Entered) {
@@ -448,7 +449,7 @@ impl Ground<'_, Edge> {
 
     // -- channels
 
-    /// A channel has told something: it is heard a little later.
+    /// Queues a channel event, which is handled with a delay.
     pub(super) fn note(&mut self, node: Id, session: Id, word: Word) {
         let epoch = self.nodes[SWITCH].epoch;
         if let Some(switch) = self.switch() {
@@ -480,7 +481,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A held packet goes to the switch's own TCP, which completes the handshake with its first one.
+    /// Delivers a held packet to the switch's own TCP. The first packet completes the handshake.
     pub(super) fn inject(&mut self, Part { conn, part }: Part) -> Result<(), Violation> {
         let epoch = self.nodes[SWITCH].epoch;
         let one = &mut self.own.conns[conn];
@@ -501,7 +502,7 @@ impl Ground<'_, Edge> {
         self.say(|| format!("the connection from port {key} is accepted here"));
     }
 
-    /// A node has said something.
+    /// Handles a report of a node.
     pub(super) fn hear_node(&mut self, node: Id, said: Said) -> Result<(), Violation> {
         let of = id_of(node);
         match said {
@@ -514,7 +515,7 @@ impl Ground<'_, Edge> {
                 Ok(())
             }
             Said::Closed(ended) => {
-                // What the plane has told before it ended there.
+                // The plane's earlier events are handled first.
                 self.read()?;
                 for (key, first_seq) in ended {
                     self.act(Input::Closed { node: of, key, first_seq })?;
@@ -537,7 +538,7 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A node's channel has come up.
+    /// Handles a node's channel that has come up.
     pub(super) fn heard_up(&mut self, node: Id, session: Id) -> Result<(), Violation> {
         let Some(switch) = self.switch() else { return Ok(()) };
         switch.up.insert(node, session);

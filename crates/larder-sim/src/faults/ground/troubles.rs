@@ -1,10 +1,10 @@
-//! What goes wrong.
+//! Faults: crashes, pauses, partitions and wrong views.
 
 use super::{Ground, Happening, Id, PATIENCE, Stage, Standing, TROUBLE, World};
 use crate::faults::outcome::Violation;
 
 impl<W: World> Ground<'_, W> {
-    /// Up to three of each.
+    /// Schedules up to three faults of each kind.
     pub(super) fn plan_troubles(&mut self) {
         for make in [|| Happening::Crash, || Happening::Pause, || Happening::Part] {
             for _ in 0..self.chance.below(4) {
@@ -26,7 +26,7 @@ impl<W: World> Ground<'_, W> {
         if !self.nodes[by].up {
             return Ok(());
         }
-        // Wrong in a few cases.
+        // The view is wrong in a few cases.
         let there = self.reach(by, of) && !(self.trouble && self.chance.permille(10));
         if there == self.nodes[by].sees[of] && (!there || again) {
             return Ok(());
@@ -36,7 +36,7 @@ impl<W: World> Ground<'_, W> {
         W::takes(self, by, of, there)
     }
 
-    /// One of the nodes that run.
+    /// Returns a random running node.
     pub(in crate::faults) fn some_node(&mut self) -> Option<Id> {
         let running: Vec<Id> = (0..self.nodes.len()).filter(|node| self.nodes[*node].runs()).collect();
         let at = self.chance.below(running.len() as u64) as usize;
@@ -50,7 +50,7 @@ impl<W: World> Ground<'_, W> {
         self.die(node);
     }
 
-    /// A node's process is gone, and begins again after a while.
+    /// Ends a node's process, and schedules its restart.
     pub(in crate::faults) fn die(&mut self, node: Id) {
         let epoch = self.nodes[node].epoch + 1;
         let anew = Standing::new(self.own.machine(node, epoch), epoch, self.nodes.len());
@@ -60,7 +60,7 @@ impl<W: World> Ground<'_, W> {
         W::dies(self, node);
     }
 
-    /// Requests whose initial node has died end with it; others that it was serving break off.
+    /// Cuts off the requests of a crashed node. Requests of other nodes that it was serving break.
     pub(in crate::faults) fn cut(&mut self, node: Id) {
         for request in 0..self.requests.len() {
             match self.requests[request].stage {
@@ -70,7 +70,7 @@ impl<W: World> Ground<'_, W> {
                     self.survived.cut += 1;
                 }
                 Stage::Sent { to, .. } | Stage::Begun { to, .. } if to == node => {
-                    // Its kernel says so, unless its host is gone too.
+                    // The node's kernel reports this, unless its host is gone too.
                     let told = self.chance.permille(500);
                     let wait = if told { self.chance.micros(10, 10_000) } else { PATIENCE };
                     self.after(wait, Happening::Broken { request });
@@ -86,14 +86,14 @@ impl<W: World> Ground<'_, W> {
         W::starts(self, node);
         self.plan_tick(node);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            // Others hear that it is there anew, whether or not they had missed it.
+            // Other nodes see the new process, whether or not they had noticed the crash.
             let waits = [self.chance.micros(1_000, 1_500_000), self.chance.micros(1_000, 1_500_000)];
             self.after(waits[0], Happening::Sight { of: node, by: other, again: false });
             self.after(waits[1], Happening::Sight { of: other, by: node, again: false });
         }
     }
 
-    /// A node stands still. It does not crash meanwhile.
+    /// Pauses a node. It does not crash while it is paused.
     pub(super) fn pause(&mut self) {
         let Some(node) = self.some_node() else { return };
         self.survived.pauses += 1;

@@ -1,4 +1,4 @@
-//! The service node, as `larder_handoff::agent` is one: a small model of what it does in which order.
+//! The service node, as a small model of `larder_handoff::agent` with the same order of actions.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -10,28 +10,28 @@ use super::{Event, Handing};
 use larder_core::peers::handing::FromPeer;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Connections in one piece of a list.
+/// The largest number of connections in one part of a list.
 const PIECE_MAX: usize = 3;
 
-/// The agent of a process.
+/// The agent of a node's process.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
-    /// The connection of each initial node that is listened to.
+    /// The session that the agent reads, by initial node.
     pub(super) links: BTreeMap<Id, Id>,
-    /// Numbers of restored connections not told yet, and ended ones.
+    /// The numbers of restored connections that have not been reported yet, by initial node.
     restored: BTreeMap<Id, Vec<u64>>,
     closed: BTreeMap<Id, Vec<(Key, u32)>>,
     pub(super) ending: bool,
-    /// Those that have not noted its end.
+    /// The initial nodes that have not acknowledged the node's end.
     pub(super) unanswered: BTreeSet<Id>,
 }
 
 impl Ground<'_, Handing> {
-    /// A node is connected: it is welcomed, and will be told all that there is.
+    /// Accepts the session of an initial node: welcomes it and schedules the full list.
     pub(super) fn welcome(&mut self, session: Id) -> Result<(), Violation> {
         let (node, front) = self.ends_of(session);
         let epoch = self.nodes[node].epoch;
-        // An older connection of the same node ends here.
+        // An older session of the same node ends here.
         if let Some(older) = self.nodes[node].machine.agent.links.insert(front, session)
             && !self.is_broken(Broken::HearsTheOld)
         {
@@ -58,7 +58,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// The agent's side, and the initial node's.
+    /// Returns the agent's node and the initial node of a session.
     fn ends_of(&self, session: Id) -> (Id, Id) {
         let session = &self.own.sessions[session];
         (session.end(Side::Service).node, session.end(Side::Initial).node)
@@ -91,7 +91,7 @@ impl Ground<'_, Handing> {
         if self.nodes[node].machine.agent.links.get(&front) != Some(&session) {
             return Ok(());
         }
-        // What is restored but not in the list has ended.
+        // A restored connection that is not in the list has ended.
         self.flush_restored(node, front);
         let mut rest = connections;
         loop {
@@ -105,7 +105,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    // -- what is handed over
+    // -- connections handed off to this node
 
     pub(super) fn handoff(&mut self, session: Id, id: u64, conn: Id) -> Result<(), Violation> {
         let (node, front) = self.ends_of(session);
@@ -115,7 +115,7 @@ impl Ground<'_, Handing> {
         let key = self.own.conns[conn].key;
         let host = &self.own.hosts[node];
         let full = host.sockets.len() as u64 >= self.own.places;
-        // Addresses that a socket here has, or anything else that the kernel does not like.
+        // A socket here has the same addresses, or the kernel rejects the connection for another reason.
         let refused = full || host.sockets.contains_key(&key) || self.chance.permille(10);
         if refused {
             let why = if full { "full" } else { "the kernel refuses" }.to_owned();
@@ -132,7 +132,7 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// Never do two hosts serve a connection.
+    /// Returns an error if two hosts serve a connection.
     pub(super) fn one_host(&self, conn: Id) -> Result<(), Violation> {
         let one = &self.own.conns[conn];
         let nodes = 0..self.nodes.len();
@@ -146,7 +146,7 @@ impl Ground<'_, Handing> {
             .violation(format!("connection {conn} of {} is served twice: at {at:?} too", one.key.initial)))
     }
 
-    /// A connection has ended at a node, whose agent tells so.
+    /// Records the end of a connection at a node, so that its agent reports it.
     pub(super) fn has_ended(&mut self, node: Id, key: Key, conn: Id) {
         let ended = (key, Conn::number(conn));
         let known = !self.is_broken(Broken::ForgetsEnds) && self.nodes[node].up;
@@ -172,7 +172,7 @@ impl Ground<'_, Handing> {
     pub(super) fn flush(&mut self, node: Id) -> Result<(), Violation> {
         let epoch = self.nodes[node].epoch;
         for (front, closed) in core::mem::take(&mut self.nodes[node].machine.agent.closed) {
-            // One that has ended already was restored before.
+            // A connection that has already ended was restored before.
             self.flush_restored(node, front);
             self.say_to(node, front, FromPeer::Closed(closed));
         }
@@ -180,9 +180,9 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    // -- its end
+    // -- the node's end
 
-    /// It takes nothing new from here on, and says so until that is noted.
+    /// Makes the node refuse new connections, and announces its end until this is acknowledged.
     pub(super) fn farewell(&mut self, node: Id) {
         self.nodes[node].machine.agent.ending = true;
         let fronts: Vec<Id> = self.nodes[node].machine.agent.links.keys().copied().collect();
@@ -196,7 +196,7 @@ impl Ground<'_, Handing> {
 }
 
 impl Agent {
-    /// What a node was to be told.
+    /// Removes the pending reports to an initial node.
     fn forget(&mut self, front: Id) {
         self.restored.remove(&front);
         self.closed.remove(&front);

@@ -1,7 +1,7 @@
-//! Control channels: a node keeps one to each peer, by one connection after the other.
+//! Control channels: a node keeps a channel to each peer, over one session after the other.
 //!
-//! On one connection all comes in order, or not at all from some point on. The two sides notice its end each for itself: what
-//! was sent before may still be read by the one while the other has a new connection already.
+//! Messages on a session arrive in order up to some point, and then not at all. The two sides notice its end
+//! independently. One side may still read earlier messages while the other side already has a new session.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -14,22 +14,22 @@ use larder_core::Time;
 use larder_core::peers::handing::{FromPeer, Slot};
 use std::collections::VecDeque;
 
-/// A side that has heard nothing for so long gives the connection up (`larder_handoff::channel::Timing`).
+/// The time without a message after which a side gives the session up (`larder_handoff::channel::Timing`).
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A node's channel to a peer.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) slot: Slot,
-    /// Those before it are not listened to any more.
+    /// The current generation. Events of earlier generations are ignored.
     pub(super) generation: u64,
-    /// The connection that is up, or not quite yet.
+    /// The session that is up or being established.
     trying: Option<Id>,
-    /// The one that is up: it may not have been heard of.
+    /// The session that is up. The node may not have handled this yet.
     pub(super) session: Option<Id>,
 }
 
-/// What a channel has told.
+/// A channel event that has not been handled.
 #[derive(Debug)]
 pub(super) struct Inbox {
     peer: Id,
@@ -37,6 +37,7 @@ pub(super) struct Inbox {
     what: What,
 }
 
+/// An event of a channel.
 #[derive(Debug)]
 enum What {
     Up { session: Id },
@@ -44,12 +45,12 @@ enum What {
     Said(FromPeer<Key>),
 }
 
-/// A side of a connection.
+/// A side of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::faults) enum Side {
-    /// That of the node that keeps the channel.
+    /// The side of the node that keeps the channel.
     Initial,
-    /// That of the agent.
+    /// The side of the agent.
     Service,
 }
 
@@ -62,7 +63,7 @@ impl Side {
     }
 }
 
-/// What travels.
+/// A message of a session.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
     Hello,
@@ -73,25 +74,26 @@ pub(super) enum Message {
     },
     Noted,
     Said(FromPeer<Key>),
-    /// The other side has closed.
+    /// The other side has closed the session.
     End,
 }
 
+/// The state of one side of a session.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) node: Id,
     epoch: u64,
     open: bool,
     heard: Time,
-    /// On its way to this end.
+    /// Messages in flight to this side.
     queue: VecDeque<Message>,
-    /// When the last of them arrives.
+    /// The arrival time of the last message in flight.
     last: Time,
-    /// From here on nothing arrives.
+    /// Whether no further messages arrive.
     cut: bool,
 }
 
-/// A connection of a channel.
+/// A session of a channel: one TCP connection.
 #[derive(Debug)]
 pub(super) struct Session {
     initial: End,
@@ -118,7 +120,7 @@ impl Session {
 impl Ground<'_, Handing> {
     // -- the network
 
-    /// Something goes to this side of a connection.
+    /// Sends a message to this side of a session.
     pub(super) fn push(&mut self, session: Id, to: Side, message: Message) {
         let (now, delay) = (self.now, self.chance.micros(10, self.delay_us + 10));
         let end = self.own.sessions[session].end_mut(to);
@@ -132,13 +134,13 @@ impl Ground<'_, Handing> {
         self.after(wait, super::Happening::Own(Event::Arrive { session, at: to }));
     }
 
-    /// The first of what is on its way arrives, if there is a way.
+    /// Delivers the next message in flight, if there is a path.
     pub(super) fn arrive(&mut self, session: Id, at: Side) -> Result<(), Violation> {
         let (from, to) =
             (self.own.sessions[session].end(at.other()).node, self.own.sessions[session].end(at).node);
         let epoch = self.own.sessions[session].end(at).epoch;
         if !self.way(from, to) || !self.own.hosts[to].up {
-            // Its host's kernel tries again.
+            // The sending host's kernel retransmits.
             if self.lives(to, epoch) {
                 self.later(20_000, 300_000, Event::Arrive { session, at });
             }
@@ -167,7 +169,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// A channel tells something, which is heard a little later.
+    /// Queues a channel event, which is handled with a delay.
     fn note(&mut self, session: Id, what: What) -> Result<(), Violation> {
         let Session { initial, service, generation } = &self.own.sessions[session];
         let (node, epoch, peer, generation) = (initial.node, initial.epoch, service.node, *generation);
@@ -224,7 +226,7 @@ impl Ground<'_, Handing> {
         if channel.is_none_or(|channel| channel.generation != generation || channel.trying.is_some()) {
             return Ok(());
         }
-        // Members are let in only.
+        // Only members are admitted.
         if !self.reach(node, peer) || !self.nodes[peer].sees[node] {
             self.later(100_000, 1_000_000, Event::Attempt { node, epoch, peer, generation });
             return Ok(());
@@ -259,7 +261,7 @@ impl Ground<'_, Handing> {
         }
         let silent = now - a.heard > SILENCE;
         let hears = b.open && !b.cut && !a.cut && self.reach(a.node, b.node);
-        // One that stood still reads first, or sees first how late it is.
+        // A node that was paused either reads first, or first notices the silence.
         if silent && (!hears || self.chance.permille(500)) {
             return self.close(session, side);
         }
@@ -270,7 +272,7 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// A side ends, for itself: what it was to read is lost, what it has sent may arrive.
+    /// Closes a side of a session. Messages to it are lost; messages from it may still arrive.
     fn shut(&mut self, session: Id, side: Side) -> bool {
         let end = self.own.sessions[session].end_mut(side);
         let was = core::mem::replace(&mut end.open, false);
@@ -282,7 +284,7 @@ impl Ground<'_, Handing> {
         was
     }
 
-    /// A side notices that the connection is over.
+    /// Handles a side's discovery that the session is over.
     pub(super) fn close(&mut self, session: Id, side: Side) -> Result<(), Violation> {
         if !self.shut(session, side) {
             return Ok(());
@@ -301,7 +303,7 @@ impl Ground<'_, Handing> {
         if was_up { self.note(session, What::Down) } else { Ok(()) }
     }
 
-    /// A process is gone, and its ends with it.
+    /// Closes the sides of a process that has ended.
     pub(super) fn cut_channels(&mut self, node: Id, death: Death) {
         for session in 0..self.own.sessions.len() {
             for side in [Side::Initial, Side::Service] {
@@ -310,7 +312,7 @@ impl Ground<'_, Handing> {
                     continue;
                 }
                 if death == Death::Host {
-                    // Nobody tells the other side, and nothing more comes.
+                    // The other side is not notified, and no further messages arrive.
                     end.open = false;
                     end.queue.clear();
                     let other = self.own.sessions[session].end_mut(side.other());
@@ -323,7 +325,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// A connection breaks: what was under way either way is lost from some point on.
+    /// Breaks a session: messages in flight are lost from some point on, in either direction.
     pub(super) fn snap(&mut self) -> Result<(), Violation> {
         if self.trouble {
             self.later(50_000, 2_000_000, Event::Snap);
@@ -345,7 +347,7 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// Whether an agent still listens to a connection.
+    /// Returns whether an agent still reads a session.
     pub(super) fn listens(&self, session: Id) -> bool {
         let end = &self.own.sessions[session].service;
         let link = self.nodes[end.node].machine.agent.links.get(&self.own.sessions[session].initial.node);

@@ -1,28 +1,28 @@
-//! Clients, and what serves them.
+//! Clients, and the sockets that serve them.
 
 use super::super::ground::{Ground, Id, Stage};
 use super::super::outcome::Violation;
 use super::hosts::{Key, To};
 use super::{Event, Handing};
 
-/// Tries of a socket whose other end is gone and cannot be asked, before TCP gives it up.
+/// The retransmissions of a socket whose peer is gone, before TCP gives it up.
 const TRIES_MAX: u32 = 8;
-/// A socket that is frozen is on its way by then. us.
+/// The time after which a frozen socket has been sent, in us.
 const SENT_US: u64 = 3_000;
-/// How often a node looks whether a client has given up what is in doubt. us.
+/// The period in which a node checks whether a client has given up a connection in an unknown state, in us.
 const LOOK_US: u64 = 250_000;
 
-/// A client's end.
+/// The state of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
     Open,
-    /// It has got all.
+    /// The client has the whole reply.
     Done,
-    /// A reset has come.
+    /// The client has received a reset.
     Told,
 }
 
-/// The socket at the initial node.
+/// The state of the socket at the initial node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Here {
     Live,
@@ -35,18 +35,18 @@ pub(super) struct Conn {
     pub(super) key: Key,
     pub(super) client: Client,
     pub(super) here: Option<Here>,
-    /// Of its initial host.
+    /// The life of its initial host.
     pub(super) life: u64,
-    /// Its socket has died with its process, or its host, and nobody has told the client.
+    /// Whether its socket has vanished with its process or host, and the client was not reset.
     pub(super) cut: bool,
-    /// The initial node has told the client that it is gone.
+    /// Whether the initial node has reset the client.
     pub(super) told: bool,
-    /// It does not end by itself.
+    /// Whether the connection does not end by itself.
     pub(super) stays: bool,
 }
 
 impl Conn {
-    /// The number that it goes by.
+    /// Returns the sequence number that identifies a connection.
     pub(super) const fn number(conn: Id) -> u32 {
         conn as u32 + 1
     }
@@ -57,10 +57,10 @@ impl Conn {
 }
 
 impl Ground<'_, Handing> {
-    /// A client connects, and its request is served here or handed over.
+    /// Opens a client's connection, which is served here or handed off.
     pub(super) fn comes(&mut self, request: Id) -> Result<(), Violation> {
         let initial = self.requests[request].initial;
-        // Connections end by what is known of them, not as requests.
+        // Connections end by their own state, not as requests.
         self.requests[request].stage = Stage::Ended;
         let Some(key) = self.free_key(initial).filter(|_| !self.nodes[initial].machine.agent.ending) else {
             return Ok(());
@@ -72,7 +72,7 @@ impl Ground<'_, Handing> {
             Conn { key, client: Client::Open, here: Some(Here::Live), life, cut: false, told: false, stays };
         self.own.conns.push(one);
         self.own.latest.insert(key, conn);
-        // The plane sees that these are a new connection's packets.
+        // The plane sees that the packets belong to a new connection.
         self.own.hosts[initial].plane.remove(&key);
         self.later(100_000, 1_500_000, Event::Asks { conn });
         let to = self.chance.below(self.nodes.len() as u64) as Id;
@@ -86,8 +86,9 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// A client begins anew on the addresses of a connection whose socket is still frozen at its initial node. That asks about the
-    /// SYN, and goes once the client's host has denied the connection.
+    /// Handles a new client on the addresses of a connection whose socket is still frozen at its initial
+    /// node. The initial node asks about the SYN, and the frozen connection ends once the client's host has
+    /// denied it.
     fn denies(&mut self, conn: Id) {
         let node = self.own.conns[conn].key.initial;
         self.say(|| format!("a client begins anew on the addresses of {conn}, which is in doubt"));
@@ -95,7 +96,7 @@ impl Ground<'_, Handing> {
         self.later(SENT_US, LOOK_US, Event::DoubtOver { node, epoch, conn });
     }
 
-    /// Addresses that no client uses now, and no socket here has.
+    /// Returns a key that no client uses and that no socket here has.
     fn free_key(&mut self, initial: Id) -> Option<Key> {
         for _ in 0..5 {
             let key = Key { initial, port: self.chance.below(self.own.ports) };
@@ -110,7 +111,7 @@ impl Ground<'_, Handing> {
         None
     }
 
-    /// Its own node serves it.
+    /// Schedules the service of a connection at its initial node.
     pub(super) fn serve_here(&mut self, conn: Id) {
         let node = self.own.conns[conn].key.initial;
         let epoch = self.nodes[node].epoch;
@@ -119,7 +120,7 @@ impl Ground<'_, Handing> {
 
     pub(super) fn served_here(&mut self, conn: Id) -> Result<(), Violation> {
         let one = &mut self.own.conns[conn];
-        // Its packets go elsewhere as long as there is an entry.
+        // If the plane has an entry, the packets go elsewhere.
         let away = self.own.hosts[one.key.initial].plane.contains_key(&one.key);
         if one.here != Some(Here::Live) || away {
             return Ok(());
@@ -128,7 +129,8 @@ impl Ground<'_, Handing> {
             self.serve_here(conn);
             return Ok(());
         }
-        // The client has taken all, or its host answers with a reset: a peer may have served it before it came back.
+        // The client has everything, or its host answers with a reset: a peer may have served it before it
+        // returned.
         one.here = None;
         if one.client == Client::Open {
             one.client = Client::Done;
@@ -136,7 +138,7 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// A client sends something, perhaps once more.
+    /// Sends data of a client, possibly again.
     pub(super) fn asks(&mut self, conn: Id) -> Result<(), Violation> {
         let one = &self.own.conns[conn];
         let key = one.key;
@@ -150,7 +152,7 @@ impl Ground<'_, Handing> {
             let one = &mut self.own.conns[conn];
             match to {
                 Some(To::Reset) => one.client = Client::Told,
-                // The stack knows no such connection.
+                // The TCP stack does not know the connection.
                 None if unknown => one.client = Client::Told,
                 Some(To::Node(_)) | None => {}
             }
@@ -161,12 +163,12 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// A socket that was handed over to a node sends what there is, and is done once the client has it.
+    /// Sends data from a socket that was handed off. The socket ends when the client has everything.
     pub(super) fn sends(&mut self, at: Id, key: Key, conn: Id, tries: u32) -> Result<(), Violation> {
         if self.own.hosts[at].sockets.get(&key) != Some(&conn) {
             return Ok(());
         }
-        // What comes on addresses that are another's now its host does not answer with a reset.
+        // If the addresses belong to another connection now, the client's host does not answer with a reset.
         let passes = self.passes(key, at) && self.own.latest.get(&key) == Some(&conn);
         let orphan = !self.nodes[at].up;
         let open = self.own.conns[conn].client == Client::Open;
@@ -174,7 +176,8 @@ impl Ground<'_, Handing> {
             self.later(1_000_000, 4_000_000, Event::Sends { at, key, conn, tries: 0 });
             return Ok(());
         }
-        // The client has taken all, or its host answers with a reset; else TCP tries again, and gives up after a while.
+        // The client has everything, or its host answers with a reset. Otherwise TCP retransmits, and gives
+        // up after a while.
         let gives_up = !open && tries >= TRIES_MAX && self.is_beyond_reach(conn);
         if !passes && !gives_up {
             self.later(100_000, 800_000, Event::Sends { at, key, conn, tries: tries + 1 });
@@ -182,7 +185,7 @@ impl Ground<'_, Handing> {
         }
         if passes && open {
             self.own.conns[conn].client = Client::Done;
-            // A client that has the port again at once.
+            // The client may reuse the port at once.
             if self.own.conns[conn].here == Some(Here::Frozen) && self.chance.permille(300) {
                 self.denies(conn);
             }
@@ -199,8 +202,8 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// Whether nothing that its client's host answers comes to its node: its initial host has died, or its addresses are
-    /// another's now.
+    /// Returns whether no answer of the client's host reaches its node: its initial host has crashed, or its
+    /// addresses belong to another connection.
     pub(super) fn is_beyond_reach(&self, conn: Id) -> bool {
         let one = &self.own.conns[conn];
         one.life != self.own.hosts[one.key.initial].life || self.own.latest.get(&one.key) != Some(&conn)

@@ -1,4 +1,4 @@
-//! What must hold some time after the last trouble.
+//! The invariants, which must hold some time after the last fault.
 
 use super::super::ground::{Ground, Id};
 use super::Handing;
@@ -6,7 +6,7 @@ use super::clients::{Client, Conn, Here};
 use super::hosts::To;
 
 impl Ground<'_, Handing> {
-    /// What is not settled yet; None if nothing.
+    /// Returns the first invariant that does not hold; `None` if all hold.
     pub(super) fn unsettled(&self) -> Option<String> {
         let conns = 0..self.own.conns.len();
         conns.into_iter().find_map(|conn| self.unserved(conn)).or_else(|| {
@@ -15,7 +15,8 @@ impl Ground<'_, Handing> {
         })
     }
 
-    /// A connection that is not served at exactly one place, nor ended, nor was its client told.
+    /// Returns a connection that is not served at exactly one node, has not ended, and whose client was not
+    /// reset.
     fn unserved(&self, conn: Id) -> Option<String> {
         let one = &self.own.conns[conn];
         let of = one.key.initial;
@@ -39,7 +40,7 @@ impl Ground<'_, Handing> {
         (served && !one.stays).then(|| format!("connection {conn} of {of} has not ended"))
     }
 
-    /// What a node's process has left over.
+    /// Returns state that a node's process should no longer have.
     fn left_over(&self, node: Id) -> Option<String> {
         let machine = &self.nodes[node].machine;
         if let Some(conn) = machine.moves.keys().next() {
@@ -49,7 +50,7 @@ impl Ground<'_, Handing> {
         counted.first().map(|key| format!("a dispatcher counts {key:?}, which rests or has ended"))
     }
 
-    /// Where a node's table, its plane, and what its peers have are not the same.
+    /// Returns a difference between a node's table, its plane, and the connections of its peers.
     fn unlike(&self, node: Id) -> Option<String> {
         let (host, handing) = (&self.own.hosts[node], &self.nodes[node].machine.handing);
         for (key, handed) in handing.all() {

@@ -1,4 +1,4 @@
-//! What outlives a process: the forwarding plane, and the kernel's sockets.
+//! The state that outlives a process: the forwarding plane, and the kernel's sockets.
 
 use super::super::ground::{Ground, Id};
 use super::clients::{Client, Here};
@@ -7,29 +7,29 @@ use larder_core::Time;
 use larder_core::peers::handing::{Owner, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A client's address, and the node whose service address it talks to.
+/// A client's address, and the node whose service address it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::faults) struct Key {
     pub(super) initial: Id,
     pub(super) port: u64,
 }
 
-/// Where the plane sends a connection's packets.
+/// The destination of a connection's packets in the plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum To {
     Node(Slot),
-    /// They are answered by resets.
+    /// The packets are answered with resets.
     Reset,
 }
 
-/// An entry of the plane.
+/// An entry of the forwarding plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) to: To,
-    /// The client has ended, or a node has said that the connection has.
+    /// Whether the client has ended, or a node has reported the connection's end.
     pub(super) ended: bool,
     pub(super) seen: Time,
-    /// Which connection's packets were seen: whose numbers a reset takes.
+    /// The connection whose packets were seen last. A reset takes its numbers.
     pub(super) of: Option<Id>,
 }
 
@@ -43,19 +43,20 @@ impl Flow {
     }
 }
 
+/// The kernel state of a node.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) up: bool,
     pub(super) life: u64,
     pub(super) plane: BTreeMap<Key, Flow>,
-    /// Numbers that have a way.
+    /// The slots of peers with a path for packets.
     pub(super) links: BTreeSet<Slot>,
     pub(super) owners: BTreeMap<Slot, Id>,
-    /// Sockets of connections that were handed over to this node.
+    /// The sockets of connections that were handed off to this node.
     pub(super) sockets: BTreeMap<Key, Id>,
 }
 
-/// A node's key.
+/// Returns the key of a node.
 pub(super) const fn owner_of(node: Id) -> Owner {
     [node as u8 + 1; 32]
 }
@@ -72,7 +73,7 @@ impl Host {
         }
     }
 
-    /// What goes on at others.
+    /// Returns the connections that continue at other nodes.
     pub(super) fn living(&self) -> impl Iterator<Item = (Key, Slot)> {
         self.plane.iter().filter(|(_, flow)| flow.lives()).filter_map(|(key, flow)| match flow.to {
             To::Node(slot) => Some((*key, slot)),
@@ -82,7 +83,7 @@ impl Host {
 }
 
 impl Ground<'_, Handing> {
-    /// Whether what a client sends, or its host answers, comes to a node.
+    /// Returns whether a client's packets, or its host's answers, reach a node.
     pub(super) fn passes(&self, key: Key, at: Id) -> bool {
         let host = &self.own.hosts[key.initial];
         let to = host.plane.get(&key).map(|flow| flow.to);
@@ -94,7 +95,7 @@ impl Ground<'_, Handing> {
             && host.owners.get(&slot) == Some(&at)
     }
 
-    /// The plane sees a packet of a connection.
+    /// Records that the plane has seen a packet of a connection.
     pub(super) fn seen(&mut self, key: Key, conn: Id) {
         let now = self.now;
         if let Some(flow) = self.own.hosts[key.initial].plane.get_mut(&key) {
@@ -102,7 +103,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// What becomes of all that a node had.
+    /// Handles the end of a node's process or host.
     pub(super) fn dead(&mut self, node: Id, death: Death) {
         self.cut_channels(node, death);
         for conn in 0..self.own.conns.len() {
@@ -111,12 +112,12 @@ impl Ground<'_, Handing> {
             }
         }
         match death {
-            // Its kernel tells the clients.
+            // The kernel resets the clients.
             Death::Process => {
                 let sockets = core::mem::take(&mut self.own.hosts[node].sockets);
                 sockets.into_values().for_each(|conn| self.kernel_tells(conn));
             }
-            // Its kernel goes on with what clients have not taken.
+            // The kernel continues with data that clients have not taken.
             Death::GoodOrder => {}
             Death::Host => {
                 let host = &mut self.own.hosts[node];
@@ -125,17 +126,17 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// A socket that has not been handed over goes with its process.
+    /// Handles the end of a socket that was not handed off, with its process.
     fn cut_here(&mut self, conn: Id, death: Death) {
         let moves =
             self.own.hosts[self.own.conns[conn].key.initial].plane.contains_key(&self.own.conns[conn].key);
         let one = &mut self.own.conns[conn];
         let before = one.cut;
-        // Of a host nothing is left: what it has handed over has no way either.
+        // Nothing is left of a crashed host: connections that it handed off have no path either.
         one.cut |= death == Death::Host && one.client == Client::Open;
         match one.here.take() {
             None => {}
-            // What it says does not get out, since its packets go elsewhere.
+            // Its reset does not reach the client, because its packets go elsewhere.
             Some(Here::Frozen) => one.cut = true,
             Some(Here::Live) if moves || death == Death::Host => one.cut = true,
             Some(Here::Live) if death == Death::GoodOrder => one.client = Client::Done,
@@ -144,7 +145,7 @@ impl Ground<'_, Handing> {
         self.survived.cut += u64::from(self.own.conns[conn].cut && !before);
     }
 
-    /// A client is told by a kernel whose process has died.
+    /// Resets a client by the kernel of a crashed process.
     pub(super) fn kernel_tells(&mut self, conn: Id) {
         if self.own.conns[conn].client == Client::Open {
             self.own.conns[conn].client = Client::Told;

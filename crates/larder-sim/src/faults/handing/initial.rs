@@ -1,4 +1,5 @@
-//! The initial node: what [`larder_core::peers::handing`] says is done, as in `larder_node::handover`.
+//! The initial node: executes the decisions of [`larder_core::peers::handing`], as `larder_node::handover`
+//! does.
 
 use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
@@ -13,20 +14,20 @@ use larder_core::peers::handing::{self as rules, Heard, Output, Place, Slot, Soo
 
 /// The service address of each node.
 pub(super) const SERVICE: u16 = 0;
-/// Of what is to be done for many connections so much is done at a time.
+/// The number of pending items handled at a time.
 const SOON_AT_ONCE: usize = 2;
-/// Between two looks at all entries, in microseconds.
+/// The period of the sweep over all entries, in microseconds.
 const SWEEP_US: (u64, u64) = (800_000, 1_200_000);
-/// An entry outlives its connection for so long: longer than a node is not heard of.
+/// The lifetime of an entry after its connection: longer than a node is unheard of.
 const ENDED: Duration = Duration::from_secs(40);
-/// A client that has sent nothing for so long waits for nothing.
+/// The time without packets after which a connection is idle.
 const RESTS: Duration = Duration::from_secs(1);
 
 type Rules = rules::Handing<Key, Id, ()>;
 type Outputs = Vec<Output<Key, Id>>;
 
 impl Ground<'_, Handing> {
-    /// Something happens to a node's rules, and what comes of it is done.
+    /// Applies an input to a node's rules and executes the outputs.
     pub(super) fn act(
         &mut self,
         node: Id,
@@ -49,7 +50,7 @@ impl Ground<'_, Handing> {
                 let epoch = self.nodes[node].epoch;
                 let machine = &mut self.nodes[node].machine;
                 machine.answers.insert(conn, heard);
-                // Before it is sent nobody waits.
+                // No connection waits before the move has been sent.
                 if machine.moves.get(&conn).is_some_and(|(_, sent)| *sent) {
                     self.later(0, 2_000, Event::Answered { node, epoch, conn });
                 }
@@ -73,7 +74,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// What is to be done for many connections is done a few at a time.
+    /// Handles a few items of the pending work for many connections.
     pub(super) fn soon(&mut self, node: Id) -> Result<(), Violation> {
         for _ in 0..SOON_AT_ONCE {
             match self.nodes[node].machine.handing.soon() {
@@ -92,7 +93,7 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// The client of a connection whose node is gone is told.
+    /// Resets the client of a connection whose node is gone.
     fn reset(&mut self, node: Id, key: Key, first_ack: Option<u32>) -> Result<(), Violation> {
         if self.is_broken(Broken::ForgetsToTell) {
             return Ok(());
@@ -109,7 +110,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// A reset goes to a client, with the numbers of a connection.
+    /// Sends a reset to a client, with the numbers of a connection.
     fn tell(&mut self, conn: Id) -> Result<(), Violation> {
         self.say(|| format!("the client of {conn} is told"));
         let one = &mut self.own.conns[conn];
@@ -135,7 +136,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// What has ended long ago is forgotten; what rests counts nowhere.
+    /// Removes entries that ended long ago. Idle connections stop counting as load.
     pub(super) fn sweep(&mut self, node: Id) -> Result<(), Violation> {
         let (now, epoch) = (self.now, self.nodes[node].epoch);
         let host = &mut self.own.hosts[node];
@@ -182,7 +183,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// A peer is none any more.
+    /// Ends the channel to a former peer.
     fn part(&mut self, node: Id, slot: Slot) {
         let channels = &self.nodes[node].machine.channels;
         let peer = channels.iter().find(|(_, channel)| channel.slot == slot).map(|(peer, _)| *peer);
@@ -200,7 +201,7 @@ impl Ground<'_, Handing> {
 
     // -- the steps of a move
 
-    /// A connection begins to move, if its peer takes it.
+    /// Begins the move of a connection, if its peer accepts connections.
     pub(super) fn hand_over(&mut self, node: Id, to: Id, conn: Id) -> Result<bool, Violation> {
         let (now, epoch, key) = (self.now, self.nodes[node].epoch, self.own.conns[conn].key);
         let machine = &mut self.nodes[node].machine;
@@ -218,7 +219,7 @@ impl Ground<'_, Handing> {
 
     pub(super) fn freeze(&mut self, node: Id, conn: Id, place: Place) -> Result<(), Violation> {
         if self.chance.permille(20) {
-            // It cannot be frozen.
+            // The socket cannot be frozen.
             return self.thaw(node, conn);
         }
         let (epoch, key) = (self.nodes[node].epoch, self.own.conns[conn].key);
@@ -253,7 +254,7 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// Who waits for a move has heard what became of it.
+    /// Handles the result of a move for the waiting connection.
     pub(super) fn answered(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
         match self.nodes[node].machine.answers.remove(&conn) {
             None => Ok(()),
@@ -282,7 +283,7 @@ impl Ground<'_, Handing> {
         }
     }
 
-    /// It goes on here.
+    /// Continues a connection at its initial node.
     fn thaw(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
         let key = self.own.conns[conn].key;
         self.say(|| format!("connection {conn} goes on here"));
@@ -298,7 +299,7 @@ impl Ground<'_, Handing> {
         self.act(node, |_, _, _| {})
     }
 
-    /// Nothing is known of it: its client is told.
+    /// Resets the client of a connection in an unknown state.
     fn abort(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
         if self.is_broken(Broken::ThawsInDoubt) {
             return self.thaw(node, conn);

@@ -1,4 +1,4 @@
-//! A node of either protocol, in one shape.
+//! A node of CARD or WARD behind one interface.
 
 use crate::faults::protocol::Protocol;
 use core::time::Duration;
@@ -10,9 +10,10 @@ use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{Bytes, NodeId, TargetId, Time};
 use std::collections::BTreeMap;
 
-/// What is given back at a request's end.
+/// The token that ends a request's load.
 pub(super) type Token = Claim;
 
+/// A message of either protocol.
 #[derive(Clone, Debug)]
 pub(in crate::faults) enum Said {
     Card(CardMessage),
@@ -20,7 +21,7 @@ pub(in crate::faults) enum Said {
 }
 
 impl Said {
-    /// As it arrives.
+    /// Returns the message after encoding and decoding, as it arrives.
     pub(super) fn travelled(&self) -> Self {
         match self {
             Self::Card(message) => {
@@ -33,7 +34,7 @@ impl Said {
     }
 }
 
-/// What comes of an input.
+/// An action that results from an input.
 #[derive(Debug)]
 pub(super) enum Done {
     Send { to: usize, said: Said },
@@ -41,6 +42,7 @@ pub(super) enum Done {
     Placed { request: u64, node: usize, token: Option<Token> },
 }
 
+/// The state machine of a node.
 #[derive(Debug)]
 pub(in crate::faults) enum Machine {
     Card(Box<Card>),
@@ -54,7 +56,7 @@ impl Machine {
             let card = Card::new(id, name, epoch, CardSettings::default()).expect("defaults are in range");
             return Self::Card(Box::new(card));
         }
-        // Everything far sooner than live, so that tables are made and change in the middle of troubles.
+        // Periods are far shorter than live, so that tables are made and change during the faults.
         let settings = WardSettings {
             refresh: Some(Duration::from_secs(4)),
             first_requests: 20,
@@ -139,7 +141,7 @@ impl Machine {
         }
     }
 
-    /// Who decides, or makes tables, as this node sees it.
+    /// Returns the dispatcher or table maker in this node's view.
     pub(super) fn leader(&self) -> NodeId {
         match self {
             Self::Card(card) => card.dispatcher(),
@@ -214,7 +216,8 @@ fn taken(census: &mut BTreeMap<u64, u64>, whole: bool) -> Taken {
     Taken { rows, ..Taken::default() }
 }
 
-/// The core is what was asked for most, the rest goes round.
+/// Makes a table: the most requested targets are the core, and the other targets are dealt to the nodes in
+/// turn.
 fn table(analyse: &Analyse) -> Option<RouteTable> {
     let owners = analyse.nodes.len() as u64;
     let most = analyse.counts.iter().map(|count| count.requests).max()?;
