@@ -1,21 +1,24 @@
-//! Which cell is recommended, and why: rules in words beside the code that follows them.
+//! The choice of the recommended cell. The rules are stated here beside the code that follows them.
 //!
-//! *Policies* are taken in order of simplicity: one that knows nothing of contents before one that hashes, before one
-//! that remembers, before one that needs reports, tables or cache events. A simpler policy is preferred while it is within 2 % (or within the error) of the best; without a
-//! goal also within 2 points of the best hit ratio, for reads that are spared are worth something by themselves.
+//! *Policies* are compared in order of simplicity. A policy that knows nothing of contents comes before one
+//! that hashes, then one with a target map, then one that needs reports, tables or cache events. A simpler
+//! policy is preferred if it is within 2 % (or within the error) of the best. Without a goal its hit ratio
+//! must also be within 2 points of the best, because fewer reads are worth something by themselves.
 //!
-//! *With a goal*, clusters are tried from the cheapest on: by price where prices are known; else by nodes, then memory
-//! (throughput, p99), or by memory in all, then nodes (hit ratio, origin bytes). The first on which some policy honours
-//! the goal, its error counted against it, is recommended.
+//! *With a goal*, clusters are tried from the cheapest on: by price if prices are known. Otherwise they are
+//! ordered by nodes, then memory (throughput, p99), or by total memory, then nodes (hit ratio, origin bytes).
+//! The first cluster on which a policy meets the goal, with its error counted against it, is recommended.
 //!
-//! *Where locality does not pay* (on the chosen cluster policies that look at contents gain less than 5 % in throughput
-//! and less than 5 points in hits) the simplest policy that does not look at contents is taken, unless none of these
-//! honours the goal.
+//! *If locality does not pay*, the simplest content-blind policy is taken, unless no such policy meets the
+//! goal. Locality does not pay if content-aware policies gain less than 5 % in throughput and less than 5
+//! points in hits on the chosen cluster.
 //!
-//! *Without a goal*, one node if it carries the stated load, else the log's busiest minute, at 70 % of its throughput
-//! and hits within 2 points of the highest in the grid: the one with the least memory. Else the knee: the least memory in all at which the best policy's hit ratio is within two points of the
-//! highest in the grid; of the clusters with no more memory than that which hit as well, the one with the fewest nodes
-//! that is within 5 % of the highest throughput. Single nodes are left out where the grid has others.
+//! *Without a goal*, a single node is recommended under two conditions. It carries the stated load, or else
+//! the log's busiest minute, at 70 % of its throughput. Its hit ratio is within 2 points of the highest in
+//! the grid. Of several such nodes, the one with the least memory is taken. Otherwise the knee is
+//! recommended: the least total memory at which the best policy's hit ratio is within 2 points of the highest
+//! in the grid. Of the clusters with no more memory and as many hits, the knee has the fewest nodes within 5
+//! % of the highest throughput. Single nodes are excluded if the grid has other clusters.
 
 use larder_core::Bytes;
 
@@ -24,22 +27,22 @@ use super::policies::{knows_contents, simplicity};
 use super::result::{Cell, Estimate, Gain, LogFacts, NoGain};
 use crate::text::rate;
 
-/// What is near enough, as a share.
+/// The share within which two values count as near.
 const NEAR: f64 = 0.02;
 
-/// What counts as a gain, as a share.
+/// The share from which a difference counts as a gain.
 const GAIN: f64 = 0.05;
 
-/// Share of its throughput at which a node is used without haste.
+/// The share of its throughput at which a node is used in normal operation.
 pub(super) const USUAL_LOAD: f64 = 0.7;
 
-/// What is wanted of a cluster.
+/// The requirements of a cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wish {
     pub(super) goal: Option<Goal>,
-    /// Requests per second that the goal speaks of; 0: none.
+    /// The load that the goal refers to, in requests per second; 0 if there is none.
     pub(super) load: f64,
-    /// Requests per second that one node must carry where no goal is stated.
+    /// The load that a single node must carry if no goal is stated, in requests per second.
     pub(super) peak: Option<f64>,
     pub(super) prices: Option<Prices>,
 }
@@ -71,7 +74,7 @@ impl Cluster<'_> {
     }
 }
 
-/// The grid by clusters, nodes first, then memory.
+/// Groups the cells by cluster, ordered by nodes, then memory.
 pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
     let mut clusters: Vec<Cluster<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| simplicity(&cell.policy).is_some()) {
@@ -87,7 +90,8 @@ pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
     clusters
 }
 
-/// The recommended cell: with a goal the first that honours it, without one a single node that will do, else the knee.
+/// Returns the recommended cell. With a goal it is the first cell that meets the goal; without one, a
+/// sufficient single node or else the knee.
 pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
     let clusters = clusters(cells);
     let Some(goal) = wish.goal else {
@@ -122,20 +126,20 @@ pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
     deployed(cluster, &honours, goal)
 }
 
-/// Which of the cells of a cluster that would do is deployed: the simplest near the best of them; where locality does
-/// not pay, near the best of those that do not look at contents, if there are any.
+/// Returns the cell to deploy among the sufficient cells of a cluster: the simplest near the best of them. If
+/// locality does not pay, it is the simplest near the best content-blind policy, if there is one.
 fn deployed<'c>(cluster: &Cluster<'c>, cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
     if gain(cluster).is_none_or(|(ratio, points)| pays(ratio, points)) {
         return simplest(cells, goal);
     }
-    // What hits a little less is no loss that counts where a gain of 5 points counts as none.
+    // If a gain of 5 points counts as none, slightly fewer hits are no loss.
     let of = if goal == Goal::Cost { &cluster.cells } else { cells };
     let blind: Vec<&Cell> = of.iter().copied().filter(|cell| !knows_contents(&cell.policy)).collect();
     simplest(&blind, goal).or_else(|| simplest(cells, goal))
 }
 
-/// What knowing contents gains on a cluster: throughput over throughput, and the difference of hit ratios. `None` where
-/// policies of one kind only were compared.
+/// Returns the gain of content-aware policies on a cluster: the ratio of throughputs, and the difference of
+/// hit ratios. `None` if policies of only one kind were compared.
 fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
     let (blind, knowing) = cluster.best(false).zip(cluster.best(true))?;
     let hits = |knowing: bool| {
@@ -146,12 +150,12 @@ fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
     Some((ratio, hits(true) - hits(false)))
 }
 
-/// Whether a gain in throughput and hits is worth a policy that looks at contents.
+/// Returns whether a gain in throughput and hits is worth a content-aware policy.
 fn pays(ratio: f64, hits: f64) -> bool {
     ratio >= 1.0 + GAIN || hits >= GAIN
 }
 
-/// A node that needs no cluster, where the grid has others.
+/// Returns a sufficient single node, if the grid also has clusters.
 fn single<'a, 'c>(clusters: &'a [Cluster<'c>], wish: Wish) -> Option<&'a Cluster<'c>> {
     let peak = wish.peak.filter(|_| clusters.iter().any(|cluster| cluster.nodes > 1))?;
     let highest = clusters.iter().map(Cluster::best_hit).fold(0.0, f64::max);
@@ -170,7 +174,7 @@ fn knee<'a, 'c>(clusters: &'a [Cluster<'c>]) -> Option<&'a Cluster<'c>> {
     let highest = eligible().map(Cluster::best_hit).fold(0.0, f64::max);
     let hits = |cluster: &&Cluster<'_>| cluster.best_hit() >= highest - NEAR;
     let least = eligible().filter(hits).map(Cluster::total).min()?;
-    // Sizes are rounded to two digits, so equal totals differ a little.
+    // Sizes are rounded to two digits, so equal totals differ slightly.
     let as_little = |cluster: &&Cluster<'_>| cluster.total() <= least + least / 20;
     let left = || eligible().filter(hits).filter(as_little);
     let most = left().map(Cluster::best_throughput).fold(0.0, f64::max);
@@ -179,15 +183,15 @@ fn knee<'a, 'c>(clusters: &'a [Cluster<'c>]) -> Option<&'a Cluster<'c>> {
         .min_by_key(|cluster| cluster.nodes)
 }
 
-/// The cells of a cluster that hit nearly as well as the best of them.
+/// Returns the cells of a cluster whose hit ratio is near the best of them.
 fn hitting<'c>(cluster: &Cluster<'c>) -> Vec<&'c Cell> {
     let best = cluster.best_hit();
     cluster.cells.iter().copied().filter(|cell| cell.hit_ratio.high() >= best - NEAR).collect()
 }
 
-/// The simplest of the cells that is near the best of them in what the goal is about.
+/// Returns the simplest cell that is near the best in the goal's metric.
 fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
-    // Higher is better.
+    // A higher merit is better.
     let merit = |cell: &Cell| match goal {
         Goal::Hit(_) => cell.hit_ratio,
         Goal::Origin(_) => Estimate { value: -cell.origin_bytes.value, error: cell.origin_bytes.error },
@@ -208,7 +212,7 @@ fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
     cells.iter().filter(near).min_by_key(order).copied()
 }
 
-/// Why this cluster.
+/// Explains the choice of the cluster.
 pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
     let grid_has_more = cells.iter().any(|cell| cell.nodes > 1);
     match (wish.goal, wish.peak) {
@@ -244,7 +248,7 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
     }
 }
 
-/// Why this policy, and whether locality pays on this cluster.
+/// Explains the choice of the policy. Also returns whether locality pays on this cluster.
 pub(super) fn why_policy(
     chosen: &Cell,
     cells: &[Cell],
@@ -295,7 +299,8 @@ pub(super) fn why_policy(
     (text, pays)
 }
 
-/// The clusters on which contents gain less than 5 % in throughput and less than 5 points in hits, single nodes aside.
+/// Returns the clusters on which content-aware policies gain less than 5 % in throughput and less than 5
+/// points in hits, without single nodes.
 pub(super) fn no_gain(cells: &[Cell], facts: &LogFacts) -> Vec<NoGain> {
     let clusters = clusters(cells);
     let one = |cluster: &Cluster<'_>| {
@@ -329,7 +334,7 @@ fn why_no_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> Str
     }
 }
 
-/// The chosen cell against the usual ones of the same cluster.
+/// Compares the chosen cell with the usual policies on the same cluster.
 pub(super) fn gains(chosen: &Cell, cells: &[Cell]) -> Vec<Gain> {
     let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
     let usual = ["rr", "least-conn", "hash"].into_iter().filter(|name| *name != chosen.policy);
@@ -378,7 +383,8 @@ pub(in crate::plan) mod tests {
         Wish { goal: Some(goal), load: 1.0, ..Wish::default() }
     }
 
-    /// Where locality is said not to pay the policy does not look at contents, or the text names the goal.
+    /// Checks that the policy is content-blind if locality is said not to pay, or that the text names the
+    /// goal.
     fn says_what_it_does(chosen: &Cell, cells: &[Cell], goal: Option<Goal>) -> Result<(), TestCaseError> {
         let coverage = larder_trace::stats::Coverage {
             requests_permille: 1_000,
@@ -430,7 +436,8 @@ pub(in crate::plan) mod tests {
         let (nodes, memory, why) = at(Some(10.0));
         assert_eq!((nodes, memory), (1, 40));
         assert!(why.starts_with("One node with 40 B serves 14 times"), "{why}");
-        // 100 requests/s are more than 70 % of what one node serves; without a rate nothing is known.
+        // 100 requests/s are more than 70 % of one node's throughput. Without a rate, no single node is
+        // chosen.
         assert_eq!((at(Some(100.0)).0, at(None).0), (4, 4));
     }
 

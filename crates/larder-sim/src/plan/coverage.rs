@@ -1,4 +1,4 @@
-//! How often the stated error of a sampled figure covers what a replay of the whole log says.
+//! Tests how often the stated errors of sampled values cover the result of a whole replay.
 
 use std::path::Path;
 
@@ -7,22 +7,22 @@ use larder_trace::{LoadOptions, Trace};
 
 use super::*;
 
-/// Of so many estimates, those that miss the truth; and how wide they are.
+/// The number of estimates that miss the true value, and the widths of their errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Covered {
     pub(super) cells: usize,
     pub(super) throughput: usize,
     pub(super) hits: usize,
     pub(super) origin: usize,
-    /// Mean error of throughput over its value.
+    /// Mean error of the throughput, relative to its value.
     pub(super) width: f64,
-    /// Mean error of hit ratios.
+    /// Mean error of the hit ratios.
     pub(super) hit_width: f64,
-    /// Mean of how far throughput is off, over its error: below 1 if errors are honest.
+    /// The largest deviation of the throughput, relative to its error; at most 1 if the errors are honest.
     pub(super) worst: f64,
 }
 
-/// Sampled cells against the same replayed whole.
+/// Compares sampled cells with the same cells replayed whole.
 pub(super) fn covered(sampled: &Plan, exact: &Plan) -> Covered {
     let mut of = Covered::default();
     for (sample, truth) in sampled.cells.iter().zip(&exact.cells).filter(|(sample, _)| !sample.exact) {
@@ -46,7 +46,8 @@ fn shared(name: &str) -> Option<Trace> {
     Some(trace)
 }
 
-/// The figures of docs/plan.md: `cargo test --release -p larder-sim --lib plan::coverage -- --ignored --nocapture`.
+/// Prints the values of docs/plan.md: `cargo test --release -p larder-sim --lib plan::coverage -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "minutes; prints the coverage that docs/plan.md states"]
 fn how_often_stated_errors_cover_the_truth() {

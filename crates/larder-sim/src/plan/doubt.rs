@@ -1,20 +1,20 @@
-//! Reasons to doubt a plan, in words.
+//! Warnings about the reliability of a plan.
 
 use larder_core::Bytes;
 
 use super::result::{Cell, LogFacts, Method, Spread};
 use crate::text::{counted, number, rate};
 
-/// Measured requests below which a log is called short.
+/// The number of measured requests below which a log is called short.
 const SHORT: u64 = 10_000;
 
-/// Difference of hit ratios between the halves of a log above which it has not settled.
+/// The difference of hit ratios between the halves of a log above which the log has not settled.
 const SETTLED: f64 = 0.05;
 
-/// Share of the requests below which further hits count for nothing.
+/// The share of the requests below which further hits are ignored.
 const NO_MORE_HITS: f64 = 0.001;
 
-/// What a reader must know before acting on the plan.
+/// Returns the warnings that a reader needs before acting on the plan.
 pub(super) fn warnings(
     facts: &LogFacts,
     memory: &[Bytes],
@@ -73,14 +73,14 @@ pub(super) fn warnings(
     warnings
 }
 
-/// Whether more memory cannot help: a node holds the whole working set, or only requests that are the first for their target
-/// cause a read.
+/// Returns whether more memory cannot help. This holds if a node holds the whole working set, or if only
+/// first requests for a target cause reads.
 fn everything_fits(chosen: &Cell, facts: &LogFacts) -> bool {
     chosen.memory_bytes >= facts.working_set_bytes
         || chosen.hit_ratio.value + facts.cold_share >= 1.0 - NO_MORE_HITS
 }
 
-/// Samples too small for the largest cluster.
+/// Returns a warning if samples are too small for the largest cluster.
 pub(super) fn small_samples(method: &Method) -> Option<String> {
     let small = method.samples > 0 && method.sample_requests < method.sample_floor;
     small.then(|| {

@@ -1,4 +1,4 @@
-//! What the log itself says, before anything is simulated.
+//! The facts about the log, which need no simulation.
 
 use larder_core::Time;
 use larder_trace::stats::Coverage;
@@ -6,10 +6,10 @@ use larder_trace::stats::Coverage;
 use super::result::LogFacts;
 use crate::workload::Workload;
 
-/// Shares of the requests at which the coverage is stated, in thousandths.
+/// The shares of the requests at which the coverage is stated, in thousandths.
 const GRID_PERMILLE: [u16; 14] = [100, 200, 300, 400, 500, 600, 700, 800, 900, 950, 970, 980, 990, 1_000];
 
-/// The facts of a log. O(items * log items + requests).
+/// Computes the facts about a log. O(items * log items + requests).
 pub(super) fn of(workload: &Workload, counts: &[u32], warmup: usize) -> LogFacts {
     let requests = workload.requests.len();
     let measured = (requests - warmup).max(1);
@@ -45,7 +45,7 @@ fn seconds(time: Time) -> f64 {
     time.as_nanos() as f64 / 1e9
 }
 
-/// Requests a second in the busiest minute that begins with a request.
+/// Returns the request rate of the busiest minute that begins with a request, in requests per second.
 fn peak(times: &[Time]) -> f64 {
     let mut most = 0;
     let mut begin = 0;
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn facts_of_a_log_by_hand() {
-        // Item 0 three times, 1 twice, 2 once; the first two requests warm up.
+        // Item 0 is requested three times, item 1 twice, item 2 once. The first two requests are the warm-up.
         let requests = vec![0, 1, 0, 1, 2, 0];
         let items =
             [100, 10, 1_000].into_iter().zip(1..).map(|(b, id)| Item::file(TargetId(id), b)).collect();
@@ -105,13 +105,13 @@ mod tests {
         let facts = of(&workload, &workload.counts(), 2);
         assert_eq!((facts.requests, facts.targets, facts.working_set_bytes), (6, 3, 1_110));
         assert_eq!((facts.hottest_share, facts.cold_share), (0.5, 0.25));
-        // 98 % of six requests are all six; half of them are item 0.
+        // 98 % of six requests are all six; half of them are for item 0.
         assert_eq!(facts.core98_bytes, 1_110);
         assert_eq!(
             facts.coverage.iter().find(|p| p.requests_permille == 500).and_then(|p| p.bytes),
             Some(100)
         );
-        // From 0 s to below 60 s three requests, from 30 s to below 90 s four.
+        // Three requests lie between 0 s and 60 s, four between 30 s and 90 s.
         assert_eq!(facts.rate_peak, Some(4.0 / 60.0));
         assert_eq!(facts.rate_mean, Some(6.0 / 200.0));
     }

@@ -1,4 +1,4 @@
-//! Several logs of one service as one: by time where all have times, one after another otherwise.
+//! Merges several logs of one service: by time if all logs have times, one after another otherwise.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use larder_trace::Trace;
 
 use crate::workload::{Item, Workload};
 
-/// Memory that the live node charges for the smallest object.
+/// The memory that the live node charges for the smallest object, in bytes.
 const OBJECT_MIN: u64 = 512;
 
-/// What is known of a target beside its size.
+/// The identity of a target for the dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
-    /// Its identity for the dispatcher. Several may share one: they are then sent the same way, and take memory each for
-    /// itself.
+    /// The target id. Several targets may share one id: they are then sent to the same node, and take memory
+    /// separately.
     pub id: TargetId,
-    /// Its class.
     pub class: ServiceClass,
 }
 
-/// [`merged_as`], each target its own, all of class N.
+/// Merges traces as [`merge_as`] does, with an id per target and class N.
 pub fn merged(traces: &[Trace]) -> Workload {
     merged_as(traces, &|name| Sort { id: TargetId::of(name.as_bytes()), class: ServiceClass::N })
 }
 
-/// The requests of several traces in time order; equal times in the order of the traces. A target's size is the
-/// largest in any of them. If one trace has no times, the traces follow one another and the result has no times.
+/// Merges the requests of several traces in time order; equal times are in the order of the traces. A
+/// target's size is its largest size in any trace. If a trace has no times, the traces follow one another and
+/// the result has no times.
 ///
 /// O(requests * log traces + targets).
 pub fn merged_as(traces: &[Trace], sort: &dyn Fn(&str) -> Sort) -> Workload {
     let mut items: Vec<Item> = Vec::new();
     let mut numbers: Vec<Vec<u32>> = Vec::new();
-    // One log needs no table: its targets are distinct already.
+    // A single log needs no table, because its targets are distinct.
     let mut known: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let several = traces.len() > 1;
     for trace in traces {
@@ -83,7 +83,7 @@ fn by_time(traces: &[Trace], numbers: &[Vec<u32>]) -> (Vec<u32>, Vec<Time>) {
         order.extend(trace.requests.iter().map(one));
     }
     if traces.len() > 1 {
-        // Stable, and each trace is in order already: equal times stay in the order of the traces.
+        // The sort is stable and each trace is in order, so equal times stay in the order of the traces.
         order.sort_by_key(|(time, _)| *time);
     }
     order.into_iter().map(|(time, item)| (item, Time::from_nanos(time))).unzip()

@@ -1,12 +1,13 @@
-//! What the policies know, and which is simpler than which.
+//! The order of policies by simplicity, and their scaled settings.
 
 use core::time::Duration;
 
 use larder_core::PolicyKind;
 use larder_core::dispatch::Settings;
 
-/// Order of simplicity: what knows nothing first, then what knows loads, then what nodes report; what hashes before what
-/// remembers, before what needs reports, tables or cache events.
+/// The order of simplicity. Content-blind policies come first: those without load information, then those
+/// with loads, then those with node reports. Policies that hash come next, then policies with a target map,
+/// then policies that need reports, tables or cache events.
 const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::Rr,
     PolicyKind::Random,
@@ -33,19 +34,19 @@ const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::LbGc,
 ];
 
-/// Whether a policy looks at what is asked for, and not only at its class.
+/// Returns whether a policy looks at the requested target, and not only at its class.
 pub(super) fn knows_contents(policy: &str) -> bool {
     let hash = simplicity(PolicyKind::Hash.name());
     simplicity(policy) >= hash
 }
 
-/// Its place in the order; `None` if there is no such policy.
+/// Returns the policy's rank of simplicity; `None` if there is no such policy.
 pub(super) fn simplicity(policy: &str) -> Option<usize> {
     SIMPLEST.into_iter().position(|kind| kind.name() == policy)
 }
 
-/// The settings for a log in which everything takes a `q`-th of its time: what policies do every so often, and how long
-/// they remember, must be as much shorter.
+/// Returns the settings for a sample in which all events take a `q`-th of their time. The periods and memory
+/// times of the policies are shortened accordingly.
 pub(super) fn hastened(settings: &Settings, q: u32) -> Settings {
     let mut settings = settings.clone();
     let least = Duration::from_millis(1);

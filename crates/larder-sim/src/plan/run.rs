@@ -1,4 +1,4 @@
-//! One run of the grid, and what many runs of one cell say together.
+//! Runs of a grid point, and the estimates from several runs.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::source::{Ask, Source};
 use crate::tables::{needs_table, table_of_first};
 use crate::{Outcome, Scenario, SimError, SimNode, Workload, simulate, simulate_with};
 
-/// A place of the grid.
+/// A point of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) policy: PolicyKind,
@@ -26,7 +26,7 @@ pub(super) struct Place {
     pub(super) memory: Bytes,
 }
 
-/// What all runs have in common.
+/// The parameters that all runs share.
 #[derive(Clone, Debug)]
 pub(super) struct Bench {
     pub(super) settings: Settings,
@@ -35,7 +35,7 @@ pub(super) struct Bench {
     pub(super) seed: u64,
 }
 
-/// A run in the figures that matter here.
+/// The values of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     throughput: f64,
@@ -56,10 +56,12 @@ impl Figures {
         let nodes = outcome.nodes.len() as f64;
         let requests = outcome.requests.max(1) as f64;
         Self {
-            // How a cluster runs empty takes the same time in a sample as in the log, so it would weigh more in a sample.
+            // The drain at the end takes the same time in a sample as in the log, so it would weigh more in a
+            // sample.
             throughput: outcome.steady_throughput,
-            // Who waits for a read that another request began causes none; in a sample, where the same number of
-            // requests in flight meets fewer targets, that happens more often, and must not count as a miss.
+            // A request that waits for another request's read causes no read. In a sample this is more
+            // frequent, because the same number of requests in flight meets fewer targets. It must not count
+            // as a miss.
             hit_ratio: (outcome.hits + outcome.shared) as f64 / requests,
             origin_bytes: outcome.bytes_read as f64 / requests,
             imbalance: outcome.imbalance,
@@ -82,7 +84,7 @@ impl Figures {
     }
 }
 
-/// S of the LARD paper (section 2.4): requests in flight at most.
+/// Returns S of the LARD paper (section 2.4): the largest number of requests in flight.
 pub(super) fn outstanding(settings: &Settings, nodes: u16) -> u64 {
     let (low, high) = (u64::from(settings.t_low), u64::from(settings.t_high));
     (u64::from(nodes).saturating_sub(1) * high + low).saturating_sub(1)
@@ -95,7 +97,7 @@ impl Bench {
         let table = if needs_table(place.policy) { Some(self.table(sample, &nodes)?) } else { None };
         let settings = Settings {
             policy: place.policy,
-            // All targets are remembered; the config that is written says so where the default would not do.
+            // All targets are remembered. The generated config states this if the default is too small.
             targets_max: sample.workload.items.len().max(1_024),
             table,
             ..hastened(&self.settings, sample.q)
@@ -110,7 +112,7 @@ impl Bench {
         })
     }
 
-    /// The routing table of what warms up; of a third of the requests where nothing does.
+    /// Computes the routing table from the warm-up, or from a third of the requests if there is no warm-up.
     fn table(&self, sample: &Sample<'_>, nodes: &[SimNode]) -> Result<Arc<RouteTable>, SimError> {
         let first = if sample.warmup == 0 { sample.workload.requests.len() / 3 } else { sample.warmup };
         let mean = sample.workload.bytes() / sample.workload.items.len().max(1) as u64;
@@ -118,13 +120,13 @@ impl Bench {
         Ok(Arc::new(table))
     }
 
-    /// Saturated: S requests outstanding.
+    /// Runs a sample at saturation: S requests are outstanding.
     pub(super) fn saturated(&self, sample: &Sample<'_>, place: Place) -> Result<Figures, SimError> {
         let (workload, warmup) = sample.warmed(place);
         simulate(&workload, &self.scenario(sample, warmup, place)?).map(|outcome| Figures::of(&outcome))
     }
 
-    /// Requests at random times, `load` a second.
+    /// Runs a sample with Poisson arrivals of `load` requests per second.
     pub(super) fn at_load(&self, sample: &Sample<'_>, place: Place, load: f64) -> Result<Figures, SimError> {
         let clients = outstanding(&self.settings, place.nodes) as usize;
         let (workload, warmup) = sample.warmed(place);
@@ -133,7 +135,7 @@ impl Bench {
         simulate_with(&workload, &scenario, Box::new(source)).map(|outcome| Figures::of(&outcome))
     }
 
-    /// A dispatcher that is asked about nothing but proves the settings.
+    /// Checks the settings by creating a dispatcher.
     pub(super) fn check(&self, place: Place) -> Result<(), SimError> {
         let specs: Vec<NodeSpec> =
             (0..place.nodes).map(|index| NodeSpec::named(format!("n{index}"))).collect();
@@ -144,9 +146,9 @@ impl Bench {
     }
 }
 
-/// Requests in order: those that warm up from clients that each wait for an answer, as many as are saturating; then
-/// the others at the times of a Poisson process. Cold memories at the full load would fill the queue with requests whose
-/// refusals say nothing of the warm cluster.
+/// A Poisson arrival process after a closed-loop warm-up. During the warm-up, a saturating number of clients
+/// each wait for their reply. Cold memories at the full load would fill the queue, and the resulting refusals
+/// would say nothing of the warm cluster.
 struct Poisson<'w> {
     requests: &'w [u32],
     warmup: usize,
@@ -162,7 +164,7 @@ impl<'w> Poisson<'w> {
         Self { requests, warmup, clients: clients.max(1), next: 0, at: Time::ZERO, load, seed }
     }
 
-    /// The gap before request `n`, exponentially distributed.
+    /// Returns the exponentially distributed gap before request `n`, in seconds.
     fn gap_s(&self, n: usize) -> f64 {
         let hash =
             TargetId::of_parts(&[&self.seed.to_le_bytes(), b"plan arrivals", &(n as u64).to_le_bytes()]).0;
@@ -199,7 +201,7 @@ impl Source for Poisson<'_> {
 /// Student's t for a two-sided interval of 95 %, by degrees of freedom from 1.
 const T95: [f64; 7] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36];
 
-/// The mean of what disjoint samples say, with its interval. `q` samples would be everything.
+/// Returns the mean of disjoint samples with its confidence interval. `q` samples would cover the whole log.
 pub(super) fn estimate(values: &[f64], q: u32) -> Estimate {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count.max(1.0);
@@ -212,7 +214,7 @@ pub(super) fn estimate(values: &[f64], q: u32) -> Estimate {
     Estimate { value: mean, error: t * (variance / count * left).sqrt() }
 }
 
-/// A cell from the runs of its samples.
+/// Combines the runs of the samples into a cell.
 pub(super) fn cell(place: Place, runs: &[Figures], q: u32) -> Cell {
     let of = |part: fn(&Figures) -> f64| estimate(&runs.iter().map(part).collect::<Vec<f64>>(), q);
     let mean = |part: fn(&Figures) -> f64| of(part).value;
@@ -238,7 +240,7 @@ pub(super) fn cell(place: Place, runs: &[Figures], q: u32) -> Cell {
     }
 }
 
-/// Delays at a load, from the runs of the samples.
+/// Combines the runs of the samples into the delays at a load.
 pub(super) fn delays(load: f64, runs: &[Figures], q: u32) -> AtLoad {
     let of = |part: fn(&Figures) -> f64| estimate(&runs.iter().map(part).collect::<Vec<f64>>(), q);
     AtLoad {
@@ -250,7 +252,7 @@ pub(super) fn delays(load: f64, runs: &[Figures], q: u32) -> AtLoad {
     }
 }
 
-/// The workload under other names, so that what is placed by hash falls elsewhere. Seed 0 keeps the names.
+/// Renames the targets of a workload, so that hash placement changes. Seed 0 keeps the names.
 pub(super) fn renamed(workload: &Workload, seed: u64) -> Workload {
     let mut workload = workload.clone();
     if seed != 0 {
@@ -267,7 +269,8 @@ mod tests {
 
     #[test]
     fn intervals_are_students() {
-        // Mean 10, standard deviation 2 over three values: 4.30 * 2 / sqrt(3), and nothing once all are drawn.
+        // The mean is 10 and the standard deviation 2 over three values: the error is 4.30 * 2 / sqrt(3), and
+        // 0 once all samples are drawn.
         let part = estimate(&[8.0, 10.0, 12.0], u32::MAX);
         assert!((part.value - 10.0).abs() < 1e-12 && (part.error - 4.30 * 2.0 / 3_f64.sqrt()).abs() < 1e-6);
         assert!(estimate(&[8.0, 10.0, 12.0], 3).error < 1e-9);
@@ -284,7 +287,7 @@ mod tests {
             last = at;
             source.take(at);
         }
-        // 20,000 gaps of 2 ms, give or take four standard deviations of the sum.
+        // 20,000 gaps of 2 ms, within four standard deviations of the sum.
         assert!((last.as_nanos() as f64 / 1e9 - 40.0).abs() < 4.0 * 0.002 * 20_000_f64.sqrt());
     }
 }

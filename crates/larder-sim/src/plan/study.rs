@@ -1,4 +1,4 @@
-//! The plan's steps: grid, choice, check, delays, ceilings, spreads.
+//! The steps of a plan: grid, choice, check, delays, ceilings and spreads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +20,18 @@ use crate::sweep::sweep;
 use crate::workload::Workload;
 use crate::{SimError, ceiling};
 
-/// Requests of all replays of recommended clusters: whole replays while they last, then the largest sample that does.
+/// The number of requests in all replays of recommended clusters: whole replays if they fit, otherwise the
+/// largest sample that fits.
 const CHECK_REQUESTS: u64 = 60_000_000;
 
-/// An error that shrinks with the root of a sample's size is so many times what it shrinks by when the size doubles:
-/// `1 / (sqrt(2) - 1)`.
+/// The factor from an error's decrease when the sample size doubles to the error itself, if the error shrinks
+/// with the root of the size: `1 / (sqrt(2) - 1)`.
 const SMALLNESS: f64 = 2.42;
 
-/// Clusters checked at most: a check may change the choice.
+/// The largest number of checked clusters. A check may change the choice.
 const CHECKS_MAX: usize = 2;
 
+/// The state of a plan in progress.
 pub(super) struct Study<'w> {
     options: &'w Options,
     progress: &'w (dyn Fn(Progress) + Sync),
@@ -40,13 +42,13 @@ pub(super) struct Study<'w> {
     memory: Vec<Bytes>,
     bench: Bench,
     q: u32,
-    /// The divisor that was asked for, where samples would have been too short.
+    /// The requested divisor, which is larger than `q` if samples would have been too short.
     wanted: u32,
-    /// Requests that a sample needs.
+    /// The number of requests that a sample needs.
     floor: u64,
     hot: usize,
     samples: Arc<[Sample<'w>]>,
-    /// Samples of half the rate, to see how much a rate matters.
+    /// Samples at half the rate, which show the influence of the rate.
     coarse: Arc<[Sample<'w>]>,
     load: Option<(f64, String)>,
     runs: usize,
@@ -157,14 +159,14 @@ impl<'w> Study<'w> {
     fn wish(&self) -> Wish {
         let options = self.options;
         let load = match options.goal {
-            // The load at which delays are shown is no wish.
+            // The load at which delays are shown is not a requirement.
             Some(Goal::Cost) | None => options.load.unwrap_or(0.0),
             Some(_) => self.load.as_ref().map_or(0.0, |(load, _)| *load),
         };
         Wish { goal: options.goal, load, peak: options.load.or(self.facts.rate_peak), prices: options.prices }
     }
 
-    /// Runs jobs on all cores and keeps count.
+    /// Runs jobs on all cores, reports progress and counts the runs.
     fn run(
         &mut self,
         what: &'static str,
@@ -188,8 +190,9 @@ impl<'w> Study<'w> {
         Ok(figures)
     }
 
-    /// Every place on every sample. What a figure moves from samples of half the rate to these tells how wrong it is
-    /// because samples are small, all of them in the same direction; [`SMALLNESS`] times that is added to its error.
+    /// Runs every grid point on every sample. The change from samples at half the rate shows the bias of
+    /// small samples, which has the same direction in all of them. [`SMALLNESS`] times that change is added
+    /// to the error.
     fn cells(&mut self, places: &[Place]) -> Result<Vec<Cell>, SimError> {
         let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
         let mut cells = self.on("grid", &samples, places)?;
@@ -234,7 +237,7 @@ impl<'w> Study<'w> {
         let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
         let mut fine = self.delays_on(what, &samples, &places, load)?;
         if !coarse.is_empty() {
-            // As for the other figures: what half the rate changes.
+            // As for the other values, the change from half the rate is added to the error.
             for (fine, small) in fine.iter_mut().zip(self.delays_on(what, &coarse, &places, load)?) {
                 fine.p50_s.error += SMALLNESS * (fine.p50_s.value - small.p50_s.value).abs();
                 fine.p99_s.error += SMALLNESS * (fine.p99_s.value - small.p99_s.value).abs();
@@ -264,7 +267,8 @@ impl<'w> Study<'w> {
         Ok(figures.chunks(samples.len().max(1)).map(|runs| run::delays(load, runs, q)).collect())
     }
 
-    /// Objects that a node's memory holds and its part in a sample does not: their requests may hit after all.
+    /// Widens the errors for objects that fit a node's memory but not its part in a sample. Their requests
+    /// may hit in the log.
     fn admit_large(&self, cells: &mut [Cell]) {
         for memory in &self.memory {
             let share = self.too_large(*memory);
@@ -280,8 +284,8 @@ impl<'w> Study<'w> {
         if self.q == 1 { 0.0 } else { grid::too_large(self.workload, &self.counts, self.q, memory.get()) }
     }
 
-    /// Replays the recommended cluster whole, or with a larger sample, and widens the errors of all other cells by
-    /// what the samples were off. Repeats while that changes the choice.
+    /// Replays the recommended cluster whole, or with a larger sample. Widens the errors of all other cells
+    /// by the deviation of the samples. Repeats while this changes the choice.
     fn check(&mut self, cells: &mut [Cell]) -> Result<Vec<Check>, SimError> {
         let mut checks: Vec<Check> = Vec::new();
         let mut left = CHECK_REQUESTS;
@@ -314,7 +318,8 @@ impl<'w> Study<'w> {
         Ok(checks)
     }
 
-    /// The whole log if so many runs of it are affordable, else a sample as large as is, but no smaller than the grid's.
+    /// Returns the whole log if `runs` runs of it are affordable. Otherwise returns the largest affordable
+    /// sample, at least as large as the grid's.
     fn larger_sample(&self, runs: usize, left: u64) -> Sample<'w> {
         let all = self.workload.requests.len() as u64 * runs as u64;
         let q = all.div_ceil(left).min(u64::from(self.q)) as u32;
@@ -324,7 +329,8 @@ impl<'w> Study<'w> {
         Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.bench.seed ^ 1).sample(0)
     }
 
-    /// The ceilings of every cluster: without limit on the whole log, clairvoyant as the mean over the samples.
+    /// Computes the ceilings of every cluster: unbounded on the whole log, clairvoyant as the mean over the
+    /// samples.
     fn ceilings(&self) -> Vec<CeilingRow> {
         let usual = Lard98::default();
         let costs = if let Costs::Lard98(costs) = &self.options.costs { Some(costs) } else { None };
@@ -355,7 +361,8 @@ impl<'w> Study<'w> {
         })
     }
 
-    /// How the chosen cell's figures move with the names of the targets and with the part of the log.
+    /// Measures how the chosen cell's values change with the names of the targets and with the part of the
+    /// log.
     fn spreads(&mut self, chosen: &Cell) -> Result<Vec<Spread>, SimError> {
         let Some(place) = place(chosen) else { return Ok(Vec::new()) };
         let samples = Arc::clone(&self.samples);
@@ -477,7 +484,7 @@ impl Check {
     }
 }
 
-/// Adds to the errors of a policy's sampled cells what its samples were off where the truth is known.
+/// Adds the measured deviation of a policy's samples to the errors of its sampled cells.
 fn widen(cells: &mut [Cell], known: &Check) {
     let off = (known.sampled_throughput.value / known.throughput.max(f64::MIN_POSITIVE) - 1.0).abs();
     let hits_off = (known.sampled_hit_ratio.value - known.hit_ratio).abs();
@@ -502,7 +509,7 @@ fn spread(what: String, figures: &[Figures]) -> Spread {
     Spread { what, throughput: range(Figures::throughput), hit_ratio: range(Figures::hit_ratio) }
 }
 
-/// The load that goals speak of.
+/// Returns the load that goals refer to, with its source.
 fn load(options: &Options, facts: &LogFacts) -> Result<Option<(f64, String)>, PlanError> {
     if let Some(load) = options.load {
         return Ok(Some((load, "as stated".to_owned())));

@@ -1,4 +1,4 @@
-//! Whole plans of small logs.
+//! Tests of whole plans for small logs.
 
 use larder_trace::synth::{Recipe, generate};
 
@@ -28,7 +28,7 @@ fn a_small_log_is_replayed_whole() {
     assert!(chosen.nodes > 1 && chosen.at_load.is_some());
     let it = plan.recommendation.as_ref().expect("recommended");
     assert!(it.locality_pays && it.gains[0].over == "rr" && it.gains[0].throughput_ratio.value > 1.5);
-    // One node is one node, whatever the policy says.
+    // On one node, all policies are equal.
     let single = |policy: &str| {
         plan.cells.iter().find(|cell| cell.nodes == 1 && cell.policy == policy).expect("there")
     };
@@ -37,7 +37,7 @@ fn a_small_log_is_replayed_whole() {
         assert_eq!((cell.nodes, cell.memory_bytes), (ceiling.nodes, ceiling.memory_bytes));
         assert!(cell.hit_ratio.value <= ceiling.unbounded_hit_ratio + 1e-9, "{cell:?}");
     }
-    // Where times are known and one node is enough for them, it is said first.
+    // If times are known and one node is sufficient for them, one node is recommended.
     let slow =
         timed.times.iter().map(|time| larder_core::Time::from_nanos(time.as_nanos() * 1_000)).collect();
     let plan = made(&Workload { times: slow, ..timed }, &options());
@@ -53,7 +53,8 @@ fn samples_too_short_for_the_largest_cluster_are_made_larger() {
         let policies = vec![PolicyKind::Rr];
         made(&workload, &Options { sampling, policies, nodes: vec![nodes], ..options() }).method
     };
-    // 50 times S, 89 and 999: 4,450 of 60,000 requests are a thirteenth, 49,950 nearly all.
+    // Samples need 50 times S, which is 89 and 999. 4,450 of 60,000 requests are a thirteenth; 49,950 are
+    // nearly all.
     let (two, sixteen) = (of(2), of(16));
     assert!((two.rate - 1.0 / 13.0).abs() < 1e-9 && (two.rate_wanted - 0.01).abs() < 1e-9, "{}", two.rate);
     assert_eq!((two.sample_floor, sixteen.sample_floor, sixteen.samples), (4_450, 49_950, 0));
@@ -124,7 +125,7 @@ fn goals_are_honoured_or_said_to_be_out_of_reach() {
     let plan = made(&workload, &Options { goal: Some(Goal::Cost), prices: Some(prices), ..options() });
     let it = plan.recommendation.as_ref().expect("there is a cheapest");
     let price = it.price_per_million.expect("prices are known");
-    // Within 2 % of the cheapest, for simplicity's sake.
+    // The choice is within 2 % of the cheapest, because simpler policies are preferred.
     let cheapest = plan.cells.iter().map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min);
     assert!(price <= cheapest * 1.021, "{price} {cheapest}");
 }
@@ -152,8 +153,8 @@ fn options_out_of_range_are_named() {
     assert_eq!(plan(&Workload::default(), &options(), &quiet), Err(PlanError::TooShort(0)));
 }
 
-/// Grid of the sampled plan against the same grid replayed whole. Of 95 % intervals a few may miss; widened by the
-/// check they are wider than that.
+/// Compares the grid of a sampled plan with the same grid replayed whole. A few 95 % intervals may miss.
+/// Widened by the check, they are wider than 95 %.
 #[test]
 fn samples_are_as_far_off_as_they_say() {
     let workload = log(100_000, 1_000_000, 0.8);
@@ -184,7 +185,7 @@ fn samples_are_as_far_off_as_they_say() {
     }
     let count = pairs().count();
     assert!(count >= 12 && missed.len() * 20 <= count, "{} of {count}:\n{}", missed.len(), missed.join("\n"));
-    // And not so wide as to say nothing.
+    // The intervals are also narrow enough to be useful.
     let wide = pairs()
         .filter(|(s, _)| s.throughput.error > 0.3 * s.throughput.value || s.hit_ratio.error > 0.1)
         .count();
@@ -208,7 +209,7 @@ fn every_policy_can_be_planned_with() {
     for policy in PolicyKind::ALL {
         assert!(at(policy).throughput.value > 0.0, "{policy}");
     }
-    // The table of the first part sends most requests to owners, which caches them once.
+    // The table of the first part sends most requests to owners, which cache targets once.
     assert!(at(PolicyKind::Part).hit_ratio.value > at(PolicyKind::Rr).hit_ratio.value + 0.1);
     assert!(at(PolicyKind::LbGc).hit_ratio.value > at(PolicyKind::Rr).hit_ratio.value + 0.1);
     let it = plan.recommendation.expect("recommended");

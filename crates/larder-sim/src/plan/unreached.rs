@@ -1,5 +1,5 @@
-//! What to say of a goal that no cell honours: which comes nearest, and what would help. More nodes or memory are
-//! advised only where they can.
+//! The explanation for a goal that no cell meets: the nearest cell, and the advice. More nodes or memory are
+//! advised only if they can help.
 
 use larder_core::Bytes;
 
@@ -7,10 +7,10 @@ use super::goal::{Goal, significant};
 use super::result::{CeilingRow, Cell};
 use crate::text::{cluster, rate};
 
-/// Share of its time that the switch works from which on it counts as the limit.
+/// The utilisation of the switch from which it counts as the bottleneck.
 const BUSY: f64 = 0.9;
 
-/// In words. `load` in requests per second.
+/// Describes the unmet goal. `load` is in requests per second.
 pub(super) fn unreached(cells: &[Cell], goal: Goal, load: f64, ceilings: &[CeilingRow]) -> String {
     let nearest = nearest(cells, goal, load)
         .map_or_else(String::new, |text| format!(": {text}, its error counted against it"));
@@ -23,7 +23,7 @@ fn best(cells: &[Cell], merit: impl Fn(&Cell) -> f64) -> Option<&Cell> {
     cells.iter().max_by(|a, b| merit(a).total_cmp(&merit(b)))
 }
 
-/// The cell with the shortest delays at the load.
+/// Returns the cell with the shortest delays at the load.
 fn quickest(cells: &[Cell]) -> Option<&Cell> {
     best(cells, |cell| cell.at_load.map_or(f64::NEG_INFINITY, |at| -at.p99_s.high() - at.refused_share * 1e6))
 }
@@ -51,9 +51,9 @@ fn nearest(cells: &[Cell], goal: Goal, load: f64) -> Option<String> {
     }
 }
 
-/// Why more of what the grid is made of cannot help; `None` if it might.
+/// Explains why more nodes or memory cannot help; `None` if they might.
 fn hopeless(cells: &[Cell], goal: Goal, load: f64, ceilings: &[CeilingRow]) -> Option<String> {
-    // What the switch could carry if it were all that counts.
+    // The load that the switch could carry if it were the only limit.
     let switch = |cell: &Cell| cell.throughput.high() / cell.front_busy;
     let carried =
         cells.iter().filter(|cell| cell.front_busy > 0.0).map(switch).fold(f64::NEG_INFINITY, f64::max);
