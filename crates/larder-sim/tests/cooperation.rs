@@ -1,6 +1,7 @@
-//! One small simulation of every server that needs no front-end, and of the switch beside them, kept in `experiments/golden/cooperation/`: what changes a
-//! decision of the peers' protocol, or a time of their simulator, shows here. `LARDER_GOLDEN=write cargo test -p larder-sim
-//! --test cooperation` writes the files; the difference is then for the eye.
+//! Golden test: one small simulation of every kind of cooperative server, and of the switch. The results are
+//! kept in `experiments/golden/cooperation/`. A changed decision of the peers' protocol, or a changed time of
+//! their simulator, shows here. `LARDER_GOLDEN=write cargo test -p larder-sim --test cooperation` writes the
+//! files; review the difference.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,15 +16,15 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/golden/cooperation")
 }
 
-/// 2,000 targets by Zipf's law; six nodes with an eighth of their bytes each, which judge early and tell late, so that all
-/// kinds of messages occur.
+/// Simulates 2,000 targets with Zipf popularity on six nodes with an eighth of the targets' bytes each. The
+/// settings make all kinds of messages occur.
 fn outcome(server: Server) -> Outcome {
     let trace = generate(&Recipe::zipf(2_000, 24_000, 0.9), 7, 1.0).expect("the recipe is possible");
     let workload = Workload::from_trace(&trace);
     let mut cluster = Cooperation::new(server, 6, Bytes(workload.bytes() / 8));
     cluster.protocol.overload = 50;
     cluster.protocol.sharing.window = 200;
-    // Several tables while the run goes on.
+    // Several tables are made during the run.
     cluster.ward.settings.first_requests = 800;
     cluster.ward.settings.refresh = Some(Duration::from_secs(2));
     cooperate(&workload, &cluster).expect("a good cluster")

@@ -1,10 +1,10 @@
-//! One small simulation of every policy, whose result is kept in `experiments/golden/`: what changes a decision of any
-//! policy, or a time of the simulator, shows here.
+//! Golden test: one small simulation of every policy. The results are kept in `experiments/golden/`. A
+//! changed decision of a policy, or a changed time of the simulator, shows here.
 //!
-//! All policies serve the same requests (classes, sizes, times of day: none) on the same nodes, of which one is slow and
-//! one has little memory; nodes report, tell what they cache, fail, come back, join, leave and change weight, and the
-//! routing table is made anew. `LARDER_GOLDEN=write cargo test -p larder-sim --test golden` writes the files; the
-//! difference is then for the eye.
+//! All policies serve the same requests (classes and sizes, no times) on the same nodes. One node is slow and
+//! one has little memory. Nodes report, report what they cache, fail, return, join, leave and change their
+//! weight, and the routing table is refreshed. `LARDER_GOLDEN=write cargo test -p larder-sim --test golden`
+//! writes the files; review the difference.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,7 +31,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/golden")
 }
 
-/// 2,000 targets by Zipf's law; of ten one is of class DB, two of CB and one of DCB, and those take the processor.
+/// Creates a workload of 2,000 targets with Zipf popularity. Of ten targets one has class DB, two CB and one
+/// DCB, which take processor time.
 fn workload() -> Workload {
     let trace = generate(&Recipe::zipf(2_000, REQUESTS, 0.9), 7, 1.0).expect("the recipe is possible");
     let mut workload = Workload { times: Vec::new(), ..Workload::from_trace(&trace) };
@@ -63,7 +64,7 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
         policy,
         t_low: 6,
         t_high: 15,
-        // As small as the thresholds, or no load here would cost anything.
+        // The costs are as small as the thresholds, so that loads have an effect here.
         policies: PolicySettings {
             cost: CostSettings { idle: 6, overload: 26, ..CostSettings::default() },
             ..PolicySettings::default()
@@ -97,7 +98,7 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
     }
 }
 
-/// The result as it is kept: figures, and a digest of which node served each request and whether it hit.
+/// Formats the kept result: values, and a digest of the node and the hit of each request.
 fn text(policy: PolicyKind, outcome: &Outcome, watched: &Watched) -> String {
     let mut bytes = Vec::with_capacity(watched.seen.len() * 7);
     for seen in &watched.seen {

@@ -1,6 +1,7 @@
-//! Threads drive a recorded dispatcher as hard as they can; the record, replayed, decides alike.
+//! Stress test of record and replay: threads drive a recorded dispatcher, and the replay of the record must
+//! decide alike.
 //!
-//! `LARDER_SEED` chooses the inputs; which thread comes first at a lock is the machine's, on every run anew.
+//! `LARDER_SEED` chooses the inputs. The order of the threads at a lock differs in every run.
 
 use larder_core::dispatch::{Admission, CacheEvent};
 use larder_core::nodes::LoadReport;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 const THREADS: u64 = 4;
 
-/// Keeps all frames.
+/// A witness that keeps all frames.
 #[derive(Clone, Debug, Default)]
 struct Keeper(Arc<Mutex<Vec<Frame>>>);
 
@@ -53,7 +54,7 @@ impl Lots {
     }
 }
 
-/// Milliseconds that pass a little with every look.
+/// A clock that advances by 3 ms with every read.
 #[derive(Debug, Default)]
 struct Clock(AtomicU64);
 
@@ -63,13 +64,13 @@ impl Clock {
     }
 }
 
-/// One thread's requests: so many, and up to ten times as many until `done`.
+/// Sends the requests of one thread: `rounds`, and up to ten times as many until `done`.
 fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, done: &AtomicBool) {
     let (mut held, mut started, mut expired) = (Vec::new(), Vec::new(), Vec::new());
     let mut round = 0;
     while round < rounds || round < 10 * rounds && !done.load(Ordering::Relaxed) {
         round += 1;
-        // Few targets, some of them hot, so that sets grow, shrink and are forgotten.
+        // There are few targets, some of them hot, so that sets grow, shrink and are forgotten.
         let hot = if lots.below(3) == 0 { 4 } else { 300 };
         let request = Request::new(TargetId(mix(lots.below(hot))));
         let request = request.with_class(larder_core::ServiceClass::ALL[lots.below(4) as usize]);
@@ -77,7 +78,7 @@ fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, do
             if lots.below(2) == 0 { request } else { request.with_origin(NodeId(lots.below(6) as u16)) };
         if let Arrival::Start(decision) = dispatcher.arrive(clock.now(), request) {
             held.push((decision.node, request));
-            // A forwarding plane uses the decision again, also where the node has gone meanwhile.
+            // A forwarding plane reuses the decision, even if the node has gone in the meantime.
             if lots.below(5) == 0 && dispatcher.reuse(clock.now(), request, decision.node) {
                 held.push((decision.node, request));
             }
@@ -111,7 +112,8 @@ fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, do
     }
 }
 
-/// Nodes fail, drain, recover, join, leave, become backups, get other weights and report, so many times.
+/// Disturbs the nodes `times` times: they fail, drain, recover, join, leave, become backups, change weights
+/// and report.
 fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
     let mut started = Vec::new();
     let mut joined = 0_u32;
@@ -152,7 +154,7 @@ fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
             }
         }
         for decision in started.drain(..).filter_map(|started| started.outcome.ok()).collect::<Vec<_>>() {
-            // Its client is gone at once.
+            // The client is gone at once.
             dispatcher.finish(clock.now(), decision.node, &mut Vec::new());
         }
         for _ in 0..lots.below(4) {
@@ -179,7 +181,7 @@ fn settings(policy: PolicyKind) -> Settings {
     }
 }
 
-/// A recorded run of several threads.
+/// Records a run of several threads.
 fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes: Vec<NodeSpec> = (0..6)
         .map(|i| NodeSpec { cache: Bytes::mib(64 << (i % 2)), ..NodeSpec::named(format!("n{i}")) })
@@ -200,7 +202,7 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     (Header { settings: settings(policy), routes: Vec::new(), nodes }, frames)
 }
 
-/// A run without races: what is recorded is the same every time.
+/// Records a run without races, which is the same every time.
 fn calm(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b"), NodeSpec::named("c")];
     let keeper = Keeper::default();
@@ -223,7 +225,7 @@ fn bytes((header, frames): &(Header, Vec<Frame>), end: End) -> Vec<u8> {
     bytes
 }
 
-/// Both logs.
+/// Replays a record and returns both logs.
 fn replayed(record: &[u8]) -> Result<(String, String, Summary), ReplayError> {
     let mut replay = Replay::open(record)?;
     let (mut live, mut again) = (String::new(), String::new());
@@ -253,7 +255,7 @@ fn what_threads_decided_together_is_decided_again_alone() {
     }
 }
 
-/// The log of a run, made from the frames alone: what a switch writes as it goes.
+/// Checks that the log made from the frames alone equals the live log of a switch.
 #[test]
 fn the_live_log_is_that_of_the_frames() {
     use larder_core::record::{changed_line, decided_line, first_visit};
@@ -298,7 +300,7 @@ fn a_load_that_was_not_read_shows() {
     let mut run = calm(PolicyKind::LeastConn, 300);
     let Some(Frame::Decided(decided)) = run.1.get_mut(100) else { panic!("a decision") };
     let Arrival::Start(decision) = decided.outcome else { panic!("it started: {decided:?}") };
-    // The node chosen seems busy; the slots are read from the turn on.
+    // The chosen node seems busy. Slots are read from the turn on.
     for entry in &mut decided.tape {
         if let Entry::Read(Read::Turn, turn) = entry {
             *turn = 0;
@@ -321,7 +323,7 @@ fn a_forged_outcome_shows() {
     assert_eq!(summary.differing, 1);
 }
 
-/// What replaying gives once frame 11 was spoilt.
+/// Returns the replay's error after the frames have been spoilt.
 fn trouble(policy: PolicyKind, spoil: impl FnOnce(&mut Vec<Frame>)) -> String {
     let mut run = calm(policy, 300);
     spoil(&mut run.1);
@@ -376,7 +378,7 @@ fn cut_records_and_foreign_bytes_end_in_errors() {
     assert!(matches!(replayed(b"GET / HTTP/1.1\r\n"), Err(ReplayError::Magic)));
 }
 
-/// A bit that falls over anywhere: an error, another log, or a log that is about another input; never a panic.
+/// Flips every bit of a record. The replay must give an error or a log, but never panic.
 #[test]
 fn no_flipped_bit_breaks_the_replay() {
     let record = bytes(&calm(PolicyKind::LardR, 30), End::Complete);
@@ -393,7 +395,7 @@ fn no_flipped_bit_breaks_the_replay() {
 fn after_an_overrun_all_but_the_torn_end_is_replayed() {
     let mut run = calm(PolicyKind::Rr, 300);
     let length = run.1.len();
-    // The writer had no room for this one, and others under way came after it.
+    // The writer had no room for this frame, and other frames in progress followed it.
     run.1.remove(length - 5);
     let (live, again, summary) = replayed(&bytes(&run, End::Overrun)).expect("it can be replayed");
     assert_eq!((live.lines().count(), summary.left_out), (length - 5, 4));

@@ -1,18 +1,18 @@
-//! A disturbed run held against the undisturbed one.
+//! The comparison of a disturbed run with the undisturbed run.
 
 use super::{Event, Row};
 use crate::{Seen, Watched};
 
-/// Windows of a run.
+/// The number of windows of a run.
 const WINDOWS: usize = 50;
 
-/// Windows that a hit ratio must keep its distance for.
+/// The number of windows for which a loss must stay near its final value.
 const SETTLED_WINDOWS: usize = 3;
 
-/// Within what it must keep it.
+/// The largest distance from the final value that counts as near.
 const POINT: f64 = 0.01;
 
-/// The row of one policy and event. `items` is the number of targets.
+/// Computes the row of one policy and event. `items` is the number of targets.
 pub(super) fn row(policy: &str, event: Event, calm: &Watched, run: &Watched, items: usize) -> Row {
     let begin = run.changed_at.first().copied().unwrap_or(0).min(run.seen.len());
     let end = run.changed_at.last().copied().unwrap_or(begin).min(run.seen.len());
@@ -46,12 +46,13 @@ fn hit_ratio(seen: &[Seen]) -> f64 {
     seen.iter().filter(|seen| seen.hit).count() as f64 / seen.len().max(1) as f64
 }
 
-/// Hit ratios of whole windows.
+/// Returns the hit ratios of whole windows.
 fn windows(seen: &[Seen], window: usize) -> Vec<f64> {
     seen.chunks_exact(window).map(hit_ratio).collect()
 }
 
-/// The share of the targets in both parts whose last request before and first one after went to different nodes.
+/// Returns the share of targets requested in both parts whose last request before and first request after
+/// went to different nodes.
 fn moved(before: &[Seen], after: &[Seen], items: usize) -> f64 {
     const NOWHERE: u16 = u16::MAX;
     let mut last = vec![NOWHERE; items];
@@ -69,13 +70,14 @@ fn moved(before: &[Seen], after: &[Seen], items: usize) -> f64 {
     moved as f64 / both.max(1) as f64
 }
 
-/// How many windows it takes until the loss stays near what it is at the end, the mean of the last fifth.
+/// Returns the number of windows until the loss stays near its final value, which is the mean of the last
+/// fifth.
 fn settled(lost: &[f64]) -> Option<usize> {
     let tail = &lost[lost.len() - (lost.len() / 5).max(1).min(lost.len())..];
     let last = tail.iter().sum::<f64>() / tail.len().max(1) as f64;
     let near = |loss: &f64| (loss - last).abs() <= POINT;
     let run = lost.windows(SETTLED_WINDOWS).position(|run| run.iter().all(near))?;
-    // Windows at the very end are near their own mean whatever happens.
+    // Windows at the very end are near their own mean in any case.
     (run + SETTLED_WINDOWS + tail.len() <= lost.len()).then_some(run)
 }
 
@@ -91,7 +93,7 @@ mod tests {
     fn a_target_has_moved_if_its_next_request_goes_elsewhere() {
         let before = seen(&[(0, 1, true), (0, 2, true), (1, 1, true), (2, 0, false)]);
         let after = seen(&[(0, 2, true), (0, 0, true), (1, 0, false), (3, 0, false)]);
-        // Of 0 and 1, which are in both, 1 has moved; that 0 moves later does not count.
+        // Items 0 and 1 are in both parts, and item 1 has moved. A later move of item 0 does not count.
         assert!((moved(&before, &after, 4) - 0.5).abs() < 1e-12);
         assert!(moved(&before, &[], 4).abs() < 1e-12);
     }

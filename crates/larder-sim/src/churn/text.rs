@@ -7,14 +7,14 @@ use larder_core::Bytes;
 use super::{Churn, Row};
 use crate::text::{cluster, counted};
 
-/// The columns.
+/// The headings of the first nine columns.
 const HEAD: [&str; 9] =
     ["policy", "event", "moved", "anyway", "while gone", "hits before", "lowest", "after", "hits lost"];
 
-/// The last column.
+/// The heading of the last column.
 const SETTLED: &str = "settled after";
 
-/// A table with a head, columns aligned.
+/// Formats a table with a heading and aligned columns.
 pub fn table(churn: &Churn) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![HEAD.iter().chain([&SETTLED]).map(|&name| name.to_owned()).collect()];
@@ -37,7 +37,7 @@ pub fn table(churn: &Churn) -> String {
     text
 }
 
-/// A page with the command that made it.
+/// Formats a page that names the command that made it.
 pub fn markdown(churn: &Churn, command: &str) -> String {
     let mut text = format!(
         "# Keys moved and hits lost when nodes come and go\n\nSimulated; made by\n\n```sh\n{command}\n```\n\n"

@@ -4,7 +4,7 @@ fn near(ours: f64, expected: f64, within: f64, what: &str) {
     assert!((ours - expected).abs() <= within, "{what}: {ours}, expected {expected}");
 }
 
-/// Values computed by an independent program from table 1, to the digits given.
+/// Checks two solutions against the results of an independent program for table 1.
 #[test]
 fn two_points_come_out_to_the_digit() {
     let fast = Press { file_kb: 16.0, hit_rate: 0.75, nodes: 8, ..Press::default() };
@@ -44,8 +44,8 @@ fn measured_shares_stand_for_the_models() {
     assert!(press.at(Server::Trad, 1.01, 0.0).is_err() && press.at(Server::Trad, 0.5, f64::NAN).is_err());
 }
 
-/// Peaks of M1 over the whole space, computed by the same independent program: N, fast port/trad, fast np/port in
-/// percent more, slow port/trad, slow np/port in percent more.
+/// Peaks of M1 over the whole space, computed by the same independent program. Columns: N; fast, port/trad;
+/// fast, gain of np over port in percent; slow, port/trad; slow, gain of np over port in percent.
 const PEAKS: [(u32, f64, f64, f64, f64); 7] = [
     (2, 3.33, 5.4, 2.86, 37.6),
     (4, 5.25, 8.9, 4.17, 62.0),

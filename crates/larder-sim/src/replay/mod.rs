@@ -1,22 +1,25 @@
-//! Replay: a recorded live run, decided anew.
+//! Replay: repeats the decisions of a recorded live run.
 //!
-//! A record ([`larder_core::record`]) holds what a switch's dispatcher was told and what its decisions read. The
-//! replay gives the same settings and nodes to a dispatcher of its own, the one the simulator uses, and lets it make
-//! every decision again, on one thread: membership changes in their order, and between two changes the decisions in
-//! the order in which they visited what is behind a lock (the shards of the target map, the turn, the lots, the
-//! joining nodes). Each decision becomes a line of the decision log ([`larder_core::record::decided_line`]), once as
-//! the record says it was made live and once as it is made here; the two logs must be equal byte for byte.
+//! A record ([`larder_core::record`]) holds the inputs of a switch's dispatcher and the values that its
+//! decisions read. The replay gives the same settings and nodes to a dispatcher of its own, the one that the
+//! simulator uses. This dispatcher makes every decision again, on one thread. Changes of the membership are
+//! repeated in their order. Between two changes, decisions are repeated in the order of their visits to
+//! locked state (the shards of the target map, the turn, the random numbers, the joining nodes). Each
+//! decision becomes a line of the decision log ([`larder_core::record::decided_line`]), once from the record
+//! and once from the replay. The two logs must be equal byte for byte.
 //!
-//! **What equality proves.** That the live switch and the simulator decide alike: same code, same state, no decision
-//! that hangs on something neither recorded nor derived (a clock, a hash order, a thread's number, a forgotten race).
-//! Target maps, server sets, evictions from the map, turns, lots, weights, closed nodes, join shares and reasons
-//! are all derived here; a single one that went astray would show in every later decision of its target.
+//! **Equal logs prove** that the live switch and the simulator decide alike. Both have the same code and the
+//! same state, and no decision depends on an input that is neither recorded nor derived (a clock, a hash
+//! order, a thread's number, an overlooked race). Target maps, server sets, evictions from the map, turns,
+//! random numbers, weights, closed nodes, join shares and reasons are all derived here. A single wrong value
+//! would show in every later decision about its target.
 //!
-//! **What it does not prove.** Values that other threads change without a lock come from the record: loads, the count
-//! of outstanding requests, the turn as it was read, and whether the gate let a request in. That they were right when
-//! they were read is for the tests of those counters to show. Times and targets are inputs.
+//! **Equal logs do not prove** that values which other threads change without a lock were right when they
+//! were read. These values come from the record: loads, the count of outstanding requests, the turn as it was
+//! read, and the verdict of the admission gate. The tests of these counters cover them. Times and targets are
+//! inputs.
 //!
-//! A record may be cut, damaged or forged: every such record ends in a [`ReplayError`] that names the frame.
+//! If a record is cut, damaged or forged, the replay ends in a [`ReplayError`] that names the frame.
 
 mod error;
 mod frames;
@@ -32,57 +35,57 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
 
-/// Frames that may wait for one that comes before them in its lane. Live threads tell what they decided a moment
-/// after they did, so that a few wait; more than this many mean that a frame is missing.
+/// The largest number of frames that may wait for an earlier frame of their lane. Live threads report a
+/// decision shortly after making it, so a few frames wait. If more than this number wait, a frame is missing.
 pub const WAITING_MAX: usize = 1 << 20;
 
-/// One line of both logs.
+/// A line of both logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The frame of the record, counted from 1.
+    /// The number of the frame, from 1.
     pub frame: u64,
-    /// The line as the record says it was decided live, with its line feed.
+    /// The line of the recorded decision, with its line feed.
     pub live: String,
-    /// The line as it was decided here, with its line feed.
+    /// The line of the repeated decision, with its line feed.
     pub replayed: String,
 }
 
 impl Row {
-    /// Whether both were decided alike.
+    /// Returns whether both lines are equal.
     pub fn agrees(&self) -> bool {
         self.live == self.replayed
     }
 }
 
-/// What a replay has seen so far.
+/// The summary of a replay so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// The policy.
     pub policy: String,
-    /// Decisions made anew.
+    /// Repeated decisions.
     pub decisions: u64,
-    /// Changes made anew.
+    /// Repeated changes.
     pub changes: u64,
     /// Lines that differ.
     pub differing: u64,
-    /// Frames behind a gap that the recorder left where it could not follow; they are in neither log.
+    /// Frames behind a gap that the recorder left when it was overrun; they are in neither log.
     pub left_out: u64,
-    /// The most frames that waited for an earlier one.
+    /// The largest number of frames that waited for an earlier frame.
     pub waited_max: usize,
-    /// How the record ends; `None` before its end.
+    /// The name of the record's end; `None` before its end.
     pub end: Option<&'static str>,
 }
 
-/// A replay under way: an iterator over the lines of both logs, in the order of the record.
+/// A replay in progress: an iterator over the lines of both logs, in the order of the record.
 #[derive(Debug)]
 pub struct Replay<R> {
     frames: Frames<R>,
     dispatcher: Dispatcher,
     generation: u64,
     order: Order,
-    /// Decisions read and not made yet, by frame.
+    /// The decisions that have been read but not repeated, by frame.
     waiting: BTreeMap<u64, Decided>,
-    /// Lines in the order of the record from `next_row` on; `None` where the decision waits.
+    /// Lines in the order of the record from `next_row` on; `None` if the decision waits.
     rows: VecDeque<Option<Row>>,
     next_row: u64,
     ended: bool,
@@ -90,19 +93,17 @@ pub struct Replay<R> {
 }
 
 impl<R: BufRead> Replay<R> {
-    /// Reads the header and sets the dispatcher up.
+    /// Reads the header and creates the dispatcher.
     ///
-    /// # Errors
-    /// It is no record, of another version, or its settings make no sense.
+    /// # Errors Returns an error if the input is not a record, has another version, or has invalid settings.
     pub fn open(input: R) -> Result<Self, ReplayError> {
         Self::open_with(input, |_| {})
     }
 
-    /// Like [`Replay::open`], with settings altered: how the same inputs would have been decided otherwise. Decisions
-    /// that then read something else than the record holds end the replay.
+    /// Opens a replay with altered settings, which shows how the same inputs would be decided under them. The
+    /// replay ends at a decision that reads other values than the record holds.
     ///
-    /// # Errors
-    /// As [`Replay::open`].
+    /// # Errors Fails as [`Replay::open`] does.
     pub fn open_with(input: R, alter: impl FnOnce(&mut Settings)) -> Result<Self, ReplayError> {
         let (frames, mut header) = Frames::open(input)?;
         alter(&mut header.settings);
@@ -121,12 +122,12 @@ impl<R: BufRead> Replay<R> {
         })
     }
 
-    /// What was seen so far.
+    /// Returns the summary so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Reads one frame and makes what can be made with it.
+    /// Reads one frame, and repeats the decisions that it completes.
     fn step(&mut self) -> Result<(), ReplayError> {
         let Some((number, frame)) = self.frames.next()? else {
             return self.frames.fail(Trouble::NoEnd);
@@ -156,7 +157,7 @@ impl<R: BufRead> Replay<R> {
         let mut ready = vec![(number, decided)];
         while let Some((number, decided)) = ready.pop() {
             for number in self.decide(number, decided)? {
-                // One that waited for this lane may wait for another one still.
+                // A frame that waited for this lane may have to wait for another one.
                 let Some(decided) = self.waiting.get(&number) else { continue };
                 match self.order.missing(&decided.tape) {
                     Some((lane, place)) => {
@@ -169,7 +170,7 @@ impl<R: BufRead> Replay<R> {
         Ok(())
     }
 
-    /// Makes a decision anew; gives the frames that have waited for it.
+    /// Repeats a decision, and returns the frames that have waited for it.
     fn decide(&mut self, number: u64, decided: Decided) -> Result<Vec<u64>, ReplayError> {
         let Decided { at, cause, request, tape, outcome, .. } = decided;
         let first = first_visit(&tape);
@@ -196,7 +197,7 @@ impl<R: BufRead> Replay<R> {
         self.generation += 1;
         let made = self.dispatcher.rechange(changed.at, &changed.change, changed.tape.clone());
         let (node, visits) = made.map_err(|error| ReplayError::at(number, error))?;
-        // Nothing waits at a change.
+        // No frame waits at a change.
         visits.iter().for_each(|visit| _ = self.order.pass(*visit));
         let (mut live, mut replayed) = (String::new(), String::new());
         changed_line(&mut live, self.generation, changed.at, &changed.change, changed.node);
