@@ -1,4 +1,4 @@
-//! The nodes' memories.
+//! The memories of the nodes.
 
 use larder_core::Bytes;
 use larder_core::cache::ByteCache;
@@ -6,7 +6,7 @@ use larder_core::cache::ByteCache;
 use crate::gms::{GlobalMemory, Looked};
 use crate::scenario::{CacheChoice, Scenario};
 
-/// All memories.
+/// The memories of all nodes.
 #[derive(Debug)]
 pub(crate) enum Memories {
     Own {
@@ -14,7 +14,7 @@ pub(crate) enum Memories {
         least: u64,
         evicted: Vec<(u32, Bytes)>,
     },
-    /// `held[item * nodes + node]`, a bit each.
+    /// Bit `item * nodes + node` of `held` is set if the node has read the item.
     Unbounded {
         held: Vec<u64>,
         nodes: usize,
@@ -23,7 +23,7 @@ pub(crate) enum Memories {
 }
 
 impl Memories {
-    /// For so many keys: items, and chunks of them.
+    /// Creates the memories for `items` keys. Keys are items and chunks of items.
     pub(crate) fn new(scenario: &Scenario, items: usize) -> Self {
         let nodes = scenario.nodes.len();
         match scenario.cache {
@@ -60,7 +60,7 @@ impl Memories {
         }
     }
 
-    /// Whether the node itself keeps it. Does not count as a use.
+    /// Returns whether the node itself holds the item. Does not count as a use.
     pub(crate) fn holds(&self, node: usize, item: u32) -> bool {
         match self {
             Self::Own { caches, .. } => caches[node].contains(&item),
@@ -72,7 +72,7 @@ impl Memories {
         }
     }
 
-    /// The node's memory is lost, as by a restart. Nothing happens to a memory that all share.
+    /// Empties a node's memory, as a restart does. A global memory is not changed.
     pub(crate) fn lose(&mut self, node: usize, scenario: &Scenario) {
         match (self, scenario.cache) {
             (Self::Own { caches, .. }, CacheChoice::Kind(kind)) => {
@@ -87,7 +87,8 @@ impl Memories {
         }
     }
 
-    /// An item has been read. Gives what it drove out of the same node's memory, and whether it was kept.
+    /// Stores an item that has been read. Returns the items evicted from the same node's memory, and whether
+    /// the item was kept.
     pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) -> (&[(u32, Bytes)], bool) {
         match self {
             Self::Own { caches, least, evicted } => {

@@ -1,8 +1,8 @@
-//! The prices that ward-analysis weighs: a handoff against a byte from disk.
+//! The costs that ward-analysis compares: a handoff, and a byte from disk.
 //!
-//! [`prices()`] takes both from the cost model itself: a lone client asks twice for a file of the mean size, and the time that the
-//! first reply takes longer is the disk's. Where the model states no handoff, its price is the WARD paper's share of a cached request:
-//! 276 us of 1 ms (section 3.2).
+//! [`prices()`] measures both with the cost model. A single client requests a file of the mean size twice.
+//! The difference of the two delays is the disk's time. If the model states no handoff, its cost is the WARD
+//! paper's share of a cached request: 276 us of 1 ms (section 3.2).
 
 use larder_core::dispatch::{Admission, Settings};
 use larder_core::{Bytes, PolicyKind, TargetId};
@@ -15,13 +15,12 @@ use crate::scenario::{Scenario, SimNode};
 use crate::source::Arrivals;
 use crate::workload::{Item, Workload};
 
-/// A handoff over a request for a cached file, in the WARD paper: 276 us and 1 ms.
+/// The cost of a handoff relative to a request for a cached file, in the WARD paper: 276 us and 1 ms.
 const HANDOFF_SHARE: f64 = 0.276;
 
-/// The prices of a cost model, for items of that mean size in bytes.
+/// Measures the costs for ward-analysis with a cost model, for items with this mean size in bytes.
 ///
-/// # Errors
-/// The model is out of range.
+/// # Errors Returns an error if the model is out of range.
 pub fn prices(costs: &Costs, mean_bytes: u64) -> Result<WardCosts, SimError> {
     let bytes = mean_bytes.max(1);
     let workload =
@@ -51,7 +50,7 @@ mod tests {
 
     #[test]
     fn prices_are_those_of_the_model() {
-        // 8 KB of the LARD paper: 28,820 us of disk, 930 us from memory.
+        // A file of 8 KB in the LARD paper takes 28,820 us of disk and 930 us from memory.
         let lard = prices(&Costs::Lard98(Lard98::default()), 8 << 10).expect("the model is valid");
         assert!((lard.disk_us_per_byte - 28_820.0 / 8_192.0).abs() < 1e-3, "{lard:?}");
         assert!((lard.forward_us - 0.276 * 930.0).abs() < 0.1, "{lard:?}");

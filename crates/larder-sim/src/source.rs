@@ -1,4 +1,4 @@
-//! Who asks, and when: the arrivals of a run.
+//! Request sources: the arrival process of a run.
 
 use larder_core::{NodeId, Time};
 
@@ -6,79 +6,81 @@ use crate::SimError;
 use crate::outcome::Delays;
 use crate::workload::Workload;
 
-/// A request that starts now.
+/// A request that arrives now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// What for: an index into [`Workload::items`].
+    /// The requested item: an index into [`Workload::items`].
     pub item: u32,
-    /// The node that the client has reached, where nodes accept clients themselves.
+    /// The node that the client has reached, if nodes accept clients themselves.
     pub origin: Option<NodeId>,
-    /// The source's own number for it, given back when it ends. Several requests may share one.
+    /// The source's own number of the request, passed back at its end. Several requests may share one number.
     pub tag: u32,
-    /// The connection it comes on.
+    /// The connection of the request.
     pub link: Link,
 }
 
-/// The connection that a request comes on, as far as it changes what the request costs.
+/// The properties of a request's connection that change its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The node that the connection ends at, where a switch binds connections (layer 4). The dispatcher, which has
-    /// seen the connection's first request, is not asked again, and does not count this one.
+    /// The node that the connection is bound to, if the switch binds connections (layer 4). The dispatcher
+    /// has seen the connection's first request. It is not asked again and does not count this request.
     pub bound: Option<NodeId>,
-    /// The request is the first on its connection.
+    /// Whether the request is the first on its connection.
     pub opens: bool,
-    /// The request begins with a full key exchange (SSL).
+    /// Whether the request begins with a full key exchange (SSL).
     pub keys: bool,
 }
 
 impl Default for Link {
-    /// A connection for one request, not encrypted.
+    /// Returns an unencrypted connection for one request.
     fn default() -> Self {
         Self { bound: None, opens: true, keys: false }
     }
 }
 
 impl Ask {
-    /// A request that comes through the switch on a connection of its own.
+    /// Creates a request through the switch on a connection of its own.
     pub fn new(item: u32, tag: u32) -> Self {
         Self { item, origin: None, tag, link: Link::default() }
     }
 }
 
-/// The clients.
+/// A source of requests: the clients of a run.
 pub trait Source {
-    /// When [`Source::take`] is to be called next; `None` if nothing comes by itself any more.
+    /// Returns the time of the next call of [`RequestSource::next_request`]; `None` if no further request
+    /// arrives by itself.
     fn next_at(&self) -> Option<Time>;
 
-    /// The next request that comes by itself. `None` if only the source's own state moved on.
+    /// Returns the next request that arrives by itself. `None` if only the source's own state changed.
     fn take(&mut self, now: Time) -> Option<Ask>;
 
-    /// A request has ended, served by a node or refused. Requests that it brings about now are appended to `asks`.
+    /// Handles the end of a request, which a node has served or the dispatcher has refused (`served` is
+    /// `None`). Requests that follow from it at once are appended to `requests`.
     fn ended(&mut self, now: Time, tag: u32, served: Option<NodeId>, asks: &mut Vec<Ask>);
 
-    /// Delays of whole pages, for clients that fetch pages.
+    /// Returns the delays of whole pages, if the clients fetch pages.
     fn pages(&self) -> Option<Delays> {
         None
     }
 }
 
-/// How requests arrive.
+/// The arrival process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
-    /// So many clients, each asking for the trace's next request as soon as its last one has ended.
+    /// A closed loop: each client sends the trace's next request as soon as its last request has ended.
     Closed {
-        /// How many; 0 stands for S, the admission limit, which keeps the front-end's queue empty and the nodes as
-        /// full as they may be (LARD section 3.1).
+        /// The number of clients; 0 stands for S, the admission limit. S keeps the front-end's queue empty
+        /// and the nodes as full as they may be (LARD section 3.1).
         clients: u32,
     },
-    /// At the trace's times.
+    /// An open loop: requests arrive at the trace's times.
     Open {
-        /// How many times faster than the trace; above 0.
+        /// The speed relative to the trace; above 0.
         speed: f64,
     },
-    /// The trace is dealt out to the nodes in turn, as round-robin DNS does; each node goes through its part.
+    /// A closed loop per node. The trace is dealt to the nodes in turn, as round-robin DNS does.
     Subtraces {
-        /// Requests of its own part that a node has in hand at a time, at least 1.
+        /// The number of requests that a node has in progress from its own part; at least 1.
         window: u32,
     },
 }
@@ -171,9 +173,9 @@ struct Subtraces<'w> {
     nodes: usize,
     /// The next request of each node's part.
     next: Vec<usize>,
-    /// First requests started so far.
+    /// The number of initial requests started so far.
     starting: usize,
-    /// Requests of all parts that have been asked.
+    /// The number of requests of all parts that have been sent.
     dealt: usize,
     window: u32,
 }

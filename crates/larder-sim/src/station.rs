@@ -1,9 +1,10 @@
-//! Something that serves one job after another, in the order in which they came: a processor, a disk, a network
-//! interface.
+//! A station: a single server with a queue in order of arrival. Processors, disks and network interfaces are
+//! stations.
 //!
-//! A job's service time is known when it comes, so its end is known at once: `end = max(now, free) + time`. Only the
-//! first job in line is an event of the calendar. A job that learns its time only when its turn comes stands in line
-//! with none and then [serves](Station::serve): those behind it end later by as much.
+//! The service time of a job is known when the job arrives, so its end is known at once: `end = max(now,
+//! free) + time`. Only the first job of a queue is an event of the calendar. A job may also learn its service
+//! time when it reaches the head of the queue. Such a job is enqueued with no time and then
+//! [served](Station::serve), which delays the jobs behind it.
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,30 +13,30 @@ use larder_core::Time;
 
 use crate::calendar::{Calendar, Key};
 
-/// One server with its line of waiting jobs.
+/// A single server with its queue of jobs.
 #[derive(Debug)]
 pub(crate) struct Station {
     clock: usize,
     free_ns: u64,
     given_ns: u64,
-    /// How late the last wake-up was, if nothing was waiting then.
+    /// The delay of the last wake-up, in ns, if no job was waiting then.
     late_ns: u64,
-    /// By how much those in line end later than when they came it seemed they would.
+    /// The delay of the queued jobs beyond the ends that were computed at their arrival, in ns.
     shift_ns: u64,
-    /// Ends without the shift.
+    /// The queued jobs, each with its end without the shift.
     line: VecDeque<(Key, u32)>,
 }
 
-/// Most that a late wake-up is made up for, as in the live node.
+/// The longest delay of a wake-up that is compensated, in ns, as in the live node.
 const LATE_MAX_NS: u64 = 20_000_000;
 
 impl Station {
-    /// An idle station that strikes with this clock of the calendar.
+    /// Creates an idle station that uses this timer of the calendar.
     pub(crate) fn new(clock: usize) -> Self {
         Self { clock, free_ns: 0, given_ns: 0, late_ns: 0, shift_ns: 0, line: VecDeque::new() }
     }
 
-    /// A job comes that takes `time_ns` of service.
+    /// Enqueues a job that takes `time_ns` of service.
     pub(crate) fn enqueue(&mut self, calendar: &mut Calendar, now: Time, time_ns: u64, seq: u64, job: u32) {
         let end = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
         self.free_ns = end;
@@ -46,26 +47,27 @@ impl Station {
         self.line.push_back((Key::new(Time::from_nanos(end - self.shift_ns), seq), job));
     }
 
-    /// Something takes `time_ns` of service whose end nobody waits for.
+    /// Adds `time_ns` of service whose end no job waits for.
     pub(crate) fn charge(&mut self, now: Time, time_ns: u64) {
         self.free_ns = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
         self.given_ns = self.given_ns.saturating_add(time_ns);
     }
 
-    /// The job that stood in line without a time, and has just been [popped](Station::pop) at `now`, takes `time_ns`
-    /// from now on. Not for a station with late wake-ups.
+    /// Serves a job for `time_ns` from `now` on. The job was enqueued without a time and has just been
+    /// [popped](Station::pop). This must not be used on a station with late wake-ups.
     pub(crate) fn serve(&mut self, calendar: &mut Calendar, now: Time, time_ns: u64, seq: u64, job: u32) {
         self.free_ns = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
         self.given_ns = self.given_ns.saturating_add(time_ns);
-        // Before all that follow, whose ends move along. What has been added so far was served before now.
+        // The job goes before all jobs that follow, whose ends move along. The time added so far was served
+        // before `now`.
         let before = now.as_nanos() - self.shift_ns;
         self.shift_ns = self.shift_ns.saturating_add(time_ns);
         self.line.push_front((Key::new(Time::from_nanos(before), seq), job));
         calendar.set(self.clock, Key::new(Time::from_nanos(now.as_nanos().saturating_add(time_ns)), seq));
     }
 
-    /// [`Station::enqueue`] for somebody who came late because a timer was late: the job is dated back by as much.
-    /// Gives the job's end, which may lie before `now`.
+    /// Enqueues a job that comes late because of a late timer: the job is dated back by that delay
+    /// ([`Station::enqueue`]). Returns the job's end, which may lie before `now`.
     pub(crate) fn enqueue_late(
         &mut self,
         calendar: &mut Calendar,
@@ -87,51 +89,52 @@ impl Station {
         end_ns
     }
 
-    /// Somebody notices at `now` that his job has ended at `end_ns`.
+    /// Records that the owner of a job noticed at `now` that the job had ended at `end_ns`.
     pub(crate) fn woke(&mut self, end_ns: u64, now: Time) {
-        // With another job queued behind, nothing waited for the wake-up.
+        // If another job was queued behind, no job waited for the wake-up.
         if end_ns == self.free_ns {
             self.late_ns = now.as_nanos().saturating_sub(end_ns).min(LATE_MAX_NS);
         }
     }
 
-    /// The first job in line has ended.
+    /// Removes the first job of the queue, which has ended.
     pub(crate) fn pop(&mut self, calendar: &mut Calendar) -> Option<u32> {
         let (_, job) = self.line.pop_front()?;
         calendar.set(self.clock, self.line.front().map_or(Key::NEVER, |(key, _)| key.later(self.shift_ns)));
         Some(job)
     }
 
-    /// Jobs that wait for their turn.
+    /// Returns the number of jobs that wait for service.
     pub(crate) fn waiting(&self) -> usize {
         self.line.len().saturating_sub(1)
     }
 
-    /// Nanoseconds of service given until `now`.
+    /// Returns the service given until `now`, in ns.
     pub(crate) fn busy_ns(&self, now: Time) -> u64 {
         self.given_ns - self.free_ns.saturating_sub(now.as_nanos())
     }
 }
 
-/// Several servers with one line: a job goes to the server that is free first.
+/// A pool of servers with one queue: each job goes to the server that is free first.
 ///
-/// Service times are known when jobs come, so that is first come, first served.
+/// Service times are known when jobs arrive, so the queue is first come, first served.
 #[derive(Debug)]
 pub(crate) struct Pool {
     free_ns: BinaryHeap<Reverse<u64>>,
     given_ns: u64,
-    /// When those begin that had to wait. Never falling, for the line is served in order.
+    /// Start times of the jobs that had to wait, in ns. They never decrease, because the queue is served in
+    /// order.
     begins_ns: VecDeque<u64>,
 }
 
 impl Pool {
-    /// So many idle servers; at least one.
+    /// Creates a pool of idle servers; at least one.
     pub(crate) fn new(servers: u32) -> Self {
         let free_ns = (0..servers.max(1)).map(|_| Reverse(0)).collect();
         Self { free_ns, given_ns: 0, begins_ns: VecDeque::new() }
     }
 
-    /// A job comes that takes `time_ns` of service; gives its end.
+    /// Enqueues a job that takes `time_ns` of service and returns its end.
     pub(crate) fn enqueue(&mut self, now: Time, time_ns: u64) -> Time {
         let free = self.free_ns.pop().map_or(0, |Reverse(free)| free);
         let now_ns = now.as_nanos();
@@ -147,13 +150,13 @@ impl Pool {
         Time::from_nanos(end)
     }
 
-    /// Jobs that wait for a server at `now`.
+    /// Returns the number of jobs that wait for a server at `now`.
     pub(crate) fn waiting(&self, now: Time) -> usize {
         let begun = self.begins_ns.partition_point(|begin| *begin <= now.as_nanos());
         self.begins_ns.len() - begun
     }
 
-    /// Nanoseconds of service given until `now`, mean over the servers.
+    /// Returns the service given until `now`, in ns, as the mean over the servers.
     pub(crate) fn busy_ns(&self, now: Time) -> u64 {
         let ahead = |end: &Reverse<u64>| end.0.saturating_sub(now.as_nanos());
         let planned: u64 = self.free_ns.iter().map(ahead).sum();
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(station.enqueue_late(&mut calendar, at(0), 10, 0, 1), 10);
         assert_eq!(station.pop(&mut calendar), Some(1));
         station.woke(10, at(14));
-        // Four too late: what is asked for at 15 would have been asked for at 11.
+        // The timer was 4 ns late: the job asked for at 15 is dated back to 11.
         assert_eq!(station.enqueue_late(&mut calendar, at(15), 10, 1, 2), 21);
         station.woke(10, at(16));
         assert_eq!(station.enqueue_late(&mut calendar, at(30), 10, 2, 3), 40);
@@ -202,7 +205,7 @@ mod tests {
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(115), Some(8)));
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(117), Some(9)));
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(117), Some(6)));
-        // The last one in line, after a pause.
+        // The last job of the queue, after a pause.
         station.serve(&mut calendar, at(117), 3, 5, 6);
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(120), Some(6)));
         assert_eq!(calendar.next().1, Key::NEVER);
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(calendar.next().1.time(), Time::from_nanos(20));
         assert_eq!(station.pop(&mut calendar), Some(8));
         assert_eq!((calendar.next().1, station.pop(&mut calendar)), (Key::NEVER, None));
-        // Idle from 20 to 30.
+        // The station is idle from 20 to 30.
         station.enqueue(&mut calendar, Time::from_nanos(30), 5, 2, 9);
         assert_eq!(station.busy_ns(Time::from_nanos(31)), 11);
     }

@@ -1,4 +1,4 @@
-//! Counts what happens in a run.
+//! Counters of a run.
 
 use core::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::cost::Found;
 use crate::outcome::{DelayLog, Delays, NodeOutcome, Outcome, Reasons};
 use crate::scenario::Scenario;
 
-/// How long a node's stations have worked since the run began.
+/// The busy times of a node's stations since the run began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Busy {
     pub(crate) cpu_ns: u64,
-    /// Sum over the disks.
+    /// Sum over the disks, in ns.
     pub(crate) disk_ns: u64,
     pub(crate) nic_ns: u64,
     pub(crate) back_ns: u64,
@@ -24,27 +24,28 @@ struct PerNode {
     active: u32,
     requests: u64,
     hits: u64,
-    /// Since when it is underutilised, and for how long it was before.
+    /// The time since which the node is underutilised; `None` if it is not.
     idle_since: Option<Time>,
     idle_ns: u64,
-    // Of all requests, measured or not: reports count from the run's beginning.
+    // Counts of all requests, measured or not, because load reports count from the run's beginning.
     served_all: u64,
     served_ns_all: u64,
     read_all: u64,
 }
 
-/// How far the nodes' delays lie apart, window by window.
+/// The spread of the nodes' mean delays: the slowest node less the fastest, averaged over time windows.
 #[derive(Debug)]
 struct Apart {
     ends: Time,
-    /// Of each node in this window: sum of delays and how many.
+    /// For each node in this window: the sum of delays in ns, and their count.
     delays: Vec<(u64, u64)>,
     sum_s: f64,
     windows: u32,
 }
 
 impl Apart {
-    /// Long enough for hundreds of requests at a slow node, short enough for a load to stand for one.
+    /// The length of a window: long enough for hundreds of requests at a slow node, short enough to show one
+    /// load.
     const WINDOW: Duration = Duration::from_secs(20);
 
     fn new(nodes: usize, now: Time) -> Self {
@@ -81,15 +82,15 @@ impl Apart {
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
-    /// From when it was asked.
+    /// Delay since the client's request, in ns.
     pub(crate) delay_ns: u64,
     pub(crate) bytes: u64,
     pub(crate) forwarded: bool,
-    /// Whether it counts, or only warmed the caches.
+    /// Whether the request is measured; otherwise it only warms the caches.
     pub(crate) measured: bool,
 }
 
-/// The counts.
+/// The counters of a run.
 #[derive(Debug)]
 pub(crate) struct Tally {
     nodes: Vec<PerNode>,
@@ -97,7 +98,7 @@ pub(crate) struct Tally {
     warmup: u64,
     idle_below: u32,
     began: Time,
-    /// Requests that had ended when measuring began.
+    /// The number of requests that had ended when measuring began.
     ended_before: u64,
     busy_before: Vec<Busy>,
     front_before: u64,
@@ -111,7 +112,7 @@ pub(crate) struct Tally {
     bytes_read: u64,
     forwarded: u64,
     last_end: Time,
-    /// When the last request arrived, and how many had ended by then.
+    /// The time of the last arrival, and the number of requests ended by then.
     last_arrival: (Time, u64),
     delays: DelayLog,
     apart: Apart,
@@ -186,7 +187,7 @@ impl Tally {
         }
     }
 
-    /// Bytes are read from disk or origin.
+    /// Counts bytes that are read from disk or origin.
     pub(crate) fn note_read(&mut self, node: usize, bytes: u64, measured: bool) {
         self.bytes_read += if measured { bytes } else { 0 };
         self.nodes[node].read_all += bytes;
@@ -214,12 +215,13 @@ impl Tally {
         }
     }
 
-    /// Whether request number `number`, from 0, counts; the first that does begins the measured part.
+    /// Returns whether request number `number`, from 0, is measured. The first such request begins the
+    /// measured part.
     pub(crate) fn counts(&self, number: u64) -> bool {
         number >= self.warmup
     }
 
-    /// Measuring begins.
+    /// Begins the measured part.
     pub(crate) fn begin(&mut self, now: Time, busy: Vec<Busy>, front_ns: u64) {
         self.began = now;
         self.ended_before = self.ended_all;
@@ -232,7 +234,7 @@ impl Tally {
         self.apart = Apart::new(self.nodes.len(), now);
     }
 
-    /// Requests in hand.
+    /// Returns the number of a node's requests in progress.
     pub(crate) fn active(&self, node: usize) -> u32 {
         self.nodes[node].active
     }
@@ -249,7 +251,7 @@ impl Tally {
         self.nodes[node].read_all
     }
 
-    /// The run in figures. The time ends with the last request.
+    /// Returns the outcome of the run. The measured time ends with the last request.
     pub(crate) fn outcome(&self, busy: &[Busy], front_ns: u64, pages: Option<Delays>) -> Outcome {
         let span_ns = self.last_end.since(self.began).as_nanos().max(1) as f64;
         let nodes: Vec<NodeOutcome> =
@@ -282,7 +284,8 @@ impl Tally {
         }
     }
 
-    /// At least half the requests must have ended, or the cluster was never full.
+    /// Returns the throughput up to the last arrival. At least half of the requests must have ended by then;
+    /// otherwise the cluster was never full, and the result is the overall throughput.
     fn steady_throughput(&self, span_ns: f64) -> f64 {
         let (at, ended_all) = self.last_arrival;
         let ended = ended_all.saturating_sub(self.ended_before);
